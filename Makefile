@@ -1,0 +1,40 @@
+# Two commands on a fresh machine with Python 3.11: `make demo` and `make test`.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint types unit format clean
+
+demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
+	$(BIN)/python recipes/softmax_regression.py
+
+test: lint types unit  ## all that has to hold for a change
+
+lint: .venv/dev.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/dev.installed
+	$(BIN)/mypy
+
+unit: .venv/dev.installed
+	$(BIN)/python -m pytest
+
+format: .venv/dev.installed  ## put the code into the form that `make lint` wants
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv runs
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; assert sys.version_info[:2] == (3, 11), "Python 3.11 is needed, found " + sys.version + ": make PYTHON=/path/to/python3.11"'
+	$(PYTHON) -m venv .venv
+
+.venv/recipes.installed: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[recipes]'
+	touch $@
+
+.venv/dev.installed: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[recipes,dev]'
+	touch $@ .venv/recipes.installed

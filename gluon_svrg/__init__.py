@@ -1,0 +1,28 @@
+"""SVRG, and a training loop to run it in, for Gluon (Apache MXNet 1.9.1)."""
+
+from gluon_svrg import _compat as _compat  # isort: skip  # before MXNet is imported
+from gluon_svrg.batches import BatchProcessor
+from gluon_svrg.estimator import Estimator, FitResult, StopReason
+from gluon_svrg.handlers.history import HistoryHandler
+from gluon_svrg.handlers.progress import ProgressHandler
+from gluon_svrg.handlers.svrg import SVRGHandler
+from gluon_svrg.seeding import seed_everything
+from gluon_svrg.svrg.rule import linear_decay
+from gluon_svrg.svrg.snapshot import Snapshot
+from gluon_svrg.trainer import SVRGTrainer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BatchProcessor",
+    "Estimator",
+    "FitResult",
+    "HistoryHandler",
+    "ProgressHandler",
+    "SVRGHandler",
+    "SVRGTrainer",
+    "Snapshot",
+    "StopReason",
+    "linear_decay",
+    "seed_everything",
+]

@@ -1,0 +1,361 @@
+"""The Estimator: the loop, and nothing that a handler can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import mxnet as mx
+from mxnet.gluon.contrib import estimator as mx_estimator
+from mxnet.gluon.contrib.estimator import (
+    GradientUpdateHandler,
+    LoggingHandler,
+    MetricHandler,
+    StoppingHandler,
+    ValidationHandler,
+)
+from mxnet.gluon.contrib.estimator.utils import _check_handler_metric_ref
+
+from gluon_svrg.batches import BatchProcessor, check_data
+from gluon_svrg.events import EventHandler, HandlerList
+from gluon_svrg.handlers.history import HistoryHandler
+from gluon_svrg.handlers.progress import ProgressHandler
+
+
+class StopReason(Enum):
+    """Why a run ended."""
+
+    EPOCHS_DONE = "all epochs are done"
+    BATCHES_DONE = "all batches are done"
+    HANDLER = "a handler asked to stop"
+    REQUESTED = "stop() was called"
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What :meth:`Estimator.fit` returns.
+
+    Attributes
+    ----------
+    stop_reason : StopReason
+        Why the run ended.
+    epochs_run : int
+        The number of epochs that were begun, a last one that was cut short included.
+    history : list of dict
+        One row an epoch: ``epoch``, ``seconds``, ``samples``, ``learning_rate``, and each metric
+        by name.
+    """
+
+    stop_reason: StopReason
+    epochs_run: int
+    history: list[dict[str, Any]]
+
+
+class Estimator(mx_estimator.Estimator):
+    """MXNet's Estimator, with any iterable as data, exact events and a result.
+
+    The constructor, `fit` and `evaluate` take what those of
+    `mxnet.gluon.contrib.estimator.Estimator` take, and handlers written for that class run here
+    unchanged. :mod:`gluon_svrg.events` holds the loop, the events and what each way to stop does.
+
+    Parameters
+    ----------
+    net : gluon.Block
+        The network to train.
+    loss : gluon.loss.Loss
+        One loss a sample.
+    train_metrics, val_metrics : EvalMetric or list of EvalMetric, optional
+        Their names get the prefix ``training`` or ``validation``. By default those that suit the
+        loss.
+    initializer : Initializer, optional
+        For a network that is not initialised yet.
+    trainer : gluon.Trainer, optional
+        By default SGD with a learning rate of 0.001.
+    context : Context or list of Context, optional
+        By default the contexts of the network's parameters or, if it is not initialised, the
+        first GPU or else the CPU.
+    val_net : gluon.Block, optional
+        The network to evaluate, by default `net`.
+    val_loss : gluon.loss.Loss, optional
+        By default `loss`.
+    batch_processor : BatchProcessor, optional
+        An object with ``fit_batch`` and ``evaluate_batch``, for batches of another shape or a
+        forward pass of another kind.
+
+    Attributes
+    ----------
+    history : list of dict
+        One row for each epoch of the last call of `fit`.
+    train_data : iterable
+        The training data while `fit` runs.
+    """
+
+    def __init__(
+        self,
+        net: mx.gluon.Block,
+        loss: mx.gluon.loss.Loss,
+        train_metrics: Any = None,
+        val_metrics: Any = None,
+        initializer: Any = None,
+        trainer: mx.gluon.Trainer | None = None,
+        context: Any = None,
+        val_net: mx.gluon.Block | None = None,
+        val_loss: mx.gluon.loss.Loss | None = None,
+        batch_processor: Any = None,
+    ) -> None:
+        super().__init__(
+            net,
+            loss,
+            train_metrics,
+            val_metrics,
+            initializer,
+            trainer,
+            context or _contexts_of(net),
+            val_net,
+            val_loss,
+            batch_processor or BatchProcessor(),
+        )
+        self.train_data: Any = None
+        self.history: list[dict[str, Any]] = []
+        self.last_evaluation: dict[str, float] = {}
+        self.max_epoch: int | None = None
+        self.max_batch: int | None = None
+        self.batch_axis = 0
+        self._stop_is_requested = False
+
+    def fit(
+        self,
+        train_data: Any,
+        val_data: Any = None,
+        epochs: int | None = None,
+        event_handlers: Any = None,
+        batches: int | None = None,
+        batch_axis: int = 0,
+        resume: None = None,
+    ) -> FitResult:
+        """Train for a number of epochs or of batches.
+
+        Parameters
+        ----------
+        train_data : iterable of (data, label)
+            Iterated once an epoch: a DataLoader, a list of batches, any object with ``__iter__``.
+        val_data : iterable of (data, label), optional
+            Evaluated at the end of each epoch.
+        epochs, batches : int
+            How long to train; exactly one of them.
+        event_handlers : EventHandler or list of EventHandler, optional
+            In addition to the defaults: one that stops after `epochs` or `batches`, and, unless
+            one of their class is given, GradientUpdateHandler, MetricHandler, ValidationHandler,
+            HistoryHandler and ProgressHandler (which also a LoggingHandler replaces).
+        batch_axis : int
+            The axis of the data that counts the samples.
+        resume : None
+            Reserved: checkpoints are not there yet.
+
+        Returns
+        -------
+        FitResult
+            With `stop_reason`, `epochs_run` and `history`.
+
+        Raises
+        ------
+        ValueError
+            If the data cannot be used, an epoch has no batch, the network is on other contexts
+            than the Estimator, or not exactly one of `epochs` and `batches` is a positive integer.
+        NotImplementedError
+            If `resume` is not None.
+        """
+        if resume is not None:
+            raise NotImplementedError(
+                f"resume={resume!r} is not there yet: load the parameters by hand before fit, and "
+                "pass resume=None"
+            )
+        check_data(train_data, "train_data")
+        if val_data is not None:
+            check_data(val_data, "val_data")
+        _check_duration(epochs, batches)
+        _check_contexts(self.net, self.context)
+        self.train_data = train_data
+        self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
+        self.history = []
+        self._stop_is_requested = False
+        handlers = self._fit_handlers(val_data, event_handlers)
+        try:
+            return self._fit_loop(handlers)
+        except BaseException as exception:
+            handlers.notify("exception_raised", self, exception=exception)
+            raise
+        finally:
+            self.train_data = None
+
+    def evaluate(
+        self, val_data: Any, batch_axis: int = 0, event_handlers: Any = None
+    ) -> dict[str, float]:
+        """Compute the validation metrics on `val_data`.
+
+        Parameters
+        ----------
+        val_data : iterable of (data, label)
+            The batches.
+        batch_axis : int
+            The axis of the data that counts the samples.
+        event_handlers : EventHandler or list of EventHandler, optional
+            In addition to a MetricHandler, unless one is given.
+
+        Returns
+        -------
+        dict of str to float
+            The value of each validation metric, by its name.
+
+        Raises
+        ------
+        ValueError
+            If the data cannot be used or has no batch.
+        """
+        check_data(val_data, "val_data")
+        for metric in self.val_metrics:
+            metric.reset()
+        handlers = self._evaluation_handlers(event_handlers)
+        handlers.notify("epoch_begin", self)
+        self._run_epoch(
+            handlers, "val_data", val_data, lambda batch: self._evaluate_batch(batch, batch_axis)
+        )
+        handlers.notify("epoch_end", self)
+        self.last_evaluation = dict(metric.get() for metric in self.val_metrics)
+        return self.last_evaluation
+
+    def stop(self) -> None:
+        """End the run after the batch that is under way: `epoch_end` and `train_end` still fire."""
+        self._stop_is_requested = True
+
+    def describe(self, val_data: Any = None, event_handlers: Any = None) -> None:
+        """Print the loop: each event, with the handlers that `fit` would call, in their order.
+
+        Parameters
+        ----------
+        val_data, event_handlers
+            As for :meth:`fit`.
+        """
+        print(self._fit_handlers(val_data, event_handlers).describe())
+
+    def _fit_loop(self, handlers: HandlerList) -> FitResult:
+        handlers.notify("train_begin", self)
+        epochs_run = 0
+        reason = self._reason_to_stop([])
+        while reason is None:
+            handlers.notify("epoch_begin", self)
+            epochs_run += 1
+            if not self._stop_is_requested:
+                self._run_epoch(
+                    handlers,
+                    "train_data",
+                    self.train_data,
+                    lambda batch: self._fit_batch(batch, handlers),
+                )
+            reason = self._reason_to_stop(handlers.notify("epoch_end", self))
+        handlers.notify("train_end", self)
+        return FitResult(reason, epochs_run, self.history)
+
+    def _run_epoch(
+        self, handlers: HandlerList, name: str, data: Any, run_batch: Callable[[Any], dict]
+    ) -> None:
+        batch = None
+        for batch in data:
+            handlers.notify("batch_begin", self, batch=batch)
+            outputs = run_batch(batch)
+            if handlers.notify("batch_end", self, batch=batch, **outputs):
+                return
+            if self._stop_is_requested:
+                return
+        if batch is None:
+            raise ValueError(
+                f"{name} gave no batch: it is empty, or it can be iterated only once; give a "
+                "DataLoader or a list of batches"
+            )
+
+    def _fit_batch(self, batch: Any, handlers: HandlerList) -> dict:
+        _, label, pred, loss = self.batch_processor.fit_batch(self, batch, self.batch_axis)
+        outputs = {"label": label, "pred": pred, "loss": loss}
+        handlers.notify("gradient_ready", self, batch=batch, **outputs)
+        return outputs
+
+    def _evaluate_batch(self, batch: Any, batch_axis: int) -> dict:
+        _, label, pred, loss = self.batch_processor.evaluate_batch(self, batch, batch_axis)
+        return {"label": label, "pred": pred, "loss": loss}
+
+    def _reason_to_stop(self, asked_to_stop: list[EventHandler]) -> StopReason | None:
+        if self._stop_is_requested:
+            return StopReason.REQUESTED
+        if not asked_to_stop:
+            return None
+        if any(not isinstance(handler, StoppingHandler) for handler in asked_to_stop):
+            return StopReason.HANDLER
+        return StopReason.EPOCHS_DONE if self.max_epoch else StopReason.BATCHES_DONE
+
+    def _fit_handlers(self, val_data: Any, event_handlers: Any) -> HandlerList:
+        given = _as_list(event_handlers)
+        defaults = [StoppingHandler(self.max_epoch, self.max_batch)]
+        if not _has(given, GradientUpdateHandler):
+            defaults.append(GradientUpdateHandler())
+        if not _has(given, MetricHandler):
+            defaults.append(MetricHandler(self.train_metrics))
+        if val_data is not None and not _has(given, ValidationHandler):
+            defaults.append(ValidationHandler(val_data, self.evaluate))
+        if not _has(given, HistoryHandler):
+            defaults.append(HistoryHandler())
+        if not _has(given, ProgressHandler, LoggingHandler):
+            defaults.append(ProgressHandler())
+        return self._with_known_metrics(given + defaults, self.train_metrics + self.val_metrics)
+
+    def _evaluation_handlers(self, event_handlers: Any) -> HandlerList:
+        handlers = _as_list(event_handlers)
+        if not _has(handlers, MetricHandler):
+            handlers = [*handlers, MetricHandler(self.val_metrics)]
+        return self._with_known_metrics(handlers, self.val_metrics)
+
+    @staticmethod
+    def _with_known_metrics(handlers: list[EventHandler], metrics: list) -> HandlerList:
+        for handler in handlers:
+            # MXNet's own check, kept for MXNet's handlers: one that watches a metric of another
+            # Estimator would see values that never change.
+            _check_handler_metric_ref(handler, set(metrics))
+        return HandlerList(handlers)
+
+
+def _as_list(event_handlers: Any) -> list[EventHandler]:
+    if event_handlers is None:
+        return []
+    return [event_handlers] if isinstance(event_handlers, EventHandler) else list(event_handlers)
+
+
+def _has(handlers: list[EventHandler], *classes: type) -> bool:
+    return any(isinstance(handler, classes) for handler in handlers)
+
+
+def _contexts_of(net: mx.gluon.Block) -> list[mx.Context] | None:
+    for param in net.collect_params().values():
+        if param._data is not None or param._deferred_init:
+            return param.list_ctx()
+    return None
+
+
+def _check_contexts(net: mx.gluon.Block, contexts: list[mx.Context]) -> None:
+    for param in net.collect_params().values():
+        if set(param.list_ctx()) != set(contexts):
+            raise ValueError(
+                f"parameter {param.name!r} is on {param.list_ctx()} but the Estimator trains on "
+                f"{contexts}: initialise the network there (net.initialize(ctx=...), or "
+                "net.collect_params().reset_ctx(...)), or give the Estimator that context"
+            )
+
+
+def _check_duration(epochs: Any, batches: Any) -> None:
+    if (epochs is None) == (batches is None):
+        raise ValueError(
+            f"give exactly one of epochs and batches, got epochs={epochs!r} and batches={batches!r}"
+        )
+    name, value = ("epochs", epochs) if batches is None else ("batches", batches)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a positive integer, got {value!r}")

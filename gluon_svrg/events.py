@@ -1,0 +1,164 @@
+"""The events of a run and who hears them.
+
+The loop of :class:`gluon_svrg.Estimator`, with each event where it fires::
+
+    fit:
+        train_begin
+        until the run is to stop:
+            epoch_begin
+            for batch in train_data:
+                batch_begin
+                forward and backward pass
+                gradient_ready
+                batch_end           (its first handler takes the optimizer's step)
+            epoch_end
+        train_end
+
+    evaluate:
+        epoch_begin
+        for batch in val_data:
+            batch_begin
+            forward pass
+            batch_end
+        epoch_end
+
+Every event gets the estimator; ``batch_begin`` also ``batch``; ``gradient_ready`` and
+``batch_end`` also ``batch``, ``pred``, ``label`` and ``loss`` (lists, one item a context);
+``exception_raised`` also ``exception``. A handler hears the events whose classes below it
+inherits, in the order of the handlers' ``priority`` (the lower, the earlier; 0 without one), and
+in list order where that is equal.
+
+What still fires after each way to stop, besides the rest of the handlers of the same event:
+
+=================================  ===========  =========  ==========  =========  ================
+way to stop                        more batches epoch_end  more epochs train_end  exception_raised
+=================================  ===========  =========  ==========  =========  ================
+``batch_end`` returns True         no           yes        yes         yes        no
+``epoch_end`` returns True         --           --         no          yes        no
+``estimator.stop()`` in a batch    no           yes        no          yes        no
+``estimator.stop()`` in an epoch   no           yes        no          yes        no
+event, before its first batch
+an exception                       no           no         no          no         yes
+=================================  ===========  =========  ==========  =========  ================
+
+The six classes of MXNet are MXNet's own, so that its handlers run here unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mxnet.gluon.contrib.estimator.event_handler import (
+    BatchBegin,
+    BatchEnd,
+    EpochBegin,
+    EpochEnd,
+    EventHandler,
+    TrainBegin,
+    TrainEnd,
+)
+
+__all__ = [
+    "EVENTS",
+    "BatchBegin",
+    "BatchEnd",
+    "EpochBegin",
+    "EpochEnd",
+    "EventHandler",
+    "ExceptionRaised",
+    "GradientReady",
+    "HandlerList",
+    "TrainBegin",
+    "TrainEnd",
+]
+
+
+class GradientReady(EventHandler):
+    """Hears *gradient ready*: after the backward pass, before the optimizer's step.
+
+    Here a handler may change the gradients.
+    """
+
+    def gradient_ready(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Get ``batch``, ``pred``, ``label`` and ``loss``."""
+
+
+class ExceptionRaised(EventHandler):
+    """Hears *exception raised*: an exception, Ctrl-C included, has ended the run.
+
+    Here a handler closes what it holds open; the exception goes on afterwards.
+    """
+
+    def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Get ``exception``."""
+
+
+EVENTS: dict[str, type[EventHandler]] = {
+    "train_begin": TrainBegin,
+    "epoch_begin": EpochBegin,
+    "batch_begin": BatchBegin,
+    "gradient_ready": GradientReady,
+    "batch_end": BatchEnd,
+    "epoch_end": EpochEnd,
+    "train_end": TrainEnd,
+    "exception_raised": ExceptionRaised,
+}
+"""Each event's name, which is its method's, and the class of the handlers that hear it."""
+
+
+class HandlerList:
+    """The handlers of a run, in the order in which an event reaches them.
+
+    Parameters
+    ----------
+    handlers : sequence of EventHandler
+        Sorted by `priority`; equal ones keep their order.
+
+    Raises
+    ------
+    ValueError
+        If one is not an EventHandler.
+    """
+
+    def __init__(self, handlers: Sequence[EventHandler]) -> None:
+        for handler in handlers:
+            if not isinstance(handler, EventHandler):
+                raise ValueError(
+                    f"event_handlers must hold EventHandlers, got {handler!r}: inherit from the "
+                    "classes of gluon_svrg.events whose events it is to hear"
+                )
+        self._handlers = sorted(handlers, key=_priority)
+        self._by_event = {
+            event: [handler for handler in self._handlers if isinstance(handler, hears)]
+            for event, hears in EVENTS.items()
+        }
+
+    def notify(self, event: str, estimator: Any, **details: Any) -> list[EventHandler]:
+        """Call every handler of `event`; return those that answered with a true value."""
+        return [
+            handler
+            for handler in self._by_event[event]
+            if getattr(handler, event)(estimator, **details)
+        ]
+
+    def describe(self) -> str:
+        """Return the loop as text: each event, indented as it fires, with its handlers."""
+        depth = {"train_begin": 0, "train_end": 0, "exception_raised": 0}
+        depth |= {"epoch_begin": 1, "epoch_end": 1}
+        lines = []
+        for event, handlers in self._by_event.items():
+            indent = "  " * depth.get(event, 2)
+            lines.append(f"{indent}{event}")
+            lines += [
+                f"{indent}  - {type(handler).__name__} (priority {_priority(handler):g})"
+                for handler in handlers
+            ]
+            if event == "batch_begin":
+                lines.append(f"{indent}forward and backward pass")
+        return "\n".join(lines)
+
+
+def _priority(handler: EventHandler) -> float:
+    # MXNet's handlers carry a priority or none: this attribute is part of their protocol.
+    return getattr(handler, "priority", 0)

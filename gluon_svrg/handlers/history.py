@@ -1,0 +1,52 @@
+"""HistoryHandler: one row of figures an epoch."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, TrainBegin
+
+
+class HistoryHandler(TrainBegin, EpochBegin, BatchEnd, EpochEnd):
+    """Appends a row to ``estimator.history`` at the end of each epoch.
+
+    A row holds ``epoch`` (from 0), ``seconds``, ``samples``, ``learning_rate``, each training
+    metric and, in an epoch with an evaluation, each validation metric, by the metric's name.
+
+    Parameters
+    ----------
+    priority : float
+        After the handlers that update metrics or evaluate, before those that show the row.
+    """
+
+    def __init__(self, priority: float = 1000) -> None:
+        self.priority = priority
+        self._begin = 0.0
+        self._samples = 0
+
+    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Forget an evaluation that came before the run."""
+        estimator.last_evaluation = {}
+
+    def epoch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Start the clock."""
+        self._begin = time.perf_counter()
+        self._samples = 0
+
+    def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Count the samples."""
+        self._samples += sum(loss.shape[0] for loss in kwargs["loss"])
+
+    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Append the row."""
+        row: dict[str, Any] = {
+            "epoch": len(estimator.history),
+            "seconds": time.perf_counter() - self._begin,
+            "samples": self._samples,
+            "learning_rate": estimator.trainer.learning_rate,
+        }
+        row.update(metric.get() for metric in estimator.train_metrics)
+        row.update(estimator.last_evaluation)
+        estimator.last_evaluation = {}
+        estimator.history.append(row)

@@ -1,0 +1,75 @@
+"""The same random numbers, dropout masks above all, for both gradients of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import mxnet as mx
+import numpy as np
+
+Result = TypeVar("Result")
+
+
+class MaskLock:
+    """Gives each batch one seed from one snapshot to the next.
+
+    Between two snapshots the k-th batch of the full pass and of every epoch draws the same random
+    numbers, at the current weights and at the snapshot's; after the next snapshot it draws others.
+    So the samples with their masks are a finite sum, as SVRG asks (A. Defazio, L. Bottou, "On the
+    ineffectiveness of variance reduced optimization for deep learning", NeurIPS 2019): averaged
+    over the batches, taken in the same order, the corrected gradient is the full gradient.
+
+    A seed is a pure function of (`seed`, snapshot, batch). Setting one costs about a millisecond,
+    so :meth:`watch` finds out whether the network draws random numbers at all.
+
+    Parameters
+    ----------
+    seed : int, optional
+        Non-negative. By default drawn from MXNet's generator at the first snapshot, so that
+        ``mx.random.seed`` decides it.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._seed = seed
+        self._snapshot = 0
+        self._interval: tuple[int, ...] = ()
+        self.is_needed = True
+
+    def next_snapshot(self) -> None:
+        """Begin a new snapshot: every batch draws anew."""
+        if self._seed is None:
+            self._seed = int(mx.nd.random.randint(0, 2**31 - 1).asscalar())
+        self._snapshot += 1
+        self._interval = (self._seed, self._snapshot)
+
+    def lock(self, batch: int) -> None:
+        """Seed MXNet, on every device, for the batch of this index; nothing where not needed."""
+        if self.is_needed:
+            # A hash, not a sum: MXNet's generators for seeds s and s + 1 overlap.
+            sequence = np.random.SeedSequence((*self._interval, batch))
+            mx.random.seed(int(sequence.generate_state(1)[0]) & 0x7FFFFFFF)
+
+    def watch(self, run: Callable[[], Result], contexts: list[mx.Context]) -> Result:
+        """Run ``run()`` and note in `is_needed` whether it draws random numbers.
+
+        MXNet's generators cannot be read, but what they give next can: the same numbers after
+        the same seed with and without `run` mean that it drew none. That holds on CPU; on other
+        devices cuDNN draws from generators of its own, so there the lock is always needed.
+        """
+        self.is_needed = True
+        if any(context.device_type not in ("cpu", "cpu_pinned") for context in contexts):
+            return run()
+        self.lock(0)
+        untouched = _next_random_numbers(contexts)
+        self.lock(0)
+        result = run()
+        self.is_needed = not np.array_equal(untouched, _next_random_numbers(contexts))
+        return result
+
+
+def _next_random_numbers(contexts: list[mx.Context]) -> np.ndarray:
+    """Draw from both of MXNet's generators: the parallel one (Dropout) and the plain one (RNN)."""
+    parallel = [mx.nd.random.uniform(shape=(4,), ctx=context) for context in contexts]
+    plain = [mx.nd.random.shuffle(mx.nd.arange(64, ctx=context)) for context in contexts]
+    return np.concatenate([array.asnumpy() for array in parallel + plain])

@@ -1,0 +1,195 @@
+"""SVRGTrainer: a `gluon.Trainer` that reduces the variance of the gradient before each step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+from mxnet import gluon
+from mxnet.ndarray import NDArray
+
+from gluon_svrg.svrg.rule import check_coefficient, correct
+from gluon_svrg.svrg.snapshot import BatchGradient, FullGradient
+
+
+class SVRGTrainer(gluon.Trainer):
+    r"""A drop-in `gluon.Trainer` with a control variate.
+
+    With no control variate set it behaves exactly as `gluon.Trainer`. With one, each batch's
+    gradient is corrected before it is reduced over devices and given to the optimizer:
+
+    .. math:: g = \nabla f_B(w) - \alpha\,(\nabla f_B(\tilde w) - \mu)
+
+    Weight decay, momentum, gradient clipping and the optimizer act on `g`. Every optimizer, every
+    local kvstore, several devices, ``update_on_kvstore`` both ways and ``grad_req='add'`` work as
+    they do in `gluon.Trainer`.
+
+    :class:`gluon_svrg.SVRGHandler` does the calls below in an Estimator; by hand they are::
+
+        snapshot.take()
+        trainer.set_control_variate(snapshot.full_gradient(backward, batches))
+        for batch in batches:
+            loss = backward(batch)
+            trainer.correct(snapshot.gradient(backward, batch))
+            trainer.step(len(loss))
+
+    Parameters
+    ----------
+    params : ParameterDict, dict or list of Parameter
+        The parameters to train.
+    optimizer : str or Optimizer
+        The optimizer, or its name.
+    optimizer_params : dict, optional
+        What its constructor takes.
+    kvstore, compression_params, update_on_kvstore
+        As for `gluon.Trainer`. With a ``dist_sync`` kvstore a control variate needs
+        ``update_on_kvstore=False``.
+
+    References
+    ----------
+    R. Johnson, T. Zhang, "Accelerating stochastic gradient descent using predictive variance
+    reduction", NeurIPS 2013.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        optimizer_params: dict[str, Any] | None = None,
+        kvstore: Any = "device",
+        compression_params: dict[str, Any] | None = None,
+        update_on_kvstore: bool | None = None,
+    ) -> None:
+        super().__init__(
+            params, optimizer, optimizer_params, kvstore, compression_params, update_on_kvstore
+        )
+        self._full_gradient: dict[str, list[NDArray]] | None = None
+        self._coefficient = 0.0
+        self._is_corrected = False
+
+    @property
+    def coefficient(self) -> float:
+        """The coefficient of the control variate: 0.0 while there is none."""
+        return self._coefficient
+
+    @property
+    def full_gradient(self) -> dict[str, list[NDArray]] | None:
+        """The mean gradient over all samples at the snapshot, by parameter name and context."""
+        return self._full_gradient
+
+    def set_control_variate(self, full_gradient: FullGradient, coefficient: float = 1.0) -> None:
+        """Correct the gradients from now on.
+
+        Parameters
+        ----------
+        full_gradient : FullGradient
+            The gradient of all samples at the snapshot. With a distributed kvstore, of the
+            samples of this worker: the mean is taken over the samples of all workers.
+        coefficient : float in [0, 1]
+            1 is SVRG; 0 leaves the gradient as it is.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `coefficient` is not a number in [0, 1], if `full_gradient` lacks a parameter that
+            is trained here, or if a distributed kvstore runs the optimizer.
+        """
+        coefficient = check_coefficient(coefficient)
+        trained = [param for param in self._params if param.grad_req != "null"]
+        missing = [param.name for param in trained if param.name not in full_gradient.sums]
+        if missing:
+            raise ValueError(
+                f"the full gradient lacks parameter {missing[0]!r}, which this trainer trains: "
+                "take the snapshot of the Block that holds all the trainer's parameters"
+            )
+        full_gradient = self._sum_over_workers(full_gradient)
+        means = full_gradient.means()
+        self._full_gradient = {}
+        for param in trained:
+            mean = means[param.name]
+            self._full_gradient[param.name] = [
+                mean.as_in_context(grad.context).astype(grad.dtype) for grad in param.list_grad()
+            ]
+        self._coefficient = coefficient
+        self._is_corrected = False
+
+    def clear_control_variate(self) -> None:
+        """Go on as a plain `gluon.Trainer`."""
+        self._full_gradient = None
+        self._coefficient = 0.0
+        self._is_corrected = False
+
+    def correct(self, snapshot_gradient: BatchGradient) -> None:
+        """Correct the gradient of the batch that has just been through the backward pass.
+
+        To be called once for each backward pass, before :meth:`step` or :meth:`allreduce_grads`.
+        With ``grad_req='add'`` each pass of an accumulated gradient is corrected on its own.
+
+        Parameters
+        ----------
+        snapshot_gradient : BatchGradient
+            The gradient of the same batch at the snapshot.
+
+        Raises
+        ------
+        RuntimeError
+            If no control variate is set.
+        """
+        if self._full_gradient is None:
+            raise RuntimeError(
+                "there is no control variate to correct with: call set_control_variate() first"
+            )
+        for param in self._params:
+            # A parameter that was frozen at the snapshot has no full gradient: until the next
+            # snapshot its gradient stays the plain one, which is unbiased too.
+            if param.grad_req == "null" or param.name not in self._full_gradient:
+                continue
+            devices = zip(
+                param.list_grad(),
+                snapshot_gradient.sums[param.name],
+                self._full_gradient[param.name],
+                snapshot_gradient.samples,
+                strict=True,
+            )
+            for grad, snapshot_grad, full_grad, samples in devices:
+                # .grad holds sums over the samples of one device; an idle one has none.
+                if samples and self._coefficient:
+                    grad[:] = correct(grad, snapshot_grad, full_grad * samples, self._coefficient)
+        self._is_corrected = True
+
+    def _allreduce_grads(self) -> None:
+        # step() and allreduce_grads() both pass here: the last moment to notice that a gradient
+        # was not corrected.
+        if self._full_gradient is not None and not self._is_corrected:
+            raise RuntimeError(
+                "a control variate is set, but the gradient of this step was not corrected: call "
+                "correct() after each backward pass, or clear_control_variate() to go on without"
+            )
+        self._is_corrected = False
+        super()._allreduce_grads()
+
+    def _sum_over_workers(self, full_gradient: FullGradient) -> FullGradient:
+        """Add up the sums and the numbers of samples of all workers of a distributed kvstore."""
+        if not self._kv_initialized:
+            self._init_kvstore()
+        if not self._distributed:
+            return full_gradient
+        if self._update_on_kvstore:
+            raise ValueError(
+                f"a control variate needs update_on_kvstore=False with the kvstore "
+                f"{self._kvstore.type!r}, got True: servers that run the optimizer cannot add up "
+                "the full gradients of the workers; make the trainer with update_on_kvstore=False"
+            )
+        if self._params_to_init:
+            self._init_params()
+        reduced = {}
+        for index, param in enumerate(self._params):
+            if param.name in full_gradient.sums:
+                total = full_gradient.sums[param.name].astype(param.dtype)
+                self._kvstore.pushpull(index, total, out=total, priority=-index)
+                reduced[param.name] = total.astype("float64")
+        samples = mx.nd.array([full_gradient.samples], dtype="float64")
+        key = len(self._params)
+        self._kvstore.broadcast(key, mx.nd.zeros_like(samples), out=mx.nd.zeros_like(samples))
+        self._kvstore.pushpull(key, samples, out=samples)
+        return FullGradient(reduced, int(samples.asscalar()))
