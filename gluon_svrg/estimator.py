@@ -8,6 +8,10 @@ from enum import Enum
 from typing import Any
 
 import mxnet as mx
+from gluon_svrg.batches import BatchProcessor, check_data
+from gluon_svrg.events import EventHandler, HandlerList
+from gluon_svrg.handlers.history import HistoryHandler
+from gluon_svrg.handlers.progress import ProgressHandler
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.gluon.contrib.estimator import (
     GradientUpdateHandler,
@@ -17,11 +21,6 @@ from mxnet.gluon.contrib.estimator import (
     ValidationHandler,
 )
 from mxnet.gluon.contrib.estimator.utils import _check_handler_metric_ref
-
-from gluon_svrg.batches import BatchProcessor, check_data
-from gluon_svrg.events import EventHandler, HandlerList
-from gluon_svrg.handlers.history import HistoryHandler
-from gluon_svrg.handlers.progress import ProgressHandler
 
 
 class StopReason(Enum):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import mxnet as mx
-from mxnet import gluon
-from mxnet.ndarray import NDArray
-
 from gluon_svrg.svrg.rule import check_coefficient, correct
 from gluon_svrg.svrg.snapshot import BatchGradient, FullGradient
+from mxnet import gluon
+from mxnet.ndarray import NDArray
 
 
 class SVRGTrainer(gluon.Trainer):
@@ -182,6 +181,9 @@ class SVRGTrainer(gluon.Trainer):
             )
         if self._params_to_init:
             self._init_params()
+        # MXNet orders a pull and a later push of one key by the arrays they touch alone: without
+        # waiting, the pull of the initial weights could fetch the sums that are pushed here.
+        mx.nd.waitall()
         reduced = {}
         for index, param in enumerate(self._params):
             if param.name in full_gradient.sums:
@@ -192,4 +194,5 @@ class SVRGTrainer(gluon.Trainer):
         key = len(self._params)
         self._kvstore.broadcast(key, mx.nd.zeros_like(samples), out=mx.nd.zeros_like(samples))
         self._kvstore.pushpull(key, samples, out=samples)
+        mx.nd.waitall()
         return FullGradient(reduced, int(samples.asscalar()))

@@ -6,8 +6,6 @@ import sys
 from collections.abc import Sized
 from typing import Any, TextIO
 
-from tqdm.auto import tqdm
-
 from gluon_svrg.events import (
     BatchEnd,
     EpochBegin,
@@ -16,6 +14,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
+from tqdm.auto import tqdm
 
 
 class ProgressHandler(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRaised):

@@ -7,9 +7,6 @@ import numbers
 from collections.abc import Callable, Iterable, Sized
 from typing import Any
 
-from mxnet.ndarray import NDArray
-from tqdm.auto import tqdm
-
 from gluon_svrg.batches import check_data
 from gluon_svrg.events import (
     BatchBegin,
@@ -24,6 +21,8 @@ from gluon_svrg.svrg.randomness import MaskLock
 from gluon_svrg.svrg.rule import Coefficient, check_coefficient, coefficient_at
 from gluon_svrg.svrg.snapshot import FullGradient, Snapshot
 from gluon_svrg.trainer import SVRGTrainer
+from mxnet.ndarray import NDArray
+from tqdm.auto import tqdm
 
 
 class SVRGHandler(

@@ -1,0 +1,100 @@
+"""Small problems for the tests: data, a network and its NumPy gradient."""
+
+from typing import Any, NamedTuple
+
+import mxnet as mx
+import numpy as np
+import oracle
+from gluon_svrg.events import BatchBegin, BatchEnd, GradientReady
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+ONE, TWO = [mx.cpu(0)], [mx.cpu(0), mx.cpu(1)]
+
+
+class Problem(NamedTuple):
+    """A problem as NumPy batches, its network, loss, and NumPy gradient."""
+
+    batches: list
+    net: gluon.Block
+    loss: Any
+    gradient: Any
+
+    @property
+    def params(self):
+        """The network's parameters as NumPy arrays."""
+        return weights_of(self.net)
+
+    def ndarrays(self, dtype="float64"):
+        """The batches as NDArrays."""
+        return [tuple(mx.nd.array(part, dtype=dtype) for part in batch) for batch in self.batches]
+
+
+def weights_of(net):
+    """Return copies of the parameters, in their order, as NumPy arrays."""
+    return [param.data(param.list_ctx()[0]).asnumpy() for param in net.collect_params().values()]
+
+
+def make(kind, contexts=ONE, dtype="float64", samples=37, batch_size=8, seed=0):
+    """Return a problem of `kind`: 'linear', 'softmax' or 'mlp'; its last batch is smaller."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(samples, 6))
+    y = rng.normal(size=samples) if kind == "linear" else rng.integers(0, 3, samples).astype(float)
+    batches = [
+        (x[i : i + batch_size], y[i : i + batch_size]) for i in range(0, samples, batch_size)
+    ]
+    net = nn.HybridSequential()
+    if kind == "mlp":
+        net.add(nn.Dense(5, activation="tanh", in_units=6), nn.Dense(3, in_units=5))
+    else:
+        net.add(nn.Dense(1 if kind == "linear" else 3, in_units=6))
+    net.cast(dtype)
+    mx.random.seed(seed)
+    net.initialize(mx.init.Normal(0.5), ctx=list(contexts))
+    loss = gluon.loss.L2Loss() if kind == "linear" else gluon.loss.SoftmaxCELoss()
+    return Problem(batches, net, loss, getattr(oracle, f"{kind}_gradient"))
+
+
+def backward_of(net, loss):
+    """Return the forward and backward pass of one batch on one context."""
+
+    def backward(batch):
+        data, label = batch
+        with autograd.record():
+            value = loss(net(data), label)
+        value.backward()
+        return value
+
+    return backward
+
+
+class Recorder(BatchBegin, GradientReady, BatchEnd):
+    """Keeps the weights after each step and the gradients that the step used."""
+
+    priority = -1500  # after the step, which has -2000
+
+    def __init__(self):
+        self.weights = []
+        self.gradients = []
+
+    def gradient_ready(self, estimator, *args, **kwargs):
+        self.gradients.append(
+            [
+                sum(grad.asnumpy() for grad in param.list_grad())
+                for param in estimator.net.collect_params().values()
+                if param.grad_req != "null"
+            ]
+        )
+
+    def batch_end(self, estimator, *args, **kwargs):
+        self.weights.append(weights_of(estimator.net))
+
+
+def relative_difference(ours, theirs):
+    """Return the largest difference of two lists of arrays, relative to the largest value."""
+    return max(np.abs(a - b).max() / np.abs(b).max() for a, b in zip(ours, theirs, strict=True))
+
+
+def same(ours, theirs):
+    """Return whether two lists of arrays are equal, bit for bit."""
+    return all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))

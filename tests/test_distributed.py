@@ -1,0 +1,71 @@
+"""Two workers, one server, one scheduler on this machine, over MXNet's dist_sync kvstore."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WORKER = Path(__file__).with_name("distributed_worker.py")
+TIMEOUT = 120
+
+
+def run_workers(task):
+    """Run `task` of distributed_worker.py on two workers; return what each printed, as JSON."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    cluster = {
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NUM_SERVER": "1",
+        "DMLC_NUM_WORKER": "2",
+        "DMLC_INTERFACE": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", str(WORKER), task],
+            env=os.environ | cluster | {"DMLC_ROLE": role},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for role in ("scheduler", "server", "worker", "worker")
+    ]
+    try:
+        outputs = [process.communicate(timeout=TIMEOUT) for process in processes[2:]]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            process.stderr.close()
+    for process, (_, errors) in zip(processes[2:], outputs, strict=True):
+        assert process.returncode == 0, errors
+    results = [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+    return sorted(results, key=lambda result: result["rank"])
+
+
+def test_the_full_gradient_is_the_mean_over_the_samples_of_all_workers():
+    """Worker 0 has gradients 1 and 1 (two samples), worker 1 has 4 (one sample): the mean is 2."""
+    results = run_workers("svrg_trainer")
+    assert [result["full_gradient"] for result in results] == [2.0, 2.0]
+    # One step from the snapshot itself: along the full gradient, on both workers.
+    assert [result["weight"] for result in results] == pytest.approx([10 - 0.5 * 2] * 2, rel=1e-6)
+
+
+def test_a_server_that_runs_the_optimizer_is_an_error():
+    for result in run_workers("update_on_kvstore"):
+        assert "a control variate needs update_on_kvstore=False" in result["error"]
+        assert "dist_sync" in result["error"]
+
+
+def test_defect_4_of_svrgmodule_the_sum_over_workers_instead_of_the_mean():
+    """Both workers of MXNet's SVRGModule have the same data, so the mean is that of each: 3."""
+    for result in run_workers("svrg_module"):
+        assert result["local"] == pytest.approx(3.0)
+        assert result["distributed"] == pytest.approx(2 * 3.0)

@@ -1,0 +1,257 @@
+"""How often each event fires, in which order, and what fires after each way to stop."""
+
+import gluon_svrg as gs
+import mxnet as mx
+import problems
+import pytest
+from gluon_svrg import events
+from gluon_svrg.estimator import StopReason
+from mxnet.gluon.contrib.estimator import LoggingHandler, MetricHandler
+
+ALL = tuple(events.EVENTS.values())
+
+
+class Listener(*ALL):
+    """Writes down every event; does at one of them what it is told."""
+
+    def __init__(self, at=None, action=None, priority=0):
+        self.priority = priority
+        self.heard = []
+        self._at = at
+        self._action = action
+
+    def _hear(self, event, estimator):
+        self.heard.append(event)
+        if event == self._at:
+            return self._action(estimator)
+        return None
+
+    def count(self, event):
+        return self.heard.count(event)
+
+
+for name in events.EVENTS:
+    setattr(Listener, name, lambda self, estimator, *a, _n=name, **k: self._hear(_n, estimator))
+
+
+def estimator_for(problem):
+    trainer = mx.gluon.Trainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
+    return gs.Estimator(problem.net, problem.loss, trainer=trainer)
+
+
+def run(listeners, **duration):
+    problem = problems.make("softmax")  # 5 batches an epoch
+    return estimator_for(problem).fit(
+        problem.ndarrays(), event_handlers=listeners, **(duration or {"epochs": 3})
+    )
+
+
+@pytest.mark.parametrize(
+    ("duration", "epochs", "batches"),
+    [
+        ({"epochs": 1}, 1, 5),
+        ({"epochs": 4}, 4, 20),
+        ({"batches": 3}, 1, 3),
+        ({"batches": 5}, 1, 5),
+        ({"batches": 12}, 3, 12),
+    ],
+)
+def test_event_counts(duration, epochs, batches):
+    listener = Listener()
+    result = run([listener], **duration)
+    assert {event: listener.count(event) for event in events.EVENTS} == {
+        "train_begin": 1,
+        "epoch_begin": epochs,
+        "batch_begin": batches,
+        "gradient_ready": batches,
+        "batch_end": batches,
+        "epoch_end": epochs,
+        "train_end": 1,
+        "exception_raised": 0,
+    }
+    assert result.epochs_run == len(result.history) == epochs
+    reason = StopReason.EPOCHS_DONE if "epochs" in duration else StopReason.BATCHES_DONE
+    assert result.stop_reason is reason
+
+
+def test_the_order_of_events():
+    listener = Listener()
+    run([listener], batches=6)
+    batch = ["batch_begin", "gradient_ready", "batch_end"]
+    first, second = ["epoch_begin", *batch * 5, "epoch_end"], ["epoch_begin", *batch, "epoch_end"]
+    assert listener.heard == ["train_begin", *first, *second, "train_end"]
+
+
+def test_evaluation_has_epoch_and_batch_events():
+    problem = problems.make("softmax")
+    listener = Listener()
+    estimator_for(problem).evaluate(problem.ndarrays(), event_handlers=[listener])
+    assert listener.heard == ["epoch_begin", *["batch_begin", "batch_end"] * 5, "epoch_end"]
+
+
+def true(estimator):
+    return True
+
+
+def stop(estimator):
+    estimator.stop()
+
+
+def fail(estimator):
+    raise KeyError("broken")
+
+
+# (at which event, what it does) -> which events follow the first time it happens, and the reason.
+# "tail" are the events after the one at which it happens, as the docstring of `events` tells.
+WHOLE_EPOCH = ["epoch_begin", *["batch_begin", "gradient_ready", "batch_end"] * 5, "epoch_end"]
+REST_OF_BATCH = {
+    "batch_begin": ["gradient_ready", "batch_end"],
+    "gradient_ready": ["batch_end"],
+    "batch_end": [],
+}
+CELLS = [
+    *(
+        (event, stop, [*rest, "epoch_end", "train_end"], StopReason.REQUESTED)
+        for event, rest in REST_OF_BATCH.items()
+    ),
+    ("train_begin", stop, ["train_end"], StopReason.REQUESTED),
+    ("epoch_begin", stop, ["epoch_end", "train_end"], StopReason.REQUESTED),
+    ("epoch_end", stop, ["train_end"], StopReason.REQUESTED),
+    ("epoch_end", true, ["train_end"], StopReason.HANDLER),
+]
+
+
+@pytest.mark.parametrize(("event", "action", "tail", "reason"), CELLS)
+def test_truth_table_of_stops(event, action, tail, reason):
+    listener = Listener(event, action)
+    result = run([listener])
+    assert listener.heard[listener.heard.index(event) + 1 :] == tail
+    assert result.stop_reason is reason
+    assert str(reason.value) in {"stop() was called", "a handler asked to stop"}
+
+
+def test_truth_table_batch_end_true_ends_each_epoch_but_not_the_run():
+    listener = Listener("batch_end", true)
+    result = run([listener])
+    epoch = ["epoch_begin", "batch_begin", "gradient_ready", "batch_end", "epoch_end"]
+    assert listener.heard == ["train_begin", *epoch * 3, "train_end"]
+    assert result.stop_reason is StopReason.EPOCHS_DONE
+
+
+@pytest.mark.parametrize("event", [name for name in events.EVENTS if name != "exception_raised"])
+def test_truth_table_exception(event):
+    listener = Listener(event, fail)
+    with pytest.raises(KeyError, match="broken"):
+        run([listener])
+    assert listener.heard[listener.heard.index(event) + 1 :] == ["exception_raised"]
+
+
+def test_ctrl_c_is_an_exception_too():
+    def interrupt(estimator):
+        raise KeyboardInterrupt
+
+    listener = Listener("gradient_ready", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run([listener])
+    assert listener.heard[-1] == "exception_raised"
+
+
+@pytest.mark.parametrize("event", ["batch_end", "epoch_end"])
+def test_handlers_after_the_one_that_stops_still_hear_the_event(event):
+    first, second = Listener(event, true), Listener()
+    run([first, second])
+    assert first.heard == second.heard
+
+
+def test_priority_decides_the_order_then_the_list():
+    heard = []
+
+    class Handler(events.EpochBegin):
+        def __init__(self, label, priority):
+            self.label = label
+            self.priority = priority
+
+        def epoch_begin(self, estimator, *args, **kwargs):
+            heard.append(self.label)
+
+    class Unranked(events.EpochBegin):
+        def epoch_begin(self, estimator, *args, **kwargs):
+            heard.append("unranked")
+
+    run([Handler("b", 1), Unranked(), Handler("c", 1), Handler("a", -1)], epochs=1)
+    assert heard == ["a", "unranked", "b", "c"]
+
+
+def test_describe_prints_the_loop(capsys):
+    problem = problems.make("softmax")
+    estimator = estimator_for(problem)
+    estimator.describe(problem.ndarrays(), [gs.SVRGHandler()])
+    printed = capsys.readouterr().out
+    assert (
+        printed
+        == """\
+train_begin
+  - SVRGHandler (priority -3000)
+  - ValidationHandler (priority -1000)
+  - StoppingHandler (priority 0)
+  - HistoryHandler (priority 1000)
+  - ProgressHandler (priority inf)
+  epoch_begin
+    - SVRGHandler (priority -3000)
+    - MetricHandler (priority -1000)
+    - HistoryHandler (priority 1000)
+    - ProgressHandler (priority inf)
+    batch_begin
+      - SVRGHandler (priority -3000)
+    forward and backward pass
+    gradient_ready
+      - SVRGHandler (priority -3000)
+    batch_end
+      - SVRGHandler (priority -3000)
+      - GradientUpdateHandler (priority -2000)
+      - MetricHandler (priority -1000)
+      - ValidationHandler (priority -1000)
+      - StoppingHandler (priority 0)
+      - HistoryHandler (priority 1000)
+      - ProgressHandler (priority inf)
+  epoch_end
+    - ValidationHandler (priority -1000)
+    - StoppingHandler (priority 0)
+    - HistoryHandler (priority 1000)
+    - ProgressHandler (priority inf)
+train_end
+  - SVRGHandler (priority -3000)
+  - ProgressHandler (priority inf)
+exception_raised
+  - SVRGHandler (priority -3000)
+  - ProgressHandler (priority inf)
+"""
+    )
+
+
+def test_a_logger_runs_after_the_metric_that_it_shows():
+    """MXNet's LoggingHandler, given first, still sees the metrics of its own epoch."""
+    problem = problems.make("softmax")
+    estimator = estimator_for(problem)
+    logged = []
+
+    class Logger(LoggingHandler):
+        def epoch_end(self, estimator, *args, **kwargs):
+            logged.append([metric.get()[1] for metric in self.metrics])
+
+    result = estimator.fit(
+        problem.ndarrays(),
+        epochs=3,
+        event_handlers=[
+            Logger(metrics=estimator.train_metrics),
+            MetricHandler(estimator.train_metrics),
+        ],
+    )
+    names = [metric.name for metric in estimator.train_metrics]
+    assert logged == [[row[name] for name in names] for row in result.history]
+    assert logged[0] != logged[1]
+
+
+def test_something_else_than_a_handler_is_an_error():
+    with pytest.raises(ValueError, match="must hold EventHandlers, got 'svrg'"):
+        run(["svrg"])

@@ -1,0 +1,352 @@
+"""SVRGTrainer: a drop-in trainer, right with every optimizer, kvstore and kind of parameter."""
+
+import gluon_svrg as gs
+import mxnet as mx
+import numpy as np
+import problems
+import pytest
+from gluon_svrg.svrg import BatchGradient, FullGradient
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+from problems import ONE, TWO
+
+# 'test' is MXNet's own stub, 'ccsgd' a deprecated alias of 'sgd', GroupAdaGrad takes embeddings
+# only, and the last two are helpers of SVRGModule.
+OPTIMIZERS = sorted(
+    set(mx.optimizer.Optimizer.opt_registry)
+    - {"test", "ccsgd", "groupadagrad", "_svrgoptimizer", "_assignmentoptimizer"}
+)
+
+
+def make_net(contexts=ONE, dtype="float32", **layer):
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4, activation="relu", in_units=6, **layer), nn.Dense(3, in_units=4, **layer))
+    net.cast(dtype)
+    mx.random.seed(3)
+    net.initialize(mx.init.Normal(0.5), ctx=contexts)
+    return net
+
+
+def data_for(contexts, dtype="float32", samples=8, seed=1):
+    """Return one batch, split over the contexts as the Estimator does."""
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(samples, 6)), rng.integers(0, 3, samples)
+    batch = [mx.nd.array(part, dtype=dtype) for part in (x, y)]
+    return [gluon.utils.split_and_load(part, contexts) for part in batch]
+
+
+def backward_of(net, loss=None):
+    """Return forward and backward of a batch that is split over contexts."""
+    loss = loss or gluon.loss.SoftmaxCELoss()
+
+    def backward(batch):
+        with autograd.record():
+            losses = [loss(net(x), y) for x, y in zip(*batch, strict=True)]
+        autograd.backward(losses)
+        return losses
+
+    return backward
+
+
+def values(net):
+    """Every copy of every parameter, to see that the devices stay in step, too."""
+    return [data.asnumpy() for p in net.collect_params().values() for data in p.list_data()]
+
+
+def train_by(make_trainer, contexts, correct, steps=3):
+    """Train with a hand-made control variate; `correct(trainer, net, ...)` applies it."""
+    net = make_net(contexts)
+    backward = backward_of(net)
+    snapshot = gs.Snapshot(net)
+    snapshot.take()
+    trainer = make_trainer(net.collect_params())
+    batches = [data_for(contexts, seed=seed) for seed in range(steps)]
+    full_gradient = snapshot.full_gradient(backward, batches)
+    for batch in batches:
+        backward(batch)
+        correct(trainer, net, full_gradient, snapshot.gradient(backward, batch))
+        mx.random.seed(5)  # SGLD draws noise
+        trainer.step(8)
+    return values(net)
+
+
+def correct_by_trainer(trainer, net, full_gradient, snapshot_gradient):
+    if trainer.full_gradient is None:
+        trainer.set_control_variate(full_gradient, 0.5)
+    trainer.correct(snapshot_gradient)
+
+
+def correct_by_hand(trainer, net, full_gradient, snapshot_gradient):
+    for name, param in net.collect_params().items():
+        mean = full_gradient.means()[name].astype(param.dtype).asnumpy()
+        for grad, twin, samples in zip(
+            param.list_grad(), snapshot_gradient.sums[name], snapshot_gradient.samples, strict=True
+        ):
+            grad[:] = grad.asnumpy() - (twin.asnumpy() - mean * samples) * mean.dtype.type(0.5)
+
+
+@pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_gets_the_corrected_gradient(optimizer, contexts):
+    ours = train_by(lambda p: gs.SVRGTrainer(p, optimizer), contexts, correct_by_trainer)
+    theirs = train_by(lambda p: gluon.Trainer(p, optimizer), contexts, correct_by_hand)
+    assert problems.same(ours, theirs)
+
+
+# Not there: update_on_kvstore=True by name on one device, and several devices without a kvstore;
+# gluon.Trainer has neither.
+KVSTORES = [
+    (kvstore, update_on_kvstore, contexts)
+    for kvstore in (None, "local", "device", "a KVStore")
+    for update_on_kvstore in (None, False, True)
+    for contexts in (ONE, TWO)
+    if not (kvstore is None and (update_on_kvstore or contexts == TWO))
+    and not (kvstore in ("local", "device") and update_on_kvstore and contexts == ONE)
+]
+
+
+@pytest.mark.parametrize(("kvstore", "update_on_kvstore", "contexts"), KVSTORES)
+def test_every_kvstore_gets_the_corrected_gradient(kvstore, update_on_kvstore, contexts):
+    def make(trainer_class):
+        store = mx.kv.create("local") if kvstore == "a KVStore" else kvstore
+        return lambda params: trainer_class(
+            params,
+            "sgd",
+            {"learning_rate": 0.1, "momentum": 0.9},
+            kvstore=store,
+            update_on_kvstore=update_on_kvstore,
+        )
+
+    ours = train_by(make(gs.SVRGTrainer), contexts, correct_by_trainer)
+    assert problems.same(ours, train_by(make(gluon.Trainer), contexts, correct_by_hand))
+
+
+class Scale(gluon.HybridBlock):
+    """A layer that exists in float16 on a CPU, as Dense does not."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.weight = self.params.get("weight", shape=(1, 6))
+
+    def hybrid_forward(self, F, x, weight):
+        return F.broadcast_mul(x, weight).sum(axis=1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_every_dtype_gets_the_corrected_gradient(dtype):
+    def train(trainer_class, correct):
+        net = Scale()
+        net.cast(dtype)
+        mx.random.seed(3)
+        net.initialize(mx.init.Normal(0.5), ctx=TWO)
+        backward = backward_of(net, gluon.loss.L2Loss())
+        optimizer = mx.optimizer.SGD(
+            learning_rate=0.1, momentum=0.9, multi_precision=dtype == "float16"
+        )
+        trainer = trainer_class(net.collect_params(), optimizer)
+        snapshot = gs.Snapshot(net)
+        snapshot.take()
+        batches = [data_for(TWO, dtype, seed=seed) for seed in range(3)]
+        full_gradient = snapshot.full_gradient(backward, batches)
+        for batch in batches:
+            backward(batch)
+            correct(trainer, net, full_gradient, snapshot.gradient(backward, batch))
+            trainer.step(8)
+        return values(net)
+
+    ours = train(gs.SVRGTrainer, correct_by_trainer)
+    assert ours[0].dtype == dtype
+    assert problems.same(ours, train(gluon.Trainer, correct_by_hand))
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["step", "allreduce+update"])
+def test_step_and_allreduce_with_update_are_the_same(split):
+    net = make_net(TWO)
+    backward = backward_of(net)
+    trainer = gs.SVRGTrainer(net.collect_params(), "adam", update_on_kvstore=False)
+    snapshot = gs.Snapshot(net)
+    snapshot.take()
+    batches = [data_for(TWO, seed=seed) for seed in range(3)]
+    trainer.set_control_variate(snapshot.full_gradient(backward, batches))
+    for batch in batches:
+        backward(batch)
+        trainer.correct(snapshot.gradient(backward, batch))
+        if split:
+            trainer.allreduce_grads()
+            trainer.update(8)
+        else:
+            trainer.step(8)
+    theirs = train_by(
+        lambda p: gs.SVRGTrainer(p, "adam", update_on_kvstore=False),
+        TWO,
+        lambda trainer, net, full, twin: (
+            trainer.set_control_variate(full) if trainer.full_gradient is None else None,
+            trainer.correct(twin),
+        ),
+    )
+    assert problems.same(values(net), theirs)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_without_a_control_variate_it_is_gluons_trainer(optimizer):
+    def train(trainer_class):
+        return train_by(lambda p: trainer_class(p, optimizer), TWO, lambda trainer, *others: None)
+
+    assert problems.same(train(gs.SVRGTrainer), train(gluon.Trainer))
+
+
+def test_after_clearing_it_is_gluons_trainer_again():
+    net = make_net()
+    backward = backward_of(net)
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
+    snapshot = gs.Snapshot(net)
+    snapshot.take()
+    trainer.set_control_variate(snapshot.full_gradient(backward, [data_for(ONE)]))
+    assert trainer.coefficient == 1.0
+    trainer.clear_control_variate()
+    assert trainer.coefficient == 0.0
+    backward(data_for(ONE))
+    before = net[0].weight.grad().asnumpy()
+    trainer.step(8)
+    assert np.array_equal(net[0].weight.grad().asnumpy(), before)
+
+
+@pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
+def test_accumulated_gradients_are_corrected_batch_by_batch(contexts):
+    """grad_req='add': two batches of 8 and one step equal one batch of 16."""
+
+    def train(accumulate):
+        net = make_net(contexts, "float64")
+        backward = backward_of(net)
+        parts = [data_for(contexts, "float64", seed=seed) for seed in range(2)]
+        whole = [
+            [mx.nd.concat(a, b, dim=0) for a, b in zip(*pair, strict=True)]
+            for pair in zip(*parts, strict=True)
+        ]
+        trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        if accumulate:
+            net.collect_params().setattr("grad_req", "add")
+        snapshot = gs.Snapshot(net)
+        for _ in range(2):
+            snapshot.take()
+            trainer.set_control_variate(snapshot.full_gradient(backward, [whole]), 0.7)
+            for _ in range(2):
+                for batch in parts if accumulate else [whole]:
+                    backward(batch)
+                    trainer.correct(snapshot.gradient(backward, batch))
+                trainer.step(16)
+                net.collect_params().zero_grad()
+        return values(net)
+
+    assert problems.relative_difference(train(True), train(False)) < 1e-14
+
+
+def test_frozen_parameters_stay_and_the_rest_is_corrected():
+    net = make_net()
+    net[0].collect_params().setattr("grad_req", "null")
+    before = values(net[0])
+    backward = backward_of(net)
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "wd": 0.1})
+    snapshot = gs.Snapshot(net)
+    snapshot.take()
+    trainer.set_control_variate(snapshot.full_gradient(backward, [data_for(ONE)]))
+    assert sorted(trainer.full_gradient) == sorted(net[1].collect_params())
+    backward(data_for(ONE))
+    trainer.correct(snapshot.gradient(backward, data_for(ONE)))
+    trainer.step(8)
+    assert problems.same(values(net[0]), before)
+
+
+def test_a_parameter_frozen_after_the_snapshot_is_left_alone():
+    net = make_net()
+    backward = backward_of(net)
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
+    snapshot = gs.Snapshot(net)
+    snapshot.take()
+    trainer.set_control_variate(snapshot.full_gradient(backward, [data_for(ONE)]))
+    net[0].weight.grad_req = "null"
+    before = net[0].weight.data().asnumpy()
+    backward(data_for(ONE))
+    trainer.correct(snapshot.gradient(backward, data_for(ONE)))
+    trainer.step(8)
+    assert np.array_equal(net[0].weight.data().asnumpy(), before)
+
+
+def test_shared_parameters_are_corrected_once():
+    def make_shared():
+        net = nn.HybridSequential()
+        first = nn.Dense(6, in_units=6, activation="tanh")
+        net.add(first, nn.Dense(6, in_units=6, params=first.params), nn.Dense(3, in_units=6))
+        mx.random.seed(3)
+        net.initialize(mx.init.Normal(0.5))
+        return net
+
+    net = make_shared()
+    assert len(net.collect_params().keys()) == 4
+    backward = backward_of(net)
+    batch, other = data_for(ONE, seed=1), data_for(ONE, seed=2)
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    snapshot = gs.Snapshot(net)
+    snapshot.take()
+    full_gradient = snapshot.full_gradient(backward, [batch, other])
+    trainer.set_control_variate(full_gradient)
+    # At the snapshot's own weights the corrected gradient is the full gradient, whatever the batch.
+    backward(batch)
+    trainer.correct(snapshot.gradient(backward, batch))
+    for name, mean in full_gradient.means().items():
+        grad = net.collect_params()[name].grad().asnumpy()
+        np.testing.assert_allclose(grad, 8 * mean.asnumpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_parameters_of_the_net_that_are_not_the_trainers_keep_their_gradients():
+    net = make_net()
+    backward = backward_of(net)
+    trainer = gs.SVRGTrainer(net[1].collect_params(), "sgd", {"learning_rate": 0.1})
+    snapshot = gs.Snapshot(net, net[1].collect_params())
+    snapshot.take()
+    trainer.set_control_variate(snapshot.full_gradient(backward, [data_for(ONE)]))
+    assert sorted(trainer.full_gradient) == sorted(net[1].collect_params())
+    backward(data_for(ONE, seed=9))
+    others = net[0].weight.grad().asnumpy()
+    trainer.correct(snapshot.gradient(backward, data_for(ONE, seed=9)))
+    trainer.step(8)
+    assert np.array_equal(net[0].weight.grad().asnumpy(), others)
+
+
+def test_a_step_without_correction_is_an_error():
+    net = make_net()
+    backward = backward_of(net)
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
+    snapshot = gs.Snapshot(net)
+    snapshot.take()
+    trainer.set_control_variate(snapshot.full_gradient(backward, [data_for(ONE)]))
+    before = values(net)
+    backward(data_for(ONE))
+    with pytest.raises(RuntimeError, match=r"was not corrected: call correct\(\)"):
+        trainer.step(8)
+    assert problems.same(values(net), before)
+
+
+def test_correcting_without_a_control_variate_is_an_error():
+    net = make_net()
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
+    with pytest.raises(RuntimeError, match=r"call set_control_variate\(\) first"):
+        trainer.correct(BatchGradient({}, []))
+
+
+def test_a_full_gradient_of_another_block_is_an_error():
+    net = make_net()
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
+    with pytest.raises(ValueError, match=r"lacks parameter .*dense.*, which this trainer trains"):
+        trainer.set_control_variate(FullGradient({}, 1))
+    assert trainer.full_gradient is None
+
+
+@pytest.mark.parametrize(
+    ("coefficient", "error"), [(1.5, ValueError), (-0.1, ValueError), ("1", TypeError)]
+)
+def test_a_bad_coefficient_is_an_error(coefficient, error):
+    trainer = gs.SVRGTrainer(make_net().collect_params(), "sgd")
+    with pytest.raises(error, match=r"coefficient must be .*\[0, 1\], got"):
+        trainer.set_control_variate(FullGradient({}, 1), coefficient)
