@@ -1,0 +1,99 @@
+"""MaskLock: seeds that are a pure function, and the question whether a network draws at all."""
+
+import gluon_svrg as gs
+import mxnet as mx
+import numpy as np
+import pytest
+from gluon_svrg.svrg import MaskLock
+from mxnet import autograd
+from mxnet.gluon import nn
+
+
+def drawn(lock, batch):
+    lock.lock(batch)
+    return mx.nd.random.uniform(shape=8).asnumpy().tolist()
+
+
+def test_a_seed_is_a_pure_function_of_seed_snapshot_and_batch():
+    numbers = {}
+    for seed in (0, 1):
+        lock = MaskLock(seed)
+        for snapshot in range(3):
+            lock.next_snapshot()
+            for batch in range(4):
+                numbers[seed, snapshot, batch] = tuple(drawn(lock, batch))
+    assert len(set(numbers.values())) == len(numbers)
+    again = MaskLock(1)
+    for _ in range(2):
+        again.next_snapshot()
+    assert tuple(drawn(again, 3)) == numbers[1, 1, 3]
+
+
+def test_by_default_mxnets_seed_decides():
+    results = []
+    for seed in (3, 3, 4):
+        gs.seed_everything(seed)
+        lock = MaskLock()
+        lock.next_snapshot()
+        results.append(drawn(lock, 0))
+    assert results[0] == results[1] != results[2]
+
+
+X = mx.nd.random.uniform(shape=(4, 6))
+
+
+def choose():
+    return mx.nd.random.multinomial(mx.nd.ones((4,)) / 4, shape=3)
+
+
+def forward(net):
+    net.initialize()
+
+    def run():
+        with autograd.record():
+            return net(X)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "draws"),
+    [
+        (forward(nn.Dense(3)), False),
+        (forward(nn.BatchNorm()), False),
+        (forward(nn.Dropout(0.5)), True),
+        (lambda: forward(nn.Dropout(0.5))().sum(), True),
+        (lambda: mx.nd.random.normal(shape=(3,)), True),
+        (choose, True),  # the plain generator, not the parallel one
+    ],
+)
+def test_it_finds_out_whether_random_numbers_are_drawn(run, draws):
+    run()  # a parameter's first value is drawn as well, but once
+    lock = MaskLock(0)
+    lock.next_snapshot()
+    lock.watch(run, [mx.cpu(0), mx.cpu(1)])
+    assert lock.is_needed == draws
+
+
+def test_what_it_watches_draws_as_if_locked():
+    lock = MaskLock(0)
+    lock.next_snapshot()
+    result = lock.watch(lambda: mx.nd.random.uniform(shape=8), [mx.cpu()])
+    assert result.asnumpy().tolist() == drawn(lock, 0)
+
+
+def test_where_it_is_not_needed_no_seed_is_set():
+    lock = MaskLock(0)
+    lock.next_snapshot()
+    lock.is_needed = False
+    gs.seed_everything(9)
+    expected = mx.nd.random.uniform(shape=8).asnumpy()
+    gs.seed_everything(9)
+    assert np.array_equal(drawn(lock, 0), expected)
+
+
+def test_on_other_devices_than_cpus_it_is_always_needed():
+    lock = MaskLock(0)
+    lock.next_snapshot()
+    assert lock.watch(lambda: "result", [mx.gpu(0)]) == "result"
+    assert lock.is_needed
