@@ -27,12 +27,12 @@ def test_the_optimum_is_exact(judge):
 def test_svrg_falls_in_a_straight_line_to_the_last_bit(judge):
     above = distances(judge, epochs=44, lr=4.0, svrg=gs.SVRGHandler())
     assert above[40] < 1e-10
-    # In the log plot a straight line, over nine decades (measured: 2e-5 to 1e-13).
-    epochs = np.arange(8, 31)
+    # In the log plot a straight line: within a fifth of a decade of it, over more than six.
+    epochs = np.arange(12, 31)
     logs = np.log10(above[epochs])
     slope, intercept = np.polyfit(epochs, logs, 1)
-    assert logs[0] - logs[-1] > 7
-    assert np.abs(logs - (slope * epochs + intercept)).max() < 0.3  # decades
+    assert logs[0] - logs[-1] > 6
+    assert np.abs(logs - (slope * epochs + intercept)).max() < 0.2
     # The objective is 0.87: its last bit is 1.1e-16, and the mean of 1,797 terms rounds, too.
     assert np.abs(above[-4:]).max() <= 4.5e-16
 
