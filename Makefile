@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types unit format clean
+.PHONY: demo test lint types unit format docs clean
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -23,6 +23,9 @@ unit: .venv/dev.installed
 format: .venv/dev.installed  ## put the code into the form that `make lint` wants
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: .venv/dev.installed  ## the docstrings as HTML
+	$(BIN)/pdoc --docformat numpy --output-directory runs/docs gluon_svrg
 
 clean:
 	rm -rf .venv runs

@@ -1,0 +1,66 @@
+"""The code in the documents runs; every public name has a docstring and stands in docs/."""
+
+import inspect
+import re
+from pathlib import Path
+
+import gluon_svrg as gs
+import gluon_svrg.data
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MODULES = [gs, gs.svrg, gs.events, gluon_svrg.data]
+
+
+def code_of(document):
+    """All Python blocks of a document, as one program with the document's line numbers."""
+    lines = document.read_text().splitlines()
+    inside, program = False, []
+    for line in lines:
+        if line.startswith("```"):
+            inside = line == "```python"
+            program.append("")
+        else:
+            program.append(line if inside else "")
+    return "\n".join(program)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [document for document in DOCUMENTS if code_of(document).strip()],
+    ids=lambda document: document.name,
+)
+def test_the_code_runs(document, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code_of(document), document, "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_links_lead_somewhere(document):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
+        assert (document.parent / target).exists(), target
+
+
+PUBLIC = [(module, name) for module in MODULES for name in module.__all__]
+
+
+@pytest.mark.parametrize(("module", "name"), PUBLIC)
+def test_every_public_name_has_a_docstring_and_stands_in_docs(module, name):
+    thing = getattr(module, name)
+    documented = "".join(document.read_text() for document in DOCUMENTS)
+    if module is not gs.events:
+        assert re.search(rf"\b{name}\b", documented)
+    if callable(thing) and thing.__module__.startswith("gluon_svrg"):
+        assert inspect.getdoc(thing)
+
+
+def test_every_make_target_and_recipe_that_is_named_exists():
+    text = "".join(document.read_text() for document in [*DOCUMENTS, ROOT / "CONTRIBUTING.md"])
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"make ([a-z-]+)\b", text):
+        if target in {"sure", "it"}:
+            continue
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    for recipe in re.findall(r"python (recipes/\w+\.py)", text):
+        assert (ROOT / recipe).is_file()
