@@ -117,6 +117,7 @@ def plot(path: Path, history: list[dict[str, Any]], title: str) -> None:
     right.legend()
     for axis in (left, right):
         axis.set_xlabel("epoch")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
     figure.suptitle(title)
     figure.savefig(path, dpi=120)

@@ -61,10 +61,10 @@ def test_softmax_regression_on_fashion_mnist(tmp_path):
     ],
 )
 def test_linear_regression(tmp_path, arguments):
-    svrg, sgd = linear_regression.main([*arguments, "--out", str(tmp_path)])
+    svrg, sgd, decayed = linear_regression.main([*arguments, "--out", str(tmp_path)])
     assert svrg[-1]["gradient_evaluations_per_sample"] == sgd[-1]["gradient_evaluations_per_sample"]
     assert 0 < svrg[-1]["above_optimum"] < svrg[0]["above_optimum"]
-    assert len(read_csv(tmp_path / "metrics.csv")) == len(svrg) + len(sgd)
+    assert len(read_csv(tmp_path / "metrics.csv")) == len(svrg) + len(sgd) + len(decayed)
     assert is_picture(tmp_path / "curves.png")
 
 

@@ -123,6 +123,7 @@ class SVRGHandler(
                 "gluon_svrg.SVRGTrainer, which takes the same arguments as gluon.Trainer"
             )
         check_data(self._data_of(estimator), "train_data")
+        trainer.clear_control_variate()
         self._snapshot = Snapshot(estimator.net, [param.name for param in trainer._params])
         self._lock = MaskLock()
         self._epoch = self._batch = self._total_batches = 0
