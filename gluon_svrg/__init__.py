@@ -1,6 +1,7 @@
 """SVRG, and a training loop to run it in, for Gluon (Apache MXNet 1.9.1)."""
 
 from gluon_svrg import _compat as _compat  # isort: skip  # before MXNet is imported
+from gluon_svrg import data as data
 from gluon_svrg.batches import BatchProcessor
 from gluon_svrg.estimator import Estimator, FitResult, StopReason
 from gluon_svrg.handlers.history import HistoryHandler

@@ -37,8 +37,16 @@ def check_data(data: Any, name: str) -> None:
             f"{name} must be an iterable of (data, label) batches, got {data!r}: give a "
             "DataLoader or a list of batches"
         )
-    if isinstance(data, Sized) and len(data) == 0:
+    if length_of(data) == 0:
         raise ValueError(f"{name} is empty: give at least one batch")
+
+
+def length_of(data: Any) -> int | None:
+    """Return the number of batches, or None where it is not known before they are counted."""
+    try:
+        return len(data)
+    except (TypeError, NotImplementedError):  # no length, or a DataLoader whose sampler has none
+        return None
 
 
 class BatchProcessor(_MXNetBatchProcessor):
@@ -46,7 +54,7 @@ class BatchProcessor(_MXNetBatchProcessor):
 
     A batch that the devices cannot share evenly is shared as evenly as possible; with fewer
     samples than devices, the last devices are idle and their gradients are zero. NumPy arrays are
-    taken too: floating-point ones at the precision of the network, others as float32.
+    taken too, at the precision of the network.
     """
 
     def fit_batch(self, estimator: Any, train_batch: Any, batch_axis: int = 0) -> tuple:
@@ -84,12 +92,12 @@ class BatchProcessor(_MXNetBatchProcessor):
         )
 
     def _get_data_and_label(self, batch: Any, ctx: list[mx.Context], batch_axis: int = 0) -> tuple:
-        data, label = batch
-        devices = ctx[: data.shape[batch_axis]]
-        return (
-            split_and_load(data, devices, batch_axis, even_split=False),
-            split_and_load(label, devices, batch_axis, even_split=False),
+        devices = ctx[: batch[0].shape[batch_axis]]
+        data, label = (
+            split_and_load(array, devices, _axis(array, batch_axis), even_split=False)
+            for array in batch
         )
+        return data, label
 
 
 def _as_ndarrays(batch: Any, net: mx.gluon.Block, batch_axis: int) -> tuple:
@@ -99,8 +107,10 @@ def _as_ndarrays(batch: Any, net: mx.gluon.Block, batch_axis: int) -> tuple:
             f"a batch must be a (data, label) pair, got a {type(batch).__name__}{size}: let the "
             "loader yield pairs, or give the Estimator a batch_processor that knows this batch"
         )
-    data, label = (_as_ndarray(array, net) for array in batch)
-    if data.shape[batch_axis] != label.shape[batch_axis]:
+    data, label = (
+        _as_ndarray(array, name, net) for array, name in zip(batch, ("data", "label"), strict=True)
+    )
+    if data.shape[batch_axis] != label.shape[_axis(label, batch_axis)]:
         raise ValueError(
             f"data and label of a batch must have the same length along axis {batch_axis}, got "
             f"shapes {data.shape} and {label.shape}: look at how the loader pairs them"
@@ -108,20 +118,30 @@ def _as_ndarrays(batch: Any, net: mx.gluon.Block, batch_axis: int) -> tuple:
     return data, label
 
 
-def _as_ndarray(array: Any, net: mx.gluon.Block) -> NDArray:
+def _axis(array: NDArray, batch_axis: int) -> int:
+    """Return the axis that counts the samples: a label may have no other than the first."""
+    return batch_axis if array.ndim > batch_axis else 0
+
+
+def _as_ndarray(array: Any, name: str, net: mx.gluon.Block) -> NDArray:
     if isinstance(array, NDArray):
         return array
+    if isinstance(array, (list, tuple)):
+        raise ValueError(
+            f"the {name} of a batch must be one array, got a {type(array).__name__} of "
+            f"{len(array)}: give the Estimator a batch_processor that knows this batch"
+        )
     array = np.asarray(array)
-    dtype = "float32"
-    if array.dtype.kind == "f":
-        dtype = next((param.dtype for param in net.collect_params().values()), dtype)
+    dtype = np.dtype(next((p.dtype for p in net.collect_params().values()), "float32"))
+    if array.dtype.kind != "f" and name == "label" and dtype == "float16":
+        dtype = np.dtype("float32")  # float16 cannot count the classes beyond 2,048
     return mx.nd.array(array, dtype=dtype)
 
 
 def _rest(net: mx.gluon.Block, context: mx.Context) -> None:
     """Give an idle device the gradient that it has: zero, and fresh."""
     for param in net.collect_params().values():
-        if param.grad_req == "null":
+        if param._grad is None:  # no gradient, or not one that the snapshot wants
             continue
         if param.grad_req == "write":
             param.grad(context)[:] = 0

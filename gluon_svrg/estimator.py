@@ -219,10 +219,16 @@ class Estimator(mx_estimator.Estimator):
         handlers = self._evaluation_handlers(event_handlers)
         handlers.notify("epoch_begin", self)
         self._run_epoch(
-            handlers, "val_data", val_data, lambda batch: self._evaluate_batch(batch, batch_axis)
+            handlers,
+            "val_data",
+            val_data,
+            run_batch=lambda batch: self._evaluate_batch(batch, batch_axis),
+            is_over=lambda _: False,
         )
         handlers.notify("epoch_end", self)
-        self.last_evaluation = dict(metric.get() for metric in self.val_metrics)
+        self.last_evaluation = {
+            name: value for metric in self.val_metrics for name, value in metric.get_name_value()
+        }
         return self.last_evaluation
 
     def stop(self) -> None:
@@ -251,22 +257,26 @@ class Estimator(mx_estimator.Estimator):
                     handlers,
                     "train_data",
                     self.train_data,
-                    lambda batch: self._fit_batch(batch, handlers),
+                    run_batch=lambda batch: self._fit_batch(batch, handlers),
+                    is_over=lambda asked_to_stop: bool(asked_to_stop) or self._stop_is_requested,
                 )
             reason = self._reason_to_stop(handlers.notify("epoch_end", self))
         handlers.notify("train_end", self)
         return FitResult(reason, epochs_run, self.history)
 
     def _run_epoch(
-        self, handlers: HandlerList, name: str, data: Any, run_batch: Callable[[Any], dict]
+        self,
+        handlers: HandlerList,
+        name: str,
+        data: Any,
+        run_batch: Callable[[Any], dict],
+        is_over: Callable[[list[EventHandler]], bool],
     ) -> None:
         batch = None
         for batch in data:
             handlers.notify("batch_begin", self, batch=batch)
             outputs = run_batch(batch)
-            if handlers.notify("batch_end", self, batch=batch, **outputs):
-                return
-            if self._stop_is_requested:
+            if is_over(handlers.notify("batch_end", self, batch=batch, **outputs)):
                 return
         if batch is None:
             raise ValueError(

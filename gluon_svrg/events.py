@@ -41,6 +41,8 @@ event, before its first batch
 an exception                       no           no         no          no         yes
 =================================  ===========  =========  ==========  =========  ================
 
+An evaluation runs to its end whatever is asked.
+
 The six classes of MXNet are MXNet's own, so that its handlers run here unchanged.
 """
 
@@ -123,6 +125,11 @@ class HandlerList:
 
     def __init__(self, handlers: Sequence[EventHandler]) -> None:
         for handler in handlers:
+            if isinstance(handler, type):
+                raise ValueError(
+                    f"event_handlers must hold EventHandlers, got the class {handler.__name__}: "
+                    f"make one, {handler.__name__}(...)"
+                )
             if not isinstance(handler, EventHandler):
                 raise ValueError(
                     f"event_handlers must hold EventHandlers, got {handler!r}: inherit from the "

@@ -65,6 +65,7 @@ class SVRGTrainer(gluon.Trainer):
         self._full_gradient: dict[str, list[NDArray]] | None = None
         self._coefficient = 0.0
         self._is_corrected = False
+        self._store_with_sum_keys: Any = None
 
     @property
     def coefficient(self) -> float:
@@ -90,10 +91,23 @@ class SVRGTrainer(gluon.Trainer):
         Raises
         ------
         TypeError, ValueError
-            If `coefficient` is not a number in [0, 1], if `full_gradient` lacks a parameter that
-            is trained here, or if a distributed kvstore runs the optimizer.
+            If `coefficient` is not a number in [0, 1], if `full_gradient` is none or lacks a
+            parameter that is trained here, or if a distributed kvstore runs the optimizer.
+        NotImplementedError
+            If the trainer scales its loss (MXNet's AMP).
         """
         coefficient = check_coefficient(coefficient)
+        if not isinstance(full_gradient, FullGradient):
+            raise TypeError(
+                f"full_gradient must be what Snapshot.full_gradient() returns, got "
+                f"{full_gradient!r}"
+            )
+        # MXNet's AMP puts this attribute there; MXNet itself asks for it in this way.
+        if getattr(self, "_amp_loss_scaler", None) is not None:
+            raise NotImplementedError(
+                "a control variate cannot follow the changing loss scale of amp.init_trainer yet: "
+                "train without AMP's loss scaling"
+            )
         trained = [param for param in self._params if param.grad_req != "null"]
         missing = [param.name for param in trained if param.name not in full_gradient.sums]
         if missing:
@@ -122,7 +136,9 @@ class SVRGTrainer(gluon.Trainer):
         """Correct the gradient of the batch that has just been through the backward pass.
 
         To be called once for each backward pass, before :meth:`step` or :meth:`allreduce_grads`.
-        With ``grad_req='add'`` each pass of an accumulated gradient is corrected on its own.
+        With ``grad_req='add'`` each pass of an accumulated gradient is corrected on its own. A
+        parameter that the backward pass did not reach has a gradient of zero, and is corrected
+        and updated like the others.
 
         Parameters
         ----------
@@ -132,11 +148,16 @@ class SVRGTrainer(gluon.Trainer):
         Raises
         ------
         RuntimeError
-            If no control variate is set.
+            If no control variate is set, or if the gradient is corrected already.
         """
         if self._full_gradient is None:
             raise RuntimeError(
                 "there is no control variate to correct with: call set_control_variate() first"
+            )
+        if self._is_corrected and not self._has_fresh_gradient():
+            raise RuntimeError(
+                "the gradient is corrected already: call correct() once a backward pass, and "
+                "give an Estimator one SVRGHandler only"
             )
         for param in self._params:
             # A parameter that was frozen at the snapshot has no full gradient: until the next
@@ -144,16 +165,21 @@ class SVRGTrainer(gluon.Trainer):
             if param.grad_req == "null" or param.name not in self._full_gradient:
                 continue
             devices = zip(
+                param.list_data(),
                 param.list_grad(),
                 snapshot_gradient.sums[param.name],
                 self._full_gradient[param.name],
                 snapshot_gradient.samples,
                 strict=True,
             )
-            for grad, snapshot_grad, full_grad, samples in devices:
+            for data, grad, snapshot_grad, full_grad, samples in devices:
                 # .grad holds sums over the samples of one device; an idle one has none.
                 if samples and self._coefficient:
+                    is_stale = not (data._fresh_grad or self._is_corrected)
+                    if is_stale and param.grad_req == "write":
+                        grad[:] = 0  # it holds an earlier batch's
                     grad[:] = correct(grad, snapshot_grad, full_grad * samples, self._coefficient)
+                data._fresh_grad = False  # until the next backward pass
         self._is_corrected = True
 
     def _allreduce_grads(self) -> None:
@@ -167,6 +193,29 @@ class SVRGTrainer(gluon.Trainer):
         self._is_corrected = False
         super()._allreduce_grads()
 
+    def _update(self, ignore_stale_grad: bool = False) -> None:
+        if self._full_gradient is None:
+            super()._update(ignore_stale_grad)
+            return
+        # Corrected gradients are all to be used, those that the backward pass did not reach too.
+        self._mark_corrected_gradients(fresh=True)
+        super()._update(ignore_stale_grad)
+        self._mark_corrected_gradients(fresh=False)
+
+    def _mark_corrected_gradients(self, fresh: bool) -> None:
+        for param in self._params:
+            if param.grad_req != "null" and param.name in (self._full_gradient or ()):
+                for data in param.list_data():
+                    data._fresh_grad = fresh
+
+    def _has_fresh_gradient(self) -> bool:
+        return any(
+            data._fresh_grad
+            for param in self._params
+            if param.grad_req != "null"
+            for data in param.list_data()
+        )
+
     def _sum_over_workers(self, full_gradient: FullGradient) -> FullGradient:
         """Add up the sums and the numbers of samples of all workers of a distributed kvstore."""
         if not self._kv_initialized:
@@ -179,20 +228,20 @@ class SVRGTrainer(gluon.Trainer):
                 f"{self._kvstore.type!r}, got True: servers that run the optimizer cannot add up "
                 "the full gradients of the workers; make the trainer with update_on_kvstore=False"
             )
-        if self._params_to_init:
-            self._init_params()
-        # MXNet orders a pull and a later push of one key by the arrays they touch alone: without
-        # waiting, the pull of the initial weights could fetch the sums that are pushed here.
-        mx.nd.waitall()
-        reduced = {}
-        for index, param in enumerate(self._params):
-            if param.name in full_gradient.sums:
-                total = full_gradient.sums[param.name].astype(param.dtype)
-                self._kvstore.pushpull(index, total, out=total, priority=-index)
-                reduced[param.name] = total.astype("float64")
+        # Keys of their own: float64, and never confused with the weights and gradients, which have
+        # the keys below. A key may be initialised once: doing it again would wait for ever.
+        keys = {
+            param.name: len(self._params) + index
+            for index, param in enumerate(self._params)
+            if param.name in full_gradient.sums
+        }
+        sums = {name: full_gradient.sums[name].copy() for name in keys}
         samples = mx.nd.array([full_gradient.samples], dtype="float64")
-        key = len(self._params)
-        self._kvstore.broadcast(key, mx.nd.zeros_like(samples), out=mx.nd.zeros_like(samples))
-        self._kvstore.pushpull(key, samples, out=samples)
-        mx.nd.waitall()
-        return FullGradient(reduced, int(samples.asscalar()))
+        arrays = [(keys[name], sums[name]) for name in keys] + [(2 * len(self._params), samples)]
+        if self._store_with_sum_keys is not self._kvstore:
+            for key, array in arrays:
+                self._kvstore.init(key, mx.nd.zeros_like(array))
+            self._store_with_sum_keys = self._kvstore
+        for key, array in arrays:
+            self._kvstore.pushpull(key, array, out=array, priority=-key)
+        return FullGradient(sums, int(samples.asscalar()))

@@ -43,16 +43,16 @@ def svrg_trainer(update_on_kvstore=False):
         return loss
 
     snapshot = gs.Snapshot(net)
-    snapshot.take()
-    trainer.set_control_variate(snapshot.full_gradient(backward, [samples]))
-    backward(samples)
-    trainer.correct(snapshot.gradient(backward, samples))
-    trainer.step(3)  # gradients are summed over the workers, which have 3 samples together
-    return {
-        "rank": rank,
-        "full_gradient": float(trainer.full_gradient[net.weight.name][0].asscalar()),
-        "weight": float(net.weight.data().asscalar()),
-    }
+    means, weights = [], []
+    for _ in range(3):
+        snapshot.take()
+        trainer.set_control_variate(snapshot.full_gradient(backward, [samples]))
+        backward(samples)
+        trainer.correct(snapshot.gradient(backward, samples))
+        trainer.step(3)  # gradients are summed over the workers, which have 3 samples together
+        means.append(float(trainer.full_gradient[net.weight.name][0].asscalar()))
+        weights.append(float(net.weight.data().asscalar()))
+    return {"rank": rank, "full_gradients": means, "weights": weights}
 
 
 def update_on_kvstore():

@@ -53,9 +53,10 @@ def run_workers(task):
 def test_the_full_gradient_is_the_mean_over_the_samples_of_all_workers():
     """Worker 0 has gradients 1 and 1 (two samples), worker 1 has 4 (one sample): the mean is 2."""
     results = run_workers("svrg_trainer")
-    assert [result["full_gradient"] for result in results] == [2.0, 2.0]
-    # One step from the snapshot itself: along the full gradient, on both workers.
-    assert [result["weight"] for result in results] == pytest.approx([10 - 0.5 * 2] * 2, rel=1e-6)
+    for result in results:
+        assert result["full_gradients"] == [2.0, 2.0, 2.0]
+        # A step from the snapshot itself goes along the full gradient, on both workers.
+        assert result["weights"] == [9.0, 8.0, 7.0]
 
 
 def test_a_server_that_runs_the_optimizer_is_an_error():

@@ -159,6 +159,149 @@ def test_fit_again_goes_on():
     assert problems.same(problem.params, once.params)
 
 
+def test_an_idle_device_and_a_trainer_of_the_head_only():
+    problem = problems.make("mlp", TWO, samples=9)
+    before = problem.params
+    trainer = gs.SVRGTrainer(problem.net[1].collect_params(), "sgd", {"learning_rate": 0.1})
+    gs.Estimator(problem.net, problem.loss, trainer=trainer).fit(
+        problem.ndarrays(), epochs=2, event_handlers=[gs.SVRGHandler()]
+    )
+    assert problems.same(problem.params[:2], before[:2])
+    assert not problems.same(problem.params[2:], before[2:])
+
+
+class StopAfterOneBatch(BatchEnd):
+    def batch_end(self, estimator, *args, **kwargs):
+        estimator.stop()
+
+
+def test_a_stopped_run_is_evaluated_whole():
+    problem = problems.make("softmax")
+    estimator = gs.Estimator(
+        problem.net, problem.loss, mx.metric.Accuracy(), trainer=trainer_of(problem)
+    )
+    result = estimator.fit(
+        problem.ndarrays(), problem.ndarrays(), epochs=3, event_handlers=[StopAfterOneBatch()]
+    )
+    assert result.stop_reason is gs.StopReason.REQUESTED
+    assert result.history[0]["samples"] == 8
+    data, label = (np.concatenate(part) for part in zip(*problem.batches, strict=True))
+    scores = problem.net(mx.nd.array(data, dtype="float64")).asnumpy()
+    accuracy = np.mean(scores.argmax(axis=1) == label)
+    assert result.history[0]["validation accuracy"] == accuracy
+    assert estimator.evaluate(problem.ndarrays()) == {"validation accuracy": accuracy}
+
+
+def test_a_handler_that_asks_to_stop_does_not_cut_an_evaluation():
+    class Stop(BatchEnd):
+        calls = 0
+
+        def batch_end(self, estimator, *args, **kwargs):
+            self.calls += 1
+            return True
+
+    problem = problems.make("softmax")
+    stop = Stop()
+    gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem)).evaluate(
+        problem.ndarrays(), event_handlers=[stop]
+    )
+    assert stop.calls == 5
+
+
+def test_metrics_of_several_values():
+    problem = problems.make("softmax")
+    metric = mx.metric.CustomMetric(lambda label, pred: 0.5)
+    metric.get = lambda: ([f"{metric.name} {part}" for part in "ab"], [1.0, 2.0])
+    estimator = gs.Estimator(problem.net, problem.loss, metric, trainer=trainer_of(problem))
+    estimator.val_metrics[0].get = metric.get
+    history = estimator.fit(problem.ndarrays(), problem.ndarrays(), epochs=1).history
+    assert [value for name, value in history[0].items() if name.endswith(" b")] == [2.0]
+
+
+def test_a_label_without_the_batch_axis():
+    """Data of (time, samples, features), labels of (samples,)."""
+    weights = []
+    for contexts in (ONE, TWO):
+        mx.random.seed(2)
+        net = gluon.nn.HybridLambda(lambda F, x: F.mean(x, axis=0))
+        head = gluon.nn.Dense(3, in_units=6)
+        both = gluon.nn.HybridSequential()
+        both.add(net, head)
+        both.initialize(mx.init.Normal(0.5), ctx=contexts)
+        trainer = gs.SVRGTrainer(both.collect_params(), "sgd", {"learning_rate": 0.1})
+        rng = np.random.default_rng(0)
+        data = [(rng.normal(size=(5, n, 6)), rng.integers(0, 3, n)) for n in (8, 7)]
+        gs.Estimator(both, gluon.loss.SoftmaxCELoss(), trainer=trainer).fit(
+            data, epochs=2, batch_axis=1, event_handlers=[gs.SVRGHandler()]
+        )
+        weights.append(problems.weights_of(both))
+    # float32: sums over two devices are rounded in another order.
+    assert problems.relative_difference(*weights) < 1e-5
+
+
+def test_a_loader_whose_length_is_not_known():
+    class Sampler:
+        def __iter__(self):
+            return iter([[0, 1, 2], [3, 4]])
+
+        def __len__(self):
+            raise NotImplementedError
+
+    problem = problems.make("softmax", samples=8)
+    dataset = gluon.data.ArrayDataset(*problem.batches[0])
+    loader = gluon.data.DataLoader(dataset, batch_sampler=Sampler())
+    result = gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem)).fit(
+        loader, epochs=2, event_handlers=[gs.SVRGHandler()]
+    )
+    assert [row["samples"] for row in result.history] == [5, 5]
+
+
+def test_integers_of_numpy_are_taken_too():
+    problem = problems.make("softmax")
+    images = np.random.default_rng(0).integers(0, 256, (8, 6)).astype("uint8")
+    data = [(images, np.arange(8) % 3)]
+    gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem)).fit(data, epochs=1)
+
+
+def test_gradient_accumulation_in_the_estimator():
+    """Two batches of 8 and one step equal one batch of 16, with SVRG."""
+
+    class EverySecondBatch(mx_estimator.GradientUpdateHandler):
+        batches = 0
+
+        def batch_end(self, estimator, *args, **kwargs):
+            self.batches += 1
+            if self.batches % 2 == 0:
+                estimator.trainer.step(16)
+                estimator.net.collect_params().zero_grad()
+
+    weights = []
+    for batch_size in (8, 16):
+        problem = problems.make("mlp", samples=32, batch_size=batch_size)
+        trainer = trainer_of(problem, momentum=0.9)
+        handlers = [gs.SVRGHandler(update_freq=2)]
+        if batch_size == 8:
+            problem.net.collect_params().setattr("grad_req", "add")
+            handlers.append(EverySecondBatch())
+        gs.Estimator(problem.net, problem.loss, trainer=trainer).fit(
+            problem.ndarrays(), epochs=4, event_handlers=handlers
+        )
+        weights.append(problem.params)
+    # float64: two sums of 8 are rounded otherwise than one of 16.
+    assert problems.relative_difference(*weights) < 1e-12
+
+
+def test_two_svrg_handlers_are_an_error():
+    problem = problems.make("softmax")
+    before = problem.params
+    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem))
+    with pytest.raises(RuntimeError, match="give an Estimator one SVRGHandler only"):
+        estimator.fit(
+            problem.ndarrays(), epochs=1, event_handlers=[gs.SVRGHandler(), gs.SVRGHandler()]
+        )
+    assert problems.same(problem.params, before)
+
+
 def test_a_batch_processor_of_the_users_own():
     """Batches of another shape, and a loss made of two: the snapshot follows."""
 
@@ -202,6 +345,10 @@ BAD_DATA = {
     "empty iterable": (Again([]), "train_data gave no batch: it is empty"),
     "no pair": ([(mx.nd.ones((2, 6)),)], r"must be a \(data, label\) pair, got a tuple of 1"),
     "an array": ([mx.nd.ones((2, 6))], r"must be a \(data, label\) pair, got a NDArray"),
+    "several inputs": (
+        [([mx.nd.ones((2, 6)), mx.nd.ones((2, 6))], mx.nd.ones((2,)))],
+        "the data of a batch must be one array, got a list of 2: give the Estimator a batch_proc",
+    ),
     "lengths": (
         [(mx.nd.ones((4, 6)), mx.nd.ones((3,)))],
         r"same length along axis 0, got shapes \(4, 6\) and \(3,\)",

@@ -253,5 +253,7 @@ def test_a_logger_runs_after_the_metric_that_it_shows():
 
 
 def test_something_else_than_a_handler_is_an_error():
-    with pytest.raises(ValueError, match="must hold EventHandlers, got 'svrg'"):
+    with pytest.raises(ValueError, match="must hold EventHandlers, got 'svrg': inherit from"):
         run(["svrg"])
+    with pytest.raises(ValueError, match=r"the class SVRGHandler: make one, SVRGHandler\(...\)"):
+        run([gs.SVRGHandler])

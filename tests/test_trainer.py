@@ -350,3 +350,76 @@ def test_a_bad_coefficient_is_an_error(coefficient, error):
     trainer = gs.SVRGTrainer(make_net().collect_params(), "sgd")
     with pytest.raises(error, match=r"coefficient must be .*\[0, 1\], got"):
         trainer.set_control_variate(FullGradient({}, 1), coefficient)
+
+
+def test_correcting_twice_is_an_error():
+    net = make_net()
+    backward = backward_of(net)
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
+    snapshot = gs.Snapshot(net)
+    snapshot.take()
+    trainer.set_control_variate(snapshot.full_gradient(backward, [data_for(ONE)]))
+    backward(data_for(ONE))
+    gradient = snapshot.gradient(backward, data_for(ONE))
+    trainer.correct(gradient)
+    with pytest.raises(
+        RuntimeError, match=r"corrected already: call correct\(\) once a .* one SVRGHandler"
+    ):
+        trainer.correct(gradient)
+
+
+def test_something_else_than_a_full_gradient_is_an_error():
+    trainer = gs.SVRGTrainer(make_net().collect_params(), "sgd")
+    with pytest.raises(TypeError, match=r"must be what Snapshot.full_gradient\(\) returns, got"):
+        trainer.set_control_variate({})
+
+
+def test_a_changing_loss_scale_is_an_error():
+    net = make_net()
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
+    trainer._amp_loss_scaler = object()  # as mxnet.contrib.amp.init_trainer does
+    with pytest.raises(NotImplementedError, match="cannot follow the changing loss scale"):
+        trainer.set_control_variate(FullGradient({}, 1))
+
+
+class Branch(gluon.Block):
+    """The first branch for batches of 4, the second for others."""
+
+    def __init__(self):
+        super().__init__()
+        self.branches = [nn.Dense(3, in_units=6), nn.Dense(3, in_units=6)]
+        for branch in self.branches:
+            self.register_child(branch)
+
+    def forward(self, x):
+        return self.branches[0 if x.shape[0] == 4 else 1](x)
+
+
+@pytest.mark.parametrize("kvstore", [None, "a KVStore that updates"])
+def test_a_parameter_that_a_batch_does_not_use_is_corrected_as_well(kvstore):
+    """The mean of the corrected gradients is the full gradient, whichever branch a batch takes."""
+    net = Branch()
+    net.initialize(mx.init.Normal(0.5))
+    backward = backward_of(net)
+    trainer = gs.SVRGTrainer(
+        net.collect_params(),
+        "sgd",
+        {"learning_rate": 0.0},
+        kvstore=kvstore and mx.kv.create("local"),
+        update_on_kvstore=kvstore and True,
+    )
+    batches = [data_for(ONE, samples=n, seed=n) for n in (4, 8, 4, 6)]
+    snapshot = gs.Snapshot(net)
+    snapshot.take()
+    full_gradient = snapshot.full_gradient(backward, batches)
+    trainer.set_control_variate(full_gradient)
+    total = dict.fromkeys(full_gradient.sums, 0.0)
+    for batch in batches:
+        backward(batch)
+        trainer.correct(snapshot.gradient(backward, batch))
+        for name, param in net.collect_params().items():
+            total[name] = total[name] + param.grad().asnumpy()
+        trainer.step(len(batch[1][0]))
+    for name, sums in full_gradient.sums.items():
+        # float32: each of the four terms is rounded.
+        np.testing.assert_allclose(total[name], sums.asnumpy(), rtol=1e-5, atol=1e-6)

@@ -36,7 +36,9 @@ class HistoryHandler(TrainBegin, EpochBegin, BatchEnd, EpochEnd):
 
     def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Count the samples."""
-        self._samples += sum(loss.shape[0] for loss in kwargs["loss"])
+        losses = kwargs["loss"]  # a list, or one NDArray from a batch processor of the user's own
+        for loss in losses if isinstance(losses, (list, tuple)) else [losses]:
+            self._samples += loss.shape[0]
 
     def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Append the row."""
@@ -46,7 +48,8 @@ class HistoryHandler(TrainBegin, EpochBegin, BatchEnd, EpochEnd):
             "samples": self._samples,
             "learning_rate": estimator.trainer.learning_rate,
         }
-        row.update(metric.get() for metric in estimator.train_metrics)
+        for metric in estimator.train_metrics:
+            row.update(metric.get_name_value())
         row.update(estimator.last_evaluation)
         estimator.last_evaluation = {}
         estimator.history.append(row)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sized
 from typing import Any, TextIO
 
+from gluon_svrg.batches import length_of
 from gluon_svrg.events import (
     BatchEnd,
     EpochBegin,
@@ -53,9 +53,8 @@ class ProgressHandler(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd, Exce
     def epoch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Open the bar of the epoch."""
         if self._is_terminal:
-            data = estimator.train_data
             self._epoch_bar = tqdm(
-                total=len(data) if isinstance(data, Sized) else None,
+                total=length_of(estimator.train_data),
                 desc=f"epoch {len(estimator.history)}",
                 unit="batch",
                 leave=False,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import numbers
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from gluon_svrg.batches import check_data
+from gluon_svrg.batches import check_data, length_of
 from gluon_svrg.events import (
     BatchBegin,
     BatchEnd,
@@ -91,6 +91,11 @@ class SVRGHandler(
         _check_integer("start_epoch", start_epoch, 0, "SVRG is on from epoch start_epoch on")
         if stop_epoch is not None:
             _check_integer("stop_epoch", stop_epoch, 0, "SVRG is off from epoch stop_epoch on")
+            if stop_epoch <= start_epoch:
+                raise ValueError(
+                    f"stop_epoch must be greater than start_epoch, got {stop_epoch} and "
+                    f"{start_epoch}: SVRG would never be on; leave the handler out for that"
+                )
         if gradient_table is True:
             raise NotImplementedError(
                 "gradient_table=True is not there yet: with 'auto' or False the gradients at the "
@@ -150,6 +155,7 @@ class SVRGHandler(
             self._lock.lock(self._batch)
             gradient = self._snapshot.gradient(_backward_of(estimator), kwargs["batch"])
             self.gradient_evaluations += sum(gradient.samples)
+            self._lock.release()
             estimator.trainer.correct(gradient)
         self._is_corrected = True
 
@@ -210,19 +216,17 @@ class SVRGHandler(
             self._lock.lock(index)
             return backward(batch)
 
-        data = self._data_of(estimator)
-        full_gradient = self._snapshot.full_gradient(
-            locked_backward,
-            tqdm(
-                itertools.chain([first], batches),
-                total=len(data) if isinstance(data, Sized) else None,
-                desc="full gradient",
-                unit="batch",
-                leave=False,
-                # None: off where the output is no terminal.
-                disable=None if self.progress_bar else True,
-            ),
-        )
+        with tqdm(
+            itertools.chain([first], batches),
+            total=length_of(self._data_of(estimator)),
+            desc="full gradient",
+            unit="batch",
+            leave=False,
+            # None: off where the output is no terminal.
+            disable=None if self.progress_bar else True,
+        ) as bar:
+            full_gradient = self._snapshot.full_gradient(locked_backward, bar)
+        self._lock.release()
         self.gradient_evaluations += full_gradient.samples
         return full_gradient
 

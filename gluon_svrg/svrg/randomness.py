@@ -33,7 +33,7 @@ class MaskLock:
     def __init__(self, seed: int | None = None) -> None:
         self._seed = seed
         self._snapshot = 0
-        self._interval: tuple[int, ...] = ()
+        self._releases = 0
         self.is_needed = True
 
     def next_snapshot(self) -> None:
@@ -41,17 +41,24 @@ class MaskLock:
         if self._seed is None:
             self._seed = int(mx.nd.random.randint(0, 2**31 - 1).asscalar())
         self._snapshot += 1
-        self._interval = (self._seed, self._snapshot)
 
     def lock(self, batch: int) -> None:
         """Seed MXNet, on every device, for the batch of this index; nothing where not needed."""
         if self.is_needed:
-            # A hash, not a sum: MXNet's generators for seeds s and s + 1 overlap.
-            sequence = np.random.SeedSequence((*self._interval, batch))
-            mx.random.seed(int(sequence.generate_state(1)[0]) & 0x7FFFFFFF)
+            self._seed_mxnet(self._snapshot, batch)
+
+    def release(self) -> None:
+        """Seed MXNet for what is no batch's, and differently each time; nothing where not needed.
+
+        So whatever draws between two batches (an optimizer's noise, augmentation) does not repeat
+        from epoch to epoch as the masks do.
+        """
+        if self.is_needed:
+            self._releases += 1
+            self._seed_mxnet(self._releases)
 
     def watch(self, run: Callable[[], Result], contexts: list[mx.Context]) -> Result:
-        """Run ``run()`` and note in `is_needed` whether it draws random numbers.
+        """Run ``run()`` as batch 0 and note in `is_needed` whether it draws random numbers.
 
         MXNet's generators cannot be read, but what they give next can: the same numbers after
         the same seed with and without `run` mean that it drew none. That holds on CPU; on other
@@ -59,13 +66,21 @@ class MaskLock:
         """
         self.is_needed = True
         if any(context.device_type not in ("cpu", "cpu_pinned") for context in contexts):
+            self.lock(0)
             return run()
         self.lock(0)
         untouched = _next_random_numbers(contexts)
         self.lock(0)
         result = run()
-        self.is_needed = not np.array_equal(untouched, _next_random_numbers(contexts))
+        is_needed = not np.array_equal(untouched, _next_random_numbers(contexts))
+        self.release()
+        self.is_needed = is_needed
         return result
+
+    def _seed_mxnet(self, *key: int) -> None:
+        # A hash, not a sum: MXNet's generators for seeds s and s + 1 overlap.
+        sequence = np.random.SeedSequence(self._seed, spawn_key=key)
+        mx.random.seed(int(sequence.generate_state(1)[0]) & 0x7FFFFFFF)
 
 
 def _next_random_numbers(contexts: list[mx.Context]) -> np.ndarray:

@@ -70,23 +70,21 @@ class Snapshot:
 
     Raises
     ------
+    TypeError
+        If `params` holds something else than names.
     ValueError
         If `params` names a parameter that the network does not have.
     """
 
     def __init__(self, net: gluon.Block, params: Iterable[str] | None = None) -> None:
         self.net = net
-        self._params: dict[str, gluon.Parameter] = dict(net.collect_params().items())
-        self._wanted = set(self._params if params is None else params)
-        strangers = sorted(self._wanted - set(self._params))
-        if strangers:
-            raise ValueError(
-                f"parameter {strangers[0]!r} is not in the network {net.name!r}: SVRG needs the "
-                "gradient of every trained parameter at the snapshot; put all trained Blocks into "
-                "one Block and give that one"
-            )
+        self._wanted = None if params is None else set(params)
+        self._params: dict[str, gluon.Parameter] = {}
+        self._collect_params()
         self._data: dict[str, list[NDArray]] = {}
         self._grads: dict[str, list[NDArray]] = {}
+        self._accumulating: list[str] = []
+        self._was_reached = False
         self._layout: dict[str, tuple] = {}
         self._contexts: list[mx.Context] = []
         self._blocks: list[_TwinState] = []
@@ -100,11 +98,14 @@ class Snapshot:
             If a parameter is not initialised, or its shape is not known yet.
         ValueError
             If a parameter or its gradient is sparse.
+        NotImplementedError
+            If MXNet is in its NumPy mode.
         """
+        self._collect_params()
         for param in self._params.values():
             _check_is_ready(param)
         layout = {
-            name: (param.shape, param.dtype, param.list_ctx(), self._has_gradient(param))
+            name: (param.shape, param.dtype, param.list_ctx(), param.grad_req)
             for name, param in self._params.items()
         }
         if layout == self._layout:
@@ -139,13 +140,17 @@ class Snapshot:
         """
         if not self._data:
             raise RuntimeError("there is no snapshot yet: call take() before gradient()")
+        for name in self._accumulating:
+            for grad in self._grads[name]:
+                grad[:] = 0
         with self._worn():
             losses = backward(batch)
         samples = self._count_samples(losses)
         for name, grads in self._grads.items():
             for data, grad, count in zip(self._data[name], grads, samples, strict=True):
-                # Where this backward did not reach, the buffer still holds an earlier batch's.
-                if not (data._fresh_grad and count):
+                if data._fresh_grad and count:
+                    self._was_reached = True
+                else:  # the buffer still holds an earlier batch's
                     grad[:] = 0
                 data._fresh_grad = False
         return BatchGradient(self._grads, samples)
@@ -171,6 +176,8 @@ class Snapshot:
         ------
         ValueError
             If there is no batch.
+        RuntimeError
+            If no snapshot has been taken, or no parameter got a gradient.
         FloatingPointError
             If the gradient of a batch is NaN or infinite; names the parameter and the batch.
         """
@@ -182,6 +189,7 @@ class Snapshot:
         }
         watch = _FiniteWatch(sums)
         samples = 0
+        self._was_reached = False
         for batch in batches:
             gradient = self.gradient(backward, batch)
             for name, totals in sums.items():
@@ -194,12 +202,29 @@ class Snapshot:
                 "the full gradient needs at least one batch, got none: the training data is "
                 "empty, or an iterator that is used up"
             )
+        if not self._was_reached:
+            raise RuntimeError(
+                "the full pass gave no parameter a gradient: backward has to call backward() on "
+                "the loss, which autograd.record() has recorded"
+            )
         reduced = {name: _sum_over_contexts(totals) for name, totals in sums.items()}
         watch.check(reduced)
         return FullGradient(reduced, samples)
 
-    def _has_gradient(self, param: gluon.Parameter) -> bool:
-        return param.name in self._wanted and param.grad_req != "null"
+    def _collect_params(self) -> None:
+        self._params = dict(self.net.collect_params().items())
+        for name in sorted(self._wanted or (), key=str):
+            if not isinstance(name, str):
+                raise TypeError(
+                    f"params must hold the names of parameters, got {name!r}: give "
+                    "[param.name for param in ...]"
+                )
+            if name not in self._params:
+                raise ValueError(
+                    f"parameter {name!r} is not in the network {self.net.name!r}: SVRG needs the "
+                    "gradient of every trained parameter at the snapshot; put all trained Blocks "
+                    "into one Block and give that one"
+                )
 
     def _allocate(self) -> None:
         self._data = {
@@ -208,14 +233,18 @@ class Snapshot:
         }
         self._grads = {}
         for name, param in self._params.items():
-            if self._has_gradient(param):
+            is_wanted = self._wanted is None or name in self._wanted
+            if is_wanted and param.grad_req != "null":
                 self._grads[name] = [mx.nd.zeros_like(data) for data in self._data[name]]
-                # 'write' even where the network accumulates: the correction of each batch is
-                # added to the accumulated gradient on its own.
-                autograd.mark_variables(self._data[name], self._grads[name], "write")
+                autograd.mark_variables(self._data[name], self._grads[name], param.grad_req)
+        # One call of backward may be several backward passes; two batches are never added up:
+        # the correction of each is added to the network's accumulated gradient on its own.
+        self._accumulating = [name for name in self._grads if self._params[name].grad_req == "add"]
         self._contexts = next(iter(self._params.values())).list_ctx() if self._params else []
-        self._blocks = []
-        self.net.apply(lambda block: self._blocks.append(_TwinState(block)))
+        # A Block that is used twice is visited twice, and is one Block all the same.
+        blocks: dict[int, gluon.Block] = {}
+        self.net.apply(lambda block: blocks.setdefault(id(block), block))
+        self._blocks = [_TwinState(block) for block in blocks.values()]
 
     @contextmanager
     def _worn(self) -> Iterator[None]:
@@ -226,26 +255,28 @@ class Snapshot:
         stays valid after the exchange back.
         """
         own = [(param, param._data, param._grad) for param in self._params.values()]
-        for name, param in self._params.items():
-            param._data, param._grad = self._data[name], self._grads.get(name)
-        for state in self._blocks:
-            state.enter()
+        entered = []
         try:
+            for name, param in self._params.items():
+                param._data, param._grad = self._data[name], self._grads.get(name)
+            for state in self._blocks:
+                entered.append(state)
+                state.enter()
             yield
         finally:
-            for state in self._blocks:
+            for state in entered:
                 state.leave()
             for param, data, grad in own:
                 param._data, param._grad = data, grad
 
     def _count_samples(self, losses: Any) -> list[int]:
         samples = [0] * len(self._contexts)
-        for loss in [losses] if isinstance(losses, NDArray) else losses:
+        for loss in losses if isinstance(losses, (list, tuple)) else [losses]:
             if not isinstance(loss, NDArray) or loss.context not in self._contexts:
-                where = f"on {loss.context}" if isinstance(loss, NDArray) else repr(type(loss))
+                where = f"on {loss.context}" if isinstance(loss, NDArray) else f"{loss!r}"
                 raise ValueError(
                     f"backward must return the losses on the contexts of the network, "
-                    f"{self._contexts}, got one {where}: return the NDArray of losses, one a "
+                    f"{self._contexts}, got {where}: return the NDArray of losses, one a "
                     "sample, or a list of them, one a context"
                 )
             samples[self._contexts.index(loss.context)] += loss.shape[0]
@@ -260,30 +291,30 @@ class _TwinState:
 
     def __init__(self, block: gluon.Block) -> None:
         self._block = block
-        self._is_hybrid = isinstance(block, gluon.HybridBlock)
+        # The attributes themselves: Block.__setattr__ takes ten times as long.
+        self._attributes = vars(block)
+        self._twin: dict[str, Any] = {"_forward_hooks": {}, "_forward_pre_hooks": {}}
+        if isinstance(block, gluon.HybridBlock):
+            self._twin |= {"_cached_op": None, "_cached_op_args": []}
+        self._own: dict[str, Any] = {}
         self._graph: Any = None
-        self._twin_op: tuple[Any, list] = (None, [])
-        self._own_op: tuple[Any, list] = (None, [])
-        self._own_hooks: tuple[Any, Any] = ({}, {})
 
     def enter(self) -> None:
-        block = self._block
-        self._own_hooks = block._forward_hooks, block._forward_pre_hooks
-        block._forward_hooks, block._forward_pre_hooks = {}, {}
-        if self._is_hybrid:
-            self._own_op = block._cached_op, block._cached_op_args
-            if block._cached_graph is not self._graph:
-                # hybridize() or cast() was called since: another graph, or other flags.
-                self._twin_op = (None, [])
-            block._cached_op, block._cached_op_args = self._twin_op
+        """Put the network's state aside."""
+        self._own = {name: self._attributes[name] for name in self._twin}
+        if self._attributes.get("_cached_graph") is not self._graph:
+            # hybridize() or cast() was called since: another graph, or other flags.
+            self._twin |= {"_cached_op": None, "_cached_op_args": []}
+        self._attributes.update(self._twin)
 
     def leave(self) -> None:
-        block = self._block
-        block._forward_hooks, block._forward_pre_hooks = self._own_hooks
-        if self._is_hybrid:
-            self._graph = block._cached_graph
-            self._twin_op = block._cached_op, block._cached_op_args
-            block._cached_op, block._cached_op_args = self._own_op
+        """Put the network's state back, if it was put aside."""
+        if not self._own:
+            return
+        self._graph = self._attributes.get("_cached_graph")
+        self._twin = {name: self._attributes[name] for name in self._twin}
+        self._attributes.update(self._own)
+        self._own = {}
 
 
 class _FiniteWatch:
@@ -308,13 +339,18 @@ class _FiniteWatch:
             if not np.isfinite(total.asnumpy()).all():
                 batch = int(min(good.asscalar() for good in self._good_batches))
                 raise FloatingPointError(
-                    f"the full gradient of parameter {name!r} is NaN or infinite from batch "
-                    f"{batch} on (the first is 0): look at that batch's data and labels, or lower "
-                    "the learning rate if the weights have diverged"
+                    f"the full gradient of parameter {name!r} is NaN or infinite; batch {batch} "
+                    "(the first is 0) is the first that gave such a gradient: look at its data and "
+                    "labels, or lower the learning rate if the weights have diverged"
                 )
 
 
 def _check_is_ready(param: gluon.Parameter) -> None:
+    if mx.util.is_np_array():
+        raise NotImplementedError(
+            "SVRG does not support MXNet's NumPy mode yet: call mxnet.npx.reset_np() and train "
+            "with NDArrays"
+        )
     if param._stype != "default" or param._grad_stype != "default":
         raise ValueError(
             f"parameter {param.name!r} has stype {param._stype!r} and grad_stype "

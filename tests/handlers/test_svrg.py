@@ -245,8 +245,41 @@ def test_seeds_are_set_only_for_networks_that_draw(monkeypatch):
     seeds.clear()
     handler = gs.SVRGHandler()
     estimator_for(problem).fit(problem.ndarrays(), epochs=2, event_handlers=[handler])
-    assert len(seeds) == 2 * 2  # to find out, twice for each full pass
+    assert len(seeds) == 2 * 3  # for each full pass: twice to find out, once to leave no trace
     assert not handler._lock.is_needed
+
+
+def test_between_batches_random_numbers_do_not_repeat():
+    """Masks do, from epoch to epoch of an interval; the optimizer's noise must not."""
+    drawn = []
+
+    class Draw(BatchEnd):
+        priority = -1900  # after the step
+
+        def batch_end(self, estimator, *args, **kwargs):
+            drawn.append(mx.nd.random.uniform().asscalar())
+
+    problem = dropout_net()
+    estimator_for(problem).fit(
+        problem.ndarrays(), epochs=3, event_handlers=[gs.SVRGHandler(update_freq=3), Draw()]
+    )
+    assert len(set(drawn)) == len(drawn) == 15
+
+
+def test_a_failed_run_in_mxnets_estimator_leaves_nothing_behind():
+    class Fail(BatchEnd):
+        def batch_end(self, estimator, *args, **kwargs):
+            raise KeyError("broken")
+
+    problem = problems.make("softmax")
+    data = gluon.data.DataLoader(gluon.data.ArrayDataset(*problem.batches[0]), 4)
+    estimator = estimator_for(problem, mx_estimator)
+    estimator.logger.handlers.clear()
+    with pytest.raises(KeyError, match="broken"):
+        estimator.fit(data, epochs=1, event_handlers=[gs.SVRGHandler(train_data=data), Fail()])
+    late = gs.SVRGHandler(start_epoch=1, train_data=data)
+    estimator.fit(data, epochs=2, event_handlers=[late])
+    assert late.gradient_evaluations == 2 * 8
 
 
 @pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
@@ -330,6 +363,8 @@ def test_the_bar_of_the_full_pass_shows_on_a_terminal_only(monkeypatch):
         ({"update_freq": True}, TypeError, "update_freq must be a positive integer, got True"),
         ({"start_epoch": -1}, ValueError, "start_epoch must be a non-negative integer, got -1"),
         ({"stop_epoch": 0.5}, TypeError, "stop_epoch must be a non-negative integer, got 0.5"),
+        ({"start_epoch": 3, "stop_epoch": 3}, ValueError,
+         "stop_epoch must be greater than start_epoch, got 3 and 3"),
         ({"coefficient": 2}, ValueError, r"coefficient must be in \[0, 1\], got 2"),
         ({"coefficient": "1"}, TypeError, r"coefficient must be a number in \[0, 1\], got '1'"),
         ({"gradient_table": "yes"}, ValueError, "gradient_table must be 'auto' or a bool"),
@@ -376,7 +411,9 @@ def test_a_full_gradient_that_is_not_finite_is_an_error_and_nothing_is_trained(v
     problem = problems.make("softmax")
     problem.batches[2][0][1, 1] = value
     before = problem.params
-    with pytest.raises(FloatingPointError, match=r"parameter '.*weight' is NaN .* from batch 2 on"):
+    with pytest.raises(
+        FloatingPointError, match=r"parameter '.*weight' is NaN or infinite; batch 2 .*is the first"
+    ):
         estimator_for(problem).fit(problem.ndarrays(), epochs=1, event_handlers=[gs.SVRGHandler()])
     assert problems.same(problem.params, before)
 

@@ -267,7 +267,9 @@ def test_a_full_gradient_that_is_not_finite_names_parameter_and_batch(value):
     snapshot.take()
     data = batches((12,) * 5)
     data[3][0][7, 2] = value
-    message = r"parameter '.*dense.*_weight' is NaN or infinite from batch 3 on .the first is 0.: "
+    message = (
+        r"parameter '.*' is NaN or infinite; batch 3 \(the first is 0\) is the first that gave"
+    )
     with pytest.raises(FloatingPointError, match=message):
         snapshot.full_gradient(backward, data)
 
@@ -312,10 +314,122 @@ def test_a_parameter_of_another_block_is_an_error():
         gs.Snapshot(net, ["center"])
 
 
-def test_losses_elsewhere_are_an_error():
+@pytest.mark.parametrize(
+    ("losses", "got"),
+    [
+        ([mx.nd.ones((3,), ctx=mx.cpu(1))], r"got on cpu\(1\)"),
+        ([1.0], "got 1.0"),
+        (None, "got None"),  # a backward without a return
+    ],
+)
+def test_losses_that_are_none_or_elsewhere_are_an_error(losses, got):
     net = initialized("hybrid sequential", ONE)
     snapshot = gs.Snapshot(net)
     snapshot.take()
-    for losses in ([mx.nd.ones((3,), ctx=mx.cpu(1))], [1.0]):
-        with pytest.raises(ValueError, match="backward must return the losses"):
-            snapshot.gradient(lambda batch, losses=losses: losses, None)
+    with pytest.raises(ValueError, match=f"backward must return the losses.* {got}: return"):
+        snapshot.gradient(lambda batch: losses, None)
+
+
+def test_a_backward_without_a_backward_pass_is_an_error():
+    net = initialized("hybrid sequential", ONE)
+    snapshot = gs.Snapshot(net)
+    snapshot.take()
+    with pytest.raises(RuntimeError, match=r"backward has to call backward\(\) on the loss"):
+        snapshot.full_gradient(lambda batch: net(batch[0])[:, 0], batches())
+
+
+def test_parameters_instead_of_their_names_are_an_error():
+    net = initialized("hybrid sequential", ONE)
+    with pytest.raises(TypeError, match="params must hold the names of parameters, got Parameter"):
+        gs.Snapshot(net, net.collect_params().values())
+
+
+def test_numpy_mode_is_an_error():
+    net = initialized("hybrid sequential", ONE)
+    snapshot = gs.Snapshot(net)
+    mx.npx.set_np()
+    try:
+        with pytest.raises(NotImplementedError, match=r"call mxnet.npx.reset_np\(\)"):
+            snapshot.take()
+    finally:
+        mx.npx.reset_np()
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_a_block_that_is_used_twice_is_put_aside_once(hybridize):
+    twice = nn.Dense(6, in_units=6, activation="tanh")
+    net = nn.HybridSequential()
+    net.add(twice, twice, nn.Dense(3, in_units=6))
+    net.initialize(mx.init.Normal(0.5))
+    if hybridize:
+        twice.hybridize(static_alloc=True)
+    calls = []
+    twice.register_forward_hook(lambda *args: calls.append(1))
+    backward = backward_of(net, ONE)
+    batch = batches()[0]
+    backward(batch)
+    cached_op = twice._cached_op
+    snapshot = gs.Snapshot(net)
+    snapshot.take()
+    for _ in range(2):
+        snapshot.gradient(backward, batch)
+        assert twice._cached_op is cached_op
+        assert len(calls) == 2
+    backward(batch)
+    assert len(calls) == 4
+
+
+def test_a_layer_that_is_added_later_belongs_to_the_next_snapshot():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(6, in_units=6))
+    net.initialize(mx.init.Normal(0.5))
+    snapshot = gs.Snapshot(net)
+    snapshot.take()
+    net.add(nn.Dense(3, in_units=6))
+    net[1].initialize(mx.init.Normal(0.5))
+    snapshot.take()
+    backward = backward_of(net, ONE)
+    batch = batches()[0]
+    own = net[1].weight.grad().asnumpy()
+    twin = snapshot.gradient(backward, batch).sums[net[1].weight.name][0].asnumpy()
+    assert np.array_equal(net[1].weight.grad().asnumpy(), own)
+    backward(batch)
+    assert np.array_equal(net[1].weight.grad().asnumpy(), twin)
+
+
+def test_a_backward_of_several_passes_is_added_up():
+    """grad_req='add' and a batch in two halves: the twin has the sum, as the network has."""
+    net = initialized("hybrid sequential", ONE)
+    net.collect_params().setattr("grad_req", "add")
+    whole = backward_of(net, ONE)
+    x, y = batches()[0]
+    halves = [(x[:6], y[:6]), (x[6:], y[6:])]
+
+    def backward(batch):
+        return [whole(half)[0] for half in batch]
+
+    snapshot = gs.Snapshot(net)
+    snapshot.take()
+    for _ in range(2):  # two batches are not added up
+        net.collect_params().zero_grad()
+        backward(halves)
+        twin = snapshot.gradient(backward, halves)
+        assert twin.samples == [12]
+        for name, grads in twin.sums.items():
+            own = net.collect_params()[name].grad().asnumpy()
+            assert np.array_equal(grads[0].asnumpy(), own)
+
+
+def test_interrupted_between_exchanges_the_network_gets_its_weights_back(monkeypatch):
+    net = initialized("hybrid sequential", ONE)
+    data = net[0].weight.list_data()
+    snapshot = gs.Snapshot(net)
+    snapshot.take()
+
+    def interrupt(state):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(snapshot._blocks[0]), "enter", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        snapshot.gradient(backward_of(net, ONE), batches()[0])
+    assert net[0].weight.list_data() is data
