@@ -11,8 +11,8 @@ import numpy as np
 def seed_everything(seed: int) -> None:
     """Seed MXNet on every device, NumPy's global generator and Python's.
 
-    NumPy's is the one that `gluon.data.DataLoader` shuffles with. Worker processes of a loader
-    that start afterwards inherit the states of NumPy and Python.
+    NumPy's is the one that `gluon.data.DataLoader` shuffles with, also with worker processes. What
+    a data set draws in such a process itself is not reached.
 
     Parameters
     ----------

@@ -228,6 +228,11 @@ class SVRGTrainer(gluon.Trainer):
                 f"{self._kvstore.type!r}, got True: servers that run the optimizer cannot add up "
                 "the full gradients of the workers; make the trainer with update_on_kvstore=False"
             )
+        if self._params_to_init:
+            self._init_params()
+            # MXNet does not order this pull of the initial weights before the first push of
+            # gradients to the same keys, and has been seen to pull the sum of those gradients.
+            mx.nd.waitall()
         # Keys of their own: float64, and never confused with the weights and gradients, which have
         # the keys below. A key may be initialised once: doing it again would wait for ever.
         keys = {

@@ -5,10 +5,11 @@
     python recipes/cifar_resnet.py --svrg --coefficient 0.75 --epochs 5
     python recipes/cifar_resnet.py --data cifar10 --data-dir ~/cifar10 --download --epochs 200
 
-On deep networks plain SVRG rarely pays (Defazio & Bottou 2019): the picture shows it beside the
-plain optimizer only if you run both. ``--svrg`` costs three gradients a sample instead of one.
+On deep networks plain SVRG rarely pays (Defazio & Bottou 2019). ``--svrg`` costs three gradients a
+sample instead of one.
 
-Writes ``curves.png``, ``history.csv`` and the exported network into ``runs/cifar_resnet``.
+Writes ``curves.png``, ``history.csv`` and the exported network into ``runs/cifar_resnet``, or where
+``--out`` says.
 """
 
 from __future__ import annotations
@@ -60,23 +61,22 @@ def load(options: argparse.Namespace) -> tuple[Split, Split]:
 
 
 def load_cifar10(options: argparse.Namespace) -> tuple[Split, Split]:
-    """Read CIFAR-10 from a folder, or let MXNet download it there where that is asked for."""
+    """Read CIFAR-10's binary version from a folder; MXNet downloads it there if asked to."""
     directory = Path(options.data_dir or "~/.mxnet/datasets/cifar10").expanduser()
-    missing = [
-        name
-        for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
-        if not (directory / name).is_file()
-    ]
-    if missing and not options.download:
+    files = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    if options.download:
+        gluon.data.vision.CIFAR10(root=str(directory))
+    missing = [name for name in files if not (directory / name).is_file()]
+    if missing:
         raise FileNotFoundError(
             f"CIFAR-10 is not in {str(directory)!r} ({missing[0]} is missing): name the folder "
             "that has its binary version, or let MXNet download it there with --download"
         )
-    splits = [
-        gluon.data.vision.CIFAR10(root=str(directory), train=train) for train in (True, False)
-    ]
+    # A record is a label and the 32 x 32 pixels of red, green and blue.
+    records = [np.fromfile(directory / name, np.uint8).reshape(-1, 3073) for name in files]
     train, test = (
-        (split._data.asnumpy().transpose(0, 3, 1, 2), np.asarray(split._label)) for split in splits
+        (part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0])
+        for part in (np.concatenate(records[:5]), records[5])
     )
     return train, test
 

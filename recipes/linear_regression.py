@@ -149,7 +149,7 @@ def main(arguments: list[str] | None = None) -> list[list[dict[str, Any]]]:
     parser.add_argument("--epochs", type=int, default=60, help="epochs of SVRG")
     parser.add_argument("--batch-size", type=int, default=10)
     parser.add_argument("--lr", type=float, default=0.2)
-    # The best of 0.1, 0.3, 1, 3, 10 on diabetes.
+    # On diabetes with 30 epochs: 0.1, 0.3 and 10 are worse, 3 is as good.
     parser.add_argument("--half-life", type=float, default=1.0, help="of the decay, in epochs")
     parser.add_argument("--update-freq", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/linear_regression"))

@@ -96,11 +96,22 @@ def test_cifar_resnet_loads_images_of_32_by_32(data):
 
 
 def test_cifar_resnet_reads_cifar10_from_a_folder(tmp_path):
-    # The binary version: a label and 3,072 pixels an image; MXNet checks the SHA-1 of its files
-    # before it reads them, so this is the error where they are not MXNet's.
-    for name in [*(f"data_batch_{i}.bin" for i in range(1, 5)), "test_batch.bin"]:
-        (tmp_path / name).write_bytes(bytes(3073))
-    with pytest.raises(SystemExit, match=r"data_batch_5.bin is missing.*--download"):
+    rng = np.random.default_rng(0)
+    records = rng.integers(0, 256, (6, 4, 3073)).astype("uint8")
+    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    for name, part in zip(names, records, strict=True):
+        part.tofile(tmp_path / name)
+    options = cifar_resnet.parse(["--data", "cifar10", "--data-dir", str(tmp_path)])
+    (images, labels), (test_images, test_labels) = cifar_resnet.load(options)
+    assert images.shape == (20, 3, 32, 32)
+    assert images[5, 1, 2, 3] == records[1, 1, 1 + 1024 + 2 * 32 + 3]
+    assert np.array_equal(labels, records[:5, :, 0].ravel())
+    assert test_images.shape == (4, 3, 32, 32)
+    assert np.array_equal(test_labels, records[5, :, 0])
+
+
+def test_cifar10_that_is_not_there_says_how_to_get_it(tmp_path):
+    with pytest.raises(SystemExit, match=r"data_batch_1.bin is missing.*--download"):
         cifar_resnet.main(["--data", "cifar10", "--data-dir", str(tmp_path)])
 
 

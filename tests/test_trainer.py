@@ -295,6 +295,7 @@ def test_shared_parameters_are_corrected_once():
     backward(batch)
     trainer.correct(snapshot.gradient(backward, batch))
     for name, mean in full_gradient.means().items():
+        # float32, and a difference of gradients that nearly cancel.
         grad = net.collect_params()[name].grad().asnumpy()
         np.testing.assert_allclose(grad, 8 * mean.asnumpy(), rtol=1e-5, atol=1e-6)
 

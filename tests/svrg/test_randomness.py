@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gluon_svrg.svrg import MaskLock
 from mxnet import autograd
-from mxnet.gluon import nn
+from mxnet.gluon import nn, rnn
 
 
 def drawn(lock, batch):
@@ -51,7 +51,7 @@ def forward(net):
 
     def run():
         with autograd.record():
-            return net(X)
+            return net(X.reshape((2, 2, 6)) if isinstance(net, rnn.LSTM) else X)
 
     return run
 
@@ -61,6 +61,8 @@ def forward(net):
     [
         (forward(nn.Dense(3)), False),
         (forward(nn.BatchNorm()), False),
+        # oneDNN's LSTM on a CPU has no dropout, whatever it was asked for.
+        (forward(rnn.LSTM(3, num_layers=2, dropout=0.5, input_size=6)), False),
         (forward(nn.Dropout(0.5)), True),
         (lambda: forward(nn.Dropout(0.5))().sum(), True),
         (lambda: mx.nd.random.normal(shape=(3,)), True),
