@@ -32,8 +32,8 @@ def module_with(layer, kvstore=None):
     return module, iterator
 
 
-# Both sides compute in float32, the expected values in float64: 1e-5; 1e-4 where a step is divided by
-# the learning rate to get the gradient back.
+# Both sides compute in float32, the expected values in float64: 1e-5; 1e-4 where a step is divided
+# by the learning rate to get the gradient back.
 
 
 def one_step(module, iterator):
