@@ -7,6 +7,7 @@ from gluon_svrg.estimator import Estimator, FitResult, StopReason
 from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.svrg import SVRGHandler
+from gluon_svrg.optimizer import LARS, Signum
 from gluon_svrg.seeding import seed_everything
 from gluon_svrg.svrg.rule import linear_decay
 from gluon_svrg.svrg.snapshot import Snapshot
@@ -15,6 +16,7 @@ from gluon_svrg.trainer import SVRGTrainer
 __version__ = "0.1.0"
 
 __all__ = [
+    "LARS",
     "BatchProcessor",
     "Estimator",
     "FitResult",
@@ -22,6 +24,7 @@ __all__ = [
     "ProgressHandler",
     "SVRGHandler",
     "SVRGTrainer",
+    "Signum",
     "Snapshot",
     "StopReason",
     "linear_decay",

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from typing import Any
 
 import mxnet as mx
+from gluon_svrg.optimizer import create
+from gluon_svrg.states import States
 from gluon_svrg.svrg.rule import check_coefficient, correct
 from gluon_svrg.svrg.snapshot import BatchGradient, FullGradient
 from mxnet import gluon
 from mxnet.ndarray import NDArray
+
+_logger = logging.getLogger(__name__)
 
 
 class SVRGTrainer(gluon.Trainer):
@@ -37,7 +43,7 @@ class SVRGTrainer(gluon.Trainer):
     params : ParameterDict, dict or list of Parameter
         The parameters to train.
     optimizer : str or Optimizer
-        The optimizer, or its name.
+        The optimizer, or its name: of this package where it has one of that name, else MXNet's.
     optimizer_params : dict, optional
         What its constructor takes.
     kvstore, compression_params, update_on_kvstore
@@ -59,6 +65,8 @@ class SVRGTrainer(gluon.Trainer):
         compression_params: dict[str, Any] | None = None,
         update_on_kvstore: bool | None = None,
     ) -> None:
+        if isinstance(optimizer, str):
+            optimizer, optimizer_params = create(optimizer, **(optimizer_params or {})), None
         super().__init__(
             params, optimizer, optimizer_params, kvstore, compression_params, update_on_kvstore
         )
@@ -181,6 +189,73 @@ class SVRGTrainer(gluon.Trainer):
                     grad[:] = correct(grad, snapshot_grad, full_grad * samples, self._coefficient)
                 data._fresh_grad = False  # until the next backward pass
         self._is_corrected = True
+
+    def save_states(self, fname: str | os.PathLike[str]) -> None:
+        """Save the optimizer's states, its counts of updates, its rates and its schedule.
+
+        The file is written whole or not at all. It is an .npz file, no pickle as MXNet's is. A
+        control variate is not part of it.
+
+        Parameters
+        ----------
+        fname : str or path
+            The file.
+
+        Raises
+        ------
+        RuntimeError
+            If the servers of a dist kvstore run the optimizer, because they hold its states.
+        """
+        if self._full_gradient is not None:
+            _logger.warning(
+                "the control variate is not part of the saved states in %s: take a new snapshot "
+                "after loading them",
+                fname,
+            )
+        updater, *_ = self._updaters_in_use()
+        States.of(self._optimizer, updater.states, self._params).write(fname)
+
+    def load_states(self, fname: str | os.PathLike[str]) -> None:
+        """Go on from what :meth:`save_states` wrote, on whatever devices this trainer runs.
+
+        As with `gluon.Trainer` the learning rate and whatever else the optimizer was made with
+        come from the file too. The optimizer stays the same object.
+
+        Parameters
+        ----------
+        fname : str or path
+            The file. Nothing in it is run.
+
+        Raises
+        ------
+        ValueError
+            If it is not such a file, or the states of another optimizer, schedule or number of
+            parameters, or of other shapes or dtypes; nothing is changed then.
+        RuntimeError
+            If the servers of a dist kvstore run the optimizer.
+        """
+        updaters = self._updaters_in_use()
+        states = States.read(fname)
+        states.check(self._optimizer, self._params)
+        states.apply(self._optimizer, self._contexts)
+        for updater in updaters:
+            updater.states = states.updater_states()
+            updater.states_synced = dict.fromkeys(updater.states, False)
+
+    def _updaters_in_use(self) -> list[mx.optimizer.Updater]:
+        """Return what holds the optimizer's states: one for each device, or the kvstore's."""
+        if not self._kv_initialized:
+            self._init_kvstore()
+        if self._params_to_init:
+            self._init_params()
+        if not self._update_on_kvstore:
+            return self._updaters
+        if self._distributed:
+            raise RuntimeError(
+                f"with the kvstore {self._kvstore.type!r} the servers hold the optimizer's states: "
+                "to save or load them, make the trainer with update_on_kvstore=False"
+            )
+        return [self._kvstore._updater]
 
     def _allreduce_grads(self) -> None:
         # step() and allreduce_grads() both pass here: the last moment to notice that a gradient

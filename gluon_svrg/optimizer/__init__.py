@@ -1,0 +1,16 @@
+"""LARS, Signum, and the base class to write an optimizer with: MXNet 2's contract on 1.9.1."""
+
+from gluon_svrg.optimizer.lars import LARS
+from gluon_svrg.optimizer.no_decay import exclude_from_decay
+from gluon_svrg.optimizer.optimizer import Optimizer, create, create_optimizer, register
+from gluon_svrg.optimizer.signum import Signum
+
+__all__ = [
+    "LARS",
+    "Optimizer",
+    "Signum",
+    "create",
+    "create_optimizer",
+    "exclude_from_decay",
+    "register",
+]

@@ -1,0 +1,43 @@
+"""Which parameters large-batch recipes take out of weight decay and of LARS's trust ratio."""
+
+from __future__ import annotations
+
+from mxnet.gluon import Block, nn
+
+_NORMALISATIONS = (nn.BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm)
+
+
+def exclude_from_decay(net: Block) -> list[str]:
+    """Set ``wd_mult = 0`` on the normalisation and bias parameters of `net`.
+
+    These are all parameters of Gluon's normalisation layers and of classes derived from them, and
+    all that are called ``bias``, ``gamma`` or ``beta`` elsewhere. To exempt the same ones from the
+    trust ratio::
+
+        optimizer = gluon_svrg.LARS(exempt=exclude_from_decay(net), ...)
+
+    Parameters
+    ----------
+    net : Block
+        The network; it need not be initialized.
+
+    Returns
+    -------
+    list of str
+        The names of these parameters, sorted.
+
+    References
+    ----------
+    P. Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017. X. Jia et
+    al., "Highly scalable deep learning training system with mixed-precision", 2018.
+    """
+    names = set()
+
+    def visit(block: Block) -> None:
+        for name, param in block.params.items():
+            if isinstance(block, _NORMALISATIONS) or name.endswith(("bias", "gamma", "beta")):
+                param.wd_mult = 0.0
+                names.add(name)
+
+    net.apply(visit)
+    return sorted(names)

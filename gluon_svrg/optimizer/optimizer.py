@@ -1,0 +1,356 @@
+"""The base class of this package's optimizers: MXNet 2's contract on top of MXNet 1.9.1's class."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import numbers
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
+
+import mxnet as mx
+import numpy as np
+from mxnet.lr_scheduler import CosineScheduler, LRScheduler, PolyScheduler
+from mxnet.ndarray import NDArray
+from mxnet.ndarray.sparse import BaseSparseNDArray
+
+_logger = logging.getLogger(__name__)
+
+Class = TypeVar("Class", bound=type)
+
+
+class Optimizer(mx.optimizer.Optimizer):
+    """Base class: a subclass writes :meth:`step`, and :meth:`create_state` where it has state.
+
+    It follows MXNet 2's contract and runs under the `Updater`, `gluon.Trainer` and kvstores of
+    MXNet 1.9.1. SGD with momentum, whole::
+
+        @register
+        class Momentum(Optimizer):
+            def create_state(self, index, weight):
+                return mx.nd.zeros_like(weight)
+
+            def step(self, indices, weights, grads, states):
+                self._update_count(indices)
+                lrs, wds = self._get_lrs(indices), self._get_wds(indices)
+                for weight, grad, mom, lr, wd in zip(weights, grads, states, lrs, wds):
+                    mom[:] = 0.9 * mom - lr * (self.preprocess(grad) + wd * weight)
+                    weight += mom
+
+    The learning rate and the weight decay of a parameter are the optimizer's, times the
+    parameter's multiplier: ``lr_mult`` and ``wd_mult`` of the Gluon Parameter in `param_dict`,
+    read at each step; for an index that is not there, what :meth:`set_lr_mult` and
+    :meth:`set_wd_mult` were given for the index, or for its name in `param_idx2name`.
+
+    Parameters
+    ----------
+    rescale_grad : float, default 1.0
+        What each gradient is multiplied by first. A `gluon.Trainer` sets it to 1 / batch size.
+    param_idx2name : dict of int to str, optional
+        Names of the parameters, for use without `param_dict`.
+    wd : float, default 0.0
+        The weight decay.
+    clip_gradient : float, optional
+        Clip each entry of the rescaled gradient to [-clip_gradient, clip_gradient].
+    learning_rate : float, optional
+        The learning rate. With an `lr_scheduler` it replaces the scheduler's base; where both
+        are None it is 0.01.
+    lr_scheduler : LRScheduler, optional
+        Gives the learning rate by the number of updates.
+    sym : Symbol, optional
+        A Symbol to read ``__lr_mult__`` and ``__wd_mult__`` from, by the name of a parameter.
+    begin_num_update : int, default 0
+        Where the count of updates begins.
+    multi_precision : bool, default False
+        Update float16 weights through a float32 copy that is kept with the state.
+    param_dict : dict of int to Parameter, optional
+        The Parameters by index. A `gluon.Trainer` sets it.
+    aggregate_num : int or `numpy.inf`, default 1
+        How many parameters a call of :meth:`step` gets; `numpy.inf`: all at once. The attribute
+        holds `sys.maxsize` then, because 1.9.1's Updater slices with it.
+    use_fused_step : bool, default False
+        Call :meth:`fused_step` in place of :meth:`step`.
+
+    Raises
+    ------
+    ValueError
+        If `aggregate_num` is no positive integer, or if `clip_gradient` is not positive.
+
+    References
+    ----------
+    The contract: ``python/mxnet/optimizer/optimizer.py`` of MXNet 2.0.0.beta1.
+    """
+
+    # A registry of its own: MXNet's LARS and Signum stay what `mx.optimizer.create` makes.
+    opt_registry: ClassVar[dict[str, type]] = {}
+
+    def __init__(
+        self,
+        rescale_grad: float = 1.0,
+        param_idx2name: dict[int, str] | None = None,
+        wd: float = 0.0,
+        clip_gradient: float | None = None,
+        learning_rate: float | None = None,
+        lr_scheduler: LRScheduler | None = None,
+        sym: Any = None,
+        begin_num_update: int = 0,
+        multi_precision: bool = False,
+        param_dict: dict[int, Any] | None = None,
+        aggregate_num: float | None = None,
+        use_fused_step: bool | None = None,
+    ) -> None:
+        if clip_gradient is not None and not clip_gradient > 0:
+            raise ValueError(
+                f"clip_gradient must be positive, or None for no clipping, got {clip_gradient!r}"
+            )
+        aggregate_num = _checked_aggregate_num(1 if aggregate_num is None else aggregate_num)
+        if lr_scheduler is not None and learning_rate is not None:
+            _replace_base_lr(lr_scheduler, learning_rate)
+        super().__init__(
+            rescale_grad=rescale_grad,
+            param_idx2name=param_idx2name,
+            wd=wd,
+            clip_gradient=clip_gradient,
+            learning_rate=learning_rate,
+            lr_scheduler=lr_scheduler,
+            sym=sym,
+            begin_num_update=begin_num_update,
+            multi_precision=multi_precision,
+            param_dict=param_dict,
+        )
+        self.aggregate_num = aggregate_num
+        self.use_fused_step = bool(use_fused_step)
+        self._loaded_update_count: dict[int, int] = {}
+
+    @staticmethod
+    def register(klass: Class) -> Class:
+        """Make `klass` known to :meth:`create_optimizer` by its lower-case name; a decorator."""
+        name = klass.__name__.lower()
+        if name in Optimizer.opt_registry:
+            old = Optimizer.opt_registry[name]
+            warnings.warn(
+                f"optimizer {klass.__module__}.{klass.__name__} replaces "
+                f"{old.__module__}.{old.__name__}, which was registered under the same name",
+                UserWarning,
+                stacklevel=2,
+            )
+        Optimizer.opt_registry[name] = klass
+        return klass
+
+    @staticmethod
+    def create_optimizer(name: str, **kwargs: Any) -> mx.optimizer.Optimizer:
+        """Return a new optimizer, of this package where it has one of that name, else MXNet's.
+
+        Parameters
+        ----------
+        name : str
+            The name of its class, in any case.
+        **kwargs
+            What its constructor takes.
+
+        Raises
+        ------
+        ValueError
+            If neither has an optimizer of that name.
+        """
+        known = {**mx.optimizer.Optimizer.opt_registry, **Optimizer.opt_registry}
+        if name.lower() not in known:
+            near = difflib.get_close_matches(name.lower(), known, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known are {sorted(known)}"
+            raise ValueError(f"there is no optimizer named {name!r}: {hint}")
+        return known[name.lower()](**kwargs)
+
+    def fused_step(
+        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[Any]
+    ) -> None:
+        """Update as :meth:`step` does, with MXNet's fused kernels; without any, by :meth:`step`."""
+        self.step(indices, weights, grads, states)
+
+    def step(
+        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[Any]
+    ) -> None:
+        """Update `weights` and `states` in place: the method that a subclass writes.
+
+        It begins with ``self._update_count(indices)``, which moves the schedule on, and gets
+        its rates from ``self._get_lrs(indices)`` and ``self._get_wds(indices)``.
+
+        Parameters
+        ----------
+        indices : list of int
+            The indices of the parameters.
+        weights, grads : list of NDArray
+            Their weights and gradients, of one dtype and on one device.
+        states : list
+            What :meth:`create_state` returned for each.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has to define step()")
+
+    def update(self, indices: Any, weights: Any, grads: Any, states: Any) -> None:
+        """Update by :meth:`fused_step` or :meth:`step`, as `use_fused_step` says.
+
+        Parameters
+        ----------
+        indices, weights, grads, states
+            Lists as for :meth:`step`; or one of each, as MXNet 1.9.1 has it.
+        """
+        arguments = _as_lists(indices, weights, grads, states)
+        if self.use_fused_step:
+            self.fused_step(*arguments)
+        else:
+            self.step(*arguments)
+
+    def update_multi_precision(self, indices: Any, weights: Any, grads: Any, states: Any) -> None:
+        """Update as :meth:`update` does; with `multi_precision`, float16 weights in float32.
+
+        Parameters
+        ----------
+        indices, weights, grads, states
+            Lists as for :meth:`step`, or one of each; the states those of
+            :meth:`create_state_multi_precision`.
+        """
+        if not self.multi_precision:
+            self.update(indices, weights, grads, states)
+            return
+        indices, weights, grads, states = _as_lists(indices, weights, grads, states)
+        halves = [weight.dtype == np.float16 for weight in weights]
+        masters, grads32, inner = list(weights), list(grads), list(states)
+        for i, is_half in enumerate(halves):
+            if is_half:
+                masters[i], inner[i] = states[i]
+                grads32[i] = grads[i].astype("float32")
+        self.update(indices, masters, grads32, inner)
+        for weight, master, is_half in zip(weights, masters, halves, strict=True):
+            if is_half:
+                mx.nd.cast(master, dtype="float16", out=weight)
+
+    def preprocess(self, grad: NDArray) -> NDArray:
+        """Return `grad` rescaled and clipped; `grad` itself is not changed."""
+        grad = grad * self.rescale_grad
+        if self.clip_gradient is None:
+            return grad
+        # Not nd.clip: it rounds its bounds to float32, whatever the array's dtype.
+        return mx.nd.maximum(mx.nd.minimum(grad, self.clip_gradient), -self.clip_gradient)
+
+    def set_wd_mult(self, args_wd_mult: dict[int | str, float]) -> None:
+        """Set multipliers of the weight decay, by index or by name.
+
+        As in MXNet 2 no multiplier is guessed from a name: 1.9.1 sets 0 for names that end in
+        neither ``_weight`` nor ``_gamma``. :func:`gluon_svrg.optimizer.exclude_from_decay` does
+        it for a net.
+        """
+        self.wd_mult = {}
+        attributes, names = self.sym_info or ({}, [])
+        for name in names:
+            if "__wd_mult__" in attributes.get(name, {}):
+                self.wd_mult[name] = float(attributes[name]["__wd_mult__"])
+        self.wd_mult.update(args_wd_mult)
+
+    def _name(self, index: int) -> str:
+        """Return the parameter's name in `param_dict`, else in `param_idx2name`, else its index."""
+        if index in self.param_dict:
+            return self.param_dict[index].name
+        return self.idx2name.get(index, str(index))
+
+    def _set_current_context(self, device_id: int) -> None:
+        if device_id not in self._all_index_update_counts:
+            self._all_index_update_counts[device_id] = dict(self._loaded_update_count)
+        super()._set_current_context(device_id)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # param_dict stays behind: its Parameters hold the arrays. What is read from it goes
+        # along as plain entries, or a dist_sync server would know no multiplier and no name.
+        state = super().__getstate__()
+        params = self.param_dict.items()
+        state["idx2name"] = {**self.idx2name, **{i: param.name for i, param in params}}
+        state["lr_mult"] = {**self.lr_mult, **{i: param.lr_mult for i, param in params}}
+        state["wd_mult"] = {**self.wd_mult, **{i: param.wd_mult for i, param in params}}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        # Updates are counted by device. Loaded onto another device, num_update would stand still
+        # until the new count had caught up (MXNet issue 17357): every device goes on from here.
+        self._loaded_update_count = merged_update_count(self)
+        self._all_index_update_counts: dict[int, dict[int, int]] = {}
+        self._set_current_context(0)
+
+
+def merged_update_count(optimizer: mx.optimizer.Optimizer) -> dict[int, int]:
+    """Return how often each parameter was updated, by its index: the most on any device."""
+    merged: dict[int, int] = {}
+    for counts in optimizer._all_index_update_counts.values():
+        for index, count in counts.items():
+            merged[index] = max(count, merged.get(index, 0))
+    return merged
+
+
+def check_momentum(momentum: float) -> float:
+    """Return `momentum`, or raise ValueError where it is not in [0, 1)."""
+    if not 0 <= momentum < 1:
+        raise ValueError(
+            f"momentum must be in [0, 1), got {momentum!r}: from 1 on, old gradients never fade"
+        )
+    return momentum
+
+
+def check_step(
+    optimizer: Optimizer,
+    momentum: float,
+    indices: Sequence[int],
+    weights: Sequence[NDArray],
+    grads: Sequence[NDArray],
+    states: Sequence[NDArray | None],
+) -> None:
+    """Raise ValueError if a gradient is sparse, or if a state is no momentum of its weight."""
+    for index, weight, grad, state in zip(indices, weights, grads, states, strict=True):
+        if isinstance(grad, BaseSparseNDArray):
+            raise ValueError(
+                f"the gradient of {optimizer._name(index)!r} is {grad.stype}, and this update is "
+                "dense: make the parameter with sparse_grad=False, or use LARS(lazy_update=True)"
+            )
+        shape = None if state is None else state.shape
+        needed = weight.shape if momentum else None
+        if shape != needed:
+            raise ValueError(
+                f"the state of {optimizer._name(index)!r} has shape {shape}, got from other "
+                f"parameters or another optimizer: momentum={momentum} and a weight of shape "
+                f"{weight.shape} need {needed}; load the states that belong to this run"
+            )
+
+
+def _checked_aggregate_num(aggregate_num: float) -> int:
+    if aggregate_num == math.inf:
+        return sys.maxsize
+    if not isinstance(aggregate_num, numbers.Integral) or aggregate_num < 1:
+        raise ValueError(
+            f"aggregate_num must be a positive integer, or numpy.inf for all parameters at once, "
+            f"got {aggregate_num!r}"
+        )
+    return int(aggregate_num)
+
+
+def _replace_base_lr(scheduler: LRScheduler, learning_rate: float) -> None:
+    if scheduler.base_lr == learning_rate:
+        return
+    _logger.warning(
+        "learning_rate=%s replaces the base_lr=%s of the lr_scheduler",
+        learning_rate,
+        scheduler.base_lr,
+    )
+    scheduler.base_lr = scheduler.warmup_final_lr = learning_rate
+    # MXNet sets base_lr alone, which these two overwrite from base_lr_orig at the first update.
+    if isinstance(scheduler, CosineScheduler | PolyScheduler):
+        scheduler.base_lr_orig = learning_rate
+
+
+def _as_lists(indices: Any, weights: Any, grads: Any, states: Any) -> tuple[Any, Any, Any, Any]:
+    if isinstance(indices, list | tuple):
+        return indices, weights, grads, states
+    return [indices], [weights], [grads], [states]
+
+
+register = Optimizer.register
+create_optimizer = create = Optimizer.create_optimizer
