@@ -101,8 +101,8 @@ class States:
             If it is not such a file, or damaged.
         """
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
             meta = json.loads(arrays.pop("meta").tobytes())
             if meta["format"] != FORMAT:
                 raise ValueError(f"its format is {meta['format']!r}")
@@ -131,7 +131,7 @@ class States:
                 f"the states are of {len(described)} parameters, and this trainer has {len(params)}"
             )
         for (name, shape, dtype), param in zip(described, params, strict=True):
-            if not _fits(shape, param.shape) or np.dtype(param.dtype) != np.dtype(dtype):
+            if tuple(shape) != param.shape or np.dtype(dtype) != np.dtype(param.dtype):
                 raise ValueError(
                     f"the states of {param.name!r} are of a parameter ({name!r}) of shape "
                     f"{tuple(shape)} and dtype {dtype}, and it has shape {param.shape} and dtype "
@@ -157,13 +157,6 @@ class States:
 
 def _class_name(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-def _fits(saved: list[int], shape: tuple[int, ...]) -> bool:
-    """Whether `shape` is the saved one where it is known yet: 0 is a dimension still to come."""
-    return len(saved) == len(shape) and all(
-        own in (0, dim) for dim, own in zip(saved, shape, strict=True)
-    )
 
 
 def _plain_attributes(owner: object, arrays: dict[str, np.ndarray]) -> dict[str, Any]:

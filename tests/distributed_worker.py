@@ -63,6 +63,43 @@ def update_on_kvstore():
         return {"rank": 0, "error": str(error)}
 
 
+def optimizer_on_the_server(name):
+    """Take two steps of an optimizer of this package, which the server runs."""
+    params = [gluon.Parameter(n, shape=(2,)) for n in ("x_weight", "x_gamma")]
+    params[1].lr_mult = 0.5
+    for param in params:
+        param.initialize(mx.init.One())
+    trainer = gs.SVRGTrainer(
+        params,
+        name,
+        {"learning_rate": 0.25, "momentum": 0.5, "param_idx2name": {1: "not_its_name"}},
+        kvstore="dist_sync",
+        update_on_kvstore=True,
+    )
+    for _ in range(2):
+        with autograd.record():
+            loss = sum((param.data() * mx.nd.array([3, 4])).sum() for param in params)
+        loss.backward()
+        trainer.step(2)  # two workers with one sample each
+    try:
+        trainer.save_states("not_written")
+    except RuntimeError as error:
+        refusal = str(error)
+    return {
+        "rank": trainer._kvstore.rank,
+        "weights": [param.data().asnumpy().tolist() for param in params],
+        "refusal": refusal,
+    }
+
+
+def lars_on_the_server():
+    return optimizer_on_the_server("lars")
+
+
+def signum_on_the_server():
+    return optimizer_on_the_server("signum")
+
+
 def svrg_module():
     """Compute the full gradient by MXNet's SVRGModule, alone and with the other worker."""
     from mxnet.contrib.svrg_optimization.svrg_module import SVRGModule

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import optimizer_oracle
 import pytest
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
@@ -63,6 +65,22 @@ def test_a_server_that_runs_the_optimizer_is_an_error():
     for result in run_workers("update_on_kvstore"):
         assert "a control variate needs update_on_kvstore=False" in result["error"]
         assert "dist_sync" in result["error"]
+
+
+@pytest.mark.parametrize("kind", ["LARS", "Signum"])
+def test_the_server_runs_our_optimizers_and_knows_names_and_multipliers(kind):
+    """They travel by pickle and leave the Parameters behind: gamma is exempt, and has lr_mult."""
+    grad = np.array([3.0, 4.0])
+    expected = []
+    for lr, exempt in ((0.25, False), (0.5 * 0.25, True)):
+        rule = getattr(optimizer_oracle, kind)(lr=lr, momentum=0.5)
+        weight, mom = np.ones(2), np.zeros(2)
+        for _ in range(2):
+            weight, mom = rule.step(weight, grad, mom, exempt=exempt)
+        expected.append(weight)
+    for result in run_workers(f"{kind.lower()}_on_the_server"):
+        np.testing.assert_allclose(result["weights"], expected, rtol=1e-6)
+        assert "the servers hold the optimizer's states" in result["refusal"]
 
 
 def test_defect_4_of_svrgmodule_the_sum_over_workers_instead_of_the_mean():

@@ -89,7 +89,9 @@ def correct_by_hand(trainer, net, full_gradient, snapshot_gradient):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer_gets_the_corrected_gradient(optimizer, contexts):
     ours = train_by(lambda p: gs.SVRGTrainer(p, optimizer), contexts, correct_by_trainer)
-    theirs = train_by(lambda p: gluon.Trainer(p, optimizer), contexts, correct_by_hand)
+    theirs = train_by(
+        lambda p: gluon.Trainer(p, gs.optimizer.create(optimizer)), contexts, correct_by_hand
+    )
     assert problems.same(ours, theirs)
 
 
