@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gluon_svrg.optimizer.optimizer import Optimizer, check_momentum, check_step, register
-from mxnet import nd
+from mxnet import ndarray as nd
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import BaseSparseNDArray, row_sparse_array
 

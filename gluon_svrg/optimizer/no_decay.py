@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from mxnet.gluon import Block, nn
+from typing import TYPE_CHECKING
 
-_NORMALISATIONS = (nn.BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm)
+if TYPE_CHECKING:
+    from mxnet.gluon import Block
 
 
 def exclude_from_decay(net: Block) -> list[str]:
@@ -31,11 +32,14 @@ def exclude_from_decay(net: Block) -> list[str]:
     P. Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017. X. Jia et
     al., "Highly scalable deep learning training system with mixed-precision", 2018.
     """
+    from mxnet.gluon import nn  # here, because a server of a dist kvstore cannot import Gluon
+
+    normalisations = (nn.BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm)
     names = set()
 
     def visit(block: Block) -> None:
         for name, param in block.params.items():
-            if isinstance(block, _NORMALISATIONS) or name.endswith(("bias", "gamma", "beta")):
+            if isinstance(block, normalisations) or name.endswith(("bias", "gamma", "beta")):
                 param.wd_mult = 0.0
                 names.add(name)
 

@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
-import mxnet as mx
 import numpy as np
+from mxnet import ndarray as nd
+from mxnet import optimizer as mxnet_optimizer
 from mxnet.lr_scheduler import CosineScheduler, LRScheduler, PolyScheduler
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import BaseSparseNDArray
@@ -22,7 +23,7 @@ _logger = logging.getLogger(__name__)
 Class = TypeVar("Class", bound=type)
 
 
-class Optimizer(mx.optimizer.Optimizer):
+class Optimizer(mxnet_optimizer.Optimizer):
     """Base class: a subclass writes :meth:`step`, and :meth:`create_state` where it has state.
 
     It follows MXNet 2's contract and runs under the `Updater`, `gluon.Trainer` and kvstores of
@@ -31,7 +32,7 @@ class Optimizer(mx.optimizer.Optimizer):
         @register
         class Momentum(Optimizer):
             def create_state(self, index, weight):
-                return mx.nd.zeros_like(weight)
+                return nd.zeros_like(weight)
 
             def step(self, indices, weights, grads, states):
                 self._update_count(indices)
@@ -141,7 +142,7 @@ class Optimizer(mx.optimizer.Optimizer):
         return klass
 
     @staticmethod
-    def create_optimizer(name: str, **kwargs: Any) -> mx.optimizer.Optimizer:
+    def create_optimizer(name: str, **kwargs: Any) -> mxnet_optimizer.Optimizer:
         """Return a new optimizer, of this package where it has one of that name, else MXNet's.
 
         Parameters
@@ -156,7 +157,7 @@ class Optimizer(mx.optimizer.Optimizer):
         ValueError
             If neither has an optimizer of that name.
         """
-        known = {**mx.optimizer.Optimizer.opt_registry, **Optimizer.opt_registry}
+        known = {**mxnet_optimizer.Optimizer.opt_registry, **Optimizer.opt_registry}
         if name.lower() not in known:
             near = difflib.get_close_matches(name.lower(), known, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"known are {sorted(known)}"
@@ -224,7 +225,7 @@ class Optimizer(mx.optimizer.Optimizer):
         self.update(indices, masters, grads32, inner)
         for weight, master, is_half in zip(weights, masters, halves, strict=True):
             if is_half:
-                mx.nd.cast(master, dtype="float16", out=weight)
+                nd.cast(master, dtype="float16", out=weight)
 
     def preprocess(self, grad: NDArray) -> NDArray:
         """Return `grad` rescaled and clipped; `grad` itself is not changed."""
@@ -232,7 +233,7 @@ class Optimizer(mx.optimizer.Optimizer):
         if self.clip_gradient is None:
             return grad
         # Not nd.clip: it rounds its bounds to float32, whatever the array's dtype.
-        return mx.nd.maximum(mx.nd.minimum(grad, self.clip_gradient), -self.clip_gradient)
+        return nd.maximum(nd.minimum(grad, self.clip_gradient), -self.clip_gradient)
 
     def set_wd_mult(self, args_wd_mult: dict[int | str, float]) -> None:
         """Set multipliers of the weight decay, by index or by name.
@@ -278,7 +279,7 @@ class Optimizer(mx.optimizer.Optimizer):
         self._set_current_context(0)
 
 
-def merged_update_count(optimizer: mx.optimizer.Optimizer) -> dict[int, int]:
+def merged_update_count(optimizer: mxnet_optimizer.Optimizer) -> dict[int, int]:
     """Return how often each parameter was updated, by its index: the most on any device."""
     merged: dict[int, int] = {}
     for counts in optimizer._all_index_update_counts.values():

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg.optimizer.optimizer import Optimizer, check_momentum, check_step, register
-from mxnet import nd
+from mxnet import ndarray as nd
 from mxnet.ndarray import NDArray
 
 
