@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types unit format docs clean
+.PHONY: demo test lint types unit format docs clean bench-optimizer
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -26,6 +26,9 @@ format: .venv/dev.installed  ## put the code into the form that `make lint` want
 
 docs: .venv/dev.installed  ## the docstrings as HTML
 	$(BIN)/pdoc --docformat numpy --output-directory runs/docs gluon_svrg
+
+bench-optimizer: .venv/dev.installed  ## time a step of LARS, Signum and MXNet's, into docs/benchmarks.md
+	$(BIN)/python benchmarks/optimizer.py --out docs/benchmarks.md
 
 clean:
 	rm -rf .venv runs
