@@ -229,8 +229,8 @@ class LARS(Optimizer):
         lrs = lrs * self._ratios(
             [layer.weight for layer in layers], [layer.grad for layer in layers], wds
         )
-        # One call a layer: in a call, the threads share out the entries of the longest array, so
-        # that layers of unlike size take nearly twice as long together as one after the other.
+        # One call a layer: within a call the threads share out the entries of the longest array, so
+        # that layers of unlike size take 1.5 times as long by four, 2.8 times by sixty.
         for i, layer in enumerate(layers):
             self._kernel([layer], lrs[i : i + 1], wds[i : i + 1])
 
@@ -274,8 +274,8 @@ def _rates_on_device(layers: list[_Layer]) -> tuple[NDArray, NDArray]:
 
 def _norms(arrays: Sequence[NDArray]) -> NDArray:
     """Return the norms of `arrays`, shape (arrays,), in float32, or float64 for float64 arrays."""
-    # A dot product, for speed: nd.norm takes 28 times as long, multi_sum_sq 5 times, and that one
-    # adds up in float16 what is float16.
+    # A dot product, for speed: on ResNet-50's layers multi_sum_sq takes 4 times as long, nd.norm
+    # longer still; and multi_sum_sq adds up in float16 what is float16.
     flat = [array.reshape(-1) for array in arrays]
     if flat[0].dtype == np.float16:
         flat = [vector.astype("float32") for vector in flat]
