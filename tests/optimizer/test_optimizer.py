@@ -75,7 +75,7 @@ def test_a_second_optimizer_of_the_same_name_is_told(registry):
         ("lasr", r"there is no optimizer named 'lasr': did you mean lars"),
         ("Signun", r"there is no optimizer named 'Signun': did you mean signum"),
         ("adaam", r"did you mean adam or nadam or adamax\?"),
-        ("zzzz", r"there is no optimizer named 'zzzz': known are \['adadelta', .*'signum'"),
+        ("zzzz", r"there is no optimizer named 'zzzz': known are .*'adadelta', .*'signum'"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_near_ones(name, message):
