@@ -8,9 +8,13 @@ them by name.
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,22 @@ from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
 FORMAT = "gluon_svrg.states/1"
+
+_logger = logging.getLogger(__name__)
+
+# What NumPy, zipfile, zlib and json raise on bytes that somebody has changed.
+_DAMAGED = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    OSError,
+    RuntimeError,  # NotImplementedError too
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 # What ties an optimizer to this process, or is written apart.
 _NOT_SAVED = frozenset(
@@ -65,6 +85,7 @@ class States:
         arrays: dict[str, np.ndarray] = {}
         attributes = _plain_attributes(optimizer, arrays)
         schedule = optimizer.lr_scheduler
+        _warn_of_what_is_left_out(schedule)
         meta = {
             "format": FORMAT,
             "optimizer": _class_name(optimizer),
@@ -78,8 +99,19 @@ class States:
         return cls(meta, arrays)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write to `path`: its old content stays until the new one is on the disk, whole."""
+        """Write to `path`: its old content stays until the new one is on the disk, whole.
+
+        Raises
+        ------
+        FileNotFoundError
+            If its folder is not there.
+        """
         path = Path(path)
+        if not path.parent.is_dir():
+            raise FileNotFoundError(
+                f"{os.fspath(path)!r} cannot be written: there is no folder "
+                f"{os.fspath(path.parent)!r}; make it first"
+            )
         aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         meta = np.frombuffer(json.dumps(self._meta).encode(), dtype=np.uint8)
         try:
@@ -100,13 +132,14 @@ class States:
         ValueError
             If it is not such a file, or damaged.
         """
+        content = io.BytesIO(Path(path).read_bytes())
         try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            with np.load(content, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
             meta = json.loads(arrays.pop("meta").tobytes())
             if meta["format"] != FORMAT:
                 raise ValueError(f"its format is {meta['format']!r}")
-        except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as e:
+        except _DAMAGED as e:
             raise ValueError(
                 f"{os.fspath(path)!r} is no states file of SVRGTrainer, or a damaged one ({e}): "
                 "MXNet's own .states files are pickles, which can run code and are not read; save "
@@ -129,6 +162,12 @@ class States:
         if len(described) != len(params):
             raise ValueError(
                 f"the states are of {len(described)} parameters, and this trainer has {len(params)}"
+            )
+        saved_names, names = [name for name, *_ in described], [param.name for param in params]
+        if saved_names != names and sorted(saved_names) == sorted(names):
+            raise ValueError(
+                f"the states are of the same parameters in another order, {saved_names}, and this "
+                f"trainer has {names}: give the trainer its parameters in that order"
             )
         for (name, shape, dtype), param in zip(described, params, strict=True):
             if tuple(shape) != param.shape or np.dtype(dtype) != np.dtype(param.dtype):
@@ -159,6 +198,18 @@ def _class_name(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
+def _warn_of_what_is_left_out(schedule: Any) -> None:
+    for name, value in vars(schedule).items() if schedule is not None else ():
+        is_function = callable(value) and not isinstance(value, mx.lr_scheduler.LRScheduler)
+        if not (is_function or _is_data(value)):
+            _logger.warning(
+                "%s.%s, a %s, is not part of the saved states: set it by hand after loading",
+                _class_name(schedule),
+                name,
+                type(value).__name__,
+            )
+
+
 def _plain_attributes(owner: object, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """Encode those attributes of `owner` that are data; functions and objects stay as made."""
     encoded = {}
@@ -170,10 +221,12 @@ def _plain_attributes(owner: object, arrays: dict[str, np.ndarray]) -> dict[str,
 
 def _is_data(value: object) -> bool:
     if isinstance(value, dict):
-        return all(isinstance(key, int | str) and _is_data(item) for key, item in value.items())
+        keys = int | str | np.integer
+        return all(isinstance(key, keys) and _is_data(item) for key, item in value.items())
     if isinstance(value, list | tuple):
         return all(_is_data(item) for item in value)
-    return value is None or isinstance(value, bool | int | float | str | NDArray)
+    kinds = bool | int | float | str | np.generic | np.ndarray | NDArray
+    return value is None or isinstance(value, kinds)
 
 
 def _encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
@@ -182,8 +235,14 @@ def _encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
         name = f"array{len(arrays)}"
         arrays[name] = value.asnumpy()
         return {"array": name, "stype": value.stype}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        name = f"array{len(arrays)}"
+        arrays[name] = value
+        return {"numpy": name}
     if isinstance(value, dict):
-        return {"dict": [[key, _encode(item, arrays)] for key, item in value.items()]}
+        return {"dict": [[_encode(key, arrays), _encode(i, arrays)] for key, i in value.items()]}
     if isinstance(value, list | tuple):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {kind: [_encode(item, arrays) for item in value]}
@@ -198,6 +257,8 @@ def _decode(value: Any, arrays: dict[str, np.ndarray], context: mx.Context) -> A
     if kind == "array":
         array = nd.array(arrays[content], ctx=context, dtype=arrays[content].dtype)
         return array.tostype(value["stype"])
+    if kind == "numpy":
+        return arrays[content]
     if kind == "dict":
         return {key: _decode(item, arrays, context) for key, item in content}
     make: Callable[[Any], Any] = tuple if kind == "tuple" else list

@@ -65,6 +65,11 @@ class SVRGTrainer(gluon.Trainer):
         compression_params: dict[str, Any] | None = None,
         update_on_kvstore: bool | None = None,
     ) -> None:
+        if not isinstance(optimizer, str | mx.optimizer.Optimizer):
+            raise ValueError(
+                f"optimizer must be a name or an Optimizer, got {optimizer!r}: give 'sgd', or "
+                "gluon_svrg.LARS(...)"
+            )
         if isinstance(optimizer, str):
             optimizer, optimizer_params = create(optimizer, **(optimizer_params or {})), None
         super().__init__(
@@ -219,7 +224,8 @@ class SVRGTrainer(gluon.Trainer):
         """Go on from what :meth:`save_states` wrote, on whatever devices this trainer runs.
 
         As with `gluon.Trainer` the learning rate and whatever else the optimizer was made with
-        come from the file too. The optimizer stays the same object.
+        come from the file too. The optimizer stays the same object. Load the network's parameters
+        first: with ``update_on_kvstore`` MXNet empties the states when parameters are set.
 
         Parameters
         ----------

@@ -404,3 +404,88 @@ def test_saving_says_that_a_control_variate_is_left_out(tmp_path, caplog):
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "the control variate is not part of the saved states" in record.getMessage()
+
+
+def test_scalars_and_tables_of_numpy_are_saved(tmp_path):
+    class Table(mx.lr_scheduler.LRScheduler):
+        def __init__(self, rates):
+            super().__init__()
+            self.rates = np.array(rates)
+
+        def __call__(self, num_update):
+            return float(self.rates[num_update % 2])
+
+    def make(lr, wd, begin, rates):
+        params = parameters(ONE)
+        arguments = {"wd": wd, "begin_num_update": begin, "lr_scheduler": Table(rates)}
+        trainer = gs.SVRGTrainer(params, "lars", arguments)
+        return params, trainer
+
+    params, saved = make(0.5, np.float32(0.25), np.int64(100), [0.5, 0.125])
+    steps(saved, params, range(2))
+    saved.save_states(tmp_path / "states")
+    params, loaded = make(0.01, 0.0, 0, [1.0, 1.0])
+    loaded.load_states(tmp_path / "states")
+    assert loaded.optimizer.wd == 0.25
+    assert loaded.optimizer.num_update == 102
+    assert loaded.learning_rate == 0.5
+    steps(loaded, params, [2])
+    assert loaded.learning_rate == 0.125
+
+    plain = gs.SVRGTrainer(parameters(ONE), "sgd", {"learning_rate": 0.1})
+    plain.set_learning_rate(np.float32(0.25))
+    plain.save_states(tmp_path / "states")
+    other = gs.SVRGTrainer(parameters(ONE), "sgd", {"learning_rate": 0.1})
+    other.load_states(tmp_path / "states")
+    assert other.learning_rate == 0.25
+
+
+def test_what_a_schedule_has_and_the_file_has_not_is_told(tmp_path, caplog):
+    class Wrapper(mx.lr_scheduler.LRScheduler):
+        def __init__(self):
+            super().__init__()
+            self.inner = FactorScheduler(2, 0.5, base_lr=1.0)
+
+        def __call__(self, num_update):
+            return self.inner(num_update)
+
+    trainer = gs.SVRGTrainer(parameters(ONE), "sgd", {"lr_scheduler": Wrapper()})
+    with caplog.at_level(logging.WARNING):
+        trainer.save_states(tmp_path / "states")
+    assert "Wrapper.inner, a FactorScheduler, is not part of the saved states" in caplog.text
+
+
+def test_the_same_parameters_in_another_order_are_an_error(tmp_path):
+    shapes = {"a_weight": (2,), "b_weight": (2,)}
+    params = parameters(ONE, shapes=shapes)
+    gs.SVRGTrainer(params, "sgd").save_states(tmp_path / "states")
+    trainer = gs.SVRGTrainer(parameters(ONE, shapes=shapes)[::-1], "sgd")
+    with pytest.raises(ValueError, match=r"same parameters in another order, \['a_weight', 'b_we"):
+        trainer.load_states(tmp_path / "states")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    trainer = gs.SVRGTrainer(parameters(ONE), "sgd")
+    with pytest.raises(FileNotFoundError, match=r"there is no folder '.*nowhere'; make it first"):
+        trainer.save_states(tmp_path / "nowhere" / "states")
+
+
+def test_bytes_that_somebody_has_changed_never_escape_as_another_error(tmp_path):
+    path = tmp_path / "states"
+    params = parameters(ONE)
+    trainer = gs.SVRGTrainer(params, "sgd", {"momentum": 0.9})
+    steps(trainer, params, range(1))
+    trainer.save_states(path)
+    content = path.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(content)
+        for position in rng.integers(0, len(content), 3):
+            damaged[position] ^= 1 << int(rng.integers(0, 8))
+        path.write_bytes(damaged)
+        try:
+            states_module.States.read(path)
+        except ValueError:
+            refused += 1
+    assert refused > 150  # the others are changes of what zip does not look at, such as dates

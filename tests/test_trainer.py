@@ -426,3 +426,9 @@ def test_a_parameter_that_a_batch_does_not_use_is_corrected_as_well(kvstore):
     for name, sums in full_gradient.sums.items():
         # float32: each of the four terms is rounded.
         np.testing.assert_allclose(total[name], sums.asnumpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [gs.LARS, 3])
+def test_an_optimizer_that_is_none_is_an_error(optimizer):
+    with pytest.raises(ValueError, match="optimizer must be a name or an Optimizer, got"):
+        gs.SVRGTrainer(make_net().collect_params(), optimizer)

@@ -78,11 +78,11 @@ class LARS(Optimizer):
         Use MXNet's fused kernels.
     aggregate_num : int or `numpy.inf`, default `numpy.inf`
         How many parameters go into one call.
-    exempt : str, callable, collection of str or None
+    exempt : str, re.Pattern, callable, collection of str or None
         Which parameters have the ratio 1, by name: those in which this regular expression is
         found, those for which this predicate is true, or these. By default those whose names end
-        in ``gamma``, ``beta`` or ``bias``; None: none. With a dist kvstore it travels to the
-        server by pickle, which refuses a lambda.
+        in ``gamma``, ``beta`` or ``bias``; None: none. A dist kvstore and `gluon.Trainer`'s own
+        ``save_states`` pickle the optimizer, which refuses a lambda.
     **kwargs
         As for :class:`Optimizer`.
 
@@ -132,10 +132,15 @@ class LARS(Optimizer):
         self.eta = eta
         self.epsilon = epsilon
         self.lazy_update = lazy_update
-        if isinstance(exempt, str):
+        if isinstance(exempt, str | re.Pattern):
             self._is_exempt: Any = re.compile(exempt).search
         elif callable(exempt):
             self._is_exempt = exempt
+        elif exempt is not None and not isinstance(exempt, Collection):
+            raise ValueError(
+                f"exempt must be a regular expression, a predicate of names, names, or None, got "
+                f"{exempt!r}"
+            )
         else:
             self._is_exempt = frozenset(exempt or ()).__contains__
 
@@ -151,9 +156,8 @@ class LARS(Optimizer):
         self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[Any]
     ) -> None:
         """Update `weights` and `states` by the formula, in NDArray arithmetic."""
-        layers = self._layers(indices, weights, grads, states)
         check_step(self, self.momentum, indices, weights, grads, states)
-        for layer in layers:
+        for layer in self._layers(indices, weights, grads, states):
             self._apply(layer)
 
     def fused_step(
@@ -163,14 +167,14 @@ class LARS(Optimizer):
 
         A float64 weight is updated by the formula: the kernels round its rates to float32.
         """
+        if not self.lazy_update:
+            check_step(self, self.momentum, indices, weights, grads, states)
         layers = self._layers(indices, weights, grads, states)
         if self.lazy_update:
             for layer in layers:
                 if isinstance(layer.grad, BaseSparseNDArray):
                     self._apply_to_rows(layer)
             layers = [layer for layer in layers if not isinstance(layer.grad, BaseSparseNDArray)]
-        else:
-            check_step(self, self.momentum, indices, weights, grads, states)
         if layers and layers[0].weight.dtype == np.float64:
             for layer in layers:
                 self._apply(layer)

@@ -334,6 +334,11 @@ def _checked_aggregate_num(aggregate_num: float) -> int:
 
 
 def _replace_base_lr(scheduler: LRScheduler, learning_rate: float) -> None:
+    if not isinstance(scheduler, LRScheduler):
+        raise ValueError(
+            f"learning_rate={learning_rate!r} cannot replace the base of {scheduler!r}, which is "
+            "no LRScheduler: give one of the two"
+        )
     if scheduler.base_lr == learning_rate:
         return
     _logger.warning(

@@ -82,8 +82,8 @@ class Signum(Optimizer):
         self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[Any]
     ) -> None:
         """Update `weights` and `states` by the formula, in NDArray arithmetic."""
-        self._update_count(indices)
         check_step(self, self.momentum, indices, weights, grads, states)
+        self._update_count(indices)
         lrs, wds = self._get_lrs(indices), self._get_wds(indices)
         for weight, grad, mom, lr, wd in zip(weights, grads, states, lrs, wds, strict=True):
             if mom is None:
@@ -105,8 +105,8 @@ class Signum(Optimizer):
             # The kernels round learning rate, momentum and decay to float32.
             self.step(indices, weights, grads, states)
             return
-        self._update_count(indices)
         check_step(self, self.momentum, indices, weights, grads, states)
+        self._update_count(indices)
         lrs, wds = self._get_lrs(indices), self._get_wds(indices)
         scalars = {"momentum": self.momentum, "wd_lh": self.wd_lh}
         scalars["rescale_grad"] = self.rescale_grad

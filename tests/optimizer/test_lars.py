@@ -1,5 +1,7 @@
 """LARS: what is its own: the ratio, the exemptions, lazy updates, MXNet's LARS beside it."""
 
+import re
+
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
@@ -259,3 +261,32 @@ def test_a_state_that_does_not_fit_is_an_error(kind, fused, momentum, state, sho
     with pytest.raises(ValueError, match=rf"the state of '0' has shape .*{shown}"):
         optimizer.update([0], [weight], [grad], [state])
     assert np.array_equal(weight.asnumpy(), before)
+
+
+def test_a_compiled_regular_expression_tells_what_is_exempt():
+    lars = gs.LARS(exempt=re.compile("^first"))
+    assert lars.is_exempt("first_weight")
+    assert not lars.is_exempt("second_first")
+
+
+@pytest.mark.parametrize("exempt", [5, True])
+def test_an_exemption_of_another_kind_is_an_error(exempt):
+    with pytest.raises(
+        ValueError, match=r"exempt must be a regular expression, a predicate .* got"
+    ):
+        gs.LARS(exempt=exempt)
+
+
+@pytest.mark.parametrize("make", [gs.LARS, gs.Signum])
+@pytest.mark.parametrize("use_fused_step", [False, True])
+def test_a_refused_step_does_not_count(make, use_fused_step):
+    optimizer = make(momentum=0.9, use_fused_step=use_fused_step)
+    weight = mx.nd.ones((2,))
+    with pytest.raises(ValueError, match="load the states that belong to this run"):
+        optimizer.update([0], [weight], [weight], [None])
+    assert optimizer.num_update == 0
+
+
+def test_a_learning_rate_beside_a_mere_function_is_an_error():
+    with pytest.raises(ValueError, match=r"learning_rate=0.2 cannot replace the base of <function"):
+        gs.LARS(learning_rate=0.2, lr_scheduler=lambda num_update: 0.1)
