@@ -172,6 +172,9 @@ class SVRGTrainer(gluon.Trainer):
                 "the gradient is corrected already: call correct() once a backward pass, and "
                 "give an Estimator one SVRGHandler only"
             )
+        if self._coefficient == 0:  # the base optimizer, bit for bit
+            self._is_corrected = True
+            return
         for param in self._params:
             # A parameter that was frozen at the snapshot has no full gradient: until the next
             # snapshot its gradient stays the plain one, which is unbiased too.
@@ -187,7 +190,7 @@ class SVRGTrainer(gluon.Trainer):
             )
             for data, grad, snapshot_grad, full_grad, samples in devices:
                 # .grad holds sums over the samples of one device; an idle one has none.
-                if samples and self._coefficient:
+                if samples:
                     is_stale = not (data._fresh_grad or self._is_corrected)
                     if is_stale and param.grad_req == "write":
                         grad[:] = 0  # it holds an earlier batch's
@@ -275,7 +278,7 @@ class SVRGTrainer(gluon.Trainer):
         super()._allreduce_grads()
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
-        if self._full_gradient is None:
+        if self._coefficient == 0:  # as it is without a control variate, too
             super()._update(ignore_stale_grad)
             return
         # Corrected gradients are all to be used, those that the backward pass did not reach too.

@@ -432,3 +432,18 @@ def test_a_parameter_that_a_batch_does_not_use_is_corrected_as_well(kvstore):
 def test_an_optimizer_that_is_none_is_an_error(optimizer):
     with pytest.raises(ValueError, match="optimizer must be a name or an Optimizer, got"):
         gs.SVRGTrainer(make_net().collect_params(), optimizer)
+
+
+def test_with_coefficient_zero_a_stale_gradient_is_gluons_warning_still():
+    net = Branch()
+    net.initialize(mx.init.Normal(0.5))
+    backward = backward_of(net)
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", kvstore=None)
+    batches = [data_for(ONE, samples=n) for n in (4, 8)]
+    snapshot = gs.Snapshot(net)
+    snapshot.take()
+    trainer.set_control_variate(snapshot.full_gradient(backward, batches), coefficient=0)
+    backward(batches[0])
+    trainer.correct(snapshot.gradient(backward, batches[0]))
+    with pytest.raises(UserWarning, match="has not been updated by backward since last `step`"):
+        trainer.step(4)
