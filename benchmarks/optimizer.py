@@ -6,24 +6,14 @@ Ours stands beside MXNet's in one process; the rounds are interleaved. Run it by
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import platform
-import re
-import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import gluon_svrg
 import mxnet as mx
 import numpy as np
+import report
 from mxnet import gluon, nd
-
-ROUNDS = 20
-# Machines that lend their cores by the second slow down under a load without a break.
-PAUSE = 0.2
-BEGIN, END = "<!-- bench-optimizer -->", "<!-- /bench-optimizer -->"
 
 
 def parameters() -> list[gluon.Parameter]:
@@ -84,89 +74,56 @@ def contestants(params: list[gluon.Parameter]) -> dict[str, Callable[[], None]]:
         "signSGD, MXNet": mxnet.Signum(**rates, momentum=0.0),
         "signSGD, ours": gluon_svrg.Signum(**rates, momentum=0.0),
     }
-    timed = {name: trainer_step(params, optimizer) for name, optimizer in steps.items()}
-    timed["two reads of the memory"] = two_reads(params)
-    return timed
+    calls = {name: trainer_step(params, optimizer) for name, optimizer in steps.items()}
+    calls["two reads of the memory"] = two_reads(params)
+    return calls
 
 
-def measure(timed: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Return milliseconds from the call to `waitall`, by name, the rounds interleaved."""
-    times: dict[str, list[float]] = {name: [] for name in timed}
-    for step in timed.values():
+def timed(step: Callable[[], None]) -> Callable[[], float]:
+    """Return a call that takes the step and returns its seconds up to `waitall`."""
+
+    def call() -> float:
+        mx.nd.waitall()
+        begin = time.perf_counter()
         step()
-    for _ in range(rounds):
-        for name, step in timed.items():
-            mx.nd.waitall()
-            time.sleep(PAUSE)
-            begin = time.perf_counter()
-            step()
-            mx.nd.waitall()
-            times[name].append(1e3 * (time.perf_counter() - begin))
-    return times
+        mx.nd.waitall()
+        return time.perf_counter() - begin
+
+    return call
 
 
-def table(times: dict[str, list[float]]) -> str:
-    medians = {name: statistics.median(values) for name, values in times.items()}
+def section(seconds: dict[str, list[float]], rounds: int) -> str:
+    medians = {name: report.median(values) for name, values in seconds.items()}
     base = {"LARS": "LARS, MXNet", "Sign": "Signum, MXNet", "sign": "signSGD, MXNet"}
-    lines = [
-        "| step | median, ms | 25 % to 75 %, ms | times as fast as MXNet's |",
-        "|---|---|---|---|",
+    rows = [
+        (
+            name,
+            f"{1e3 * medians[name]:.1f}",
+            report.spread(values, 1e3),
+            f"{medians[base[name[:4]]] / medians[name]:.2f}" if name[:4] in base else "",
+        )
+        for name, values in seconds.items()
     ]
-    for name, values in times.items():
-        low, _, high = statistics.quantiles(values, n=4)
-        ratio = f"{medians[base[name[:4]]] / medians[name]:.2f}" if name[:4] in base else ""
-        lines.append(f"| {name} | {medians[name]:.1f} | {low:.1f} to {high:.1f} | {ratio} |")
+    header = ["step", "median, ms", "25 % to 75 %, ms", "times as fast as MXNet's"]
     floor = medians["SGD with momentum, MXNet, one by one"] + medians["two reads of the memory"]
-    lines.append("")
-    lines.append(
-        f"Our LARS takes {medians['LARS, ours'] / floor:.2f} times SGD with momentum, one by one, "
-        "plus two reads of the memory."
-    )
-    return "\n".join(lines)
+    return f"""## Optimizers
 
+A whole `trainer.step` on ResNet-50's 25.6 million weights in 193 parameters,
+float32, to `waitall`; {rounds} interleaved rounds. {report.provenance("bench-optimizer")}
 
-def machine() -> str:
-    models = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-    return f"{models[0] if models else platform.machine()}, {len(models)} cores"
+{report.markdown_table(header, rows)}
 
-
-def section(times: dict[str, list[float]], rounds: int) -> str:
-    return "\n".join(
-        [
-            BEGIN,
-            "## Optimizers",
-            "",
-            "A whole `trainer.step` on ResNet-50's 25.6 million weights in 193 parameters,",
-            f"float32, to `waitall`; {rounds} interleaved rounds. {machine()}; Python "
-            f"{platform.python_version()}, MXNet {mx.__version__}, NumPy {np.__version__}; "
-            f"{datetime.date.today()}; `make bench-optimizer`.",
-            "",
-            table(times),
-            END,
-        ]
-    )
-
-
-def write_section(path: Path, text: str) -> None:
-    """Put `text` in the place of the section in `path`, or at its end."""
-    old = path.read_text(encoding="utf-8") if path.exists() else "# Benchmarks\n"
-    if BEGIN in old:
-        before, rest = old.split(BEGIN, 1)
-        new = before + text + rest.split(END, 1)[1]
-    else:
-        new = f"{old.rstrip()}\n\n{text}\n"
-    path.write_text(new, encoding="utf-8")
+Our LARS takes {medians["LARS, ours"] / floor:.2f} times SGD with momentum, one by one, plus two
+reads of the memory."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--out", type=Path, help="the Markdown file to put the table into")
-    options = parser.parse_args()
-    text = section(measure(contestants(parameters()), options.rounds), options.rounds)
-    print(text)
-    if options.out:
-        write_section(options.out, text)
+    options = report.parser(__doc__, rounds=20).parse_args()
+    steps = contestants(parameters())
+    seconds = report.interleaved(
+        {name: timed(step) for name, step in steps.items()}, options.rounds
+    )
+    report.publish("bench-optimizer", section(seconds, options.rounds), options.out)
 
 
 if __name__ == "__main__":
