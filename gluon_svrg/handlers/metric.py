@@ -1,0 +1,163 @@
+"""MetricHandler: metrics that no batch has to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd
+from mxnet.gluon.contrib import estimator as mx_estimator
+from mxnet.ndarray import NDArray
+
+# Metrics that count samples: one update with several batches' samples gives the same counts.
+_MERGEABLE = (mx.metric.Accuracy, mx.metric.TopKAccuracy)
+_READERS = ("get", "get_global", "get_name_value", "get_global_name_value")
+
+
+class _Outputs(NamedTuple):
+    label: list[NDArray]
+    pred: list[NDArray]
+    loss: list[NDArray]
+
+
+class MetricHandler(mx_estimator.MetricHandler, EpochBegin, BatchEnd, EpochEnd):
+    """MXNet's MetricHandler, which does not wait for the device at each batch.
+
+    `EvalMetric.update` reads what the network has computed, so it waits until that is done, and
+    the device then waits for the next batch. Here outputs are put aside, and the metrics updated
+    when there are enough of them or as soon as someone reads a metric: whoever asks, at any
+    moment, gets the value that MXNet's handler would have given (of a loss, one whose sum was
+    rounded less often).
+
+    Parameters
+    ----------
+    metrics : EvalMetric or list of EvalMetric
+        What to update.
+    priority : float
+        As MXNet's: before the handlers that read metrics.
+    most_batches : int
+        The metrics are updated at the latest after as many batches,
+    most_bytes : int
+        or when as many bytes have been put aside.
+    """
+
+    def __init__(
+        self,
+        metrics: Any,
+        priority: float = -1000,
+        most_batches: int = 64,
+        most_bytes: int = 2**24,
+    ) -> None:
+        super().__init__(metrics, priority)
+        self._most_batches = most_batches
+        self._most_bytes = most_bytes
+        self._waiting: list[_Outputs] = []
+        self._nbytes = 0
+
+    def epoch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Reset the metrics."""
+        self._waiting.clear()
+        self._nbytes = 0
+        self._stop_listening()  # where an exception ended the last epoch
+        for metric in _with_parts(self.metrics):
+            for name in _READERS:
+                # On the object itself: the metric is the user's, who may ask it directly.
+                vars(metric)[name] = _Reader(self, getattr(metric, name), name in vars(metric))
+        super().epoch_begin(estimator, *args, **kwargs)
+
+    def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Put the outputs of the batch aside."""
+        outputs = _Outputs(
+            # Copied: the data may write its next labels into the same arrays.
+            [label.copy() for label in _as_list(kwargs["label"])],
+            _as_list(kwargs["pred"]),
+            _as_list(kwargs["loss"]),
+        )
+        self._waiting.append(outputs)
+        self._nbytes += sum(_nbytes(array) for arrays in outputs for array in arrays)
+        if len(self._waiting) >= self._most_batches or self._nbytes >= self._most_bytes:
+            self.flush()
+
+    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Update the metrics with all that was put aside."""
+        self.flush()
+        self._stop_listening()
+
+    def flush(self) -> None:
+        """Update the metrics with all that was put aside."""
+        waiting, self._waiting, self._nbytes = self._waiting, [], 0
+        if not waiting:
+            return
+        merged = _merge(waiting)
+        for metric in self.metrics:
+            if isinstance(metric, mx.metric.Loss):
+                losses = merged.loss if merged else [loss for o in waiting for loss in o.loss]
+                metric.update(0, losses)
+            elif merged and type(metric) in _MERGEABLE:
+                metric.update(merged.label, merged.pred)
+            else:
+                for outputs in waiting:
+                    metric.update(outputs.label, outputs.pred)
+
+    def _stop_listening(self) -> None:
+        for metric in _with_parts(self.metrics):
+            for name in _READERS:
+                reader = vars(metric).get(name)
+                if isinstance(reader, _Reader):
+                    del vars(metric)[name]
+                    if reader.is_of_the_object:
+                        vars(metric)[name] = reader.read
+
+
+class _Reader(NamedTuple):
+    """Reads a metric after bringing it up to date."""
+
+    handler: MetricHandler
+    read: Callable[[], Any]
+    is_of_the_object: bool
+
+    def __call__(self) -> Any:
+        self.handler.flush()
+        return self.read()
+
+
+def _merge(waiting: list[_Outputs]) -> _Outputs | None:
+    """Return all outputs as one array a context, or None where their shapes do not allow it."""
+    by_context: dict[mx.Context, list[tuple]] = {}
+    for outputs in waiting:
+        if not len(outputs.label) == len(outputs.pred) == len(outputs.loss):
+            return None
+        for arrays in zip(*outputs, strict=True):
+            if not all(isinstance(array, NDArray) for array in arrays):
+                return None
+            by_context.setdefault(arrays[0].context, []).append(arrays)
+    merged = _Outputs([], [], [])
+    for rows in by_context.values():
+        if len({tuple((a.shape[1:], a.dtype, a.context) for a in arrays) for arrays in rows}) > 1:
+            return None
+        for name, arrays in zip(merged._fields, zip(*rows, strict=True), strict=True):
+            joined = mx.nd.concat(*arrays, dim=0) if len(arrays) > 1 else arrays[0]
+            # float32 would round a sum over thousands of losses more than one over a batch's.
+            getattr(merged, name).append(joined.astype("float64") if name == "loss" else joined)
+    return merged
+
+
+def _with_parts(metrics: list[Any]) -> list[Any]:
+    """Return the metrics and those that they are composed of."""
+    parts = [
+        part
+        for metric in metrics
+        if isinstance(metric, mx.metric.CompositeEvalMetric)
+        for part in metric.metrics
+    ]
+    return [*metrics, *_with_parts(parts)] if parts else list(metrics)
+
+
+def _as_list(arrays: Any) -> list[Any]:
+    return list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]
+
+
+def _nbytes(array: NDArray) -> int:
+    return array.size * np.dtype(array.dtype).itemsize
