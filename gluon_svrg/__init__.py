@@ -5,6 +5,7 @@ from gluon_svrg import data as data
 from gluon_svrg.batches import BatchProcessor
 from gluon_svrg.estimator import Estimator, FitResult, StopReason
 from gluon_svrg.handlers.history import HistoryHandler
+from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.svrg import SVRGHandler
 from gluon_svrg.optimizer import LARS, Signum
@@ -12,6 +13,7 @@ from gluon_svrg.seeding import seed_everything
 from gluon_svrg.svrg.rule import linear_decay
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.trainer import SVRGTrainer
+from gluon_svrg.tuning import tune_for_cpu
 
 __version__ = "0.1.0"
 
@@ -21,6 +23,7 @@ __all__ = [
     "Estimator",
     "FitResult",
     "HistoryHandler",
+    "MetricHandler",
     "ProgressHandler",
     "SVRGHandler",
     "SVRGTrainer",
@@ -29,4 +32,5 @@ __all__ = [
     "StopReason",
     "linear_decay",
     "seed_everything",
+    "tune_for_cpu",
 ]

@@ -9,14 +9,16 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg.batches import BatchProcessor, check_data
+from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.events import EventHandler, HandlerList
 from gluon_svrg.handlers.history import HistoryHandler
+from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
+from gluon_svrg.tuning import tune_for_cpu
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.gluon.contrib.estimator import (
     GradientUpdateHandler,
     LoggingHandler,
-    MetricHandler,
     StoppingHandler,
     ValidationHandler,
 )
@@ -82,6 +84,9 @@ class Estimator(mx_estimator.Estimator):
     batch_processor : BatchProcessor, optional
         An object with ``fit_batch`` and ``evaluate_batch``, for batches of another shape or a
         forward pass of another kind.
+    cpu_tuning : bool
+        Whether :func:`gluon_svrg.tune_for_cpu` is applied to `net` where all contexts are CPUs:
+        the same outputs and gradients, sooner.
 
     Attributes
     ----------
@@ -103,6 +108,7 @@ class Estimator(mx_estimator.Estimator):
         val_net: mx.gluon.Block | None = None,
         val_loss: mx.gluon.loss.Loss | None = None,
         batch_processor: Any = None,
+        cpu_tuning: bool = True,
     ) -> None:
         super().__init__(
             net,
@@ -123,6 +129,8 @@ class Estimator(mx_estimator.Estimator):
         self.max_batch: int | None = None
         self.batch_axis = 0
         self._stop_is_requested = False
+        if cpu_tuning and all(ctx.device_type.startswith("cpu") for ctx in self.context):
+            tune_for_cpu(net)
 
     def fit(
         self,
@@ -139,7 +147,8 @@ class Estimator(mx_estimator.Estimator):
         Parameters
         ----------
         train_data : iterable of (data, label)
-            Iterated once an epoch: a DataLoader, a list of batches, any object with ``__iter__``.
+            Iterated once an epoch: a DataLoader, an ArrayLoader, a list of batches, any object
+            with ``__iter__``. An ArrayLoader is told the number of the epoch, from 0 in each call.
         val_data : iterable of (data, label), optional
             Evaluated at the end of each epoch.
         epochs, batches : int
@@ -250,6 +259,8 @@ class Estimator(mx_estimator.Estimator):
         epochs_run = 0
         reason = self._reason_to_stop([])
         while reason is None:
+            if isinstance(self.train_data, ArrayLoader):
+                self.train_data.set_epoch(epochs_run)
             handlers.notify("epoch_begin", self)
             epochs_run += 1
             if not self._stop_is_requested:
@@ -308,7 +319,7 @@ class Estimator(mx_estimator.Estimator):
         defaults = [StoppingHandler(self.max_epoch, self.max_batch)]
         if not _has(given, GradientUpdateHandler):
             defaults.append(GradientUpdateHandler())
-        if not _has(given, MetricHandler):
+        if not _has(given, mx_estimator.MetricHandler):
             defaults.append(MetricHandler(self.train_metrics))
         if val_data is not None and not _has(given, ValidationHandler):
             defaults.append(ValidationHandler(val_data, self.evaluate))
@@ -320,7 +331,7 @@ class Estimator(mx_estimator.Estimator):
 
     def _evaluation_handlers(self, event_handlers: Any) -> HandlerList:
         handlers = _as_list(event_handlers)
-        if not _has(handlers, MetricHandler):
+        if not _has(handlers, mx_estimator.MetricHandler):
             handlers = [*handlers, MetricHandler(self.val_metrics)]
         return self._with_known_metrics(handlers, self.val_metrics)
 

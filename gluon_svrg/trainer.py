@@ -9,8 +9,8 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg.optimizer import create
 from gluon_svrg.states import States
+from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.rule import check_coefficient, correct
-from gluon_svrg.svrg.snapshot import BatchGradient, FullGradient
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
@@ -122,20 +122,20 @@ class SVRGTrainer(gluon.Trainer):
                 "train without AMP's loss scaling"
             )
         trained = [param for param in self._params if param.grad_req != "null"]
-        missing = [param.name for param in trained if param.name not in full_gradient.sums]
+        missing = [param.name for param in trained if param.name not in full_gradient.means]
         if missing:
             raise ValueError(
                 f"the full gradient lacks parameter {missing[0]!r}, which this trainer trains: "
                 "take the snapshot of the Block that holds all the trainer's parameters"
             )
-        full_gradient = self._sum_over_workers(full_gradient)
-        means = full_gradient.means()
-        self._full_gradient = {}
-        for param in trained:
-            mean = means[param.name]
-            self._full_gradient[param.name] = [
-                mean.as_in_context(grad.context).astype(grad.dtype) for grad in param.list_grad()
+        means = self._mean_over_workers(full_gradient)
+        self._full_gradient = {
+            param.name: [
+                means[param.name].as_in_context(grad.context).astype(grad.dtype, copy=False)
+                for grad in param.list_grad()
             ]
+            for param in trained
+        }
         self._coefficient = coefficient
         self._is_corrected = False
 
@@ -194,7 +194,7 @@ class SVRGTrainer(gluon.Trainer):
                     is_stale = not (data._fresh_grad or self._is_corrected)
                     if is_stale and param.grad_req == "write":
                         grad[:] = 0  # it holds an earlier batch's
-                    grad[:] = correct(grad, snapshot_grad, full_grad * samples, self._coefficient)
+                    correct(grad, snapshot_grad, full_grad * samples, self._coefficient, out=grad)
                 data._fresh_grad = False  # until the next backward pass
         self._is_corrected = True
 
@@ -300,12 +300,12 @@ class SVRGTrainer(gluon.Trainer):
             for data in param.list_data()
         )
 
-    def _sum_over_workers(self, full_gradient: FullGradient) -> FullGradient:
-        """Add up the sums and the numbers of samples of all workers of a distributed kvstore."""
+    def _mean_over_workers(self, full_gradient: FullGradient) -> dict[str, NDArray]:
+        """Return the means over the samples of all workers of a distributed kvstore."""
         if not self._kv_initialized:
             self._init_kvstore()
         if not self._distributed:
-            return full_gradient
+            return full_gradient.means
         if self._update_on_kvstore:
             raise ValueError(
                 f"a control variate needs update_on_kvstore=False with the kvstore "
@@ -322,9 +322,12 @@ class SVRGTrainer(gluon.Trainer):
         keys = {
             param.name: len(self._params) + index
             for index, param in enumerate(self._params)
-            if param.name in full_gradient.sums
+            if param.name in full_gradient.means
         }
-        sums = {name: full_gradient.sums[name].copy() for name in keys}
+        sums = {
+            name: full_gradient.means[name].astype("float64") * full_gradient.samples
+            for name in keys
+        }
         samples = mx.nd.array([full_gradient.samples], dtype="float64")
         arrays = [(keys[name], sums[name]) for name in keys] + [(2 * len(self._params), samples)]
         if self._store_with_sum_keys is not self._kvstore:
@@ -333,4 +336,5 @@ class SVRGTrainer(gluon.Trainer):
             self._store_with_sum_keys = self._kvstore
         for key, array in arrays:
             self._kvstore.pushpull(key, array, out=array, priority=-key)
-        return FullGradient(sums, int(samples.asscalar()))
+        total = samples.asscalar()
+        return {name: (sums[name] / total).astype(full_gradient.means[name].dtype) for name in keys}

@@ -52,10 +52,11 @@ class SGD(NamedTuple):
             param += v
 
 
-def svrg(gradient, params, batches, optimizer, *, epochs, update_freq, coefficient):
+def svrg(gradient, params, batches, optimizer, *, epochs, update_freq, coefficient, order=None):
     """Run SVRG; return the parameters after every step.
 
-    `coefficient` is a function of the fraction of epochs that is done, read at each snapshot.
+    `coefficient` is a function of the fraction of epochs that is done, read at each snapshot;
+    `order` of the epoch, and gives the numbers of the batches as they are visited.
     """
     params = [param.copy() for param in params]
     velocity = [np.zeros_like(param) for param in params]
@@ -65,7 +66,7 @@ def svrg(gradient, params, batches, optimizer, *, epochs, update_freq, coefficie
             alpha = coefficient(epoch / epochs)
             snapshot = [param.copy() for param in params]
             mean = full_gradient(gradient, snapshot, batches)
-        for x, y in batches:
+        for x, y in batches if order is None else [batches[i] for i in order(epoch)]:
             corrected = [
                 g - alpha * (s - len(x) * m)
                 for g, s, m in zip(

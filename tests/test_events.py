@@ -215,6 +215,8 @@ train_begin
       - HistoryHandler (priority 1000)
       - ProgressHandler (priority inf)
   epoch_end
+    - SVRGHandler (priority -3000)
+    - MetricHandler (priority -1000)
     - ValidationHandler (priority -1000)
     - StoppingHandler (priority 0)
     - HistoryHandler (priority 1000)

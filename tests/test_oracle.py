@@ -6,6 +6,8 @@ import numpy as np
 import oracle
 import problems
 import pytest
+from gluon_svrg.data import ArrayLoader
+from mxnet import gluon
 from problems import ONE, TWO
 
 COEFFICIENTS = {
@@ -15,25 +17,33 @@ COEFFICIENTS = {
 }
 
 
-def fit(problem, optimizer_params, epochs, **handler_arguments):
+def fit(problem, optimizer_params, epochs, data=None, **handler_arguments):
     """Train in the Estimator; return the recorder."""
     trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", optimizer_params)
     estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
     recorder = problems.Recorder()
     estimator.fit(
-        problem.ndarrays(),
+        data or problem.ndarrays(),
         epochs=epochs,
         event_handlers=[gs.SVRGHandler(**handler_arguments), recorder],
     )
     return recorder
 
 
+def arrays_of(problem):
+    """All samples as two NumPy arrays."""
+    return [np.concatenate(parts) for parts in zip(*problem.batches, strict=True)]
+
+
+@pytest.mark.parametrize("table", [False, True], ids=["recomputed", "table"])
 @pytest.mark.parametrize("update_freq", [1, 3])
 @pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
 @pytest.mark.parametrize(("momentum", "wd"), [(0.0, 0.0), (0.9, 1e-2)])
 @pytest.mark.parametrize("coefficient", COEFFICIENTS)
 @pytest.mark.parametrize("kind", ["linear", "softmax", "mlp"])
-def test_every_step_agrees_with_numpy(kind, coefficient, momentum, wd, contexts, update_freq):
+def test_every_step_agrees_with_numpy(
+    kind, coefficient, momentum, wd, contexts, update_freq, table
+):
     problem = problems.make(kind, contexts)
     ours, theirs = COEFFICIENTS[coefficient]
     expected = oracle.svrg(
@@ -51,10 +61,97 @@ def test_every_step_agrees_with_numpy(kind, coefficient, momentum, wd, contexts,
         epochs=4,
         coefficient=ours,
         update_freq=update_freq,
+        gradient_table=table,
     )
     assert len(recorder.weights) == len(expected) == 4 * 5
     for step, (weights, reference) in enumerate(zip(recorder.weights, expected, strict=True)):
         assert problems.relative_difference(weights, reference) < 1e-10, step
+
+
+@pytest.mark.parametrize("table", [False, True], ids=["recomputed", "table"])
+@pytest.mark.parametrize("update_freq", [1, 3])
+@pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
+@pytest.mark.parametrize("kind", ["linear", "softmax", "mlp"])
+def test_every_step_over_a_shuffled_loader_agrees_with_numpy(kind, contexts, update_freq, table):
+    problem = problems.make(kind, contexts)
+    loader = ArrayLoader(*arrays_of(problem), batch_size=8, shuffle=True, seed=5)
+    batches = [
+        (loader[i][0].asnumpy(), loader[i][1].asnumpy()) for i in range(len(problem.batches))
+    ]
+    assert not np.array_equal(batches[0][0], problem.batches[0][0])
+    assert loader.order(0) != loader.order(1)
+    expected = oracle.svrg(
+        problem.gradient,
+        problem.params,
+        batches,
+        oracle.SGD(0.1, 0.9, 1e-2),
+        epochs=4,
+        update_freq=update_freq,
+        coefficient=lambda progress: 1.0,
+        order=loader.order,
+    )
+    recorder = fit(
+        problem,
+        {"learning_rate": 0.1, "momentum": 0.9, "wd": 1e-2},
+        epochs=4,
+        data=loader,
+        update_freq=update_freq,
+        gradient_table=table,
+    )
+    assert len(recorder.weights) == len(expected) == 4 * 5
+    for step, (weights, reference) in enumerate(zip(recorder.weights, expected, strict=True)):
+        assert problems.relative_difference(weights, reference) < 1e-10, step
+
+
+class ConvNet(gluon.nn.HybridSequential):
+    """What may go wrong with a table: BatchNorm, dropout, and a pooling layer that is tuned."""
+
+    def __init__(self):
+        super().__init__()
+        self.add(
+            gluon.nn.Conv2D(4, 3, in_channels=1),
+            gluon.nn.BatchNorm(in_channels=4),
+            gluon.nn.Dropout(0.3),
+            gluon.nn.GlobalAvgPool2D(),
+            gluon.nn.Dense(3, in_units=4),
+        )
+
+
+@pytest.mark.parametrize("hybridize", [None, {}, {"static_alloc": True, "static_shape": True}])
+@pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
+@pytest.mark.parametrize("update_freq", [1, 3])
+def test_the_table_gives_the_weights_of_recomputing(update_freq, contexts, hybridize):
+    """Ten epochs in shuffled order, with all that is random, to 1e-12."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(37, 1, 6, 6)), rng.integers(0, 3, 37).astype("float64")
+
+    def train(table, cpu_tuning):
+        gs.seed_everything(3)
+        net = ConvNet()
+        net.cast("float64")
+        net.initialize(mx.init.Xavier(), ctx=contexts)
+        if hybridize is not None:
+            net.hybridize(**hybridize)
+        estimator = gs.Estimator(
+            net,
+            gluon.loss.SoftmaxCELoss(),
+            trainer=gs.SVRGTrainer(
+                net.collect_params(), "sgd", {"learning_rate": 0.05, "momentum": 0.9}
+            ),
+            cpu_tuning=cpu_tuning,
+        )
+        handler = gs.SVRGHandler(update_freq, gradient_table=table)
+        recorder = problems.Recorder()
+        loader = ArrayLoader(x, y, batch_size=8, shuffle=True, seed=1)
+        estimator.fit(loader, epochs=10, event_handlers=[handler, recorder])
+        assert (handler.table is not None) == table
+        return recorder.weights
+
+    recomputed = train(False, False)
+    assert len(recomputed) == 50
+    for table, cpu_tuning in ((True, False), (True, True), (False, True)):
+        for ours, theirs in zip(train(table, cpu_tuning), recomputed, strict=True):
+            assert problems.relative_difference(ours, theirs) < 1e-12
 
 
 @pytest.mark.parametrize("hybridize", [None, {}, {"static_alloc": True, "static_shape": True}])

@@ -94,7 +94,7 @@ def test_defect_2_the_second_full_gradient_at_unchanged_weights():
     snapshot = gs.Snapshot(problem.net)
     snapshot.take()
     backward = problems.backward_of(problem.net, problem.loss)
-    passes = [snapshot.full_gradient(backward, problem.ndarrays()).means() for _ in range(2)]
+    passes = [snapshot.full_gradient(backward, problem.ndarrays()).means for _ in range(2)]
     for name, mean in passes[0].items():
         assert np.array_equal(mean.asnumpy(), passes[1][name].asnumpy())
 

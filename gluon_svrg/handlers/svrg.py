@@ -3,36 +3,43 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import numbers
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 from gluon_svrg.batches import check_data, length_of
+from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.events import (
     BatchBegin,
     BatchEnd,
     EpochBegin,
+    EpochEnd,
     ExceptionRaised,
     GradientReady,
     TrainBegin,
     TrainEnd,
 )
+from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.randomness import MaskLock
 from gluon_svrg.svrg.rule import Coefficient, check_coefficient, coefficient_at
-from gluon_svrg.svrg.snapshot import FullGradient, Snapshot
+from gluon_svrg.svrg.snapshot import Snapshot
+from gluon_svrg.svrg.table import GradientTable
 from gluon_svrg.trainer import SVRGTrainer
 from mxnet.ndarray import NDArray
 from tqdm.auto import tqdm
 
 
 class SVRGHandler(
-    TrainBegin, EpochBegin, BatchBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRaised
+    TrainBegin, EpochBegin, BatchBegin, GradientReady, BatchEnd, EpochEnd, TrainEnd, ExceptionRaised
 ):
     """Runs SVRG: snapshot and full gradient at an epoch's begin, then a correction a batch.
 
     It works in :class:`gluon_svrg.Estimator` and in MXNet's own, with a
     :class:`gluon_svrg.SVRGTrainer`. An epoch with a snapshot costs three gradients a sample: one
-    in the full pass, and two (at the weights and at the snapshot) in training.
+    in the full pass, and two (at the weights and at the snapshot) in training. With a gradient
+    table it costs two: the full pass keeps the gradients at the snapshot.
 
     Parameters
     ----------
@@ -42,9 +49,14 @@ class SVRGHandler(
     coefficient : float in [0, 1] or callable
         1 is SVRG, 0 the plain optimizer (no snapshot is taken then). A callable gets the fraction
         of training that is done, in [0, 1], at each snapshot; its value holds until the next.
-    gradient_table : 'auto' or False
-        Whether the gradients of the full pass are kept, so that an epoch need not compute them
-        again. There is no table yet: 'auto' computes them again, as False does.
+    gradient_table : bool or 'auto'
+        Whether the gradient of each batch at the snapshot is kept from the full pass on, instead
+        of computed again at each step. That needs batches that repeat exactly, in any order: a
+        list of batches, or a :class:`gluon_svrg.data.ArrayLoader`. 'auto' keeps them where the
+        batches repeat and the table fits into `table_memory`; the log says what was decided.
+    table_memory : float
+        The largest table that 'auto' makes, in bytes, on all devices together. A table takes one
+        copy of the gradients a batch and device.
     start_epoch : int
         The first epoch (from 0) with SVRG; those before are a warm start by the plain optimizer.
     stop_epoch : int, optional
@@ -60,6 +72,8 @@ class SVRGHandler(
     ----------
     gradient_evaluations : int
         How many samples' gradients SVRG has computed, in addition to the network's own.
+    table : GradientTable or None
+        The table in use; None where gradients at the snapshot are computed again.
 
     Raises
     ------
@@ -84,6 +98,7 @@ class SVRGHandler(
         train_data: Iterable | None = None,
         progress_bar: bool = True,
         priority: float = -3000,
+        table_memory: float = 2**30,
     ) -> None:
         _check_integer(
             "update_freq", update_freq, 1, "the full gradient is computed every update_freq epochs"
@@ -96,28 +111,29 @@ class SVRGHandler(
                     f"stop_epoch must be greater than start_epoch, got {stop_epoch} and "
                     f"{start_epoch}: SVRG would never be on; leave the handler out for that"
                 )
-        if gradient_table is True:
-            raise NotImplementedError(
-                "gradient_table=True is not there yet: with 'auto' or False the gradients at the "
-                "snapshot are computed again for each batch"
-            )
-        if gradient_table not in ("auto", False):
+        if gradient_table not in ("auto", False, True):
             raise ValueError(f"gradient_table must be 'auto' or a bool, got {gradient_table!r}")
+        _check_bytes(table_memory)
         self.update_freq = update_freq
         self.coefficient = coefficient if callable(coefficient) else check_coefficient(coefficient)
         self.gradient_table = gradient_table
+        self.table_memory = table_memory
         self.start_epoch = start_epoch
         self.stop_epoch = stop_epoch
         self.train_data = train_data
         self.progress_bar = progress_bar
         self.priority = priority
         self.gradient_evaluations = 0
+        self.table: GradientTable | None = None
+        self._decision = ""
         self._snapshot: Snapshot
         self._lock: MaskLock
         self._epoch = 0
         self._batch = 0
         self._total_batches = 0
         self._is_corrected = False
+        self._is_at_snapshot = False
+        self._is_loader = False
 
     def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Check what the estimator brings, and start to count anew."""
@@ -133,6 +149,7 @@ class SVRGHandler(
         self._lock = MaskLock()
         self._epoch = self._batch = self._total_batches = 0
         self.gradient_evaluations = 0
+        self.table, self._decision = None, ""
 
     def epoch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Take the snapshot and the full gradient, where this epoch is one for it."""
@@ -144,20 +161,28 @@ class SVRGHandler(
             self._begin_interval(estimator, epoch)
 
     def batch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Let the network draw the random numbers that its twin will draw."""
+        """Let the network draw the random numbers that its twin draws."""
         self._is_corrected = False
         if self._is_on(estimator):
-            self._lock.lock(self._batch)
+            self._lock.lock(self._index_of(kwargs["batch"]))
 
     def gradient_ready(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Correct the gradient of the batch."""
         if self._is_on(estimator):
-            self._lock.lock(self._batch)
-            gradient = self._snapshot.gradient(_backward_of(estimator), kwargs["batch"])
-            self.gradient_evaluations += sum(gradient.samples)
+            batch = kwargs["batch"]
+            index = self._index_of(batch)
+            if self.table is not None:
+                gradient = self.table.gradient(index, _arrays_of(batch))
+                if self._is_at_snapshot:
+                    _check_against_network(gradient, estimator.net, index)
+            else:
+                self._lock.lock(index)
+                gradient = self._snapshot.gradient(_backward_of(estimator), batch)
+                self.gradient_evaluations += sum(gradient.samples)
             self._lock.release()
             estimator.trainer.correct(gradient)
         self._is_corrected = True
+        self._is_at_snapshot = False
 
     def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Correct the gradient, where the event *gradient ready* is not known."""
@@ -166,6 +191,11 @@ class SVRGHandler(
             self.gradient_ready(estimator, *args, **kwargs)
         self._batch += 1
         self._total_batches += 1
+
+    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Raise where the batches of the epoch were others than those of the full pass."""
+        if self.table is not None:
+            self.table.check()
 
     def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Leave a trainer that steps by itself again."""
@@ -196,7 +226,9 @@ class SVRGHandler(
         estimator.trainer.set_control_variate(full_gradient, coefficient)
 
     def _full_gradient(self, estimator: Any) -> FullGradient:
-        batches = iter(self._data_of(estimator))
+        data = self._data_of(estimator)
+        self._is_loader = isinstance(data, ArrayLoader)
+        batches = iter(data.in_order() if isinstance(data, ArrayLoader) else data)
         first = next(batches, None)
         if first is None:
             raise ValueError(
@@ -204,8 +236,11 @@ class SVRGHandler(
                 "can be iterated only once"
             )
         _finish_initialization(estimator, first)
+        # What the last interval held goes before the pass takes its own.
+        estimator.trainer.clear_control_variate()
         self._snapshot.take()
         self._lock.next_snapshot()
+        self._make_table(data, estimator.logger)
         backward = _backward_of(estimator)
         indices = itertools.count()
 
@@ -218,17 +253,58 @@ class SVRGHandler(
 
         with tqdm(
             itertools.chain([first], batches),
-            total=length_of(self._data_of(estimator)),
+            total=length_of(data),
             desc="full gradient",
             unit="batch",
             leave=False,
             # None: off where the output is no terminal.
             disable=None if self.progress_bar else True,
         ) as bar:
-            full_gradient = self._snapshot.full_gradient(locked_backward, bar)
+            full_gradient = self._snapshot.full_gradient(
+                locked_backward, bar, None if self.table is None else self._keep
+            )
         self._lock.release()
         self.gradient_evaluations += full_gradient.samples
+        self._is_at_snapshot = True
         return full_gradient
+
+    def _make_table(self, data: Any, logger: logging.Logger) -> None:
+        """Make an empty table, or none; say why where that has not been said."""
+        is_made, reason = self._decide_on_table(data)
+        self.table = GradientTable(by_content=_are_made_anew(data)) if is_made else None
+        decision = (
+            f"SVRG keeps the gradients of the full pass: {reason}"
+            if is_made
+            else f"SVRG computes gradients at the snapshot again: {reason}"
+        )
+        if decision != self._decision:
+            self._decision = decision
+            logger.info(decision)
+
+    def _decide_on_table(self, data: Any) -> tuple[bool, str]:
+        if self.gradient_table is False:
+            return False, "gradient_table=False"
+        why_not = _why_batches_may_not_repeat(data)
+        if why_not and self.gradient_table is True:
+            raise ValueError(
+                f"gradient_table=True needs batches that repeat exactly, but {why_not}: give a "
+                "list of batches or a gluon_svrg.data.ArrayLoader, or gradient_table='auto'"
+            )
+        if why_not:
+            return False, why_not
+        nbytes = self._snapshot.gradient_nbytes * len(data)
+        size = f"those of {len(data)} batches take {nbytes / 2**20:.1f} MiB"
+        if self.gradient_table == "auto" and nbytes > self.table_memory:
+            return False, f"{size}, more than table_memory={self.table_memory / 2**20:.1f} MiB"
+        return True, size
+
+    def _keep(self, batch: Any, gradient: BatchGradient) -> None:
+        if self.table is not None:
+            self.table.append(gradient, _arrays_of(batch))
+
+    def _index_of(self, batch: Any) -> int:
+        """Return the number of the batch in the full pass."""
+        return batch.index if self._is_loader else self._batch
 
     def _data_of(self, estimator: Any) -> Iterable:
         # MXNet's Estimator has no such attribute: it does not keep the data that fit was given.
@@ -241,6 +317,50 @@ class SVRGHandler(
                 f"{type(estimator).__name__} does not tell it; give SVRGHandler(train_data=...)"
             )
         return data
+
+
+def _arrays_of(batch: Any) -> tuple:
+    """Return what the table recognises the batch by."""
+    return tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
+
+
+def _are_made_anew(data: Any) -> bool:
+    return isinstance(data, ArrayLoader) and not data.keeps_batches
+
+
+def _why_batches_may_not_repeat(data: Any) -> str:
+    """Return the reason, or nothing where `data` promises to give the same batches each time."""
+    if isinstance(data, ArrayLoader):
+        return "" if data.repeats else "the loader's transform gives something else each time"
+    if isinstance(data, (list, tuple)):
+        return ""
+    return f"a {type(data).__name__} does not promise that"
+
+
+def _check_against_network(gradient: BatchGradient, net: Any, index: int) -> None:
+    """Raise ValueError where the first step's gradient is not the one in the table.
+
+    The weights are still the snapshot's there, so the two are the same, but for the rounding of
+    kernels whose order of addition is free, unless the batches do not repeat.
+    """
+    params = net.collect_params()
+    difference = scale = 0.0
+    for name, grads in gradient.sums.items():
+        own = params[name]
+        if own.grad_req != "write":  # it may hold other batches' too
+            continue
+        for kept, grad, data in zip(grads, own.list_grad(), own.list_data(), strict=True):
+            if data._fresh_grad:
+                kept_values = kept.asnumpy()
+                scale = max(scale, np.abs(kept_values).max())
+                difference = max(difference, np.abs(grad.asnumpy() - kept_values).max())
+    if difference > 0.01 * scale:
+        raise ValueError(
+            f"the gradient of batch {index} is not the one that the table holds, though the "
+            f"weights are the same (largest difference {difference:.2g}, largest value "
+            f"{scale:.2g}): the batches do not repeat, because of random augmentation or arrays "
+            "that were changed in place; give batches that do, or gradient_table=False"
+        )
 
 
 def _backward_of(estimator: Any) -> Callable[[Any], list[NDArray]]:
@@ -256,6 +376,17 @@ def _finish_initialization(estimator: Any, batch: Any) -> None:
     """Let layers that infer their shapes see a batch, outside of training, before the snapshot."""
     if any(param._deferred_init for param in estimator.net.collect_params().values()):
         estimator.batch_processor.evaluate_batch(estimator, batch, estimator.batch_axis)
+
+
+def _check_bytes(value: object) -> None:
+    message = (
+        f"table_memory must be a number of bytes, got {value!r}: the largest gradient table that "
+        "'auto' makes"
+    )
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(message)
+    if not float(value) >= 0:
+        raise ValueError(message)
 
 
 def _check_integer(name: str, value: Any, least: int, meaning: str) -> None:

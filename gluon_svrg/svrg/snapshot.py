@@ -4,61 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 
 Backward = Callable[[Any], Any]
 
 
-class BatchGradient(NamedTuple):
-    """The gradient of one batch at the snapshot.
-
-    Attributes
-    ----------
-    sums : dict of str to list of NDArray
-        For each parameter by name, on each of its contexts: the *sum* of the gradients of the
-        samples that this context had. The arrays are the snapshot's own buffers, and the next
-        batch overwrites them.
-    samples : list of int
-        The number of samples that each context had.
-    """
-
-    sums: dict[str, list[NDArray]]
-    samples: list[int]
-
-
-class FullGradient(NamedTuple):
-    """The gradient of all samples at the snapshot.
-
-    Attributes
-    ----------
-    sums : dict of str to NDArray
-        For each parameter by name: the sum over all samples, float64, on its first context.
-    samples : int
-        The number of samples.
-    """
-
-    sums: dict[str, NDArray]
-    samples: int
-
-    def means(self) -> dict[str, NDArray]:
-        """Return the mean over samples of each parameter's gradient, float64."""
-        return {name: total / self.samples for name, total in self.sums.items()}
-
-
 class Snapshot:
     """A frozen copy of a network's weights at which gradients are computed.
 
     The twin is the network itself wearing the copied weights: while a gradient is computed here,
-    every Parameter holds the copy and the copy's gradient buffers, and every hybridized Block a
-    cached operator of its own. So there is a twin of every Block, hybridized where the network is
-    and with the same flags, on all its contexts; a loss, a batch processor or a forward pass with
-    Python control flow sees nothing unusual; and BatchNorm updates the copy's running statistics,
-    never the network's. Forward hooks are silent meanwhile.
+    every Parameter holds the copy and the copy's gradient buffers. So there is a twin of every
+    Block, hybridized where the network is and with the same flags, on all its contexts; a loss, a
+    batch processor or a forward pass with Python control flow sees nothing unusual; and BatchNorm
+    updates the copy's running statistics, never the network's. Forward hooks are silent meanwhile.
+
+    It takes two copies of the parameters, three while :meth:`full_gradient` runs. Activations are
+    not held twice, but for a Block hybridized with ``static_shape=True``, whose cached operator
+    is bound to its arrays: there the twin has an operator, and static memory, of its own.
 
     Parameters
     ----------
@@ -83,7 +51,9 @@ class Snapshot:
         self._collect_params()
         self._data: dict[str, list[NDArray]] = {}
         self._grads: dict[str, list[NDArray]] = {}
-        self._accumulating: list[str] = []
+        self._fixed_grads: dict[str, list[NDArray]] = {}
+        # By name, the grad_req that each wanted parameter had when the snapshot was taken.
+        self._grad_reqs: dict[str, str] = {}
         self._was_reached = False
         self._layout: dict[str, tuple] = {}
         self._contexts: list[mx.Context] = []
@@ -116,6 +86,15 @@ class Snapshot:
         self._layout = layout
         self._allocate()
 
+    @property
+    def gradient_nbytes(self) -> int:
+        """The size of one gradient at the snapshot, on all contexts, in bytes; 0 without one."""
+        return sum(
+            data.size * np.dtype(data.dtype).itemsize
+            for name in self._grad_reqs
+            for data in self._data[name]
+        )
+
     def gradient(self, backward: Backward, batch: Any) -> BatchGradient:
         """Return the gradient of `batch` at the snapshot.
 
@@ -140,26 +119,21 @@ class Snapshot:
         """
         if not self._data:
             raise RuntimeError("there is no snapshot yet: call take() before gradient()")
-        for name in self._accumulating:
-            for grad in self._grads[name]:
-                grad[:] = 0
-        with self._worn():
-            losses = backward(batch)
-        samples = self._count_samples(losses)
-        for name, grads in self._grads.items():
-            for data, grad, count in zip(self._data[name], grads, samples, strict=True):
-                if data._fresh_grad and count:
-                    self._was_reached = True
-                else:  # the buffer still holds an earlier batch's
-                    grad[:] = 0
-                data._fresh_grad = False
-        return BatchGradient(self._grads, samples)
+        if not self._grads:
+            self._write_gradients_to(self._new_gradients())
+        return self._gradient(backward, batch)
 
-    def full_gradient(self, backward: Backward, batches: Iterable[Any]) -> FullGradient:
+    def full_gradient(
+        self,
+        backward: Backward,
+        batches: Iterable[Any],
+        keep: Callable[[Any, BatchGradient], None] | None = None,
+    ) -> FullGradient:
         """Return the gradient of all samples at the snapshot, in one pass over `batches`.
 
         The sums are kept in float64, so that 10^5 small batches do not wash out, and a last,
-        smaller batch counts by its size.
+        smaller batch counts by its size. The network's own gradients are overwritten, if the
+        optimizer has used them already.
 
         Parameters
         ----------
@@ -167,6 +141,9 @@ class Snapshot:
             As for :meth:`gradient`.
         batches : iterable
             All batches; iterated once.
+        keep : callable, optional
+            ``keep(batch, gradient)`` is called with the :class:`BatchGradient` of each batch, whose
+            arrays the next batch overwrites: :meth:`GradientTable.append` copies them.
 
         Returns
         -------
@@ -183,6 +160,31 @@ class Snapshot:
         """
         if not self._data:
             raise RuntimeError("there is no snapshot yet: call take() before full_gradient()")
+        # Between two steps the network's own gradient buffers are idle: a copy less.
+        self._grads = {}
+        self._write_gradients_to(
+            {name: self._params[name].list_grad() for name in self._grad_reqs}
+            if self._gradients_of_the_network_are_idle()
+            else self._new_gradients()
+        )
+        try:
+            sums, samples = self._sum_gradients(backward, batches, keep)
+        finally:
+            self._grads = {}
+        # One by one: the sums take twice the memory of the means.
+        means = {
+            name: _mean(sums.pop(name), self._params[name].dtype, samples)
+            for name in self._grad_reqs
+        }
+        return FullGradient(means, samples)
+
+    def _sum_gradients(
+        self,
+        backward: Backward,
+        batches: Iterable[Any],
+        keep: Callable[[Any, BatchGradient], None] | None,
+    ) -> tuple[dict[str, list[NDArray]], int]:
+        """Return the sum of each parameter's gradients, by context, and the number of samples."""
         sums = {
             name: [mx.nd.zeros(grad.shape, grad.context, "float64") for grad in grads]
             for name, grads in self._grads.items()
@@ -191,10 +193,12 @@ class Snapshot:
         samples = 0
         self._was_reached = False
         for batch in batches:
-            gradient = self.gradient(backward, batch)
+            gradient = self._gradient(backward, batch)
+            if keep is not None:
+                keep(batch, gradient)
             for name, totals in sums.items():
                 for total, grad in zip(totals, gradient.sums[name], strict=True):
-                    total += grad.astype("float64", copy=False)
+                    mx.nd.elemwise_add(total, grad.astype("float64", copy=False), out=total)
             watch.see_batch()
             samples += sum(gradient.samples)
         if not samples:
@@ -207,9 +211,54 @@ class Snapshot:
                 "the full pass gave no parameter a gradient: backward has to call backward() on "
                 "the loss, which autograd.record() has recorded"
             )
-        reduced = {name: _sum_over_contexts(totals) for name, totals in sums.items()}
-        watch.check(reduced)
-        return FullGradient(reduced, samples)
+        watch.check(sums)
+        return sums, samples
+
+    def _gradient(self, backward: Backward, batch: Any) -> BatchGradient:
+        # One call of backward may be several backward passes; two batches are never added up:
+        # the correction of each is added to the network's accumulated gradient on its own.
+        for name, grads in self._grads.items():
+            if self._grad_reqs[name] == "add":
+                for grad in grads:
+                    grad[:] = 0
+        with self._worn():
+            losses = backward(batch)
+        samples = self._count_samples(losses)
+        for name, grads in self._grads.items():
+            for data, grad, count in zip(self._data[name], grads, samples, strict=True):
+                if data._fresh_grad and count:
+                    self._was_reached = True
+                else:  # the buffer still holds an earlier batch's
+                    grad[:] = 0
+                data._fresh_grad = False
+        return BatchGradient(self._grads, samples)
+
+    def _write_gradients_to(self, grads: dict[str, list[NDArray]]) -> None:
+        """Let the twin's backward pass write into `grads`."""
+        self._grads = grads
+        for name, arrays in grads.items():
+            autograd.mark_variables(self._data[name], arrays, self._grad_reqs[name])
+
+    def _new_gradients(self) -> dict[str, list[NDArray]]:
+        if self._fixed_grads:
+            return self._fixed_grads
+        grads = {
+            name: [mx.nd.zeros_like(data) for data in self._data[name]] for name in self._grad_reqs
+        }
+        if self._has_own_operator():  # which goes on to write into the first that it saw
+            self._fixed_grads = grads
+        return grads
+
+    def _has_own_operator(self) -> bool:
+        return any(state.has_own_operator() for state in self._blocks)
+
+    def _gradients_of_the_network_are_idle(self) -> bool:
+        """Return whether nothing that a step is still to use is in the network's gradients."""
+        return not self._has_own_operator() and all(
+            self._params[name].grad_req == "write"
+            and not any(data._fresh_grad for data in self._params[name].list_data())
+            for name in self._grad_reqs
+        )
 
     def _collect_params(self) -> None:
         self._params = dict(self.net.collect_params().items())
@@ -232,14 +281,12 @@ class Snapshot:
             for name, param in self._params.items()
         }
         self._grads = {}
-        for name, param in self._params.items():
-            is_wanted = self._wanted is None or name in self._wanted
-            if is_wanted and param.grad_req != "null":
-                self._grads[name] = [mx.nd.zeros_like(data) for data in self._data[name]]
-                autograd.mark_variables(self._data[name], self._grads[name], param.grad_req)
-        # One call of backward may be several backward passes; two batches are never added up:
-        # the correction of each is added to the network's accumulated gradient on its own.
-        self._accumulating = [name for name in self._grads if self._params[name].grad_req == "add"]
+        self._fixed_grads = {}
+        self._grad_reqs = {
+            name: param.grad_req
+            for name, param in self._params.items()
+            if param.grad_req != "null" and (self._wanted is None or name in self._wanted)
+        }
         self._contexts = next(iter(self._params.values())).list_ctx() if self._params else []
         # A Block that is used twice is visited twice, and is one Block all the same.
         blocks: dict[int, gluon.Block] = {}
@@ -284,27 +331,39 @@ class Snapshot:
 
 
 class _TwinState:
-    """What one Block puts aside while it plays the twin: its hooks and its cached operator.
+    """What one Block puts aside while it plays the twin: its hooks, its cached operator if needed.
 
-    A cached operator with static memory is bound to its arrays, so the twin has one of its own.
+    A cached operator takes the weights as inputs, so network and twin share it, with its memory.
+    One with a static shape is bound to its arrays: then the twin has one of its own.
     """
 
     def __init__(self, block: gluon.Block) -> None:
-        self._block = block
         # The attributes themselves: Block.__setattr__ takes ten times as long.
         self._attributes = vars(block)
+        self._is_hybrid = isinstance(block, gluon.HybridBlock)
         self._twin: dict[str, Any] = {"_forward_hooks": {}, "_forward_pre_hooks": {}}
-        if isinstance(block, gluon.HybridBlock):
-            self._twin |= {"_cached_op": None, "_cached_op_args": []}
         self._own: dict[str, Any] = {}
         self._graph: Any = None
 
+    def has_own_operator(self) -> bool:
+        """Return whether the Block is hybridized with a static shape."""
+        return (
+            self._is_hybrid
+            and self._attributes["_active"]
+            and dict(self._attributes["_flags"]).get("static_shape", False)
+        )
+
     def enter(self) -> None:
         """Put the network's state aside."""
-        self._own = {name: self._attributes[name] for name in self._twin}
-        if self._attributes.get("_cached_graph") is not self._graph:
+        if not self.has_own_operator():
+            self._twin = {"_forward_hooks": {}, "_forward_pre_hooks": {}}
+        elif (
+            "_cached_op" not in self._twin
             # hybridize() or cast() was called since: another graph, or other flags.
+            or self._attributes["_cached_graph"] is not self._graph
+        ):
             self._twin |= {"_cached_op": None, "_cached_op_args": []}
+        self._own = {name: self._attributes[name] for name in self._twin}
         self._attributes.update(self._twin)
 
     def leave(self) -> None:
@@ -333,11 +392,13 @@ class _FiniteWatch:
             mx.nd.multi_all_finite(*group, num_arrays=len(group), out=ok)
             good += ok
 
-    def check(self, sums: dict[str, NDArray]) -> None:
+    def check(self, sums: dict[str, list[NDArray]]) -> None:
         """Raise FloatingPointError if a sum is not finite."""
-        for name, total in sums.items():
-            if not np.isfinite(total.asnumpy()).all():
-                batch = int(min(good.asscalar() for good in self._good_batches))
+        if all(ok.asscalar() for ok in self._ok):
+            return
+        batch = int(min(good.asscalar() for good in self._good_batches))
+        for name, totals in sums.items():
+            if not all(np.isfinite(total.asnumpy()).all() for total in totals):
                 raise FloatingPointError(
                     f"the full gradient of parameter {name!r} is NaN or infinite; batch {batch} "
                     "(the first is 0) is the first that gave such a gradient: look at its data and "
@@ -365,8 +426,9 @@ def _check_is_ready(param: gluon.Parameter) -> None:
         )
 
 
-def _sum_over_contexts(arrays: list[NDArray]) -> NDArray:
-    total = arrays[0]
-    for array in arrays[1:]:
-        total = total + array.as_in_context(total.context)
-    return total
+def _mean(sums: list[NDArray], dtype: Any, samples: int) -> NDArray:
+    """Return the sum over contexts, divided by the number of samples, on the first context."""
+    total = sums[0]
+    for other in sums[1:]:
+        total = total + other.as_in_context(total.context)
+    return (total / samples).astype("float32" if dtype == np.float16 else dtype, copy=False)

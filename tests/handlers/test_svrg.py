@@ -47,13 +47,14 @@ class WatchCoefficient(EpochBegin):
         ({"coefficient": lambda p: float(p < 0.5), "update_freq": 1}, 3, [1, 1, 1, 0, 0, 0]),
     ],
 )
-def test_when_the_snapshot_is_taken(arguments, snapshots, coefficients):
+@pytest.mark.parametrize("table", [False, True])
+def test_when_the_snapshot_is_taken(arguments, snapshots, coefficients, table):
     problem = problems.make("softmax")
     watch = WatchCoefficient()
-    handler = gs.SVRGHandler(**arguments)
+    handler = gs.SVRGHandler(**arguments, gradient_table=table)
     estimator_for(problem).fit(problem.ndarrays(), epochs=6, event_handlers=[handler, watch])
     assert watch.coefficients == coefficients
-    corrected_epochs = sum(coefficient > 0 for coefficient in coefficients)
+    corrected_epochs = 0 if table else sum(coefficient > 0 for coefficient in coefficients)
     assert handler.gradient_evaluations == 37 * (snapshots + corrected_epochs)
 
 
@@ -171,7 +172,7 @@ def test_without_the_lock_the_masks_differ(monkeypatch):
     """So the test above can fail."""
     monkeypatch.setattr(gs.svrg.MaskLock, "lock", lambda self, batch: None)
     problem = dropout_net()
-    handler = gs.SVRGHandler()
+    handler = gs.SVRGHandler(gradient_table=False)
     compare = CompareWithTwin(handler)
     estimator_for(problem, lr=0.0).fit(
         problem.ndarrays(), epochs=1, event_handlers=[handler, compare]
@@ -368,7 +369,8 @@ def test_the_bar_of_the_full_pass_shows_on_a_terminal_only(monkeypatch):
         ({"coefficient": 2}, ValueError, r"coefficient must be in \[0, 1\], got 2"),
         ({"coefficient": "1"}, TypeError, r"coefficient must be a number in \[0, 1\], got '1'"),
         ({"gradient_table": "yes"}, ValueError, "gradient_table must be 'auto' or a bool"),
-        ({"gradient_table": True}, NotImplementedError, "gradient_table=True is not there yet"),
+        ({"table_memory": "1G"}, TypeError, "table_memory must be a number of bytes, got '1G'"),
+        ({"table_memory": -1}, ValueError, "table_memory must be a number of bytes, got -1"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_errors(arguments, error, message):

@@ -1,0 +1,134 @@
+"""The gradient of each batch at the snapshot, kept from the full pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg.svrg.gradient import BatchGradient
+from mxnet.ndarray import NDArray
+
+_WAY_OUT = "give batches that repeat exactly, or gradient_table=False"
+
+
+class GradientTable:
+    """Keeps the snapshot's gradient of each batch, so that no step computes it again.
+
+    An epoch then costs one gradient a sample instead of two. It holds one copy of the gradients a
+    batch. The batches must repeat exactly, in any order, from the full pass to the next: a batch
+    is recognised by its number and by its arrays, the same objects or, with `by_content`, equal
+    ones.
+
+    Parameters
+    ----------
+    by_content : bool
+        For batches that are made anew each time. They are compared by two sums over each array,
+        and :meth:`check` says afterwards whether they were the same: no batch waits for it.
+    """
+
+    def __init__(self, by_content: bool = False) -> None:
+        self._gradients: list[BatchGradient] = []
+        self._arrays: list[tuple] = []
+        self._by_content = by_content
+        self._fingerprints: list[list[NDArray]] = []
+        self._compared: list[tuple[int, list[NDArray]]] = []
+        self._weights: dict[tuple, NDArray] = {}
+
+    def __len__(self) -> int:
+        return len(self._gradients)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the gradients that it holds, in bytes."""
+        return sum(gradient.nbytes for gradient in self._gradients)
+
+    def append(self, gradient: BatchGradient, arrays: Sequence[Any] = ()) -> None:
+        """Keep a copy of the gradient of the next batch.
+
+        Parameters
+        ----------
+        gradient : BatchGradient
+            The gradient of the batch at the snapshot.
+        arrays : sequence of objects
+            The arrays of the batch, by which it is recognised; NDArrays, with `by_content`.
+        """
+        sums = {name: [grad.copy() for grad in grads] for name, grads in gradient.sums.items()}
+        self._gradients.append(BatchGradient(sums, gradient.samples))
+        if self._by_content:
+            self._fingerprints.append(self._fingerprint(arrays))
+        else:
+            self._arrays.append(tuple(arrays))
+
+    def gradient(self, index: int, arrays: Sequence[Any] = ()) -> BatchGradient:
+        """Return the gradient of the batch that was number `index`, from 0, of the full pass.
+
+        Parameters
+        ----------
+        index : int
+            Its number.
+        arrays : sequence of objects
+            As for :meth:`append`.
+
+        Raises
+        ------
+        ValueError
+            If the table does not hold that batch.
+        """
+        if not 0 <= index < len(self):
+            raise ValueError(
+                f"the gradient table holds {len(self)} batches of the full pass, and now comes "
+                f"batch {index} (the first is 0): {_WAY_OUT}"
+            )
+        if self._by_content:
+            self._compared.append((index, self._fingerprint(arrays)))
+            return self._gradients[index]
+        known = self._arrays[index]
+        if len(arrays) != len(known) or any(a is not b for a, b in zip(arrays, known, strict=True)):
+            raise ValueError(
+                f"batch {index} (the first is 0) has other arrays than it had in the full pass, "
+                f"so the gradient table does not hold its gradient: {_WAY_OUT}"
+            )
+        return self._gradients[index]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._gradients.clear()
+        self._arrays.clear()
+        self._fingerprints.clear()
+        self._compared.clear()
+
+    def check(self) -> None:
+        """Compare the contents of the batches since the last call with those of the full pass.
+
+        Raises
+        ------
+        ValueError
+            If a batch has other values, so that its gradient was not the one in the table.
+        """
+        compared, self._compared = self._compared, []
+        for index, fingerprint in compared:
+            for ours, kept in zip(fingerprint, self._fingerprints[index], strict=True):
+                value, (known, size) = ours.asnumpy()[0], kept.asnumpy()
+                # Other orders of addition are no difference; NaN is one, from anything but NaN.
+                if not (abs(value - known) <= 1e-9 * size or (np.isnan(value) and np.isnan(known))):
+                    raise ValueError(
+                        f"batch {index} (the first is 0) has other values than it had in the full "
+                        "pass, so the gradient table did not hold its gradient, and weights were "
+                        f"updated with a wrong one: {_WAY_OUT}"
+                    )
+
+    def _fingerprint(self, arrays: Sequence[NDArray]) -> list[NDArray]:
+        """Return, for each array x, the sums of x * r and |x| * r with fixed random numbers r."""
+        return [
+            mx.nd.concat(mx.nd.dot(x, r), mx.nd.dot(mx.nd.abs(x), r), dim=0)
+            for x, r in ((a.reshape(-1).astype("float64"), self._weights_for(a)) for a in arrays)
+        ]
+
+    def _weights_for(self, array: NDArray) -> NDArray:
+        key = array.size, array.context
+        if key not in self._weights:
+            values = np.random.Generator(np.random.PCG64(0)).uniform(0.5, 1.5, array.size)
+            self._weights[key] = mx.nd.array(values, array.context, "float64")
+        return self._weights[key]
