@@ -9,12 +9,16 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg.optimizer import create
 from gluon_svrg.states import States
+from gluon_svrg.svrg.fused import Fused
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.rule import check_coefficient, correct
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
 _logger = logging.getLogger(__name__)
+
+# Batch sizes (of whole and of last batches, by device) times coefficients that are kept ready.
+_MOST_RULES = 16
 
 
 class SVRGTrainer(gluon.Trainer):
@@ -78,6 +82,7 @@ class SVRGTrainer(gluon.Trainer):
         self._full_gradient: dict[str, list[NDArray]] | None = None
         self._coefficient = 0.0
         self._is_corrected = False
+        self._rules: dict[tuple[int, float], Fused] = {}
         self._store_with_sum_keys: Any = None
 
     @property
@@ -175,28 +180,48 @@ class SVRGTrainer(gluon.Trainer):
         if self._coefficient == 0:  # the base optimizer, bit for bit
             self._is_corrected = True
             return
-        for param in self._params:
-            # A parameter that was frozen at the snapshot has no full gradient: until the next
-            # snapshot its gradient stays the plain one, which is unbiased too.
-            if param.grad_req == "null" or param.name not in self._full_gradient:
-                continue
-            devices = zip(
-                param.list_data(),
-                param.list_grad(),
-                snapshot_gradient.sums[param.name],
-                self._full_gradient[param.name],
-                snapshot_gradient.samples,
-                strict=True,
-            )
-            for data, grad, snapshot_grad, full_grad, samples in devices:
-                # .grad holds sums over the samples of one device; an idle one has none.
-                if samples:
-                    is_stale = not (data._fresh_grad or self._is_corrected)
-                    if is_stale and param.grad_req == "write":
-                        grad[:] = 0  # it holds an earlier batch's
-                    correct(grad, snapshot_grad, full_grad * samples, self._coefficient, out=grad)
-                data._fresh_grad = False  # until the next backward pass
+        # A parameter that was frozen at the snapshot has no full gradient: until the next snapshot
+        # its gradient stays the plain one, which is unbiased too.
+        params = [
+            param
+            for param in self._params
+            if param.grad_req != "null" and param.name in self._full_gradient
+        ]
+        for device, samples in enumerate(snapshot_gradient.samples):
+            grads = [param.list_grad()[device] for param in params]
+            self._clear_stale(params, device, samples)
+            # .grad holds sums over the samples of one device; an idle one has none.
+            if samples:
+                self._rule_for(samples)(
+                    grads,
+                    [snapshot_gradient.sums[param.name][device] for param in params],
+                    [self._full_gradient[param.name][device] for param in params],
+                    out=grads,
+                )
         self._is_corrected = True
+
+    def _clear_stale(self, params: list[gluon.Parameter], device: int, samples: int) -> None:
+        """Clear the gradients that hold an earlier batch's; until the next pass all are used."""
+        for param in params:
+            data = param.list_data()[device]
+            is_stale = not (data._fresh_grad or self._is_corrected)
+            if is_stale and samples and param.grad_req == "write":
+                param.list_grad()[device][:] = 0
+            data._fresh_grad = False
+
+    def _rule_for(self, samples: int) -> Fused:
+        """Return the rule for a batch of that many samples."""
+        key = samples, self._coefficient
+        if key not in self._rules:
+            coefficient = self._coefficient
+            if len(self._rules) == _MOST_RULES:
+                self._rules.clear()
+            self._rules[key] = Fused(
+                lambda grad, snapshot_grad, full_grad: correct(
+                    grad, snapshot_grad, full_grad * samples, coefficient
+                )
+            )
+        return self._rules[key]
 
     def save_states(self, fname: str | os.PathLike[str]) -> None:
         """Save the optimizer's states, its counts of updates, its rates and its schedule.

@@ -6,19 +6,11 @@ import numbers
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import mxnet as mx
-
 Array = TypeVar("Array", bound=Any)
 Coefficient = float | Callable[[float], float]
 
 
-def correct(
-    grad: Array,
-    snapshot_grad: Array,
-    full_grad: Array,
-    coefficient: float = 1.0,
-    out: Array | None = None,
-) -> Array:
+def correct(grad: Array, snapshot_grad: Array, full_grad: Array, coefficient: float = 1.0) -> Array:
     r"""Return the variance-reduced gradient of one batch.
 
     .. math:: g = \nabla f_B(w) - \alpha\,(\nabla f_B(\tilde w) - \mu)
@@ -36,13 +28,11 @@ def correct(
         Gradient of all samples at the snapshot's weights.
     coefficient : float in [0, 1]
         1 is SVRG, 0 the plain gradient (returned as it is, bit for bit), between them alpha-SVRG.
-    out : NDArray, optional
-        Where to write the corrected gradient, `grad` itself for example; for NDArrays only.
 
     Returns
     -------
     NDArray or numpy.ndarray
-        The corrected gradient; inputs other than `out` are not changed.
+        The corrected gradient; the inputs are not changed.
 
     References
     ----------
@@ -50,11 +40,11 @@ def correct(
     reduction", NeurIPS 2013. Y. Yin et al., "A coefficient makes SVRG effective", ICLR 2025.
     """
     if coefficient == 0:
-        return grad if out is None or out is grad else grad.copyto(out)
+        return grad
     control = snapshot_grad - full_grad
     if coefficient != 1:
         control = control * coefficient
-    return grad - control if out is None else mx.nd.elemwise_sub(grad, control, out=out)
+    return grad - control
 
 
 def check_coefficient(value: object, source: str = "coefficient") -> float:

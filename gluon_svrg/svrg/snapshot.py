@@ -8,6 +8,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg.svrg.fused import Fused
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
@@ -58,6 +59,7 @@ class Snapshot:
         self._layout: dict[str, tuple] = {}
         self._contexts: list[mx.Context] = []
         self._blocks: list[_TwinState] = []
+        self._add = Fused(lambda total, grad: total + mx.sym.cast(grad, dtype="float64"))
 
     def take(self) -> None:
         """Copy the network's weights and auxiliary states as they are now.
@@ -189,6 +191,7 @@ class Snapshot:
             name: [mx.nd.zeros(grad.shape, grad.context, "float64") for grad in grads]
             for name, grads in self._grads.items()
         }
+        sums_by_context = list(zip(*sums.values(), strict=True))
         watch = _FiniteWatch(sums)
         samples = 0
         self._was_reached = False
@@ -196,9 +199,10 @@ class Snapshot:
             gradient = self._gradient(backward, batch)
             if keep is not None:
                 keep(batch, gradient)
-            for name, totals in sums.items():
-                for total, grad in zip(totals, gradient.sums[name], strict=True):
-                    mx.nd.elemwise_add(total, grad.astype("float64", copy=False), out=total)
+            for totals, grads in zip(
+                sums_by_context, zip(*gradient.sums.values(), strict=True), strict=True
+            ):
+                self._add(totals, grads, out=totals)
             watch.see_batch()
             samples += sum(gradient.samples)
         if not samples:
@@ -236,8 +240,13 @@ class Snapshot:
     def _write_gradients_to(self, grads: dict[str, list[NDArray]]) -> None:
         """Let the twin's backward pass write into `grads`."""
         self._grads = grads
-        for name, arrays in grads.items():
-            autograd.mark_variables(self._data[name], arrays, self._grad_reqs[name])
+        pairs = [
+            (data, grad, self._grad_reqs[name])
+            for name, arrays in grads.items()
+            for data, grad in zip(self._data[name], arrays, strict=True)
+        ]
+        if pairs:
+            autograd.mark_variables(*map(list, zip(*pairs, strict=True)))
 
     def _new_gradients(self) -> dict[str, list[NDArray]]:
         if self._fixed_grads:

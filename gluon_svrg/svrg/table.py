@@ -7,6 +7,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg.svrg.fused import Fused
 from gluon_svrg.svrg.gradient import BatchGradient
 from mxnet.ndarray import NDArray
 
@@ -35,6 +36,7 @@ class GradientTable:
         self._fingerprints: list[list[NDArray]] = []
         self._compared: list[tuple[int, list[NDArray]]] = []
         self._weights: dict[tuple, NDArray] = {}
+        self._copy = Fused(mx.sym.identity)
 
     def __len__(self) -> int:
         return len(self._gradients)
@@ -54,7 +56,8 @@ class GradientTable:
         arrays : sequence of objects
             The arrays of the batch, by which it is recognised; NDArrays, with `by_content`.
         """
-        sums = {name: [grad.copy() for grad in grads] for name, grads in gradient.sums.items()}
+        copies = [self._copy(grads) for grads in zip(*gradient.sums.values(), strict=True)]
+        sums = dict(zip(gradient.sums, map(list, zip(*copies, strict=True)), strict=True))
         self._gradients.append(BatchGradient(sums, gradient.samples))
         if self._by_content:
             self._fingerprints.append(self._fingerprint(arrays))
