@@ -24,6 +24,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import mxnet as mx
 import numpy as np
+from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import EpochEnd, TrainBegin
 from mxnet import gluon
 
@@ -97,14 +98,12 @@ def train(
     x: np.ndarray,
     y: np.ndarray,
     options: argparse.Namespace,
+    epochs: int,
     svrg: gs.SVRGHandler | None = None,
     half_life: float | None = None,
 ) -> list[dict[str, Any]]:
     """Train from zero; return the points of the curve."""
-    batches = [
-        tuple(mx.nd.array(part[i : i + options.batch_size], dtype="float64") for part in (x, y))
-        for i in range(0, len(x), options.batch_size)
-    ]
+    batches = ArrayLoader(x, y, batch_size=options.batch_size, shuffle=True, seed=0)
     net = gluon.nn.Dense(1, in_units=x.shape[1])
     net.cast("float64")
     net.initialize(mx.init.Zero())
@@ -115,10 +114,6 @@ def train(
     estimator = gs.Estimator(net, gluon.loss.L2Loss(), mx.metric.MSE(), trainer=trainer)
     estimator.logger.handlers.clear()
     curve = Curve(run, x, y, svrg)
-    # The same number of gradients for all: an epoch of SVRG costs 2 a sample and the full pass.
-    epochs = options.epochs
-    if svrg is None:
-        epochs = round(options.epochs * (2 + 1 / options.update_freq))
     estimator.fit(batches, epochs=epochs, event_handlers=[curve] + ([svrg] if svrg else []))
     return curve.rows
 
@@ -158,10 +153,14 @@ def main(arguments: list[str] | None = None) -> list[list[dict[str, Any]]]:
     x, y = load(options.data, options.samples)
     options.out.mkdir(parents=True, exist_ok=True)
     print(f"{options.data}: {len(x)} samples of {x.shape[1]} features")
+    handler = gs.SVRGHandler(update_freq=options.update_freq)
+    svrg = train("SVRG", x, y, options, options.epochs, handler)
+    # The same number of gradients for all.
+    epochs = round(svrg[-1]["gradient_evaluations_per_sample"])
     runs = [
-        train("SVRG", x, y, options, gs.SVRGHandler(update_freq=options.update_freq)),
-        train("SGD", x, y, options),
-        train("SGD, decayed step", x, y, options, half_life=options.half_life),
+        svrg,
+        train("SGD", x, y, options, epochs),
+        train("SGD, decayed step", x, y, options, epochs, half_life=options.half_life),
     ]
     print(f"{'run':18} {'gradients/sample':>16} {'above optimum':>14}")
     for rows in runs:
