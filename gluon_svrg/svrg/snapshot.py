@@ -436,8 +436,9 @@ def _check_is_ready(param: gluon.Parameter) -> None:
 
 
 def _mean(sums: list[NDArray], dtype: Any, samples: int) -> NDArray:
-    """Return the sum over contexts, divided by the number of samples, on the first context."""
+    """Return the sum over contexts, divided by the number of samples; overwrites the first."""
     total = sums[0]
     for other in sums[1:]:
-        total = total + other.as_in_context(total.context)
-    return (total / samples).astype("float32" if dtype == np.float16 else dtype, copy=False)
+        total += other.as_in_context(total.context)
+    total /= samples
+    return total.astype("float32" if dtype == np.float16 else dtype, copy=False)
