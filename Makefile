@@ -3,7 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types unit format docs clean bench-optimizer
+BENCHMARKS := bench-convex bench-resnet bench-loop bench-growth bench-tuning bench-optimizer
+
+.PHONY: demo test lint types unit format docs clean bench $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -27,8 +29,13 @@ format: .venv/dev.installed  ## put the code into the form that `make lint` want
 docs: .venv/dev.installed  ## the docstrings as HTML
 	$(BIN)/pdoc --docformat numpy --output-directory runs/docs gluon_svrg
 
-bench-optimizer: .venv/dev.installed  ## time a step of LARS, Signum and MXNet's, into docs/benchmarks.md
-	$(BIN)/python benchmarks/optimizer.py --out docs/benchmarks.md
+bench: $(BENCHMARKS)  ## every comparison, one after the other, into docs/benchmarks.md
+
+# One at a time, whatever -j says: each of them wants all cores.
+.NOTPARALLEL:
+
+$(BENCHMARKS): bench-%: .venv/dev.installed .venv/peers.installed
+	$(BIN)/python benchmarks/$*.py --out docs/benchmarks.md
 
 clean:
 	rm -rf .venv runs
@@ -44,3 +51,9 @@ clean:
 .venv/dev.installed: .venv/bin/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[recipes,dev]'
 	touch $@ .venv/recipes.installed
+
+# PyTorch and others that the benchmarks compare with: gluoncv does not import beside PyTorch 2.
+.venv/peers.installed: .venv/bin/python pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv/peers
+	.venv/peers/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	touch $@

@@ -8,10 +8,13 @@ import importlib.metadata
 import platform
 import re
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+# PyTorch 2 lives in an environment of its own: gluoncv does not import beside it.
+_PEERS = Path(__file__).resolve().parents[1] / ".venv" / "peers" / "bin" / "python"
 # Machines that lend their cores by the second slow down under a load without a break.
 PAUSE = 0.2
 
@@ -87,5 +90,10 @@ def parser(description: str | None, rounds: int) -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     result.add_argument("--rounds", type=int, default=rounds, help="interleaved rounds")
+    result.add_argument(
+        "--peers-python",
+        default=str(_PEERS) if _PEERS.exists() else sys.executable,
+        help="the interpreter that has the libraries to compare with",
+    )
     result.add_argument("--out", type=Path, help="the Markdown file to put the section into")
     return result

@@ -1,0 +1,168 @@
+"""Time a training step of a small network in our Estimator, in MXNet's, and in a bare loop.
+
+All in one process; the rounds are interleaved. Run it by ``make bench-loop``, which puts the
+table into docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gluon_svrg as gs
+import mxnet as mx
+import numpy as np
+import report
+from mxnet import autograd, gluon
+from mxnet.gluon.contrib import estimator as mx_estimator
+from optimizer import timed
+
+BATCH_SIZE = 128
+FEATURES = HIDDEN = 64
+CLASSES = 10
+
+BARE = "bare Gluon loop, list of batches"
+BARE_NO_METRIC = "bare Gluon loop, list of batches, no metric"
+OURS = "**gluon_svrg.Estimator**, ArrayLoader"
+OURS_LIST = "gluon_svrg.Estimator, list of batches"
+OURS_DATA_LOADER = "gluon_svrg.Estimator, DataLoader of NDArrays"
+OURS_NUMPY = "gluon_svrg.Estimator, DataLoader of NumPy arrays"
+MXNET = "MXNet's Estimator, DataLoader of NDArrays"
+MXNET_NUMPY = "MXNet's Estimator, DataLoader of NumPy arrays"
+# Which median is divided by which, and the bound of the quotient.
+RATIOS = [(OURS, BARE, "at most 1.3"), (MXNET, OURS, "at least 5"), (MXNET_NUMPY, OURS, "")]
+
+
+class Task(NamedTuple):
+    """What a loop trains."""
+
+    net: gluon.HybridBlock
+    loss: gluon.loss.Loss
+    trainer: gluon.Trainer
+
+
+def arrays(batches: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    samples = BATCH_SIZE * batches
+    x = random.standard_normal((samples, FEATURES), "float32")
+    return x, random.integers(0, CLASSES, samples).astype("float32")
+
+
+def sliced(x: np.ndarray, y: np.ndarray) -> list[tuple[mx.nd.NDArray, mx.nd.NDArray]]:
+    return [
+        (mx.nd.array(x[begin : begin + BATCH_SIZE]), mx.nd.array(y[begin : begin + BATCH_SIZE]))
+        for begin in range(0, len(x), BATCH_SIZE)
+    ]
+
+
+def data_loader(
+    x: np.ndarray | mx.nd.NDArray, y: np.ndarray | mx.nd.NDArray
+) -> gluon.data.DataLoader:
+    return gluon.data.DataLoader(gluon.data.ArrayDataset(x, y), BATCH_SIZE, shuffle=True)
+
+
+def new_task() -> Task:
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(HIDDEN, activation="relu", in_units=FEATURES))
+    net.add(gluon.nn.Dense(CLASSES, in_units=HIDDEN))
+    net.initialize(mx.init.Xavier())
+    net.hybridize(static_alloc=True)
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    loss.hybridize(static_alloc=True)
+    return Task(net, loss, gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01}))
+
+
+def bare_loop(data: list, metric: mx.metric.EvalMetric | None) -> Callable[[], None]:
+    task = new_task()
+
+    def epoch() -> None:
+        if metric is not None:
+            metric.reset()
+        for x, y in data:
+            with autograd.record():
+                pred = task.net(x)
+                loss = task.loss(pred, y)
+            loss.backward()
+            task.trainer.step(len(x))
+            if metric is not None:
+                metric.update(y, pred)
+
+    return epoch
+
+
+def estimator_loop(kind: Any, data: Any) -> Callable[[], None]:
+    task = new_task()
+    estimator = kind(task.net, task.loss, train_metrics=mx.metric.Accuracy(), trainer=task.trainer)
+    estimator.logger.handlers.clear()
+    return lambda: estimator.fit(data, epochs=1)
+
+
+def contestants(batches: int) -> dict[str, Callable[[], None]]:
+    x, y = arrays(batches)
+    data = sliced(x, y)
+    loader = gs.data.ArrayLoader(x, y, batch_size=BATCH_SIZE, shuffle=True)
+    of_numpy, of_ndarrays = data_loader(x, y), data_loader(mx.nd.array(x), mx.nd.array(y))
+    return {
+        BARE_NO_METRIC: bare_loop(data, None),
+        BARE: bare_loop(data, mx.metric.Accuracy()),
+        OURS: estimator_loop(gs.Estimator, loader),
+        OURS_LIST: estimator_loop(gs.Estimator, data),
+        OURS_DATA_LOADER: estimator_loop(gs.Estimator, of_ndarrays),
+        OURS_NUMPY: estimator_loop(gs.Estimator, of_numpy),
+        MXNET: estimator_loop(mx_estimator.Estimator, of_ndarrays),
+        MXNET_NUMPY: estimator_loop(mx_estimator.Estimator, of_numpy),
+    }
+
+
+def section(seconds: dict[str, list[float]], batches: int, rounds: int) -> str:
+    scale = 1e6 / batches
+    medians = {name: report.median(values) for name, values in seconds.items()}
+    rows = [
+        (
+            name,
+            f"{scale * medians[name]:,.0f}",
+            report.spread(values, scale, digits=0),
+            f"{medians[name] / medians[BARE]:.2f}",
+        )
+        for name, values in seconds.items()
+    ]
+    header = ["loop", "median, us a step", "25 % to 75 %, us", "times the bare loop"]
+    ratios = [
+        (f"{slow} / {fast}".replace("*", ""), f"{medians[slow] / medians[fast]:.2f}", bound)
+        for slow, fast, bound in RATIOS
+    ]
+    return f"""## The loop around a small network
+
+Microseconds a training step, to `waitall`: {FEATURES}-{HIDDEN}-{CLASSES} perceptron, float32,
+hybridized with its loss, SGD, batches of {BATCH_SIZE} from arrays in memory, an accuracy that sees
+every batch. One epoch of {batches} batches a round, in an Estimator one call of `fit`; one process,
+{rounds} interleaved rounds, after an epoch to warm up. The bare loop reads its batches from a list,
+in order; ArrayLoader and DataLoader (without workers) shuffle. {report.provenance("bench-loop")}
+
+{report.markdown_table(header, rows)}
+
+{report.markdown_table(["quotient of medians", "measured", "bound"], ratios)}"""
+
+
+def parse() -> argparse.Namespace:
+    command = report.parser(__doc__, rounds=15)
+    command.add_argument("--batches", type=int, default=200, help="batches an epoch")
+    command.add_argument("--quick", action="store_true", help="20 batches, two rounds")
+    options = command.parse_args()
+    if options.quick:
+        options.batches, options.rounds = 20, 2
+    return options
+
+
+def main() -> None:
+    options = parse()
+    loops = contestants(options.batches)
+    seconds = report.interleaved(
+        {name: timed(epoch) for name, epoch in loops.items()}, options.rounds
+    )
+    report.publish("bench-loop", section(seconds, options.batches, options.rounds), options.out)
+
+
+if __name__ == "__main__":
+    main()

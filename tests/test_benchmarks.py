@@ -1,0 +1,70 @@
+"""What the benchmarks share: the page they write, and how a peer's least budget is found."""
+
+import re
+from pathlib import Path
+
+import convex_peers
+import pytest
+import report
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_a_section_is_replaced_and_all_else_stays(tmp_path):
+    page = tmp_path / "page.md"
+    report.write_section(page, "one", "first")
+    report.write_section(page, "two", "second")
+    text = page.read_text() + "\nA note by hand.\n"
+    page.write_text(text)
+    report.write_section(page, "one", "third\nline")
+    assert page.read_text() == text.replace("first", "third\nline")
+
+
+def test_rounds_are_interleaved_after_the_warm_up(monkeypatch):
+    monkeypatch.setattr(report, "PAUSE", 0)
+    calls = []
+
+    def contestant(name):
+        calls.append(name)
+        return float(len(calls))
+
+    names = {name: lambda name=name: contestant(name) for name in "ab"}
+    seconds = report.interleaved(names, rounds=2, warm_up=1)
+    assert "".join(calls) == "ababab"
+    assert seconds == {"a": [3, 5], "b": [4, 6]}
+
+
+def budgets_asked_for(gap_of, target=1e-8):
+    search = convex_peers.next_budgets(target)
+    asked, budget = [], next(search)
+    try:
+        while True:
+            asked.append(budget)
+            budget = search.send(gap_of(budget))
+    except StopIteration:
+        return asked
+
+
+@pytest.mark.parametrize("least", [1, 2, 3, 17, 100, 129, 1000])
+def test_the_least_budget_that_reaches_the_target_is_found(least):
+    asked = budgets_asked_for(lambda budget: 10 ** (-8 * budget / least))
+    reached = min(budget for budget in asked if budget >= least)
+    assert least <= reached <= max(least + 1, 1.05 * least)
+    assert len(asked) == len(set(asked))
+
+
+def test_a_solver_that_stands_still_is_not_asked_for_ever():
+    asked = budgets_asked_for(lambda budget: max(1e-4, 1 / budget))
+    assert max(asked) < 2**17
+
+
+def test_every_benchmark_has_its_section_with_a_table():
+    targets = re.search(r"^BENCHMARKS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    for target in targets[1].split():
+        assert (ROOT / "benchmarks" / f"{target.removeprefix('bench-')}.py").is_file()
+        section = page.split(f"<!-- {target} -->")[1].split(f"<!-- /{target} -->")[0]
+        assert re.search(r"\| ?--- ?\|", section)
+        assert f"`make {target}`" in section
+    for image in re.findall(r"\(images/(.*?)\)", page):
+        assert (ROOT / "docs" / "images" / image).is_file()
