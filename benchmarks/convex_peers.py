@@ -358,7 +358,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--problem", type=Path, required=True, help="the file of pixels")
     command.add_argument("--optimum", type=float, required=True)
     command.add_argument("--target", type=float, default=1e-8)
-    command.add_argument("--cap", type=int, default=60, help="seconds that a fit may take")
+    command.add_argument("--cap", type=int, default=40, help="seconds that a fit may take")
     command.add_argument("--settings", type=json.loads, default={}, help="JSON, over the table's")
 
 
