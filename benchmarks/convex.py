@@ -336,7 +336,7 @@ def parse() -> argparse.Namespace:
         command.add_argument("--ours", action="store_true")
         convex_peers.add_arguments(command)
         return command.parse_args()
-    command = report.parser(__doc__, rounds=3)
+    command = report.parser(__doc__, rounds=2)
     command.add_argument("--cap", type=int, default=40, help="seconds that a fit may take")
     command.add_argument("--l2", type=float, nargs="+", default=L2S, choices=L2S)
     command.add_argument(
