@@ -34,7 +34,9 @@ bench: $(BENCHMARKS)  ## every comparison, one after the other, into docs/benchm
 # One at a time, whatever -j says: each of them wants all cores.
 .NOTPARALLEL:
 
-$(BENCHMARKS): bench-%: .venv/dev.installed .venv/peers.installed
+bench-convex bench-resnet: .venv/peers.installed
+
+$(BENCHMARKS): bench-%: .venv/dev.installed
 	$(BIN)/python benchmarks/$*.py --out docs/benchmarks.md
 
 clean:
