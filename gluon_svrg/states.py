@@ -1,48 +1,35 @@
 """What a trainer's states are on disk: written whole or not at all, read without pickle.
 
-The .npz file holds the optimizer's states of each parameter, its plain attributes (learning rate,
-momentum, counts of updates, ...), those of its lr_scheduler, and what the parameters looked like.
-Arrays are entries of the .npz; the rest is the JSON text of its entry ``meta``, which refers to
-them by name.
+They are the optimizer's states of each parameter, its plain attributes (learning rate, momentum,
+counts of updates, ...), those of its lr_scheduler, and what the parameters looked like, in the form
+of :mod:`gluon_svrg.encoding`.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import logging
 import os
-import struct
-import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg.encoding import (
+    DamagedError,
+    decode,
+    encode,
+    from_bytes,
+    is_data,
+    plain_attributes,
+    to_bytes,
+)
 from gluon_svrg.optimizer.optimizer import merged_update_count
-from mxnet import nd
-from mxnet.gluon import Parameter
-from mxnet.ndarray import NDArray
+from mxnet.gluon import Parameter, Trainer
 
 FORMAT = "gluon_svrg.states/1"
 
 _logger = logging.getLogger(__name__)
-
-# What NumPy, zipfile, zlib and json raise on bytes that somebody has changed.
-_DAMAGED = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    OSError,
-    RuntimeError,  # NotImplementedError too
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 # What ties an optimizer to this process, or is written apart.
 _NOT_SAVED = frozenset(
@@ -83,18 +70,18 @@ class States:
     ) -> States:
         """Return the states of `optimizer` and of one of its Updaters."""
         arrays: dict[str, np.ndarray] = {}
-        attributes = _plain_attributes(optimizer, arrays)
+        attributes = plain_attributes(optimizer, arrays, _NOT_SAVED)
         schedule = optimizer.lr_scheduler
         _warn_of_what_is_left_out(schedule)
         meta = {
             "format": FORMAT,
             "optimizer": _class_name(optimizer),
             "attributes": attributes,
-            "update_counts": _encode(merged_update_count(optimizer), arrays),
+            "update_counts": encode(merged_update_count(optimizer), arrays),
             "lr_scheduler": None if schedule is None else _class_name(schedule),
-            "schedule": {} if schedule is None else _plain_attributes(schedule, arrays),
+            "schedule": {} if schedule is None else plain_attributes(schedule, arrays, _NOT_SAVED),
             "params": [[p.name, list(p.shape), np.dtype(p.dtype).name] for p in params],
-            "states": _encode(updater_states, arrays),
+            "states": encode(updater_states, arrays),
         }
         return cls(meta, arrays)
 
@@ -113,15 +100,18 @@ class States:
                 f"{os.fspath(path.parent)!r}; make it first"
             )
         aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        meta = np.frombuffer(json.dumps(self._meta).encode(), dtype=np.uint8)
         try:
             with open(aside, "wb") as file:
-                np.savez(file, meta=meta, **self._arrays)
+                file.write(self.to_bytes())
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(aside, path)
         finally:
             aside.unlink(missing_ok=True)
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the file."""
+        return to_bytes(self._meta, self._arrays)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> States:
@@ -132,19 +122,22 @@ class States:
         ValueError
             If it is not such a file, or damaged.
         """
-        content = io.BytesIO(Path(path).read_bytes())
+        content = Path(path).read_bytes()
         try:
-            with np.load(content, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-            meta = json.loads(arrays.pop("meta").tobytes())
-            if meta["format"] != FORMAT:
-                raise ValueError(f"its format is {meta['format']!r}")
-        except _DAMAGED as e:
+            return cls.from_bytes(content)
+        except DamagedError as e:
             raise ValueError(
                 f"{os.fspath(path)!r} is no states file of SVRGTrainer, or a damaged one ({e}): "
                 "MXNet's own .states files are pickles, which can run code and are not read; save "
                 "again with SVRGTrainer.save_states"
             ) from e
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> States:
+        """Return what :meth:`to_bytes` wrote; raises DamagedError where `content` is not that."""
+        meta, arrays = from_bytes(content)
+        if meta.get("format") != FORMAT:
+            raise DamagedError(f"its format is {meta.get('format')!r}")
         return cls(meta, arrays)
 
     def check(self, optimizer: mx.optimizer.Optimizer, params: list[Parameter]) -> None:
@@ -181,17 +174,17 @@ class States:
         """Set the attributes of `optimizer` and of its lr_scheduler, and its counts of updates."""
         for target, name in ((optimizer, "attributes"), (optimizer.lr_scheduler, "schedule")):
             for key, value in self._meta[name].items():
-                vars(target)[key] = _decode(value, self._arrays, contexts[0])
+                vars(target)[key] = decode(value, self._arrays, contexts[0])
         # MXNet counts the updates by device and would begin anew on one that is not in the file,
         # with num_update standing still until the count has caught up (MXNet issue 17357).
-        counts = _decode(self._meta["update_counts"], self._arrays, contexts[0])
+        counts = decode(self._meta["update_counts"], self._arrays, contexts[0])
         devices = {0, *(context.device_id for context in contexts)}
         optimizer._all_index_update_counts = {device: dict(counts) for device in devices}
         optimizer._index_update_count = optimizer._all_index_update_counts[0]
 
     def updater_states(self) -> dict[int, Any]:
         """Return new states of the parameters, by index; an Updater moves them to its device."""
-        return _decode(self._meta["states"], self._arrays, mx.cpu())
+        return decode(self._meta["states"], self._arrays, mx.cpu())
 
 
 def _class_name(value: object) -> str:
@@ -201,7 +194,7 @@ def _class_name(value: object) -> str:
 def _warn_of_what_is_left_out(schedule: Any) -> None:
     for name, value in vars(schedule).items() if schedule is not None else ():
         is_function = callable(value) and not isinstance(value, mx.lr_scheduler.LRScheduler)
-        if not (is_function or _is_data(value)):
+        if not (is_function or is_data(value)):
             _logger.warning(
                 "%s.%s, a %s, is not part of the saved states: set it by hand after loading",
                 _class_name(schedule),
@@ -210,56 +203,39 @@ def _warn_of_what_is_left_out(schedule: Any) -> None:
             )
 
 
-def _plain_attributes(owner: object, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Encode those attributes of `owner` that are data; functions and objects stay as made."""
-    encoded = {}
-    for name, value in vars(owner).items():
-        if name not in _NOT_SAVED and _is_data(value):
-            encoded[name] = _encode(value, arrays)
-    return encoded
+def states_of(trainer: Trainer) -> States:
+    """Return the states of `trainer`, any `gluon.Trainer`.
+
+    Raises
+    ------
+    RuntimeError
+        If the servers of a dist kvstore run the optimizer, because they hold its states.
+    """
+    updater, *_ = _updaters_in_use(trainer)
+    return States.of(trainer._optimizer, updater.states, trainer._params)
 
 
-def _is_data(value: object) -> bool:
-    if isinstance(value, dict):
-        keys = int | str | np.integer
-        return all(isinstance(key, keys) and _is_data(item) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return all(_is_data(item) for item in value)
-    kinds = bool | int | float | str | np.generic | np.ndarray | NDArray
-    return value is None or isinstance(value, kinds)
+def load_states(trainer: Trainer, states: States) -> None:
+    """Let `trainer` go on from `states`; raises as :meth:`States.check` and `states_of` do."""
+    updaters = _updaters_in_use(trainer)
+    states.check(trainer._optimizer, trainer._params)
+    states.apply(trainer._optimizer, trainer._contexts)
+    for updater in updaters:
+        updater.states = states.updater_states()
+        updater.states_synced = dict.fromkeys(updater.states, False)
 
 
-def _encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """Turn data into JSON, and the arrays in it into entries of `arrays`."""
-    if isinstance(value, NDArray):
-        name = f"array{len(arrays)}"
-        arrays[name] = value.asnumpy()
-        return {"array": name, "stype": value.stype}
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        name = f"array{len(arrays)}"
-        arrays[name] = value
-        return {"numpy": name}
-    if isinstance(value, dict):
-        return {"dict": [[_encode(key, arrays), _encode(i, arrays)] for key, i in value.items()]}
-    if isinstance(value, list | tuple):
-        kind = "tuple" if isinstance(value, tuple) else "list"
-        return {kind: [_encode(item, arrays) for item in value]}
-    return value
-
-
-def _decode(value: Any, arrays: dict[str, np.ndarray], context: mx.Context) -> Any:
-    """Turn what `_encode` made back into data, with new arrays on `context`."""
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = ((k, v) for k, v in value.items() if k != "stype")
-    if kind == "array":
-        array = nd.array(arrays[content], ctx=context, dtype=arrays[content].dtype)
-        return array.tostype(value["stype"])
-    if kind == "numpy":
-        return arrays[content]
-    if kind == "dict":
-        return {key: _decode(item, arrays, context) for key, item in content}
-    make: Callable[[Any], Any] = tuple if kind == "tuple" else list
-    return make(_decode(item, arrays, context) for item in content)
+def _updaters_in_use(trainer: Trainer) -> list[mx.optimizer.Updater]:
+    """Return what holds the optimizer's states: one for each device, or the kvstore's."""
+    if not trainer._kv_initialized:
+        trainer._init_kvstore()
+    if trainer._params_to_init:
+        trainer._init_params()
+    if not trainer._update_on_kvstore:
+        return trainer._updaters
+    if trainer._distributed:
+        raise RuntimeError(
+            f"with the kvstore {trainer._kvstore.type!r} the servers hold the optimizer's states: "
+            "to save or load them, make the trainer with update_on_kvstore=False"
+        )
+    return [trainer._kvstore._updater]

@@ -8,7 +8,7 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg.optimizer import create
-from gluon_svrg.states import States
+from gluon_svrg.states import States, load_states, states_of
 from gluon_svrg.svrg.fused import Fused
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.rule import check_coefficient, correct
@@ -245,8 +245,7 @@ class SVRGTrainer(gluon.Trainer):
                 "after loading them",
                 fname,
             )
-        updater, *_ = self._updaters_in_use()
-        States.of(self._optimizer, updater.states, self._params).write(fname)
+        states_of(self).write(fname)
 
     def load_states(self, fname: str | os.PathLike[str]) -> None:
         """Go on from what :meth:`save_states` wrote, on whatever devices this trainer runs.
@@ -268,28 +267,7 @@ class SVRGTrainer(gluon.Trainer):
         RuntimeError
             If the servers of a dist kvstore run the optimizer.
         """
-        updaters = self._updaters_in_use()
-        states = States.read(fname)
-        states.check(self._optimizer, self._params)
-        states.apply(self._optimizer, self._contexts)
-        for updater in updaters:
-            updater.states = states.updater_states()
-            updater.states_synced = dict.fromkeys(updater.states, False)
-
-    def _updaters_in_use(self) -> list[mx.optimizer.Updater]:
-        """Return what holds the optimizer's states: one for each device, or the kvstore's."""
-        if not self._kv_initialized:
-            self._init_kvstore()
-        if self._params_to_init:
-            self._init_params()
-        if not self._update_on_kvstore:
-            return self._updaters
-        if self._distributed:
-            raise RuntimeError(
-                f"with the kvstore {self._kvstore.type!r} the servers hold the optimizer's states: "
-                "to save or load them, make the trainer with update_on_kvstore=False"
-            )
-        return [self._kvstore._updater]
+        load_states(self, States.read(fname))
 
     def _allreduce_grads(self) -> None:
         # step() and allreduce_grads() both pass here: the last moment to notice that a gradient

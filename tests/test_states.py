@@ -9,7 +9,8 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg import states as states_module
+from gluon_svrg import encoding
+from gluon_svrg.states import States
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from mxnet.lr_scheduler import CosineScheduler, FactorScheduler, MultiFactorScheduler, PolyScheduler
@@ -243,8 +244,8 @@ def test_states_that_are_sparse_or_nested_come_back_as_they_were():
     arrays = {}
     sparse = mx.nd.sparse.row_sparse_array((np.ones((1, 2)), [1]), shape=(3, 2))
     value = {3: (sparse, None, [mx.nd.ones((2,), dtype="float64"), 0.1]), "a": True}
-    text = json.loads(json.dumps(states_module._encode(value, arrays)))
-    back = states_module._decode(text, arrays, mx.cpu(1))
+    text = json.loads(json.dumps(encoding.encode(value, arrays)))
+    back = encoding.decode(text, arrays, mx.cpu(1))
     assert (back["a"], back[3][1], back[3][2][1]) == (True, None, 0.1)
     assert back[3][0].stype == "row_sparse"
     assert np.array_equal(back[3][0].asnumpy(), sparse.asnumpy())
@@ -485,7 +486,7 @@ def test_bytes_that_somebody_has_changed_never_escape_as_another_error(tmp_path)
             damaged[position] ^= 1 << int(rng.integers(0, 8))
         path.write_bytes(damaged)
         try:
-            states_module.States.read(path)
+            States.read(path)
         except ValueError:
             refused += 1
     assert refused > 150  # the others are changes of what zip does not look at, such as dates

@@ -1,0 +1,123 @@
+"""Plain data as JSON and arrays, in one .npz file: what is written down without pickle.
+
+Arrays are entries of the .npz; the rest is the JSON text of its entry ``meta``, which refers to
+them by name.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+from mxnet.ndarray import NDArray
+
+# What NumPy, zipfile, zlib and json raise on bytes that somebody has changed.
+_DAMAGED = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    OSError,
+    RuntimeError,  # NotImplementedError too
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+class DamagedError(ValueError):
+    """The bytes are not what was once written."""
+
+
+def to_bytes(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
+    """Return the content of an .npz file."""
+    content = io.BytesIO()
+    text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
+    np.savez(content, meta=text, **arrays)
+    return content.getvalue()
+
+
+def from_bytes(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return what :func:`to_bytes` was given; nothing in `content` is run.
+
+    Raises
+    ------
+    DamagedError
+        If `content` is not from there.
+    """
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        meta = json.loads(arrays.pop("meta").tobytes())
+        if not isinstance(meta, dict):
+            raise ValueError(f"its text is a {type(meta).__name__}")
+    except _DAMAGED as e:
+        raise DamagedError(str(e)) from e
+    return meta, arrays
+
+
+def plain_attributes(
+    owner: object, arrays: dict[str, np.ndarray], without: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """Encode those attributes of `owner` that are data; functions and objects stay as made."""
+    return {
+        name: encode(value, arrays)
+        for name, value in vars(owner).items()
+        if name not in without and is_data(value)
+    }
+
+
+def is_data(value: object) -> bool:
+    """Return whether `value` is made of numbers, strings, arrays, lists, tuples and dicts."""
+    if isinstance(value, dict):
+        keys = int | str | np.integer
+        return all(isinstance(key, keys) and is_data(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(is_data(item) for item in value)
+    kinds = bool | int | float | str | np.generic | np.ndarray | NDArray
+    return value is None or isinstance(value, kinds)
+
+
+def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """Turn data into JSON, and the arrays in it into entries of `arrays`."""
+    if isinstance(value, NDArray):
+        name = f"array{len(arrays)}"
+        arrays[name] = value.asnumpy()
+        return {"array": name, "stype": value.stype}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        name = f"array{len(arrays)}"
+        arrays[name] = value
+        return {"numpy": name}
+    if isinstance(value, dict):
+        return {"dict": [[encode(key, arrays), encode(i, arrays)] for key, i in value.items()]}
+    if isinstance(value, list | tuple):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [encode(item, arrays) for item in value]}
+    return value
+
+
+def decode(value: Any, arrays: dict[str, np.ndarray], context: mx.Context) -> Any:
+    """Turn what `encode` made back into data, with new arrays on `context`."""
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = ((k, v) for k, v in value.items() if k != "stype")
+    if kind == "array":
+        array = nd.array(arrays[content], ctx=context, dtype=arrays[content].dtype)
+        return array.tostype(value["stype"])
+    if kind == "numpy":
+        return arrays[content]
+    if kind == "dict":
+        return {key: decode(item, arrays, context) for key, item in content}
+    make: Callable[[Any], Any] = tuple if kind == "tuple" else list
+    return make(decode(item, arrays, context) for item in content)
