@@ -3,12 +3,18 @@
 from gluon_svrg import _compat as _compat  # isort: skip  # before MXNet is imported
 from gluon_svrg import data as data
 from gluon_svrg.batches import BatchProcessor
-from gluon_svrg.estimator import Estimator, FitResult, StopReason
+from gluon_svrg.estimator import Estimator
+from gluon_svrg.handlers.checkpoint import CheckpointHandler
 from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
+from gluon_svrg.handlers.random_state import RandomStateHandler
+from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.handlers.svrg import SVRGHandler
+from gluon_svrg.history import History
+from gluon_svrg.monitor import Monitor
 from gluon_svrg.optimizer import LARS, Signum
+from gluon_svrg.run import FitResult, Position, StopReason
 from gluon_svrg.seeding import seed_everything
 from gluon_svrg.svrg.rule import linear_decay
 from gluon_svrg.svrg.snapshot import Snapshot
@@ -20,13 +26,19 @@ __version__ = "0.1.0"
 __all__ = [
     "LARS",
     "BatchProcessor",
+    "CheckpointHandler",
     "Estimator",
     "FitResult",
+    "History",
     "HistoryHandler",
     "MetricHandler",
+    "Monitor",
+    "Position",
     "ProgressHandler",
+    "RandomStateHandler",
     "SVRGHandler",
     "SVRGTrainer",
+    "SignalHandler",
     "Signum",
     "Snapshot",
     "StopReason",

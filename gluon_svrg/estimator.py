@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from os import PathLike
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg.batches import BatchProcessor, check_data
+from gluon_svrg.batches import BatchProcessor, check_data, length_of
+from gluon_svrg.checkpoint import Checkpoint
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.events import EventHandler, HandlerList
+from gluon_svrg.handlers.checkpoint import (
+    CheckpointHandler,
+    checkpoint_for,
+    newest_for_roll_back,
+)
 from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
+from gluon_svrg.handlers.random_state import RandomStateHandler
+from gluon_svrg.handlers.signals import SignalHandler
+from gluon_svrg.history import History
+from gluon_svrg.resume import restore
+from gluon_svrg.run import FitResult, Position, StopReason
 from gluon_svrg.tuning import tune_for_cpu
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.gluon.contrib.estimator import (
@@ -23,35 +34,6 @@ from mxnet.gluon.contrib.estimator import (
     ValidationHandler,
 )
 from mxnet.gluon.contrib.estimator.utils import _check_handler_metric_ref
-
-
-class StopReason(Enum):
-    """Why a run ended."""
-
-    EPOCHS_DONE = "all epochs are done"
-    BATCHES_DONE = "all batches are done"
-    HANDLER = "a handler asked to stop"
-    REQUESTED = "stop() was called"
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """What :meth:`Estimator.fit` returns.
-
-    Attributes
-    ----------
-    stop_reason : StopReason
-        Why the run ended.
-    epochs_run : int
-        The number of epochs that were begun, a last one that was cut short included.
-    history : list of dict
-        One row an epoch: ``epoch``, ``seconds``, ``samples``, ``learning_rate``, and each metric
-        by name.
-    """
-
-    stop_reason: StopReason
-    epochs_run: int
-    history: list[dict[str, Any]]
 
 
 class Estimator(mx_estimator.Estimator):
@@ -90,10 +72,16 @@ class Estimator(mx_estimator.Estimator):
 
     Attributes
     ----------
-    history : list of dict
-        One row for each epoch of the last call of `fit`.
-    train_data : iterable
-        The training data while `fit` runs.
+    history : History
+        One row for each epoch of the last call of `fit`, those before a resume included.
+    figures : dict of str to number
+        What handlers add to the row of the epoch under way.
+    train_data, val_data : iterable
+        The data while `fit` runs.
+    position : Position
+        Where the run stands.
+    stop_reason : StopReason or None
+        Why the run is to end, or None where it is to go on.
     """
 
     def __init__(
@@ -123,12 +111,19 @@ class Estimator(mx_estimator.Estimator):
             batch_processor or BatchProcessor(),
         )
         self.train_data: Any = None
-        self.history: list[dict[str, Any]] = []
+        self.val_data: Any = None
+        self.history = History()
+        self.figures: dict[str, Any] = {}
         self.last_evaluation: dict[str, float] = {}
+        self.position = Position()
+        self.stop_reason: StopReason | None = None
+        self.handlers = HandlerList([])
+        self.resumed_from: Checkpoint | None = None
+        self.evaluation_weights: Callable[[], AbstractContextManager] = nullcontext
+        self._roll_back_because: str | None = None
         self.max_epoch: int | None = None
         self.max_batch: int | None = None
         self.batch_axis = 0
-        self._stop_is_requested = False
         if cpu_tuning and all(ctx.device_type.startswith("cpu") for ctx in self.context):
             tune_for_cpu(net)
 
@@ -140,7 +135,7 @@ class Estimator(mx_estimator.Estimator):
         event_handlers: Any = None,
         batches: int | None = None,
         batch_axis: int = 0,
-        resume: None = None,
+        resume: str | PathLike[str] | None = None,
     ) -> FitResult:
         """Train for a number of epochs or of batches.
 
@@ -156,11 +151,15 @@ class Estimator(mx_estimator.Estimator):
         event_handlers : EventHandler or list of EventHandler, optional
             In addition to the defaults: one that stops after `epochs` or `batches`, and, unless
             one of their class is given, GradientUpdateHandler, MetricHandler, ValidationHandler,
-            HistoryHandler and ProgressHandler (which also a LoggingHandler replaces).
+            HistoryHandler and ProgressHandler (which also a LoggingHandler replaces); with a
+            CheckpointHandler or `resume`, SignalHandler and RandomStateHandler, too.
         batch_axis : int
             The axis of the data that counts the samples.
-        resume : None
-            Reserved: checkpoints are not there yet.
+        resume : None, 'auto' or path
+            Go on from a checkpoint: 'auto' takes the newest in the folder of the CheckpointHandler
+            among `event_handlers`, and begins anew where there is none; a path is that of a
+            checkpoint, or of a folder of them. `epochs` and `batches` count from the very
+            beginning of the run.
 
         Returns
         -------
@@ -171,32 +170,30 @@ class Estimator(mx_estimator.Estimator):
         ------
         ValueError
             If the data cannot be used, an epoch has no batch, the network is on other contexts
-            than the Estimator, or not exactly one of `epochs` and `batches` is a positive integer.
-        NotImplementedError
-            If `resume` is not None.
+            than the Estimator, or not exactly one of `epochs` and `batches` is a positive integer;
+            if the checkpoint is of another network, trainer, or data.
+        FileNotFoundError
+            If there is no checkpoint at the path `resume`.
         """
-        if resume is not None:
-            raise NotImplementedError(
-                f"resume={resume!r} is not there yet: load the parameters by hand before fit, and "
-                "pass resume=None"
-            )
         check_data(train_data, "train_data")
         if val_data is not None:
             check_data(val_data, "val_data")
         _check_duration(epochs, batches)
         _check_contexts(self.net, self.context)
-        self.train_data = train_data
+        self.train_data, self.val_data = train_data, val_data
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
-        self.history = []
-        self._stop_is_requested = False
-        handlers = self._fit_handlers(val_data, event_handlers)
+        self.history, self.figures, self.last_evaluation = History(), {}, {}
+        self.position, self.stop_reason = Position(), None
+        self._roll_back_because = None
+        self.handlers = self._fit_handlers(val_data, event_handlers, resume is not None)
+        self.resumed_from = checkpoint_for(resume, self.handlers, self.logger)
         try:
-            return self._fit_loop(handlers)
+            return self._fit_loop(self.handlers)
         except BaseException as exception:
-            handlers.notify("exception_raised", self, exception=exception)
+            self.handlers.notify("exception_raised", self, exception=exception)
             raise
         finally:
-            self.train_data = None
+            self.train_data = self.val_data = None
 
     def evaluate(
         self, val_data: Any, batch_axis: int = 0, event_handlers: Any = None
@@ -227,22 +224,55 @@ class Estimator(mx_estimator.Estimator):
             metric.reset()
         handlers = self._evaluation_handlers(event_handlers)
         handlers.notify("epoch_begin", self)
-        self._run_epoch(
-            handlers,
-            "val_data",
-            val_data,
-            run_batch=lambda batch: self._evaluate_batch(batch, batch_axis),
-            is_over=lambda _: False,
-        )
+        with self.evaluation_weights():
+            self._run_epoch(
+                handlers,
+                _at_least_one(val_data, "val_data"),
+                run_batch=lambda batch: self._evaluate_batch(batch, batch_axis),
+                is_over=lambda _: False,
+            )
         handlers.notify("epoch_end", self)
         self.last_evaluation = {
             name: value for metric in self.val_metrics for name, value in metric.get_name_value()
         }
         return self.last_evaluation
 
-    def stop(self) -> None:
-        """End the run after the batch that is under way: `epoch_end` and `train_end` still fire."""
-        self._stop_is_requested = True
+    def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
+        """End the run after the batch that is under way: `epoch_end` and `train_end` still fire.
+
+        Parameters
+        ----------
+        reason : StopReason
+            What `fit` returns as the reason; the first that was given counts.
+        """
+        self.stop_reason = self.stop_reason or reason
+
+    def roll_back(self, reason: str) -> None:
+        """Go back to the newest checkpoint after the batch that is under way, and on from there.
+
+        Neither *safe point* nor *epoch end* follows that batch.
+
+        Parameters
+        ----------
+        reason : str
+            A sentence for the log, and for the RuntimeError that `fit` raises where there is no
+            CheckpointHandler, or no checkpoint yet.
+        """
+        self._roll_back_because = reason
+
+    @property
+    def progress(self) -> float:
+        """The fraction of the run that is done, in [0, 1].
+
+        By batches where the length of the data is known, else by whole epochs.
+        """
+        if self.max_batch is not None:
+            return min(1.0, self.position.batch / self.max_batch)
+        if self.max_epoch is None:
+            return 0.0
+        batches = length_of(self.train_data)
+        part = self.position.batch_in_epoch / batches if batches else 0.0
+        return min(1.0, (self.position.epoch + part) / self.max_epoch)
 
     def describe(self, val_data: Any = None, event_handlers: Any = None) -> None:
         """Print the loop: each event, with the handlers that `fit` would call, in their order.
@@ -252,48 +282,94 @@ class Estimator(mx_estimator.Estimator):
         val_data, event_handlers
             As for :meth:`fit`.
         """
-        print(self._fit_handlers(val_data, event_handlers).describe())
+        print(self._fit_handlers(val_data, event_handlers, resumes=False).describe())
 
     def _fit_loop(self, handlers: HandlerList) -> FitResult:
         handlers.notify("train_begin", self)
-        epochs_run = 0
-        reason = self._reason_to_stop([])
-        while reason is None:
-            if isinstance(self.train_data, ArrayLoader):
-                self.train_data.set_epoch(epochs_run)
-            handlers.notify("epoch_begin", self)
-            epochs_run += 1
-            if not self._stop_is_requested:
-                self._run_epoch(
-                    handlers,
-                    "train_data",
-                    self.train_data,
-                    run_batch=lambda batch: self._fit_batch(batch, handlers),
-                    is_over=lambda asked_to_stop: bool(asked_to_stop) or self._stop_is_requested,
-                )
-            reason = self._reason_to_stop(handlers.notify("epoch_end", self))
+        batches = self._go_on_from(self.resumed_from, handlers) if self.resumed_from else None
+        while batches is not None or self.stop_reason is None:
+            if batches is None:
+                batches = self._begin_epoch(handlers)
+            self._fit_epoch(handlers, batches)
+            batches = None
+            if self._roll_back_because is not None:
+                checkpoint = newest_for_roll_back(handlers, self._roll_back_because, self.logger)
+                self._roll_back_because = None
+                batches = self._go_on_from(checkpoint, handlers)
         handlers.notify("train_end", self)
-        return FitResult(reason, epochs_run, self.history)
+        epochs_run = self.position.epoch + self.position.is_in_epoch
+        # The loop ends for a reason only.
+        return FitResult(self.stop_reason or StopReason.REQUESTED, epochs_run, self.history)
+
+    def _go_on_from(self, checkpoint: Checkpoint, handlers: HandlerList) -> Iterator[Any] | None:
+        """Put everything back; return the batches that are left of the epoch under way, if any."""
+        batches = restore(self, handlers, checkpoint)
+        if self.max_epoch is not None and self.position.epoch >= self.max_epoch:
+            self._note_that_all_is_done(StopReason.EPOCHS_DONE, f"epochs={self.max_epoch}")
+        if self.max_batch is not None and self.position.batch >= self.max_batch:
+            self._note_that_all_is_done(StopReason.BATCHES_DONE, f"batches={self.max_batch}")
+        return batches
+
+    def _note_that_all_is_done(self, reason: StopReason, target: str) -> None:
+        self.stop(reason)
+        self.logger.info(
+            "the checkpoint has reached %s already: there is nothing to train; give a greater "
+            "number to go on",
+            target,
+        )
+
+    def _begin_epoch(self, handlers: HandlerList) -> Iterator[Any]:
+        """Begin the next epoch; return its batches."""
+        if isinstance(self.train_data, ArrayLoader):
+            self.train_data.set_epoch(self.position.epoch)
+        self.position.begin_epoch()
+        handlers.notify("epoch_begin", self)
+        handlers.notify("safe_point", self)
+        return _at_least_one(self.train_data, "train_data")
+
+    def _fit_epoch(self, handlers: HandlerList, batches: Iterable[Any]) -> None:
+        """Train on the batches of an epoch that are left."""
+        if self.stop_reason is None and not self.position.is_cut:
+            self._run_epoch(
+                handlers,
+                batches,
+                run_batch=lambda batch: self._fit_batch(batch, handlers),
+                is_over=lambda asked_to_stop: self._end_batch(asked_to_stop, handlers),
+            )
+        if self._roll_back_because is not None:
+            return
+        is_whole = self.stop_reason is None
+        asked_to_stop = handlers.notify("epoch_end", self)
+        if asked_to_stop:
+            self.stop(self._reason_of(asked_to_stop))
+        if is_whole:
+            self.position.end_epoch()
+            handlers.notify("safe_point", self)
+
+    def _end_batch(self, asked_to_stop: list[EventHandler], handlers: HandlerList) -> bool:
+        """Return whether no batch is to follow in this epoch."""
+        if self._roll_back_because is not None:
+            return True
+        self.position.end_batch()
+        if self.position.batch == self.max_batch:
+            self.stop(StopReason.BATCHES_DONE)
+        elif asked_to_stop:
+            self.position.is_cut = True
+        handlers.notify("safe_point", self)
+        return bool(asked_to_stop) or self.stop_reason is not None
 
     def _run_epoch(
         self,
         handlers: HandlerList,
-        name: str,
-        data: Any,
+        batches: Iterable[Any],
         run_batch: Callable[[Any], dict],
         is_over: Callable[[list[EventHandler]], bool],
     ) -> None:
-        batch = None
-        for batch in data:
+        for batch in batches:
             handlers.notify("batch_begin", self, batch=batch)
             outputs = run_batch(batch)
             if is_over(handlers.notify("batch_end", self, batch=batch, **outputs)):
                 return
-        if batch is None:
-            raise ValueError(
-                f"{name} gave no batch: it is empty, or it can be iterated only once; give a "
-                "DataLoader or a list of batches"
-            )
 
     def _fit_batch(self, batch: Any, handlers: HandlerList) -> dict:
         _, label, pred, loss = self.batch_processor.fit_batch(self, batch, self.batch_axis)
@@ -305,16 +381,19 @@ class Estimator(mx_estimator.Estimator):
         _, label, pred, loss = self.batch_processor.evaluate_batch(self, batch, batch_axis)
         return {"label": label, "pred": pred, "loss": loss}
 
-    def _reason_to_stop(self, asked_to_stop: list[EventHandler]) -> StopReason | None:
-        if self._stop_is_requested:
-            return StopReason.REQUESTED
-        if not asked_to_stop:
-            return None
+    def _reason_of(self, asked_to_stop: list[EventHandler]) -> StopReason:
         if any(not isinstance(handler, StoppingHandler) for handler in asked_to_stop):
             return StopReason.HANDLER
         return StopReason.EPOCHS_DONE if self.max_epoch else StopReason.BATCHES_DONE
 
-    def _fit_handlers(self, val_data: Any, event_handlers: Any) -> HandlerList:
+    def metric_names(self) -> list[str]:
+        """Return the names of the metrics that the history of this run has."""
+        metrics = list(self.train_metrics)
+        if any(isinstance(handler, ValidationHandler) for handler in self.handlers):
+            metrics += self.val_metrics
+        return [name for metric in metrics for name, _ in metric.get_name_value()]
+
+    def _fit_handlers(self, val_data: Any, event_handlers: Any, resumes: bool) -> HandlerList:
         given = _as_list(event_handlers)
         defaults = [StoppingHandler(self.max_epoch, self.max_batch)]
         if not _has(given, GradientUpdateHandler):
@@ -327,6 +406,11 @@ class Estimator(mx_estimator.Estimator):
             defaults.append(HistoryHandler())
         if not _has(given, ProgressHandler, LoggingHandler):
             defaults.append(ProgressHandler())
+        if resumes or _has(given, CheckpointHandler):
+            if not _has(given, SignalHandler):
+                defaults.append(SignalHandler())
+            if not _has(given, RandomStateHandler):
+                defaults.append(RandomStateHandler())
         return self._with_known_metrics(given + defaults, self.train_metrics + self.val_metrics)
 
     def _evaluation_handlers(self, event_handlers: Any) -> HandlerList:
@@ -342,6 +426,18 @@ class Estimator(mx_estimator.Estimator):
             # Estimator would see values that never change.
             _check_handler_metric_ref(handler, set(metrics))
         return HandlerList(handlers)
+
+
+def _at_least_one(data: Iterable[Any], name: str) -> Iterator[Any]:
+    """Yield the batches; raise ValueError where there is none."""
+    batch = None
+    for batch in data:
+        yield batch
+    if batch is None:
+        raise ValueError(
+            f"{name} gave no batch: it is empty, or it can be iterated only once; give a "
+            "DataLoader or a list of batches"
+        )
 
 
 def _as_list(event_handlers: Any) -> list[EventHandler]:

@@ -6,12 +6,15 @@ The loop of :class:`gluon_svrg.Estimator`, with each event where it fires::
         train_begin
         until the run is to stop:
             epoch_begin
+            safe_point
             for batch in train_data:
                 batch_begin
                 forward and backward pass
                 gradient_ready
                 batch_end           (its first handler takes the optimizer's step)
+                safe_point
             epoch_end
+            safe_point
         train_end
 
     evaluate:
@@ -41,14 +44,20 @@ event, before its first batch
 an exception                       no           no         no          no         yes
 =================================  ===========  =========  ==========  =========  ================
 
+``safe_point`` follows every ``epoch_begin`` and ``batch_end``, and the ``epoch_end`` of each epoch
+that was not cut short by ``stop()`` or by the number of batches: at it, the run could be ended and
+gone on with later. An exception leaves it out, as it does all others.
+
 An evaluation runs to its end whatever is asked.
 
-The six classes of MXNet are MXNet's own, so that its handlers run here unchanged.
+The six classes of MXNet are MXNet's own, so that its handlers run here unchanged. A handler that
+keeps something from one event to the next, and is to go on with it after a resume, inherits
+:class:`Stateful` too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mxnet.gluon.contrib.estimator.event_handler import (
@@ -71,6 +80,8 @@ __all__ = [
     "ExceptionRaised",
     "GradientReady",
     "HandlerList",
+    "SafePoint",
+    "Stateful",
     "TrainBegin",
     "TrainEnd",
 ]
@@ -86,6 +97,17 @@ class GradientReady(EventHandler):
         """Get ``batch``, ``pred``, ``label`` and ``loss``."""
 
 
+class SafePoint(EventHandler):
+    """Hears *safe point*: between two steps, when all handlers have done with the last event.
+
+    Nothing is under way here, so this is where a checkpoint is written. ``estimator.position``
+    says which safe point it is, and ``estimator.stop_reason`` whether it is the last.
+    """
+
+    def safe_point(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Get the estimator alone."""
+
+
 class ExceptionRaised(EventHandler):
     """Hears *exception raised*: an exception, Ctrl-C included, has ended the run.
 
@@ -96,12 +118,32 @@ class ExceptionRaised(EventHandler):
         """Get ``exception``."""
 
 
+class Stateful(EventHandler):
+    """Has a state that a checkpoint holds.
+
+    The state is plain data: None, numbers, strings, NumPy arrays, NDArrays (of any context; they
+    come back on the CPU), and lists, tuples and dicts of them. It is asked for at a *safe point*.
+    """
+
+    def state_dict(self, estimator: Any) -> dict[str, Any]:
+        """Return the state."""
+        raise NotImplementedError(f"{type(self).__name__} has to define state_dict()")
+
+    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
+        """Go on from `state`, which `state_dict` returned in another run.
+
+        Called after *train begin*, when network, trainer and ``estimator.position`` are back.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has to define load_state_dict()")
+
+
 EVENTS: dict[str, type[EventHandler]] = {
     "train_begin": TrainBegin,
     "epoch_begin": EpochBegin,
     "batch_begin": BatchBegin,
     "gradient_ready": GradientReady,
     "batch_end": BatchEnd,
+    "safe_point": SafePoint,
     "epoch_end": EpochEnd,
     "train_end": TrainEnd,
     "exception_raised": ExceptionRaised,
@@ -140,6 +182,10 @@ class HandlerList:
             event: [handler for handler in self._handlers if isinstance(handler, hears)]
             for event, hears in EVENTS.items()
         }
+
+    def __iter__(self) -> Iterator[EventHandler]:
+        """Iterate over the handlers."""
+        return iter(self._handlers)
 
     def notify(self, event: str, estimator: Any, **details: Any) -> list[EventHandler]:
         """Call every handler of `event`; return those that answered with a true value."""

@@ -163,7 +163,7 @@ class States:
                 f"trainer has {names}: give the trainer its parameters in that order"
             )
         for (name, shape, dtype), param in zip(described, params, strict=True):
-            if tuple(shape) != param.shape or np.dtype(dtype) != np.dtype(param.dtype):
+            if not fits(param, shape) or np.dtype(dtype) != np.dtype(param.dtype):
                 raise ValueError(
                     f"the states of {param.name!r} are of a parameter ({name!r}) of shape "
                     f"{tuple(shape)} and dtype {dtype}, and it has shape {param.shape} and dtype "
@@ -185,6 +185,15 @@ class States:
     def updater_states(self) -> dict[int, Any]:
         """Return new states of the parameters, by index; an Updater moves them to its device."""
         return decode(self._meta["states"], self._arrays, mx.cpu())
+
+
+def fits(param: Parameter, shape: Sequence[int]) -> bool:
+    """Return whether `param` has that shape, or can: a dimension that is not known yet is 0."""
+    if not param.shape:
+        return True
+    return len(param.shape) == len(shape) and all(
+        own in (0, saved) for own, saved in zip(param.shape, shape, strict=True)
+    )
 
 
 def _class_name(value: object) -> str:

@@ -422,12 +422,6 @@ def test_a_bad_duration_is_an_error(duration, message):
         estimator.fit(problem.ndarrays(), **duration)
 
 
-def test_resume_is_not_there_yet():
-    problem = problems.make("softmax")
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem))
-    with pytest.raises(NotImplementedError, match="resume='auto' is not there yet"):
-        estimator.fit(problem.ndarrays(), epochs=1, resume="auto")
-
 
 def test_a_handler_that_watches_another_estimators_metric_is_an_error():
     problem = problems.make("softmax")

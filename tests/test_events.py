@@ -5,7 +5,7 @@ import mxnet as mx
 import problems
 import pytest
 from gluon_svrg import events
-from gluon_svrg.estimator import StopReason
+from gluon_svrg.run import StopReason
 from mxnet.gluon.contrib.estimator import LoggingHandler, MetricHandler
 
 ALL = tuple(events.EVENTS.values())
@@ -65,6 +65,8 @@ def test_event_counts(duration, epochs, batches):
         "batch_begin": batches,
         "gradient_ready": batches,
         "batch_end": batches,
+        # After each begin of an epoch, each batch, and each end of a whole epoch.
+        "safe_point": epochs + batches + (epochs if "epochs" in duration else (batches - 1) // 5),
         "epoch_end": epochs,
         "train_end": 1,
         "exception_raised": 0,
@@ -77,8 +79,9 @@ def test_event_counts(duration, epochs, batches):
 def test_the_order_of_events():
     listener = Listener()
     run([listener], batches=6)
-    batch = ["batch_begin", "gradient_ready", "batch_end"]
-    first, second = ["epoch_begin", *batch * 5, "epoch_end"], ["epoch_begin", *batch, "epoch_end"]
+    begin, batch = ["epoch_begin", "safe_point"], BATCH
+    first = [*begin, *batch * 5, "epoch_end", "safe_point"]
+    second = [*begin, *batch, "epoch_end"]
     assert listener.heard == ["train_begin", *first, *second, "train_end"]
 
 
@@ -87,6 +90,9 @@ def test_evaluation_has_epoch_and_batch_events():
     listener = Listener()
     estimator_for(problem).evaluate(problem.ndarrays(), event_handlers=[listener])
     assert listener.heard == ["epoch_begin", *["batch_begin", "batch_end"] * 5, "epoch_end"]
+
+
+BATCH = ["batch_begin", "gradient_ready", "batch_end", "safe_point"]
 
 
 def true(estimator):
@@ -103,21 +109,21 @@ def fail(estimator):
 
 # (at which event, what it does) -> which events follow the first time it happens, and the reason.
 # "tail" are the events after the one at which it happens, as the docstring of `events` tells.
-WHOLE_EPOCH = ["epoch_begin", *["batch_begin", "gradient_ready", "batch_end"] * 5, "epoch_end"]
 REST_OF_BATCH = {
-    "batch_begin": ["gradient_ready", "batch_end"],
-    "gradient_ready": ["batch_end"],
-    "batch_end": [],
+    "batch_begin": ["gradient_ready", "batch_end", "safe_point"],
+    "gradient_ready": ["batch_end", "safe_point"],
+    "batch_end": ["safe_point"],
 }
 CELLS = [
     *(
         (event, stop, [*rest, "epoch_end", "train_end"], StopReason.REQUESTED)
         for event, rest in REST_OF_BATCH.items()
     ),
+    ("safe_point", stop, ["epoch_end", "train_end"], StopReason.REQUESTED),
     ("train_begin", stop, ["train_end"], StopReason.REQUESTED),
-    ("epoch_begin", stop, ["epoch_end", "train_end"], StopReason.REQUESTED),
-    ("epoch_end", stop, ["train_end"], StopReason.REQUESTED),
-    ("epoch_end", true, ["train_end"], StopReason.HANDLER),
+    ("epoch_begin", stop, ["safe_point", "epoch_end", "train_end"], StopReason.REQUESTED),
+    ("epoch_end", stop, ["safe_point", "train_end"], StopReason.REQUESTED),
+    ("epoch_end", true, ["safe_point", "train_end"], StopReason.HANDLER),
 ]
 
 
@@ -133,7 +139,7 @@ def test_truth_table_of_stops(event, action, tail, reason):
 def test_truth_table_batch_end_true_ends_each_epoch_but_not_the_run():
     listener = Listener("batch_end", true)
     result = run([listener])
-    epoch = ["epoch_begin", "batch_begin", "gradient_ready", "batch_end", "epoch_end"]
+    epoch = ["epoch_begin", "safe_point", *BATCH, "epoch_end", "safe_point"]
     assert listener.heard == ["train_begin", *epoch * 3, "train_end"]
     assert result.stop_reason is StopReason.EPOCHS_DONE
 
@@ -214,6 +220,7 @@ train_begin
       - StoppingHandler (priority 0)
       - HistoryHandler (priority 1000)
       - ProgressHandler (priority inf)
+    safe_point
   epoch_end
     - SVRGHandler (priority -3000)
     - MetricHandler (priority -1000)

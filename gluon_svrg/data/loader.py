@@ -137,7 +137,7 @@ class ArrayLoader:
         self._is_kept = transform is None and not is_on_disk
         self._kept: dict[int, Batch] = {}
         self._repeats = True if transform is None else None
-        self._epoch = 0
+        self._epoch = self._position = 0
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -145,8 +145,8 @@ class ArrayLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Return an iterator over the batches in the order of `epoch`, which goes up by one."""
-        order = self.order(self._epoch)
-        self._epoch += 1
+        order = self.order(self._epoch)[self._position :]
+        self._epoch, self._position = self._epoch + 1, 0
         return self._visit(order)
 
     def __getitem__(self, index: int) -> Batch:
@@ -168,9 +168,18 @@ class ArrayLoader:
         """The epoch whose order the next ``iter(loader)`` has."""
         return self._epoch
 
-    def set_epoch(self, epoch: int) -> None:
-        """Let the next ``iter(loader)`` have the order of `epoch`, a non-negative integer."""
+    def set_epoch(self, epoch: int, position: int = 0) -> None:
+        """Let the next ``iter(loader)`` have the order of `epoch`.
+
+        Parameters
+        ----------
+        epoch : int
+            Non-negative.
+        position : int
+            How many batches of that order it leaves out at the beginning.
+        """
         self._epoch = _integer("epoch", epoch, 0, "it decides the order of the batches")
+        self._position = _integer("position", position, 0, "that many batches are left out")
 
     def order(self, epoch: int) -> list[int]:
         """Return the indices of the batches in the order in which `epoch` visits them."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, TrainBegin
+from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, Stateful, TrainBegin
 
 
-class HistoryHandler(TrainBegin, EpochBegin, BatchEnd, EpochEnd):
+class HistoryHandler(TrainBegin, EpochBegin, BatchEnd, EpochEnd, Stateful):
     """Appends a row to ``estimator.history`` at the end of each epoch.
 
     A row holds ``epoch`` (from 0), ``seconds``, ``samples``, ``learning_rate``, each training
@@ -51,5 +51,15 @@ class HistoryHandler(TrainBegin, EpochBegin, BatchEnd, EpochEnd):
         for metric in estimator.train_metrics:
             row.update(metric.get_name_value())
         row.update(estimator.last_evaluation)
-        estimator.last_evaluation = {}
+        row.update(estimator.figures)
+        estimator.last_evaluation, estimator.figures = {}, {}
         estimator.history.append(row)
+
+    def state_dict(self, estimator: Any) -> dict[str, Any]:
+        """Return what has been counted in the epoch under way."""
+        return {"seconds": time.perf_counter() - self._begin, "samples": self._samples}
+
+    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
+        """Go on to count."""
+        self._begin = time.perf_counter() - state["seconds"]
+        self._samples = state["samples"]

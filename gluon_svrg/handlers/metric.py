@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd
+from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, Stateful
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
 
@@ -22,7 +22,7 @@ class _Outputs(NamedTuple):
     loss: list[NDArray]
 
 
-class MetricHandler(mx_estimator.MetricHandler, EpochBegin, BatchEnd, EpochEnd):
+class MetricHandler(mx_estimator.MetricHandler, EpochBegin, BatchEnd, EpochEnd, Stateful):
     """MXNet's MetricHandler, which does not wait for the device at each batch.
 
     `EvalMetric.update` reads what the network has computed, so it waits until that is done, and
@@ -58,13 +58,7 @@ class MetricHandler(mx_estimator.MetricHandler, EpochBegin, BatchEnd, EpochEnd):
 
     def epoch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Reset the metrics."""
-        self._waiting.clear()
-        self._nbytes = 0
-        self._stop_listening()  # where an exception ended the last epoch
-        for metric in _with_parts(self.metrics):
-            for name in _READERS:
-                # On the object itself: the metric is the user's, who may ask it directly.
-                vars(metric)[name] = _Reader(self, getattr(metric, name), name in vars(metric))
+        self._listen()
         super().epoch_begin(estimator, *args, **kwargs)
 
     def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
@@ -85,6 +79,17 @@ class MetricHandler(mx_estimator.MetricHandler, EpochBegin, BatchEnd, EpochEnd):
         self.flush()
         self._stop_listening()
 
+    def state_dict(self, estimator: Any) -> dict[str, Any]:
+        """Bring the metrics up to date; what they are is the metrics' own state."""
+        self.flush()
+        return {}
+
+    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
+        """Go on with metrics that are up to date."""
+        self._stop_listening()
+        if estimator.position.is_in_epoch:
+            self._listen()
+
     def flush(self) -> None:
         """Update the metrics with all that was put aside."""
         waiting, self._waiting, self._nbytes = self._waiting, [], 0
@@ -100,6 +105,15 @@ class MetricHandler(mx_estimator.MetricHandler, EpochBegin, BatchEnd, EpochEnd):
             else:
                 for outputs in waiting:
                     metric.update(outputs.label, outputs.pred)
+
+    def _listen(self) -> None:
+        self._waiting.clear()
+        self._nbytes = 0
+        self._stop_listening()  # where an exception ended the last epoch
+        for metric in _with_parts(self.metrics):
+            for name in _READERS:
+                # On the object itself: the metric is the user's, who may ask it directly.
+                vars(metric)[name] = _Reader(self, getattr(metric, name), name in vars(metric))
 
     def _stop_listening(self) -> None:
         for metric in _with_parts(self.metrics):

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from gluon_svrg.arguments import check_integer
 from gluon_svrg.batches import check_data, length_of
 from gluon_svrg.data.loader import ArrayLoader
+from gluon_svrg.encoding import replicas_of
 from gluon_svrg.events import (
     BatchBegin,
     BatchEnd,
@@ -18,6 +20,7 @@ from gluon_svrg.events import (
     EpochEnd,
     ExceptionRaised,
     GradientReady,
+    Stateful,
     TrainBegin,
     TrainEnd,
 )
@@ -32,7 +35,15 @@ from tqdm.auto import tqdm
 
 
 class SVRGHandler(
-    TrainBegin, EpochBegin, BatchBegin, GradientReady, BatchEnd, EpochEnd, TrainEnd, ExceptionRaised
+    TrainBegin,
+    EpochBegin,
+    BatchBegin,
+    GradientReady,
+    BatchEnd,
+    EpochEnd,
+    TrainEnd,
+    ExceptionRaised,
+    Stateful,
 ):
     """Runs SVRG: snapshot and full gradient at an epoch's begin, then a correction a batch.
 
@@ -100,12 +111,12 @@ class SVRGHandler(
         priority: float = -3000,
         table_memory: float = 2**30,
     ) -> None:
-        _check_integer(
+        check_integer(
             "update_freq", update_freq, 1, "the full gradient is computed every update_freq epochs"
         )
-        _check_integer("start_epoch", start_epoch, 0, "SVRG is on from epoch start_epoch on")
+        check_integer("start_epoch", start_epoch, 0, "SVRG is on from epoch start_epoch on")
         if stop_epoch is not None:
-            _check_integer("stop_epoch", stop_epoch, 0, "SVRG is off from epoch stop_epoch on")
+            check_integer("stop_epoch", stop_epoch, 0, "SVRG is off from epoch stop_epoch on")
             if stop_epoch <= start_epoch:
                 raise ValueError(
                     f"stop_epoch must be greater than start_epoch, got {stop_epoch} and "
@@ -157,7 +168,7 @@ class SVRGHandler(
         epoch, self._epoch = self._epoch, self._epoch + 1
         if self.stop_epoch is not None and epoch >= self.stop_epoch:
             estimator.trainer.clear_control_variate()
-        elif epoch >= self.start_epoch and (epoch - self.start_epoch) % self.update_freq == 0:
+        elif self._renews_at(epoch):
             self._begin_interval(estimator, epoch)
 
     def batch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
@@ -206,6 +217,80 @@ class SVRGHandler(
         if isinstance(estimator.trainer, SVRGTrainer):
             estimator.trainer.clear_control_variate()
 
+    def state_dict(self, estimator: Any) -> dict[str, Any]:
+        """Return the snapshot, the full gradient and the counts, but not the table.
+
+        A table is as large as the gradients of all batches; the snapshot gives it again.
+        """
+        state: dict[str, Any] = {
+            "epoch": self._epoch,
+            "batch": self._batch,
+            "total_batches": self._total_batches,
+            "gradient_evaluations": self.gradient_evaluations,
+            "is_loader": self._is_loader,
+            "is_at_snapshot": self._is_at_snapshot,
+            "decision": self._decision,
+            "lock": self._lock.state_dict(),
+            "has_table": self.table is not None,
+            "full_gradient": None,
+        }
+        if self._is_on(estimator):
+            trainer = estimator.trainer
+            state["coefficient"] = trainer.coefficient
+            state["full_gradient"] = {name: g[0] for name, g in trainer.full_gradient.items()}
+            state["snapshot"] = {
+                name: replicas_of(arrays) for name, arrays in self._snapshot.weights.items()
+            }
+        return state
+
+    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
+        """Go on from `state`; computes a table again, where the epoch under way needs it."""
+        trainer = estimator.trainer
+        trainer.clear_control_variate()
+        self._epoch, self._batch = state["epoch"], state["batch"]
+        self._total_batches = state["total_batches"]
+        self.gradient_evaluations = state["gradient_evaluations"]
+        self._is_loader = state["is_loader"]
+        self._is_at_snapshot = state["is_at_snapshot"]
+        self.table, self._decision = None, state["decision"]
+        is_used = estimator.position.is_in_epoch or not self._renews_at(self._epoch)
+        if state["full_gradient"] is not None:
+            self._snapshot.load(state["snapshot"])
+            full_gradient = FullGradient(state["full_gradient"], 1)
+            if state["has_table"] and is_used:
+                self._compute_table_again(estimator, state["lock"], full_gradient)
+            trainer.set_control_variate(full_gradient, state["coefficient"])
+        self._lock.load_state_dict(state["lock"])
+
+    def _compute_table_again(
+        self, estimator: Any, lock: dict[str, Any], known: FullGradient
+    ) -> None:
+        """Make the full pass over the same batches once more, with the same random numbers."""
+        data = self._data_of(estimator)
+        estimator.logger.info("SVRG computes the gradients of its table again")
+        self._lock.load_state_dict(lock)
+        self._make_table(data, estimator.logger)
+        batches = data.in_order() if isinstance(data, ArrayLoader) else iter(data)
+        full_gradient = self._pass_over(estimator, data, batches, watches=False)
+        for name, mean in full_gradient.means.items():
+            if not np.allclose(
+                mean.astype(known.means[name].dtype).asnumpy(),
+                known.means[name].asnumpy(),
+                rtol=1e-3,
+                atol=1e-3 * float(np.abs(known.means[name].asnumpy()).max()),
+            ):
+                raise ValueError(
+                    f"the full gradient of parameter {name!r} at the snapshot is not the one that "
+                    "the checkpoint holds: train_data has other samples than it had; resume with "
+                    "the data that the checkpoint was written with"
+                )
+
+    def _renews_at(self, epoch: int) -> bool:
+        """Return whether a snapshot is taken, or SVRG ends, at the begin of `epoch`."""
+        if self.stop_epoch is not None and epoch >= self.stop_epoch:
+            return True
+        return epoch >= self.start_epoch and (epoch - self.start_epoch) % self.update_freq == 0
+
     @staticmethod
     def _is_on(estimator: Any) -> bool:
         return estimator.trainer.full_gradient is not None
@@ -241,18 +326,30 @@ class SVRGHandler(
         self._snapshot.take()
         self._lock.next_snapshot()
         self._make_table(data, estimator.logger)
+        full_gradient = self._pass_over(
+            estimator, data, itertools.chain([first], batches), watches=True
+        )
+        self._lock.release()
+        self.gradient_evaluations += full_gradient.samples
+        self._is_at_snapshot = True
+        return full_gradient
+
+    def _pass_over(
+        self, estimator: Any, data: Any, batches: Iterable, watches: bool
+    ) -> FullGradient:
+        """Return the full gradient; fill the table where there is one."""
         backward = _backward_of(estimator)
         indices = itertools.count()
 
         def locked_backward(batch: Any) -> Any:
             index = next(indices)
-            if index == 0:
+            if index == 0 and watches:
                 return self._lock.watch(lambda: backward(batch), estimator.context)
             self._lock.lock(index)
             return backward(batch)
 
         with tqdm(
-            itertools.chain([first], batches),
+            batches,
             total=length_of(data),
             desc="full gradient",
             unit="batch",
@@ -260,13 +357,9 @@ class SVRGHandler(
             # None: off where the output is no terminal.
             disable=None if self.progress_bar else True,
         ) as bar:
-            full_gradient = self._snapshot.full_gradient(
+            return self._snapshot.full_gradient(
                 locked_backward, bar, None if self.table is None else self._keep
             )
-        self._lock.release()
-        self.gradient_evaluations += full_gradient.samples
-        self._is_at_snapshot = True
-        return full_gradient
 
     def _make_table(self, data: Any, logger: logging.Logger) -> None:
         """Make an empty table, or none; say why where that has not been said."""
@@ -386,13 +479,4 @@ def _check_bytes(value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(message)
     if not float(value) >= 0:
-        raise ValueError(message)
-
-
-def _check_integer(name: str, value: Any, least: int, meaning: str) -> None:
-    kind = "a positive integer" if least == 1 else "a non-negative integer"
-    message = f"{name} must be {kind}, got {value!r}: {meaning}"
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(message)
-    if value < least:
         raise ValueError(message)

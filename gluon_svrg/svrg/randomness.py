@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import mxnet as mx
 import numpy as np
@@ -35,6 +35,20 @@ class MaskLock:
         self._snapshot = 0
         self._releases = 0
         self.is_needed = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, for a run that is to go on later."""
+        return {
+            "seed": self._seed,
+            "snapshot": self._snapshot,
+            "releases": self._releases,
+            "is_needed": self.is_needed,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        self._seed, self._snapshot = state["seed"], state["snapshot"]
+        self._releases, self.is_needed = state["releases"], state["is_needed"]
 
     def next_snapshot(self) -> None:
         """Begin a new snapshot: every batch draws anew."""
@@ -69,21 +83,26 @@ class MaskLock:
             self.lock(0)
             return run()
         self.lock(0)
-        untouched = _next_random_numbers(contexts)
+        untouched = next_random_numbers(contexts)
         self.lock(0)
         result = run()
-        is_needed = not np.array_equal(untouched, _next_random_numbers(contexts))
+        is_needed = not np.array_equal(untouched, next_random_numbers(contexts))
         self.release()
         self.is_needed = is_needed
         return result
 
     def _seed_mxnet(self, *key: int) -> None:
-        # A hash, not a sum: MXNet's generators for seeds s and s + 1 overlap.
-        sequence = np.random.SeedSequence(self._seed, spawn_key=key)
-        mx.random.seed(int(sequence.generate_state(1)[0]) & 0x7FFFFFFF)
+        seed_mxnet(self._seed, *key)
 
 
-def _next_random_numbers(contexts: list[mx.Context]) -> np.ndarray:
+def seed_mxnet(seed: int | None, *key: int) -> None:
+    """Seed MXNet, on every device, by a function of `seed` and `key`."""
+    # A hash, not a sum: MXNet's generators for seeds s and s + 1 overlap.
+    sequence = np.random.SeedSequence(seed, spawn_key=key)
+    mx.random.seed(int(sequence.generate_state(1)[0]) & 0x7FFFFFFF)
+
+
+def next_random_numbers(contexts: list[mx.Context]) -> np.ndarray:
     """Draw from both of MXNet's generators: the parallel one (Dropout) and the plain one (RNN)."""
     parallel = [mx.nd.random.uniform(shape=(4,), ctx=context) for context in contexts]
     plain = [mx.nd.random.shuffle(mx.nd.arange(64, ctx=context)) for context in contexts]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg.encoding import write_replicas
 from gluon_svrg.svrg.fused import Fused
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from mxnet import autograd, gluon
@@ -87,6 +88,28 @@ class Snapshot:
             return
         self._layout = layout
         self._allocate()
+
+    @property
+    def weights(self) -> dict[str, list[NDArray]]:
+        """The snapshot's weights and auxiliary states, by name and context."""
+        return self._data
+
+    def load(self, weights: Mapping[str, Sequence[Any]]) -> None:
+        """Take the snapshot of `weights` instead of the network's.
+
+        Parameters
+        ----------
+        weights : dict of str to list of NDArray or numpy.ndarray
+            For each parameter of the network by name: the array of each context, or one for all.
+
+        Raises
+        ------
+        RuntimeError, ValueError, NotImplementedError
+            As :meth:`take`.
+        """
+        self.take()
+        for name, arrays in self._data.items():
+            write_replicas(weights[name], arrays)
 
     @property
     def gradient_nbytes(self) -> int:

@@ -1,0 +1,270 @@
+"""What a checkpoint is on disk: a folder, written whole or not at all, read without pickle.
+
+A checkpoint is the folder ``epoch-E-batch-B`` (E epochs and B batches are done; ``-begun`` where
+epoch E has begun and no batch of it is done) with its files and ``manifest.json``, which has the
+size and the SHA-256 of each of them, and of itself. It is written under a hidden name, flushed to
+the disk and renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gluon_svrg.encoding import DamagedError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+_NAME = re.compile(r"epoch-(\d+)-batch-(\d+)(-begun)?")
+_ASIDE = re.compile(r"\.epoch-\d+-batch-\d+(-begun)?\.(\d+)\.tmp")
+
+
+class Key(NamedTuple):
+    """Which checkpoint it is; the later one is the greater.
+
+    Attributes
+    ----------
+    batch, epoch : int
+        How many are done.
+    is_begun : bool
+        Whether the next epoch has begun, too, and no batch of it is done.
+    """
+
+    batch: int
+    epoch: int
+    is_begun: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return f"epoch-{self.epoch}-batch-{self.batch}{'-begun' if self.is_begun else ''}"
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that has been read, whole and undamaged.
+
+    Attributes
+    ----------
+    path : Path
+        Its folder.
+    key : Key
+        Which one it is.
+    manifest : dict
+        What ``manifest.json`` says.
+    files : dict of str to bytes
+        The contents of its files.
+    """
+
+    path: Path
+    key: Key
+    manifest: dict[str, Any]
+    files: dict[str, bytes]
+
+
+def write(
+    folder: Path, key: Key, files: Mapping[str, bytes], about: Mapping[str, Any] | None = None
+) -> Path:
+    """Write a checkpoint into `folder`; return its path.
+
+    Parameters
+    ----------
+    folder : Path
+        Has to be there.
+    key : Key
+        Which one it is.
+    files : dict of str to bytes
+        The contents, by name.
+    about : dict, optional
+        Plain data for the manifest.
+
+    Raises
+    ------
+    FileExistsError
+        If it is there already.
+    OSError
+        If it cannot be written, for whatever reason; nothing is left of it then.
+    """
+    path = folder / key.name
+    if path.exists():
+        raise FileExistsError(f"the checkpoint {str(path)!r} is there already")
+    manifest = {
+        **(about or {}),
+        "format": FORMAT,
+        "files": {
+            name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for name, content in files.items()
+        },
+    }
+    aside = _aside(path)
+    try:
+        aside.mkdir()
+        for name, content in files.items():
+            _write_through(aside / name, content)
+        _write_through(aside / MANIFEST, _text_of(manifest).encode())
+        _flush_folder(aside)
+        aside.rename(path)
+        _flush_folder(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return path
+
+
+def found_in(folder: Path) -> dict[Key, Path]:
+    """Return the checkpoints in `folder`, damaged ones as well, the earliest first."""
+    if not folder.is_dir():
+        return {}
+    found = {key_of(path): path for path in folder.iterdir() if path.is_dir()}
+    return dict(sorted((key, path) for key, path in found.items() if key is not None))
+
+
+def key_of(path: Path) -> Key | None:
+    """Return which checkpoint is at `path`, by its name, or None where it is none."""
+    match = _NAME.fullmatch(path.name)
+    return Key(int(match[2]), int(match[1]), bool(match[3])) if match else None
+
+
+def manifest_of(path: Path) -> dict[str, Any]:
+    """Read the manifest of the checkpoint at `path`.
+
+    Raises
+    ------
+    DamagedError
+        If it is not as it was written.
+    ValueError
+        If it is of a later version's format.
+    """
+    try:
+        text = (path / MANIFEST).read_text()
+        manifest = json.loads(text)
+    except (OSError, ValueError) as e:
+        raise DamagedError(f"{MANIFEST} cannot be read ({e})") from e
+    if not isinstance(manifest, dict) or text != _text_of(manifest):
+        raise DamagedError(f"{MANIFEST} is not as it was written")
+    if manifest["format"] > FORMAT:
+        raise ValueError(
+            f"the checkpoint {str(path)!r} has the format {manifest['format']}, of a later version "
+            f"({manifest.get('versions', {}).get('gluon_svrg', 'unknown')}), and this version "
+            f"reads up to format {FORMAT}: install that version"
+        )
+    return manifest
+
+
+def read(path: Path) -> Checkpoint:
+    """Read the checkpoint at `path`, and make sure that it is whole; nothing in it is run.
+
+    Raises
+    ------
+    DamagedError
+        If a file is missing, or not as it was written.
+    ValueError
+        If it is of a later version's format, or `path` has not the name of a checkpoint.
+    """
+    key = key_of(path)
+    if key is None:
+        raise ValueError(
+            f"{str(path)!r} is no checkpoint: one has a name like {Key(300, 3).name!r}, which says "
+            "how many epochs and batches are done"
+        )
+    manifest = manifest_of(path)
+    files = {}
+    for name, expected in manifest["files"].items():
+        try:
+            content = (path / name).read_bytes()
+        except OSError as e:
+            raise DamagedError(f"{name} cannot be read ({e})") from e
+        if len(content) != expected["bytes"]:
+            raise DamagedError(f"{name} has {len(content)} bytes, not {expected['bytes']}")
+        if hashlib.sha256(content).hexdigest() != expected["sha256"]:
+            raise DamagedError(f"{name} has another SHA-256 than it was written with")
+        files[name] = content
+    return Checkpoint(path, key, manifest, files)
+
+
+def newest_in(folder: Path, warn: Callable[[str], object]) -> Checkpoint | None:
+    """Read the newest undamaged checkpoint in `folder`; None where there is no checkpoint at all.
+
+    Parameters
+    ----------
+    folder : Path
+        Where to look.
+    warn : callable
+        Called with a sentence for each damaged one that is passed over.
+
+    Raises
+    ------
+    ValueError
+        If there are checkpoints, and all of them are damaged.
+    """
+    found = found_in(folder)
+    for path in reversed(found.values()):
+        try:
+            return read(path)
+        except DamagedError as e:
+            warn(f"the checkpoint {str(path)!r} is damaged and passed over: {e}")
+    if found:
+        raise ValueError(
+            f"all checkpoints in {str(folder)!r} are damaged ({len(found)}, the newest "
+            f"{next(reversed(found.values())).name!r}): begin anew with resume=None and another "
+            "folder"
+        )
+    return None
+
+
+def remove(path: Path) -> None:
+    """Remove the checkpoint at `path`: it is gone as a whole, whenever the process ends."""
+    aside = _aside(path)
+    path.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a process that is no more has left half-written or half-removed in `folder`."""
+    for path in folder.iterdir():
+        match = _ASIDE.fullmatch(path.name)
+        if match and not _is_another_process(int(match[2])):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def _is_another_process(pid: int) -> bool:
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
+
+
+def _text_of(manifest: dict[str, Any]) -> str:
+    """Return the text of the manifest, with its own checksum."""
+    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**content, "sha256": checksum}, indent=2, sort_keys=True) + "\n"
+
+
+def _write_through(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,309 @@
+"""CheckpointHandler: writes checkpoints, and keeps the last and the best of them."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+from gluon_svrg import checkpoint as disk
+from gluon_svrg.arguments import check_integer
+from gluon_svrg.checkpoint import Checkpoint, Key
+from gluon_svrg.encoding import DamagedError
+from gluon_svrg.events import HandlerList, SafePoint, TrainBegin, TrainEnd
+from gluon_svrg.monitor import Monitor
+from gluon_svrg.resume import about, capture
+
+
+class CheckpointHandler(TrainBegin, SafePoint, TrainEnd):
+    """Writes checkpoints from which ``fit(..., resume='auto')`` goes on, exact to the batch.
+
+    A checkpoint holds all that the run depends on: parameters and auxiliary states, the
+    optimizer's states and counts, SVRG's snapshot and full gradient, random states, the position
+    in the data, metrics, history, and the states of all handlers that are
+    :class:`gluon_svrg.events.Stateful`. It is written aside, flushed and renamed, so that there is
+    never half a checkpoint; what is there is only removed when a newer one is. Where it cannot be
+    written (a full disk), the older ones stay, the log says so, and the run goes on.
+
+    Runs with this handler have a :class:`RandomStateHandler` and a :class:`SignalHandler`, too,
+    unless they are given.
+
+    Parameters
+    ----------
+    directory : str or path
+        The folder of this run's checkpoints; made if it is not there.
+    every_n_epochs : int or None
+        A checkpoint after as many epochs.
+    every_n_batches : int or None
+        A checkpoint after as many batches, counted from the beginning of the run.
+    monitor : str or EvalMetric, optional
+        The figure by which the best checkpoints are chosen, as in the history:
+        ``'validation accuracy'``.
+    mode : 'auto', 'min' or 'max'
+        Which value of it is better; 'auto' infers it from the name, or raises.
+    keep_last : int or None
+        How many of the newest checkpoints are kept; None: all.
+    keep_best : int
+        How many of the best are kept besides, if there is a `monitor`.
+    priority : float
+        Last, so that it writes what all handlers have become.
+
+    Attributes
+    ----------
+    directory : Path
+        As given.
+    best : Path or None
+        The best checkpoint that is there.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type.
+    ValueError
+        If an argument is out of its range, or neither period is given.
+    """
+
+    def __init__(
+        self,
+        directory: str | PathLike[str],
+        every_n_epochs: int | None = 1,
+        every_n_batches: int | None = None,
+        monitor: str | mx.metric.EvalMetric | None = None,
+        mode: str = "auto",
+        keep_last: int | None = 3,
+        keep_best: int = 1,
+        priority: float = float("inf"),
+    ) -> None:
+        for name, value in (
+            ("every_n_epochs", every_n_epochs),
+            ("every_n_batches", every_n_batches),
+        ):
+            if value is not None:
+                check_integer(name, value, 1, "a checkpoint is written after as many")
+        if every_n_epochs is None and every_n_batches is None:
+            raise ValueError(
+                "every_n_epochs and every_n_batches are both None, so no checkpoint would be "
+                "written: give one of them"
+            )
+        if keep_last is not None:
+            check_integer("keep_last", keep_last, 1, "as many of the newest checkpoints are kept")
+        check_integer("keep_best", keep_best, 0, "as many of the best checkpoints are kept")
+        self.directory = Path(directory)
+        self.every_n_epochs = every_n_epochs
+        self.every_n_batches = every_n_batches
+        self.monitor = None if monitor is None else Monitor(monitor, mode)
+        self.keep_last = keep_last
+        self.keep_best = keep_best
+        self.priority = priority
+        self._failed: str | None = None
+        # The monitored values of what is in the directory.
+        self._values: dict[Key, float | None] = {}
+
+    @property
+    def best(self) -> Path | None:
+        """The best checkpoint that is there, by the monitored figure."""
+        best = self._best_keys()
+        return self.directory / best[0].name if best else None
+
+    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Make sure that checkpoints can be written, and that none of another run is in the way."""
+        if self.monitor is not None:
+            self.monitor.check(estimator)
+        self._make_directory()
+        disk.remove_leftovers(self.directory)
+        resumed_from: Checkpoint | None = estimator.resumed_from
+        self._values = {}
+        for key, path in disk.found_in(self.directory).items():
+            if resumed_from is None:
+                raise FileExistsError(
+                    f"directory {fspath(self.directory)!r} has checkpoints of a run already "
+                    f"({path.name!r}): go on with it by fit(..., resume='auto'), or give a new "
+                    "directory"
+                )
+            if key > resumed_from.key:
+                self._put_aside(path, resumed_from, estimator.logger)
+            else:
+                self._values[key] = _value_in(path)
+        self._failed = None
+
+    def safe_point(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Write a checkpoint, if it is time for one or the run is to end."""
+        position = estimator.position
+        if estimator.stop_reason is None and not self._is_due(position):
+            return
+        is_begun = position.is_in_epoch and position.batch_in_epoch == 0
+        key = Key(position.batch, position.epoch, is_begun)
+        if (self.directory / key.name).exists():  # the one that the run was resumed from
+            return
+        value = None if self.monitor is None else self.monitor.read(estimator)
+        description = about(estimator)
+        if self.monitor is not None:
+            description["monitor"] = {"name": self.monitor.name, "value": value}
+        try:
+            disk.write(self.directory, key, capture(estimator), description)
+        except FloatingPointError as e:
+            estimator.logger.warning("no checkpoint %s is written: %s", key.name, e)
+            return
+        except OSError as e:
+            self._failed = f"{key.name}: {e}"
+            estimator.logger.warning(
+                "the checkpoint %s cannot be written into %r (%s): the older ones stay, and the "
+                "run goes on",
+                key.name,
+                fspath(self.directory),
+                e,
+            )
+            return
+        self._failed = None
+        self._values[key] = value
+        self._remove_old(estimator.logger)
+
+    def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Say once more where the last checkpoint could not be written."""
+        if self._failed:
+            estimator.logger.warning(
+                "the run has ended without its last checkpoint, %s", self._failed
+            )
+
+    def _is_due(self, position: Any) -> bool:
+        if not position.is_in_epoch:
+            return bool(self.every_n_epochs) and position.epoch % self.every_n_epochs == 0
+        return (
+            bool(self.every_n_batches)
+            and position.batch_in_epoch > 0
+            and position.batch % self.every_n_batches == 0
+        )
+
+    def _make_directory(self) -> None:
+        name = fspath(self.directory)
+        if self.directory.exists() and not self.directory.is_dir():
+            raise NotADirectoryError(
+                f"directory {name!r} is a file: give a folder for the checkpoints"
+            )
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.directory).close()
+        except OSError as e:
+            raise PermissionError(
+                f"directory {name!r} cannot be written ({e}): give a folder in which checkpoints "
+                "can be made"
+            ) from e
+
+    def _put_aside(self, path: Path, resumed_from: Checkpoint, logger: logging.Logger) -> None:
+        """Make room where a checkpoint later than the one resumed from is damaged."""
+        try:
+            disk.read(path)
+        except DamagedError:
+            aside = path.with_name(f"damaged-{path.name}")
+            number = 1
+            while aside.exists():
+                number += 1
+                aside = path.with_name(f"damaged-{number}-{path.name}")
+            path.rename(aside)
+            logger.warning("the damaged checkpoint %r is now %r", path.name, aside.name)
+            return
+        raise FileExistsError(
+            f"directory {fspath(self.directory)!r} has a later checkpoint ({path.name!r}) than "
+            f"the one to resume from ({resumed_from.path.name!r}): give a new directory, or resume "
+            "from the newest by resume='auto'"
+        )
+
+    def _remove_old(self, logger: logging.Logger) -> None:
+        if self.keep_last is None:
+            return
+        kept = {*sorted(self._values)[-self.keep_last :], *self._best_keys()}
+        for key in sorted(set(self._values) - kept):
+            try:
+                disk.remove(self.directory / key.name)
+            except FileNotFoundError:  # somebody else has
+                pass
+            except OSError as e:
+                logger.warning("the old checkpoint %s cannot be removed (%s)", key.name, e)
+                continue
+            del self._values[key]
+
+    def _best_keys(self) -> list[Key]:
+        known = {key: value for key, value in sorted(self._values.items()) if value is not None}
+        return self.monitor.best_first(known)[: self.keep_best] if self.monitor else []
+
+
+def checkpoint_for(
+    resume: object, handlers: HandlerList, logger: logging.Logger
+) -> Checkpoint | None:
+    """Return the checkpoint that ``fit(resume=...)`` asks for, or None to begin anew.
+
+    Raises
+    ------
+    TypeError
+        If `resume` is neither None, nor 'auto', nor a path.
+    ValueError
+        If 'auto' has no CheckpointHandler to look at, or what it finds is damaged or of a later
+        version.
+    FileNotFoundError
+        If there is no checkpoint at the path.
+    """
+    if resume is None:
+        return None
+    if not isinstance(resume, str | PathLike):
+        raise TypeError(f"resume must be None, 'auto' or the path of a checkpoint, got {resume!r}")
+    if resume == "auto":
+        handler = _checkpoint_handler(handlers)
+        if handler is None:
+            raise ValueError(
+                "resume='auto' needs a CheckpointHandler in event_handlers, whose directory has "
+                "the checkpoints: give one, or the path of a checkpoint"
+            )
+        found = disk.newest_in(handler.directory, logger.warning)
+        if found is None:
+            logger.info("no checkpoint in %s yet: the run begins", handler.directory)
+    else:
+        found = _checkpoint_at(Path(resume), logger)
+    if found is not None:
+        logger.info("the run goes on from the checkpoint %s", found.path)
+    return found
+
+
+def newest_for_roll_back(handlers: HandlerList, reason: str, logger: logging.Logger) -> Checkpoint:
+    """Return the newest checkpoint of the run; RuntimeError where there is none."""
+    handler = _checkpoint_handler(handlers)
+    found = None if handler is None else disk.newest_in(handler.directory, logger.warning)
+    if found is None:
+        why = "a CheckpointHandler" if handler is None else "a checkpoint that is written already"
+        raise RuntimeError(f"{reason}; to go back needs {why}")
+    logger.warning("%s: the run goes back to the checkpoint %s", reason, found.path)
+    return found
+
+
+def _checkpoint_handler(handlers: HandlerList) -> CheckpointHandler | None:
+    return next((h for h in handlers if isinstance(h, CheckpointHandler)), None)
+
+
+def _checkpoint_at(path: Path, logger: logging.Logger) -> Checkpoint:
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no checkpoint at resume={fspath(path)!r}: give the path of one, or of the "
+            "folder that has them"
+        )
+    if disk.key_of(path) is None:
+        found = disk.newest_in(path, logger.warning)
+        if found is None:
+            raise FileNotFoundError(f"there is no checkpoint in the folder {fspath(path)!r}")
+        return found
+    try:
+        return disk.read(path)
+    except DamagedError as e:
+        raise ValueError(
+            f"the checkpoint {fspath(path)!r} is damaged ({e}): resume from another, or from the "
+            "newest undamaged one by the path of the folder"
+        ) from e
+
+
+def _value_in(path: Path) -> float | None:
+    """Return the monitored value in the manifest at `path`, None where it has none."""
+    try:
+        return disk.manifest_of(path).get("monitor", {}).get("value")
+    except ValueError:
+        return None

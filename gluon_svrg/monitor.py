@@ -1,0 +1,109 @@
+"""Monitor: one figure of a run, and whether a smaller or a greater value is better."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import mxnet as mx
+
+# Words of a name, whole or (in front) as a part of one: 'softmaxcrossentropyloss' has 'loss'.
+_SMALLER_IS_BETTER = r"loss|error|entropy|perplexity|nll|deviance|\b(?:mse|mae|rmse|mape)\b"
+_GREATER_IS_BETTER = (
+    r"accuracy|pearson|precision|recall|\b(?:acc|f1|mcc|pcc|auc|r2|iou|map|top\d)\b"
+)
+
+
+class Monitor:
+    """Reads a figure by its name, and compares two values of it.
+
+    Parameters
+    ----------
+    name : str or EvalMetric
+        A metric's name, as in the history (``'validation accuracy'``), or the metric itself.
+    mode : 'auto', 'min' or 'max'
+        Which value is better. 'auto' infers it from the name: a loss or an error is to be small,
+        an accuracy great; for a name that tells neither, `mode` has to be given.
+
+    Raises
+    ------
+    TypeError
+        If `name` is neither.
+    ValueError
+        If `mode` is none of the three, or cannot be inferred.
+    """
+
+    def __init__(self, name: str | mx.metric.EvalMetric, mode: str = "auto") -> None:
+        if isinstance(name, mx.metric.CompositeEvalMetric):
+            raise ValueError(
+                f"monitor must be one figure, got {name}: give one of the metrics that it is made "
+                "of, or its name"
+            )
+        if isinstance(name, mx.metric.EvalMetric):
+            name = name.name
+        if not isinstance(name, str):
+            raise TypeError(
+                f"monitor must be the name of a metric or an EvalMetric, got {name!r}: give a "
+                "name as in the history, for example 'validation accuracy'"
+            )
+        if mode not in ("auto", "min", "max"):
+            raise ValueError(f"mode must be 'auto', 'min' or 'max', got {mode!r}")
+        self.name = name
+        self.mode = _inferred_mode(name) if mode == "auto" else mode
+
+    def check(self, estimator: Any) -> None:
+        """Raise ValueError, naming those that are there, if the run has no such metric."""
+        names = estimator.metric_names()
+        if self.name not in names:
+            raise ValueError(
+                f"monitor={self.name!r} is no metric of this run, which has "
+                f"{', '.join(map(repr, names))}"
+                + ("" if estimator.val_data is not None else " (and no val_data)")
+            )
+
+    def read(self, estimator: Any) -> float | None:
+        """Return the figure of the epoch under way or, after its end, of that epoch.
+
+        None where it is not known: no evaluation yet, or NaN.
+        """
+        if not estimator.position.is_in_epoch or self.name in _row_of_this_epoch(estimator):
+            value = estimator.history[-1].get(self.name) if estimator.history else None
+        elif self.name in estimator.last_evaluation:
+            value = estimator.last_evaluation[self.name]
+        else:
+            known = dict(
+                pair for metric in estimator.train_metrics for pair in metric.get_name_value()
+            )
+            value = known.get(self.name)
+        return None if value is None or math.isnan(value) else float(value)
+
+    def is_better(self, value: float, than: float | None, min_delta: float = 0.0) -> bool:
+        """Return whether `value` is better than `than` by more than `min_delta`."""
+        if than is None:
+            return True
+        difference = than - value if self.mode == "min" else value - than
+        return difference > min_delta
+
+    def best_first(self, values: dict[Any, float]) -> list[Any]:
+        """Return the keys of `values`, that of the best value first; of equal ones, the earlier."""
+        sign = 1 if self.mode == "min" else -1
+        return sorted(values, key=lambda key: sign * values[key])
+
+
+def _row_of_this_epoch(estimator: Any) -> dict[str, Any]:
+    """Return the row of the epoch under way, where its *epoch end* has appended it already."""
+    if estimator.history and estimator.history[-1]["epoch"] == estimator.position.epoch:
+        return estimator.history[-1]
+    return {}
+
+
+def _inferred_mode(name: str) -> str:
+    words = re.sub(r"[^a-z0-9]+", " ", name.lower())
+    smaller, greater = re.search(_SMALLER_IS_BETTER, words), re.search(_GREATER_IS_BETTER, words)
+    if bool(smaller) == bool(greater):
+        raise ValueError(
+            f"mode='auto' cannot tell from the name {name!r} whether a smaller or a greater value "
+            "is better: give mode='min' or mode='max'"
+        )
+    return "min" if smaller else "max"

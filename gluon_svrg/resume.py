@@ -1,0 +1,375 @@
+"""From a run to the contents of a checkpoint, and back.
+
+The files of a checkpoint:
+
+``net.params``
+    The network's parameters and auxiliary states, in Gluon's own format: `net.load_parameters`
+    reads it, too.
+``trainer.npz``
+    The optimizer's states, counts, rates and schedule, as `SVRGTrainer.save_states` writes them.
+``run.npz``
+    Where the run stands, its history, metrics, random states, and the states of its handlers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import gluon_svrg
+import mxnet as mx
+import numpy as np
+from gluon_svrg.batches import length_of
+from gluon_svrg.checkpoint import Checkpoint
+from gluon_svrg.data.loader import ArrayLoader
+from gluon_svrg.encoding import (
+    decode,
+    encode,
+    from_bytes,
+    is_data,
+    replicas_of,
+    to_bytes,
+    write_replicas,
+)
+from gluon_svrg.events import EventHandler, HandlerList, Stateful
+from gluon_svrg.handlers.random_state import RandomStateHandler
+from gluon_svrg.history import History
+from gluon_svrg.run import Position
+from gluon_svrg.states import States, fits, load_states, states_of
+from mxnet import gluon
+from mxnet.gluon.contrib import estimator as mx_estimator
+from mxnet.ndarray import NDArray
+
+NET, TRAINER, RUN = "net.params", "trainer.npz", "run.npz"
+
+# What MXNet's own handlers keep from one event to the next.
+_COUNTERS: dict[type[EventHandler], tuple[str, ...]] = {
+    mx_estimator.StoppingHandler: ("current_batch", "current_epoch"),
+    mx_estimator.ValidationHandler: ("current_batch", "current_epoch"),
+    mx_estimator.LoggingHandler: ("batch_index", "current_epoch", "processed_samples"),
+    mx_estimator.EarlyStoppingHandler: ("wait", "best", "stopped_epoch", "current_epoch"),
+}
+
+
+def capture(estimator: Any) -> dict[str, bytes]:
+    """Return the files of a checkpoint of the run as it stands, at a *safe point*.
+
+    Raises
+    ------
+    FloatingPointError
+        If a parameter is NaN or infinite: to go on from there would be of no use.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    # First: a MetricHandler brings its metrics up to date.
+    handlers = [
+        [_class_name(handler), _state_of(estimator, handler)]
+        for handler in _stateful(estimator.handlers)
+    ]
+    params = estimator.net._collect_params_with_prefix()
+    values = {name: replicas_of(param.list_data()) for name, param in params.items()}
+    _check_finite(params, values)
+    state = {
+        "position": dataclasses.asdict(estimator.position),
+        "history": list(estimator.history),
+        "figures": estimator.figures,
+        "last_evaluation": estimator.last_evaluation,
+        "metrics": {metric.name: _metric_state(metric) for metric in _metrics(estimator)},
+        "handlers": handlers,
+        "data": _description(estimator.train_data),
+        "contexts": len(estimator.context),
+        # Auxiliary states differ from context to context.
+        "replicas": {name: copies for name, copies in values.items() if len(copies) > 1},
+        "outside": {p.name: replicas_of(p.list_data()) for p in _outside(estimator)},
+        "loss_scaler": _loss_scaler_state(estimator.trainer),
+    }
+    return {
+        NET: _params_bytes({name: param.list_data()[0] for name, param in params.items()}),
+        TRAINER: states_of(estimator.trainer).to_bytes(),
+        RUN: to_bytes({"state": encode(state, arrays)}, arrays),
+    }
+
+
+def about(estimator: Any) -> dict[str, Any]:
+    """Return what the manifest says of the run, for people to read."""
+    return {
+        "position": dataclasses.asdict(estimator.position),
+        "versions": {
+            "gluon_svrg": gluon_svrg.__version__,
+            "mxnet": mx.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def restore(estimator: Any, handlers: HandlerList, checkpoint: Checkpoint) -> Iterator[Any] | None:
+    """Put the run back to where `checkpoint` was written.
+
+    Returns
+    -------
+    iterator or None
+        The batches that are left of the epoch under way, or None where the next is to begin.
+
+    Raises
+    ------
+    ValueError
+        If the checkpoint is of another network, trainer or data; nothing is changed then.
+    """
+    meta, arrays = from_bytes(checkpoint.files[RUN])
+    state = decode(meta["state"], arrays, mx.cpu())
+    weights = mx.nd.load_frombuffer(checkpoint.files[NET])
+    states = States.from_bytes(checkpoint.files[TRAINER])
+    where = f"the checkpoint {str(checkpoint.path)!r}"
+    try:
+        _check_net(estimator.net, weights)
+        states.check(estimator.trainer._optimizer, estimator.trainer._params)
+        _check_data(estimator.train_data, state["data"])
+    except ValueError as e:
+        raise ValueError(f"{where} does not fit this run: {e}") from e
+    if state["contexts"] != len(estimator.context):
+        estimator.logger.warning(
+            "%s was written on %d devices and this run has %d: sums over a batch are taken in "
+            "another order, random numbers and BatchNorm's statistics are other ones, so the "
+            "weights will be close to those of the run on %d, not the same bits",
+            where,
+            state["contexts"],
+            len(estimator.context),
+            state["contexts"],
+        )
+    _set_parameters(estimator, weights, state)
+    load_states(estimator.trainer, states)
+    # To initialise the kvstore has given the first device's arrays to all, running statistics too.
+    for name, param in estimator.net._collect_params_with_prefix().items():
+        if name in state["replicas"]:
+            write_replicas(state["replicas"][name], param.list_data())
+    _set_loss_scaler_state(estimator.trainer, state["loss_scaler"])
+    estimator.position = Position(**state["position"])
+    estimator.history = History(state["history"])
+    estimator.figures = state["figures"]
+    estimator.last_evaluation = state["last_evaluation"]
+    for metric in _metrics(estimator):
+        if metric.name in state["metrics"]:
+            _set_metric_state(metric, state["metrics"][metric.name])
+    return _restore_handlers(estimator, handlers, state["handlers"])
+
+
+def _restore_handlers(
+    estimator: Any, handlers: HandlerList, saved: list[list[Any]]
+) -> Iterator[Any] | None:
+    """Give the handlers their states; return the batches that are left of the epoch."""
+    position = estimator.position
+    data = estimator.train_data
+    if isinstance(data, ArrayLoader):
+        data.set_epoch(position.epoch, position.batch_in_epoch)
+    waiting = defaultdict(list)
+    for name, state in saved:
+        waiting[name].append(state)
+    random_state = None
+    for handler in _stateful(handlers):
+        states = waiting[_class_name(handler)]
+        if not states:
+            estimator.logger.info(
+                "%s was not in the run that wrote the checkpoint: it begins now",
+                type(handler).__name__,
+            )
+            continue
+        _set_state(estimator, handler, states.pop(0))
+        if isinstance(handler, RandomStateHandler):
+            random_state = handler
+    for name, states in waiting.items():
+        if states:
+            estimator.logger.warning(
+                "the run that wrote the checkpoint had a %s and this one has none: it goes on "
+                "without",
+                name.rpartition(".")[2],
+            )
+    rest = None
+    if position.is_cut:
+        rest = iter(())
+    elif position.is_in_epoch:
+        rest = _rest_of(data, position.batch_in_epoch)
+    if random_state is not None:
+        random_state.go_on(estimator)
+    return rest
+
+
+def _rest_of(data: Iterable[Any], done: int) -> Iterator[Any]:
+    """Return the batches of an epoch after the first `done`."""
+    batches = iter(data)
+    if isinstance(data, ArrayLoader):  # it has been told where to begin
+        return batches
+    for index in range(done):
+        if next(batches, None) is None:
+            raise ValueError(
+                f"train_data has {index} batches in this epoch and the checkpoint was written "
+                f"after {done} of them: resume with the data that it was written with"
+            )
+    return batches
+
+
+def _stateful(handlers: HandlerList) -> list[EventHandler]:
+    # Random states last: what comes before may draw.
+    found = [h for h in handlers if isinstance(h, (Stateful, *_COUNTERS))]
+    return sorted(found, key=lambda handler: isinstance(handler, RandomStateHandler))
+
+
+def _state_of(estimator: Any, handler: EventHandler) -> dict[str, Any]:
+    if isinstance(handler, Stateful):
+        return handler.state_dict(estimator)
+    return {name: getattr(handler, name) for name in _counters_of(handler)}
+
+
+def _set_state(estimator: Any, handler: EventHandler, state: dict[str, Any]) -> None:
+    if isinstance(handler, Stateful):
+        handler.load_state_dict(estimator, state)
+        return
+    for name in _counters_of(handler):
+        setattr(handler, name, state[name])
+
+
+def _counters_of(handler: EventHandler) -> tuple[str, ...]:
+    return next(names for kind, names in _COUNTERS.items() if isinstance(handler, kind))
+
+
+def _class_name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _outside(estimator: Any) -> list[gluon.Parameter]:
+    """Return the parameters that are trained and that the network does not have."""
+    inside = {id(param) for param in estimator.net.collect_params().values()}
+    return [param for param in estimator.trainer._params if id(param) not in inside]
+
+
+def _check_finite(params: dict[str, Any], values: dict[str, list[np.ndarray]]) -> None:
+    for name, arrays in values.items():
+        if not all(np.isfinite(array).all() for array in arrays):
+            raise FloatingPointError(f"parameter {params[name].name!r} is NaN or infinite")
+
+
+def _params_bytes(arrays: dict[str, NDArray]) -> bytes:
+    """Return what `mx.nd.save` writes into a file.
+
+    That would not notice a full disk. It is the header that MXNet gives to lists of arrays, each
+    array as MXNet gives it for pickling, and the names.
+    """
+    parts = [struct.pack("<QQQ", 0x112, 0, len(arrays))]
+    parts += [bytes(a.as_in_context(mx.cpu()).__getstate__()["handle"]) for a in arrays.values()]
+    parts.append(struct.pack("<Q", len(arrays)))
+    for name in arrays:
+        encoded = name.encode()
+        parts += [struct.pack("<Q", len(encoded)), encoded]
+    return b"".join(parts)
+
+
+def _check_net(net: gluon.Block, weights: dict[str, NDArray]) -> None:
+    params = net._collect_params_with_prefix()
+    if len(params) != len(weights):
+        raise ValueError(
+            f"it has {len(weights)} parameters and the network has {len(params)}: resume with the "
+            "network that it was written with"
+        )
+    for name, param in params.items():
+        if name not in weights:
+            raise ValueError(
+                f"it has no parameter {name!r}, which the network has: resume with the network "
+                "that it was written with"
+            )
+        if not fits(param, weights[name].shape):
+            raise ValueError(
+                f"its parameter {name!r} has shape {weights[name].shape} and the network's "
+                f"{param.shape}: resume with the network that it was written with"
+            )
+        if np.dtype(param.dtype) != weights[name].dtype:
+            raise ValueError(
+                f"its parameter {name!r} has dtype {np.dtype(weights[name].dtype).name} and the "
+                f"network's {np.dtype(param.dtype).name}: cast the network as it was"
+            )
+
+
+def _set_parameters(estimator: Any, weights: dict[str, NDArray], state: dict[str, Any]) -> None:
+    """Write the parameters in place: `Parameter.set_data` would reset the kvstore each time."""
+    trainer = estimator.trainer
+    for name, param in estimator.net._collect_params_with_prefix().items():
+        values = state["replicas"].get(name) or [weights[name].asnumpy()]
+        if param._deferred_init:
+            param.shape = weights[name].shape
+            param._finish_deferred_init()
+        write_replicas(values, param.list_data())
+    for param in _outside(estimator):
+        write_replicas(state["outside"][param.name], param.list_data())
+    if trainer._kv_initialized and trainer._update_on_kvstore:
+        trainer._reset_kvstore()  # it holds the weights, too
+
+
+def _description(data: Any) -> dict[str, Any]:
+    """Return what of the data has to be the same after a resume."""
+    if isinstance(data, ArrayLoader):
+        return {
+            "samples": data.num_samples,
+            "batch_size": data.batch_size,
+            "shuffle": data.shuffle,
+            "seed": data.seed if data.shuffle else None,
+        }
+    return {"batches": length_of(data)}
+
+
+def _check_data(data: Any, saved: dict[str, Any]) -> None:
+    own = _description(data)
+    if set(own) != set(saved):
+        kinds = ["an ArrayLoader" if "seed" in d else "no ArrayLoader" for d in (saved, own)]
+        raise ValueError(
+            f"its train_data was {kinds[0]} and now it is {kinds[1]}: resume with the data that "
+            "it was written with"
+        )
+    for name, value in own.items():
+        if value != saved[name]:
+            raise ValueError(
+                f"its train_data had {name}={saved[name]!r} and now it has {name}={value!r}: "
+                "resume with the data that it was written with"
+            )
+
+
+def _metrics(estimator: Any) -> list[mx.metric.EvalMetric]:
+    return [*estimator.train_metrics, *estimator.val_metrics]
+
+
+def _metric_state(metric: Any) -> dict[str, Any]:
+    """Return the plain attributes of a metric, and those of the metrics that it is made of."""
+    state: dict[str, Any] = {"plain": {}, "parts": {}}
+    for name, value in vars(metric).items():
+        parts = _parts_of(value)
+        if parts:
+            state["parts"][name] = [_metric_state(part) for part in parts]
+        elif is_data(value):
+            state["plain"][name] = value
+    return state
+
+
+def _set_metric_state(metric: Any, state: dict[str, Any]) -> None:
+    vars(metric).update(state["plain"])
+    for name, parts in state["parts"].items():
+        for part, saved in zip(_parts_of(vars(metric)[name]), parts, strict=True):
+            _set_metric_state(part, saved)
+
+
+def _parts_of(value: Any) -> list[Any]:
+    """Return the objects of MXNet's metrics in an attribute: CompositeEvalMetric, F1, MCC."""
+    values = value if isinstance(value, list) else [value]
+    return [item for item in values if type(item).__module__ == "mxnet.metric"]
+
+
+def _loss_scaler_state(trainer: gluon.Trainer) -> dict[str, Any] | None:
+    # MXNet's AMP puts this attribute there; MXNet itself asks for it in this way.
+    scaler = getattr(trainer, "_amp_loss_scaler", None)
+    return None if scaler is None else dict(vars(scaler))
+
+
+def _set_loss_scaler_state(trainer: gluon.Trainer, state: dict[str, Any] | None) -> None:
+    scaler = getattr(trainer, "_amp_loss_scaler", None)
+    if scaler is not None and state is not None:
+        vars(scaler).update(state)
