@@ -9,6 +9,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg.encoding import write_replicas
+from gluon_svrg.svrg.finite import FiniteWatch
 from gluon_svrg.svrg.fused import Fused
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from mxnet import autograd, gluon
@@ -215,7 +216,7 @@ class Snapshot:
             for name, grads in self._grads.items()
         }
         sums_by_context = list(zip(*sums.values(), strict=True))
-        watch = _FiniteWatch(sums)
+        watch = FiniteWatch()
         samples = 0
         self._was_reached = False
         for batch in batches:
@@ -226,7 +227,7 @@ class Snapshot:
                 sums_by_context, zip(*gradient.sums.values(), strict=True), strict=True
             ):
                 self._add(totals, grads, out=totals)
-            watch.see_batch()
+            watch.see(sums_by_context)
             samples += sum(gradient.samples)
         if not samples:
             raise ValueError(
@@ -238,7 +239,7 @@ class Snapshot:
                 "the full pass gave no parameter a gradient: backward has to call backward() on "
                 "the loss, which autograd.record() has recorded"
             )
-        watch.check(sums)
+        _check_finite(sums, watch)
         return sums, samples
 
     def _gradient(self, backward: Backward, batch: Any) -> BatchGradient:
@@ -408,34 +409,18 @@ class _TwinState:
         self._own = {}
 
 
-class _FiniteWatch:
-    """Finds the first batch that made a sum NaN or infinite, without waiting at each batch."""
-
-    def __init__(self, sums: dict[str, list[NDArray]]) -> None:
-        devices = list(zip(*sums.values(), strict=True))
-        # One operator takes at most 200 arrays (as MXNet's AMP loss scaler knows, too).
-        self._groups = [group[i : i + 200] for group in devices for i in range(0, len(group), 200)]
-        self._ok = [mx.nd.ones((1,), group[0].context) for group in self._groups]
-        self._good_batches = [mx.nd.zeros((1,), group[0].context) for group in self._groups]
-
-    def see_batch(self) -> None:
-        """Look at the sums after one more batch: once NaN or infinite, they stay so."""
-        for group, ok, good in zip(self._groups, self._ok, self._good_batches, strict=True):
-            mx.nd.multi_all_finite(*group, num_arrays=len(group), out=ok)
-            good += ok
-
-    def check(self, sums: dict[str, list[NDArray]]) -> None:
-        """Raise FloatingPointError if a sum is not finite."""
-        if all(ok.asscalar() for ok in self._ok):
-            return
-        batch = int(min(good.asscalar() for good in self._good_batches))
-        for name, totals in sums.items():
-            if not all(np.isfinite(total.asnumpy()).all() for total in totals):
-                raise FloatingPointError(
-                    f"the full gradient of parameter {name!r} is NaN or infinite; batch {batch} "
-                    "(the first is 0) is the first that gave such a gradient: look at its data and "
-                    "labels, or lower the learning rate if the weights have diverged"
-                )
+def _check_finite(sums: dict[str, list[NDArray]], watch: FiniteWatch) -> None:
+    """Raise FloatingPointError if a sum is not finite: once it is not, it stays so."""
+    first = watch.first()
+    if first is None:
+        return
+    for name, totals in sums.items():
+        if not all(np.isfinite(total.asnumpy()).all() for total in totals):
+            raise FloatingPointError(
+                f"the full gradient of parameter {name!r} is NaN or infinite; batch {first[0]} "
+                "(the first is 0) is the first that gave such a gradient: look at its data and "
+                "labels, or lower the learning rate if the weights have diverged"
+            )
 
 
 def _check_is_ready(param: gluon.Parameter) -> None:
