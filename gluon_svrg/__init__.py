@@ -5,12 +5,15 @@ from gluon_svrg import data as data
 from gluon_svrg.batches import BatchProcessor
 from gluon_svrg.estimator import Estimator
 from gluon_svrg.handlers.checkpoint import CheckpointHandler
+from gluon_svrg.handlers.ema import EMAHandler
+from gluon_svrg.handlers.guard import NaNGuardHandler
 from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.handlers.svrg import SVRGHandler
+from gluon_svrg.handlers.update import GradientUpdateHandler
 from gluon_svrg.history import History
 from gluon_svrg.monitor import Monitor
 from gluon_svrg.optimizer import LARS, Signum
@@ -27,12 +30,15 @@ __all__ = [
     "LARS",
     "BatchProcessor",
     "CheckpointHandler",
+    "EMAHandler",
     "Estimator",
     "FitResult",
+    "GradientUpdateHandler",
     "History",
     "HistoryHandler",
     "MetricHandler",
     "Monitor",
+    "NaNGuardHandler",
     "Position",
     "ProgressHandler",
     "RandomStateHandler",

@@ -7,6 +7,8 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from mxnet import autograd
+from mxnet.contrib import amp
 from mxnet.gluon.contrib.estimator import BatchProcessor as _MXNetBatchProcessor
 from mxnet.gluon.utils import split_and_load
 from mxnet.ndarray import NDArray
@@ -78,9 +80,12 @@ class BatchProcessor(_MXNetBatchProcessor):
         ValueError
             If the batch is not such a pair.
         """
-        result = super().fit_batch(
-            estimator, _as_ndarrays(train_batch, estimator.net, batch_axis), batch_axis
-        )
+        batch = _as_ndarrays(train_batch, estimator.net, batch_axis)
+        # MXNet's AMP puts this attribute there; MXNet itself asks for it in this way.
+        if getattr(estimator.trainer, "_amp_loss_scaler", None) is None:
+            result = super().fit_batch(estimator, batch, batch_axis)
+        else:
+            result = self._fit_scaled(estimator, batch, batch_axis)
         for context in estimator.context[len(result[0]) :]:
             _rest(estimator.net, context)
         return result
@@ -90,6 +95,16 @@ class BatchProcessor(_MXNetBatchProcessor):
         return super().evaluate_batch(
             estimator, _as_ndarrays(val_batch, estimator.val_net, batch_axis), batch_axis
         )
+
+    def _fit_scaled(self, estimator: Any, batch: tuple, batch_axis: int) -> tuple:
+        """Do as MXNet's, with the losses times the loss scale of MXNet's AMP."""
+        data, label = self._get_data_and_label(batch, estimator.context, batch_axis)
+        with autograd.record():
+            pred = [estimator.net(x) for x in data]
+            loss = [estimator.loss(y_hat, y) for y_hat, y in zip(pred, label, strict=True)]
+            with amp.scale_loss(loss, estimator.trainer) as scaled:
+                autograd.backward(scaled)
+        return data, label, pred, loss
 
     def _get_data_and_label(self, batch: Any, ctx: list[mx.Context], batch_axis: int = 0) -> tuple:
         devices = ctx[: batch[0].shape[batch_axis]]

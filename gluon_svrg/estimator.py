@@ -22,13 +22,13 @@ from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.signals import SignalHandler
+from gluon_svrg.handlers.update import GradientUpdateHandler
 from gluon_svrg.history import History
 from gluon_svrg.resume import restore
 from gluon_svrg.run import FitResult, Position, StopReason
 from gluon_svrg.tuning import tune_for_cpu
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.gluon.contrib.estimator import (
-    GradientUpdateHandler,
     LoggingHandler,
     StoppingHandler,
     ValidationHandler,
@@ -396,7 +396,7 @@ class Estimator(mx_estimator.Estimator):
     def _fit_handlers(self, val_data: Any, event_handlers: Any, resumes: bool) -> HandlerList:
         given = _as_list(event_handlers)
         defaults = [StoppingHandler(self.max_epoch, self.max_batch)]
-        if not _has(given, GradientUpdateHandler):
+        if not _has(given, mx_estimator.GradientUpdateHandler):
             defaults.append(GradientUpdateHandler())
         if not _has(given, mx_estimator.MetricHandler):
             defaults.append(MetricHandler(self.train_metrics))

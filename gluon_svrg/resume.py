@@ -83,7 +83,7 @@ def capture(estimator: Any) -> dict[str, bytes]:
         "contexts": len(estimator.context),
         # Auxiliary states differ from context to context.
         "replicas": {name: copies for name, copies in values.items() if len(copies) > 1},
-        "outside": {p.name: replicas_of(p.list_data()) for p in _outside(estimator)},
+        "outside": [replicas_of(param.list_data()) for param in _outside(estimator)],
         "loss_scaler": _loss_scaler_state(estimator.trainer),
     }
     return {
@@ -300,8 +300,8 @@ def _set_parameters(estimator: Any, weights: dict[str, NDArray], state: dict[str
             param.shape = weights[name].shape
             param._finish_deferred_init()
         write_replicas(values, param.list_data())
-    for param in _outside(estimator):
-        write_replicas(state["outside"][param.name], param.list_data())
+    for param, values in zip(_outside(estimator), state["outside"], strict=True):
+        write_replicas(values, param.list_data())
     if trainer._kv_initialized and trainer._update_on_kvstore:
         trainer._reset_kvstore()  # it holds the weights, too
 

@@ -234,13 +234,32 @@ def load_states(trainer: Trainer, states: States) -> None:
         updater.states_synced = dict.fromkeys(updater.states, False)
 
 
-def _updaters_in_use(trainer: Trainer) -> list[mx.optimizer.Updater]:
-    """Return what holds the optimizer's states: one for each device, or the kvstore's."""
+def refresh_kvstore(trainer: Trainer) -> None:
+    """Let a kvstore that runs the optimizer take the weights as they are; the states stay."""
+    if not (trainer._kv_initialized and trainer._update_on_kvstore):
+        return
+    states = states_of(trainer)
+    replicas = [[data.copy() for data in param.list_data()] for param in trainer._params]
+    trainer._reset_kvstore()
+    load_states(trainer, states)
+    # To initialise it gives the first device's arrays to all, running statistics too.
+    for copies, param in zip(replicas, trainer._params, strict=True):
+        for copy, data in zip(copies, param.list_data(), strict=True):
+            copy.copyto(data)
+
+
+def updates_on_kvstore(trainer: Trainer) -> bool:
+    """Return whether the kvstore of `trainer` runs the optimizer."""
     if not trainer._kv_initialized:
         trainer._init_kvstore()
     if trainer._params_to_init:
         trainer._init_params()
-    if not trainer._update_on_kvstore:
+    return bool(trainer._kvstore and trainer._update_on_kvstore)
+
+
+def _updaters_in_use(trainer: Trainer) -> list[mx.optimizer.Updater]:
+    """Return what holds the optimizer's states: one for each device, or the kvstore's."""
+    if not updates_on_kvstore(trainer):
         return trainer._updaters
     if trainer._distributed:
         raise RuntimeError(

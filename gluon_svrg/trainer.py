@@ -82,7 +82,7 @@ class SVRGTrainer(gluon.Trainer):
         self._full_gradient: dict[str, list[NDArray]] | None = None
         self._coefficient = 0.0
         self._is_corrected = False
-        self._rules: dict[tuple[int, float], Fused] = {}
+        self._rules: dict[tuple[int, float, float, float], Fused] = {}
         self._store_with_sum_keys: Any = None
 
     @property
@@ -95,7 +95,28 @@ class SVRGTrainer(gluon.Trainer):
         """The mean gradient over all samples at the snapshot, by parameter name and context."""
         return self._full_gradient
 
-    def set_control_variate(self, full_gradient: FullGradient, coefficient: float = 1.0) -> None:
+    @property
+    def loss_scale(self) -> float:
+        """What MXNet's AMP multiplies the losses by at the moment; 1.0 without it."""
+        # MXNet's AMP puts this attribute there; MXNet itself asks for it in this way.
+        scaler = getattr(self, "_amp_loss_scaler", None)
+        return 1.0 if scaler is None else float(scaler.loss_scale)
+
+    def lower_loss_scale(self) -> bool:
+        """Halve :attr:`loss_scale`, after an overflow; return whether there is one to halve."""
+        scaler = getattr(self, "_amp_loss_scaler", None)
+        if scaler is None or scaler.loss_scale <= 1:
+            return False
+        scaler._loss_scale = scaler._next_loss_scale = scaler.loss_scale / 2
+        scaler._unskipped = 0
+        return True
+
+    def set_control_variate(
+        self,
+        full_gradient: FullGradient,
+        coefficient: float = 1.0,
+        loss_scale: float | None = None,
+    ) -> None:
         """Correct the gradients from now on.
 
         Parameters
@@ -105,26 +126,20 @@ class SVRGTrainer(gluon.Trainer):
             samples of this worker: the mean is taken over the samples of all workers.
         coefficient : float in [0, 1]
             1 is SVRG; 0 leaves the gradient as it is.
+        loss_scale : float, optional
+            What the losses of the full pass were multiplied by; by default, :attr:`loss_scale`.
 
         Raises
         ------
         TypeError, ValueError
             If `coefficient` is not a number in [0, 1], if `full_gradient` is none or lacks a
             parameter that is trained here, or if a distributed kvstore runs the optimizer.
-        NotImplementedError
-            If the trainer scales its loss (MXNet's AMP).
         """
         coefficient = check_coefficient(coefficient)
         if not isinstance(full_gradient, FullGradient):
             raise TypeError(
                 f"full_gradient must be what Snapshot.full_gradient() returns, got "
                 f"{full_gradient!r}"
-            )
-        # MXNet's AMP puts this attribute there; MXNet itself asks for it in this way.
-        if getattr(self, "_amp_loss_scaler", None) is not None:
-            raise NotImplementedError(
-                "a control variate cannot follow the changing loss scale of amp.init_trainer yet: "
-                "train without AMP's loss scaling"
             )
         trained = [param for param in self._params if param.grad_req != "null"]
         missing = [param.name for param in trained if param.name not in full_gradient.means]
@@ -134,6 +149,11 @@ class SVRGTrainer(gluon.Trainer):
                 "take the snapshot of the Block that holds all the trainer's parameters"
             )
         means = self._mean_over_workers(full_gradient)
+        if loss_scale is None:
+            loss_scale = self.loss_scale
+        if loss_scale != 1:
+            # By powers of two: exact.
+            means = {name: mean / loss_scale for name, mean in means.items()}
         self._full_gradient = {
             param.name: [
                 means[param.name].as_in_context(grad.context).astype(grad.dtype, copy=False)
@@ -150,7 +170,7 @@ class SVRGTrainer(gluon.Trainer):
         self._coefficient = 0.0
         self._is_corrected = False
 
-    def correct(self, snapshot_gradient: BatchGradient) -> None:
+    def correct(self, snapshot_gradient: BatchGradient, loss_scale: float | None = None) -> None:
         """Correct the gradient of the batch that has just been through the backward pass.
 
         To be called once for each backward pass, before :meth:`step` or :meth:`allreduce_grads`.
@@ -162,6 +182,9 @@ class SVRGTrainer(gluon.Trainer):
         ----------
         snapshot_gradient : BatchGradient
             The gradient of the same batch at the snapshot.
+        loss_scale : float, optional
+            What its losses were multiplied by; by default :attr:`loss_scale`, which is in the
+            network's own gradient.
 
         Raises
         ------
@@ -192,7 +215,7 @@ class SVRGTrainer(gluon.Trainer):
             self._clear_stale(params, device, samples)
             # .grad holds sums over the samples of one device; an idle one has none.
             if samples:
-                self._rule_for(samples)(
+                self._rule_for(samples, loss_scale or self.loss_scale)(
                     grads,
                     [snapshot_gradient.sums[param.name][device] for param in params],
                     [self._full_gradient[param.name][device] for param in params],
@@ -209,16 +232,20 @@ class SVRGTrainer(gluon.Trainer):
                 param.list_grad()[device][:] = 0
             data._fresh_grad = False
 
-    def _rule_for(self, samples: int) -> Fused:
-        """Return the rule for a batch of that many samples."""
-        key = samples, self._coefficient
+    def _rule_for(self, samples: int, loss_scale: float) -> Fused:
+        """Return the rule for a batch of that many samples, and its snapshot gradient's scale."""
+        scale = self.loss_scale
+        key = samples, self._coefficient, scale, loss_scale
         if key not in self._rules:
             coefficient = self._coefficient
             if len(self._rules) == _MOST_RULES:
                 self._rules.clear()
             self._rules[key] = Fused(
                 lambda grad, snapshot_grad, full_grad: correct(
-                    grad, snapshot_grad, full_grad * samples, coefficient
+                    grad,
+                    snapshot_grad if loss_scale == scale else snapshot_grad * (scale / loss_scale),
+                    full_grad * (samples * scale),
+                    coefficient,
                 )
             )
         return self._rules[key]

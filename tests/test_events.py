@@ -198,6 +198,7 @@ def test_describe_prints_the_loop(capsys):
         == """\
 train_begin
   - SVRGHandler (priority -3000)
+  - GradientUpdateHandler (priority -2000)
   - ValidationHandler (priority -1000)
   - StoppingHandler (priority 0)
   - HistoryHandler (priority 1000)
@@ -223,6 +224,7 @@ train_begin
     safe_point
   epoch_end
     - SVRGHandler (priority -3000)
+    - GradientUpdateHandler (priority -2000)
     - MetricHandler (priority -1000)
     - ValidationHandler (priority -1000)
     - StoppingHandler (priority 0)
@@ -230,9 +232,11 @@ train_begin
     - ProgressHandler (priority inf)
 train_end
   - SVRGHandler (priority -3000)
+  - GradientUpdateHandler (priority -2000)
   - ProgressHandler (priority inf)
 exception_raised
   - SVRGHandler (priority -3000)
+  - GradientUpdateHandler (priority -2000)
   - ProgressHandler (priority inf)
 """
     )

@@ -377,14 +377,6 @@ def test_something_else_than_a_full_gradient_is_an_error():
         trainer.set_control_variate({})
 
 
-def test_a_changing_loss_scale_is_an_error():
-    net = make_net()
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
-    trainer._amp_loss_scaler = object()  # as mxnet.contrib.amp.init_trainer does
-    with pytest.raises(NotImplementedError, match="cannot follow the changing loss scale"):
-        trainer.set_control_variate(FullGradient({}, 1))
-
-
 class Branch(gluon.Block):
     """The first branch for batches of 4, the second for others."""
 

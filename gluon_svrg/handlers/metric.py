@@ -97,9 +97,11 @@ class MetricHandler(mx_estimator.MetricHandler, EpochBegin, BatchEnd, EpochEnd, 
             return
         merged = _merge(waiting)
         for metric in self.metrics:
-            if isinstance(metric, mx.metric.Loss):
-                losses = merged.loss if merged else [loss for o in waiting for loss in o.loss]
-                metric.update(0, losses)
+            if merged and type(metric) is mx.metric.Loss:
+                _add_losses(metric, waiting, merged)
+            elif isinstance(metric, mx.metric.Loss):
+                for outputs in waiting:
+                    metric.update(0, outputs.loss)
             elif merged and type(metric) in _MERGEABLE:
                 metric.update(merged.label, merged.pred)
             else:
@@ -156,6 +158,21 @@ def _merge(waiting: list[_Outputs]) -> _Outputs | None:
             # float32 would round a sum over thousands of losses more than one over a batch's.
             getattr(merged, name).append(joined.astype("float64") if name == "loss" else joined)
     return merged
+
+
+def _add_losses(metric: mx.metric.Loss, waiting: list[_Outputs], merged: _Outputs) -> None:
+    """Update `metric` by one sum a batch, in order: when they are added up changes no bit."""
+    values = {array.context: array.asnumpy() for array in merged.loss}
+    used = dict.fromkeys(values, 0)
+    for outputs in waiting:
+        for loss in outputs.loss:
+            begin = used[loss.context]
+            end = used[loss.context] = begin + loss.shape[0]
+            total = float(values[loss.context][begin:end].sum())
+            metric.sum_metric += total
+            metric.global_sum_metric += total
+            metric.num_inst += loss.size
+            metric.global_num_inst += loss.size
 
 
 def _with_parts(metrics: list[Any]) -> list[Any]:

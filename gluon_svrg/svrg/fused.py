@@ -56,6 +56,8 @@ class Fused:
             [mx.sym.var(f"x{argument}_{i}") for i in range(length)] for argument in range(arguments)
         ]
         graph = mx.sym.Group([self._function(*row) for row in zip(*columns, strict=True)])
+        # Through JSON, which leaves out the casts that MXNet's AMP puts around each operator.
+        graph = mx.sym.load_json(graph.tojson())
         # The operator takes its inputs in the order of the graph, which visits them row by row.
         order = graph.list_inputs()
         names = [symbol.name for column in columns for symbol in column]

@@ -1,0 +1,177 @@
+"""EMAHandler: an exponential moving average of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import mxnet as mx
+from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.encoding import replicas_of, write_replicas
+from gluon_svrg.events import BatchEnd, ExceptionRaised, Stateful, TrainBegin, TrainEnd
+from gluon_svrg.states import refresh_kvstore
+from gluon_svrg.svrg.fused import Fused
+from mxnet import gluon
+from mxnet.ndarray import NDArray
+
+
+class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
+    r"""Keeps an exponential moving average of the weights, to evaluate and to export.
+
+    .. math:: \bar w \leftarrow d\,\bar w + (1 - d)\,w
+
+    after each step, for parameters and auxiliary states alike: running statistics are of the
+    averaged weights then, too. It costs one copy of the parameters, and two more while the network
+    wears them.
+
+    Parameters
+    ----------
+    decay : float in (0, 1)
+        d above; with `warm_up` the least of it and (1 + n) / (10 + n) after n averages, as in
+        TensorFlow's ExponentialMovingAverage, so that the first weights are soon forgotten.
+    every_n_batches : int
+        The average is taken after as many batches.
+    warm_up : bool
+        As above.
+    evaluate : bool
+        Whether `Estimator.evaluate` looks at the average while `fit` runs.
+    keep : bool
+        Whether the network has the average when `fit` ends.
+    priority : float
+        After the optimizer's step, before an evaluation.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of the wrong type, or out of its range.
+
+    References
+    ----------
+    B. T. Polyak, A. B. Juditsky, "Acceleration of stochastic approximation by averaging", SIAM J.
+    Control Optim. 1992, with an exponential instead of the plain mean.
+    """
+
+    def __init__(
+        self,
+        decay: float = 0.999,
+        every_n_batches: int = 1,
+        warm_up: bool = True,
+        evaluate: bool = True,
+        keep: bool = False,
+        priority: float = -1500,
+    ) -> None:
+        check_number("decay", decay, "what the average keeps of itself at a step", 0, above=True)
+        if decay >= 1:
+            raise ValueError(
+                f"decay must be less than 1, got {decay!r}: the average would not move"
+            )
+        check_integer("every_n_batches", every_n_batches, 1, "an average is taken after as many")
+        self.decay = decay
+        self.every_n_batches = every_n_batches
+        self.warm_up = warm_up
+        self.evaluate = evaluate
+        self.keep = keep
+        self.priority = priority
+        self._averages: dict[str, list[NDArray]] = {}
+        self._count = 0
+        self._move = Fused(_moved)
+        self._params: dict[str, gluon.Parameter] = {}
+
+    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Begin anew."""
+        self._params = dict(estimator.net.collect_params().items())
+        self._averages, self._count = {}, 0
+        if self.evaluate:
+            estimator.evaluation_weights = self.applied
+
+    def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Move the average towards the weights."""
+        if (estimator.position.batch + 1) % self.every_n_batches:
+            return
+        if not self._averages:
+            self._averages = {
+                name: [data.copy() for data in param.list_data()]
+                for name, param in self._params.items()
+            }
+            return
+        self._count += 1
+        decay = self.decay
+        if self.warm_up:
+            decay = min(decay, (1 + self._count) / (10 + self._count))
+        for averages, weights in _by_device(self._averages, self._params):
+            rests = {
+                dtype: mx.nd.full((1,), 1 - decay, averages[0].context, dtype)
+                for dtype in {array.dtype for array in averages}
+            }
+            rest = [rests[array.dtype] for array in averages]
+            self._move(averages, weights, rest, out=averages)
+
+    def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Give the network the average, if it is to keep it."""
+        estimator.evaluation_weights = nullcontext
+        if self.keep and self._averages:
+            _write(self._averages, self._params)
+            refresh_kvstore(estimator.trainer)
+
+    def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Let evaluations look at the network's own weights again."""
+        estimator.evaluation_weights = nullcontext
+
+    def state_dict(self, estimator: Any) -> dict[str, Any]:
+        """Return the average."""
+        return {
+            "count": self._count,
+            # By their order: a network that is made anew may have other names.
+            "averages": [replicas_of(arrays) for arrays in self._averages.values()],
+        }
+
+    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
+        """Go on with the average."""
+        self._count = state["count"]
+        self._averages = {}
+        for name, values in zip(self._params, state["averages"], strict=False):
+            self._averages[name] = [mx.nd.zeros_like(a) for a in self._params[name].list_data()]
+            write_replicas(values, self._averages[name])
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let the network have the average inside the ``with`` block; before one is there, itself.
+
+        For an evaluation or an export after `fit`::
+
+            with ema.applied():
+                net.export("model")
+        """
+        own = {
+            name: [data.copy() for data in self._params[name].list_data()]
+            for name in self._averages
+        }
+        try:
+            _write(self._averages, self._params)
+            yield
+        finally:
+            _write(own, self._params)
+
+
+def _moved(average: Any, weight: Any, rest: Any) -> Any:
+    # Not d * average + (1 - d) * weight: equal numbers stay equal, bit for bit.
+    return average + mx.sym.broadcast_mul(weight - average, rest)
+
+
+def _by_device(
+    averages: dict[str, list[NDArray]], params: dict[str, gluon.Parameter]
+) -> Iterator[tuple[list[NDArray], list[NDArray]]]:
+    rows = [
+        list(zip(arrays, params[name].list_data(), strict=True))
+        for name, arrays in averages.items()
+    ]
+    for pairs in zip(*rows, strict=True):
+        yield [average for average, _ in pairs], [weight for _, weight in pairs]
+
+
+def _write(arrays: dict[str, list[NDArray]], params: dict[str, gluon.Parameter]) -> None:
+    """Write in place: `Parameter.set_data` would reset the kvstore."""
+    for name, values in arrays.items():
+        for value, data in zip(values, params[name].list_data(), strict=True):
+            value.copyto(data)

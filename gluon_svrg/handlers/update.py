@@ -1,0 +1,263 @@
+"""GradientUpdateHandler: the optimizer's step, with accumulation and clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.encoding import replicas_of
+from gluon_svrg.events import BatchEnd, EpochEnd, ExceptionRaised, Stateful, TrainBegin, TrainEnd
+from gluon_svrg.states import updates_on_kvstore
+from gluon_svrg.svrg.fused import Fused
+from mxnet import gluon
+from mxnet.gluon.contrib import estimator as mx_estimator
+from mxnet.ndarray import NDArray
+
+
+class GradientUpdateHandler(
+    mx_estimator.GradientUpdateHandler,
+    TrainBegin,
+    BatchEnd,
+    EpochEnd,
+    TrainEnd,
+    ExceptionRaised,
+    Stateful,
+):
+    """Takes the optimizer's step at the end of each batch, or of each few.
+
+    Clipping acts on the gradient that the optimizer gets: of the mean loss over all samples of the
+    step, on all devices, after SVRG's correction. `gluon.utils.clip_global_norm` on each device
+    would clip other gradients than their sum (MXNet issue 12859).
+
+    Parameters
+    ----------
+    accumulate : int
+        How many batches' gradients are added up for one step. The last step of an epoch takes
+        what is left. It sets ``grad_req='add'`` while `fit` runs.
+    clip_norm : float, optional
+        The gradient is scaled down to this norm (over all parameters) where it is greater.
+    clip_value : float, optional
+        Each entry of the gradient is clipped to [-clip_value, clip_value].
+    priority : float
+        As MXNet's: the first at *batch end*.
+
+    Attributes
+    ----------
+    gradient_norm : float or None
+        The norm at the last step, before it was clipped; None without `clip_norm`. To read it
+        waits for the device.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is no positive number, or both kinds of clipping are asked for.
+
+    References
+    ----------
+    R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of training recurrent neural networks",
+    ICML 2013.
+    """
+
+    def __init__(
+        self,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        priority: float = -2000,
+    ) -> None:
+        super().__init__(priority)
+        check_integer("accumulate", accumulate, 1, "a step is taken after as many batches")
+        if clip_norm is not None:
+            check_number("clip_norm", clip_norm, "the greatest norm of the gradient", 0, above=True)
+        if clip_value is not None:
+            check_number(
+                "clip_value", clip_value, "the greatest entry of the gradient", 0, above=True
+            )
+        if clip_norm is not None and clip_value is not None:
+            raise ValueError(
+                f"give clip_norm or clip_value, got both ({clip_norm!r} and {clip_value!r}): the "
+                "result would depend on which comes first"
+            )
+        self.accumulate = accumulate
+        self.clip_norm = clip_norm
+        self.clip_value = clip_value
+        self._batches = 0
+        self._samples = 0
+        self._accumulated: list[gluon.Parameter] = []
+        self._norm: NDArray | None = None
+        self._squares = Fused(_sum_of_squares)
+        self._scale = Fused(_scaled)
+        self._limit = Fused(_limited)
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """The norm at the last step, before it was clipped."""
+        return None if self._norm is None else float(self._norm.asscalar())
+
+    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Let gradients add up, where several batches make a step."""
+        self._batches = self._samples = 0
+        self._norm = None
+        trainer = estimator.trainer
+        # MXNet's AMP puts this attribute there; MXNet itself asks for it in this way.
+        if getattr(trainer, "_amp_loss_scaler", None) is not None and updates_on_kvstore(trainer):
+            raise ValueError(
+                "AMP's loss scaling looks for an overflow after a kvstore has made the update: "
+                "make the trainer with update_on_kvstore=False"
+            )
+        if self.accumulate > 1:
+            self._accumulated = [p for p in trainer._params if p.grad_req == "write"]
+            for param in self._accumulated:
+                param.grad_req = "add"
+
+    def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Take the step, if it is time for one."""
+        losses = kwargs["loss"]  # a list, or one NDArray from a batch processor of the user's own
+        for loss in losses if isinstance(losses, (list, tuple)) else [losses]:
+            self._samples += loss.shape[0]
+        self._batches += 1
+        if self._batches == self.accumulate:
+            self._step(estimator.trainer)
+
+    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Take the step with what is left."""
+        if self._batches:
+            self._step(estimator.trainer)
+
+    def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Let gradients be overwritten again."""
+        for param in self._accumulated:
+            param.grad_req = "write"
+        self._accumulated = []
+
+    def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Let gradients be overwritten again."""
+        self.train_end(estimator)
+
+    def state_dict(self, estimator: Any) -> dict[str, Any]:
+        """Return the counts, and the gradients that wait for the step."""
+        return {
+            "batches": self._batches,
+            "samples": self._samples,
+            "gradients": [replicas_of(p.list_grad()) for p in self._accumulated]
+            if self._batches
+            else [],
+        }
+
+    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
+        """Go on with the gradients that wait for the step."""
+        self._batches, self._samples = state["batches"], state["samples"]
+        if self._batches >= self.accumulate:
+            raise ValueError(
+                f"the checkpoint was written in the middle of a step over more than "
+                f"accumulate={self.accumulate} batches ({self._batches} are waiting): resume with "
+                "the accumulate that it was written with"
+            )
+        self._zero_gradients()
+        for param, saved in zip(self._accumulated, state["gradients"], strict=False):
+            grads = param.list_grad()
+            if len(saved) == 1 < len(grads):
+                saved = saved * len(grads)
+            if len(saved) != len(grads):  # on other devices the first has the sum
+                saved = [np.sum(saved, axis=0)]
+            for grad, value in zip(grads, saved, strict=False):
+                grad[:] = mx.nd.array(value, dtype=grad.dtype)
+            for data in param.list_data():  # a step may follow before the next backward pass
+                data._fresh_grad = True
+
+    def _step(self, trainer: gluon.Trainer) -> None:
+        samples, self._samples, self._batches = self._samples, 0, 0
+        if self.clip_norm is None and self.clip_value is None:
+            trainer.step(samples)
+        elif updates_on_kvstore(trainer):
+            self._clip_before_the_sum(trainer, samples)
+            trainer.step(samples)
+        else:
+            trainer.allreduce_grads()
+            for grads in _by_device(trainer):
+                self._clip(grads, [grads], samples / trainer._scale)
+            trainer.update(samples)
+        if self.accumulate > 1:
+            self._zero_gradients()
+
+    def _clip_before_the_sum(self, trainer: gluon.Trainer, samples: int) -> None:
+        """Clip what the kvstore is to add up over the devices, and use at once."""
+        devices = _by_device(trainer)
+        if trainer._distributed:
+            raise ValueError(
+                f"clipping needs the sum of the gradients of all workers, which the kvstore "
+                f"{trainer._kvstore.type!r} does not give away: make the trainer with "
+                "update_on_kvstore=False"
+            )
+        first, *others = devices
+        totals = first
+        if others:
+            totals = [
+                mx.nd.add_n(*(grad.as_in_context(grads[0].context) for grad in grads))
+                for grads in zip(*devices, strict=True)
+            ]
+        scale = samples / trainer._scale
+        if self.clip_norm is not None:
+            self._clip(totals, devices, scale)
+            return
+        self._clip(totals, [totals], scale)
+        for total, grad in zip(totals, first, strict=True):
+            if total is not grad:
+                total.copyto(grad)
+        for grads in others:
+            mx.nd.reset_arrays(*grads, num_arrays=len(grads))
+
+    def _clip(self, totals: list[NDArray], clipped: list[list[NDArray]], scale: float) -> None:
+        """Clip the gradients `clipped`, whose sum over devices is `totals`, times 1 / `scale`."""
+        if self.clip_value is not None:
+            for grads in clipped:
+                # Arrays: MXNet's clip would round the bounds to float32.
+                bounds = [
+                    mx.nd.full((1,), self.clip_value * scale, grad.context, grad.dtype)
+                    for grad in grads
+                ]
+                self._limit(grads, bounds, out=grads)
+            return
+        assert self.clip_norm is not None
+        squares = self._squares(_at_least_float32(totals))
+        norm = mx.nd.sqrt(mx.nd.add_n(*squares)) / scale
+        # Exactly 1 where the norm is small enough; without the 1e-6 that PyTorch adds to the norm.
+        factor = self.clip_norm / mx.nd.maximum(norm, self.clip_norm)
+        for grads in clipped:
+            here = factor.as_in_context(grads[0].context)
+            self._scale(grads, [here.astype(grad.dtype) for grad in grads], out=grads)
+        self._norm = norm
+
+    def _zero_gradients(self) -> None:
+        by_context = zip(*(param.list_grad() for param in self._accumulated), strict=True)
+        for grads in by_context:
+            mx.nd.reset_arrays(*grads, num_arrays=len(grads))
+
+
+def _by_device(trainer: gluon.Trainer) -> list[list[NDArray]]:
+    trained = [param for param in trainer._params if param.grad_req != "null"]
+    return [list(grads) for grads in zip(*(p.list_grad() for p in trained), strict=True)]
+
+
+def _sum_of_squares(grad: Any) -> Any:
+    # A dot product is ten times as fast as MXNet's norm and sum.
+    flat = mx.sym.reshape(grad, shape=(-1,))
+    return mx.sym.dot(flat, flat)
+
+
+def _scaled(grad: Any, factor: Any) -> Any:
+    return mx.sym.broadcast_mul(grad, factor)
+
+
+def _limited(grad: Any, bound: Any) -> Any:
+    low = mx.sym.broadcast_maximum(grad, mx.sym.negative(bound))
+    return mx.sym.broadcast_minimum(low, bound)
+
+
+def _at_least_float32(arrays: Sequence[NDArray]) -> list[NDArray]:
+    """Return the arrays in the widest of their dtypes: squares overflow float16 from 256 on."""
+    widest = np.result_type(np.float32, *(array.dtype for array in arrays))
+    return [array.astype(widest, copy=False) for array in arrays]

@@ -1,0 +1,33 @@
+"""Mixed precision by MXNet's AMP: bfloat16 on CPU, with a loss scale that SVRG follows."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gluon_svrg as gs
+import mxnet as mx
+import problems
+import pytest
+from problems import TWO
+
+
+def test_a_loss_scale_changes_no_bit():
+    worker = Path(__file__).parent / "amp_worker.py"
+    done = subprocess.run(
+        [sys.executable, str(worker)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = re.findall(r"^([a-zA-Z0-9 ]+): (True|False)$", done.stdout, re.MULTILINE)
+    assert len(found) == 10
+    assert [name for name, value in found if value == "False"] == []
+
+
+def test_a_kvstore_that_updates_is_an_error():
+    problem = problems.make("mlp", TWO)
+    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", update_on_kvstore=True)
+    trainer._amp_loss_scaler = mx.contrib.amp.amp.LossScaler()
+    trainer._amp_original_scale = trainer._scale
+    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, context=TWO)
+    with pytest.raises(ValueError, match="make the trainer with update_on_kvstore=False"):
+        estimator.fit(problem.ndarrays(), epochs=1)
