@@ -2,6 +2,7 @@
 
 from gluon_svrg import _compat as _compat  # isort: skip  # before MXNet is imported
 from gluon_svrg import data as data
+from gluon_svrg import schedules as schedules
 from gluon_svrg.batches import BatchProcessor
 from gluon_svrg.estimator import Estimator
 from gluon_svrg.handlers.checkpoint import CheckpointHandler
@@ -11,9 +12,12 @@ from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
+from gluon_svrg.handlers.schedule import PlateauHandler, ScheduleHandler
 from gluon_svrg.handlers.signals import SignalHandler
+from gluon_svrg.handlers.stopping import EarlyStoppingHandler, TimeLimitHandler
 from gluon_svrg.handlers.svrg import SVRGHandler
 from gluon_svrg.handlers.update import GradientUpdateHandler
+from gluon_svrg.handlers.validation import ValidationHandler
 from gluon_svrg.history import History
 from gluon_svrg.monitor import Monitor
 from gluon_svrg.optimizer import LARS, Signum
@@ -31,6 +35,7 @@ __all__ = [
     "BatchProcessor",
     "CheckpointHandler",
     "EMAHandler",
+    "EarlyStoppingHandler",
     "Estimator",
     "FitResult",
     "GradientUpdateHandler",
@@ -39,15 +44,19 @@ __all__ = [
     "MetricHandler",
     "Monitor",
     "NaNGuardHandler",
+    "PlateauHandler",
     "Position",
     "ProgressHandler",
     "RandomStateHandler",
     "SVRGHandler",
     "SVRGTrainer",
+    "ScheduleHandler",
     "SignalHandler",
     "Signum",
     "Snapshot",
     "StopReason",
+    "TimeLimitHandler",
+    "ValidationHandler",
     "linear_decay",
     "seed_everything",
     "tune_for_cpu",

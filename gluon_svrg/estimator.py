@@ -23,6 +23,7 @@ from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.handlers.update import GradientUpdateHandler
+from gluon_svrg.handlers.validation import ValidationHandler
 from gluon_svrg.history import History
 from gluon_svrg.resume import restore
 from gluon_svrg.run import FitResult, Position, StopReason
@@ -31,7 +32,6 @@ from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.gluon.contrib.estimator import (
     LoggingHandler,
     StoppingHandler,
-    ValidationHandler,
 )
 from mxnet.gluon.contrib.estimator.utils import _check_handler_metric_ref
 
@@ -82,6 +82,13 @@ class Estimator(mx_estimator.Estimator):
         Where the run stands.
     stop_reason : StopReason or None
         Why the run is to end, or None where it is to go on.
+    handlers : HandlerList
+        Those of the last call of `fit`, in their order.
+    resumed_from : Checkpoint or None
+        The checkpoint that the run goes on from.
+    evaluation_weights : callable
+        Returns a context manager inside which the network has the weights to evaluate: its own,
+        or those that a handler has put there.
     """
 
     def __init__(
@@ -389,7 +396,7 @@ class Estimator(mx_estimator.Estimator):
     def metric_names(self) -> list[str]:
         """Return the names of the metrics that the history of this run has."""
         metrics = list(self.train_metrics)
-        if any(isinstance(handler, ValidationHandler) for handler in self.handlers):
+        if any(isinstance(handler, mx_estimator.ValidationHandler) for handler in self.handlers):
             metrics += self.val_metrics
         return [name for metric in metrics for name, _ in metric.get_name_value()]
 
@@ -400,8 +407,8 @@ class Estimator(mx_estimator.Estimator):
             defaults.append(GradientUpdateHandler())
         if not _has(given, mx_estimator.MetricHandler):
             defaults.append(MetricHandler(self.train_metrics))
-        if val_data is not None and not _has(given, ValidationHandler):
-            defaults.append(ValidationHandler(val_data, self.evaluate))
+        if val_data is not None and not _has(given, mx_estimator.ValidationHandler):
+            defaults.append(ValidationHandler(val_data))
         if not _has(given, HistoryHandler):
             defaults.append(HistoryHandler())
         if not _has(given, ProgressHandler, LoggingHandler):

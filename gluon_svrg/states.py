@@ -235,8 +235,11 @@ def load_states(trainer: Trainer, states: States) -> None:
 
 
 def refresh_kvstore(trainer: Trainer) -> None:
-    """Let a kvstore that runs the optimizer take the weights as they are; the states stay."""
-    if not (trainer._kv_initialized and trainer._update_on_kvstore):
+    """Let a kvstore that runs the optimizer take the weights as they are; the states stay.
+
+    The servers of a dist kvstore cannot be told: they keep those of the last step.
+    """
+    if not (trainer._kv_initialized and trainer._update_on_kvstore) or trainer._distributed:
         return
     states = states_of(trainer)
     replicas = [[data.copy() for data in param.list_data()] for param in trainer._params]

@@ -1,5 +1,7 @@
 """One seed reaches every generator."""
 
+import itertools
+import multiprocessing
 import random
 
 import gluon_svrg as gs
@@ -40,3 +42,56 @@ def test_a_shuffled_loader_gives_the_same_batches():
 def test_a_bad_seed_is_an_error(seed):
     with pytest.raises(ValueError, match=r"seed must be an integer from 0 to 2\*\*31 - 1, got"):
         gs.seed_everything(seed)
+
+
+class Draws:
+    """A data set that draws its items."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return np.array([np.random.rand(), random.random(), mx.nd.random.uniform().asscalar()])
+
+
+def batches_of_one_worker():
+    loader = mx.gluon.data.DataLoader(Draws(), batch_size=4, num_workers=1)
+    return np.concatenate([batch.asnumpy() for batch in loader])
+
+
+def test_a_loader_worker_repeats():
+    """MXNet issue 9335: its own seed reaches neither the shuffle nor the workers."""
+    runs = []
+    for _ in range(2):
+        gs.seed_everything(4)
+        runs.append(batches_of_one_worker())
+    assert np.array_equal(*runs)
+    gs.seed_everything(5)
+    assert not (batches_of_one_worker() == runs[0]).any()
+
+
+def draw_in(connection):
+    connection.send(draw())
+
+
+def draws_of_workers(number):
+    context = multiprocessing.get_context("fork")
+    drawn = []
+    for _ in range(number):
+        here, there = context.Pipe()
+        worker = context.Process(target=draw_in, args=(there,))
+        worker.start()
+        drawn.append(here.recv())
+        worker.join()
+    return drawn
+
+
+def test_workers_draw_different_numbers_which_repeat():
+    gs.seed_everything(4)
+    parent = draw()
+    gs.seed_everything(4)
+    first = draws_of_workers(3)
+    gs.seed_everything(4)
+    assert draws_of_workers(3) == first
+    for one, other in itertools.combinations([*first, parent], 2):
+        assert all(a != b for a, b in zip(one, other, strict=True))

@@ -1,0 +1,300 @@
+"""ScheduleHandler and PlateauHandler: an optimizer's hyper-parameter that changes in a run."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import mxnet as mx
+from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.events import BatchBegin, EpochBegin, EpochEnd, Stateful, TrainBegin
+from gluon_svrg.monitor import Monitor
+from gluon_svrg.schedules import Schedule, check_schedule
+
+# Numbers of every optimizer that are no hyper-parameters: counts, what the trainer sets at each
+# step, and the learning rate, which has a method of its own.
+_NOT_TO_BE_SET = {"aggregate_num", "begin_num_update", "lr", "num_update", "rescale_grad"}
+
+
+class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
+    """Sets a hyper-parameter of the optimizer to a function of training progress.
+
+    The value is a function of where the run stands alone (``estimator.progress``: the fraction of
+    ``epochs`` or ``batches`` that is done; by batches where the data has a length, else by whole
+    epochs), so it is right after a resume, too. A resume with a greater ``epochs`` stretches the
+    schedule: the progress is then a fraction of the new number. After the run the optimizer keeps
+    the last value.
+
+    Parameters
+    ----------
+    hyperparameter : str
+        ``'learning_rate'``, or the name of a numeric attribute of the optimizer: ``'wd'``,
+        ``'momentum'``, ``'beta1'``, ...
+    schedule : callable
+        From progress in [0, 1] to the value, one of :mod:`gluon_svrg.schedules` or your own.
+    per : 'batch' or 'epoch'
+        Whether the value is set at the begin of each batch, or holds for an epoch: that of the
+        progress at its begin.
+    priority : float
+        First, so that other handlers see the value of the batch.
+
+    Raises
+    ------
+    TypeError
+        If `hyperparameter` is no string, `schedule` cannot be called, or (while training) it
+        returns no number.
+    ValueError
+        If `per` is neither, or `hyperparameter` is SVRG's coefficient. At *train begin*: if the
+        optimizer has no such number, has an lr_scheduler that sets the learning rate as well, has
+        a momentum of 0 that is to be scheduled, or another handler sets the same. While training:
+        if the schedule's value is NaN or infinite, or a momentum is not above 0.
+    NotImplementedError
+        If servers of a distributed kvstore run the optimizer: they do not see the value.
+    """
+
+    def __init__(
+        self,
+        hyperparameter: str,
+        schedule: Schedule,
+        per: str = "batch",
+        priority: float = -4000,
+    ) -> None:
+        check_schedule(schedule)
+        if per not in ("batch", "epoch"):
+            raise ValueError(
+                f"per must be 'batch' or 'epoch', got {per!r}: the value is set at its begin"
+            )
+        self.hyperparameter = _check_name(hyperparameter)
+        self.schedule = schedule
+        self.per = per
+        self.priority = priority
+
+    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Check that the optimizer has the hyper-parameter, and that nobody else sets it."""
+        _check_owner(self, estimator)
+        value = _value_of(self.hyperparameter, estimator.trainer)
+        if self.hyperparameter == "momentum" and value == 0:
+            raise ValueError(
+                "the optimizer's momentum is 0 and cannot be scheduled: optimizers that begin "
+                "without momentum make no state for it; make this one with momentum=0.9, or "
+                "whatever the schedule begins with"
+            )
+
+    def epoch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Set the value of the epoch."""
+        if self.per == "epoch":
+            self._set(estimator)
+
+    def batch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Set the value of the batch."""
+        if self.per == "batch":
+            self._set(estimator)
+
+    def _set(self, estimator: Any) -> None:
+        progress = estimator.progress
+        value = self.schedule(progress)
+        what = f"the schedule's value of {self.hyperparameter!r} at progress {progress:.3g}"
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise TypeError(f"{what} must be a finite number, got {value!r}: look at the schedule")
+        if not math.isfinite(value):
+            raise ValueError(f"{what} must be a finite number, got {value!r}: look at the schedule")
+        if self.hyperparameter == "momentum" and not value > 0:
+            raise ValueError(
+                f"{what} must be above 0, got {value!r}: optimizers keep no state of a momentum "
+                "of 0; begin and end with a small one"
+            )
+        _set_value(self.hyperparameter, estimator.trainer, float(value))
+
+
+class PlateauHandler(TrainBegin, EpochEnd, Stateful):
+    """Multiplies a hyper-parameter by `factor` when the monitored figure improves no longer.
+
+    It is reduced at the end of the `patience`-th epoch in a row that brought no improvement, as in
+    Keras' ``ReduceLROnPlateau``; PyTorch's waits for one epoch more. The next epoch is the first
+    with the new value. `cooldown` is PyTorch's: so many epochs after a reduction do not count.
+
+    An epoch without the figure (no evaluation, or NaN) does not count at all. The best value, and
+    what has been counted, go into checkpoints; so does the optimizer's hyper-parameter. After the
+    run the optimizer keeps the last value.
+
+    Parameters
+    ----------
+    monitor : str or EvalMetric
+        The figure, as in the history: ``'validation accuracy'``.
+    mode : 'auto', 'min' or 'max'
+        Which value is better; 'auto' infers it from the name, or raises.
+    hyperparameter : str
+        ``'learning_rate'``, or the name of a numeric attribute of the optimizer.
+    factor : float above 0 and below 1
+        What the hyper-parameter is multiplied by.
+    patience : int
+        The number of epochs without improvement, in a row, after which it is.
+    min_delta : float
+        By how much more than this a value has to be better than the best one to be an improvement.
+    cooldown : int
+        The number of epochs after a reduction in which none is counted.
+    minimum : float
+        The hyper-parameter does not become less.
+    priority : float
+        After the HistoryHandler, which has 1000, so that the figure is there.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type.
+    ValueError
+        If an argument is out of its range. At *train begin*: if the run has no such figure, the
+        optimizer has no such number or has an lr_scheduler that sets the learning rate as well, or
+        another handler sets the same.
+    NotImplementedError
+        If servers of a distributed kvstore run the optimizer: they do not see the value.
+    """
+
+    def __init__(
+        self,
+        monitor: str | mx.metric.EvalMetric,
+        mode: str = "auto",
+        hyperparameter: str = "learning_rate",
+        factor: float = 0.1,
+        patience: int = 10,
+        min_delta: float = 0.0,
+        cooldown: int = 0,
+        minimum: float = 0.0,
+        priority: float = 2000,
+    ) -> None:
+        meaning = "the hyper-parameter is multiplied by it"
+        if not check_number("factor", factor, meaning, 0, above=True) < 1:
+            raise ValueError(f"factor must be below 1, got {factor!r}: {meaning}, to become less")
+        self.monitor = Monitor(monitor, mode)
+        self.hyperparameter = _check_name(hyperparameter)
+        self.factor = float(factor)
+        self.patience = check_integer(
+            "patience", patience, 1, "so many epochs in a row have to bring no improvement"
+        )
+        self.min_delta = check_number(
+            "min_delta", min_delta, "an improvement has to be greater than it", 0
+        )
+        self.cooldown = check_integer(
+            "cooldown", cooldown, 0, "so many epochs after a reduction do not count"
+        )
+        self.minimum = check_number(
+            "minimum", minimum, "the hyper-parameter does not become less", 0
+        )
+        self.priority = priority
+        self._best: float | None = None
+        self._wait = 0
+        self._cooldown_left = 0
+
+    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Check figure and hyper-parameter, and start to count anew."""
+        self.monitor.check(estimator)
+        _check_owner(self, estimator)
+        _value_of(self.hyperparameter, estimator.trainer)
+        self._best, self._wait, self._cooldown_left = None, 0, 0
+
+    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Count the epoch, and reduce where there have been enough."""
+        value = self.monitor.read(estimator)
+        if value is None:
+            return
+        if self.monitor.is_better(value, self._best, self.min_delta):
+            self._best, self._wait = value, 0
+        elif self._cooldown_left == 0:
+            self._wait += 1
+        self._cooldown_left = max(0, self._cooldown_left - 1)
+        if self._wait >= self.patience:
+            self._wait, self._cooldown_left = 0, self.cooldown
+            self._reduce(estimator)
+
+    def state_dict(self, estimator: Any) -> dict[str, Any]:
+        """Return the best value and the counts."""
+        return {"best": self._best, "wait": self._wait, "cooldown_left": self._cooldown_left}
+
+    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
+        """Go on to count."""
+        self._best, self._wait = state["best"], state["wait"]
+        self._cooldown_left = state["cooldown_left"]
+
+    def _reduce(self, estimator: Any) -> None:
+        before = _value_of(self.hyperparameter, estimator.trainer)
+        after = max(before * self.factor, self.minimum)
+        if after < before:
+            _set_value(self.hyperparameter, estimator.trainer, after)
+            estimator.logger.info(
+                "epoch %d: %s has not improved on %.4g for %d epochs: %s %.4g -> %.4g",
+                estimator.position.epoch,
+                self.monitor.name,
+                self._best,
+                self.patience,
+                self.hyperparameter,
+                before,
+                after,
+            )
+
+
+def _check_name(hyperparameter: object) -> str:
+    if not isinstance(hyperparameter, str):
+        raise TypeError(
+            "hyperparameter must be 'learning_rate' or the name of a number of the optimizer, got "
+            f"{hyperparameter!r}: give 'wd', for example"
+        )
+    if hyperparameter == "coefficient":
+        raise ValueError(
+            "hyperparameter 'coefficient' is SVRG's, which stays constant between two snapshots: "
+            "give it a schedule by SVRGHandler(coefficient=schedule)"
+        )
+    return hyperparameter
+
+
+def _check_owner(handler: ScheduleHandler | PlateauHandler, estimator: Any) -> None:
+    """Raise ValueError if somebody else sets the hyper-parameter, too."""
+    name = handler.hyperparameter
+    if name == "learning_rate" and estimator.trainer.optimizer.lr_scheduler is not None:
+        raise ValueError(
+            f"the learning rate has two owners, the optimizer's lr_scheduler and "
+            f"{type(handler).__name__}: remove one of them"
+        )
+    for other in estimator.handlers:
+        if (
+            isinstance(other, (ScheduleHandler, PlateauHandler))
+            and other is not handler
+            and other.hyperparameter == name
+        ):
+            raise ValueError(
+                f"{name!r} has two owners, a {type(handler).__name__} and a "
+                f"{type(other).__name__}: remove one of them"
+            )
+
+
+def _value_of(hyperparameter: str, trainer: mx.gluon.Trainer) -> float:
+    """Return the value; raise ValueError, naming those that are there, where there is none."""
+    if hyperparameter == "learning_rate":
+        return float(trainer.learning_rate)
+    values = {
+        name: float(value)
+        for name, value in vars(trainer.optimizer).items()
+        if isinstance(value, numbers.Real)
+        and not isinstance(value, bool)
+        and not name.startswith("_")
+        and name not in _NOT_TO_BE_SET
+    }
+    if hyperparameter not in values:
+        names = ["learning_rate", *sorted(values)]
+        raise ValueError(
+            f"hyperparameter {hyperparameter!r} is no number that can be set of this optimizer, a "
+            f"{type(trainer.optimizer).__name__}, which has {', '.join(map(repr, names))}"
+        )
+    return values[hyperparameter]
+
+
+def _set_value(hyperparameter: str, trainer: mx.gluon.Trainer, value: float) -> None:
+    if trainer._kv_initialized and trainer._distributed and trainer._update_on_kvstore:
+        raise NotImplementedError(
+            f"{hyperparameter!r} cannot be set where servers run the optimizer (kvstore "
+            f"{trainer._kvstore.type!r}): make the trainer with update_on_kvstore=False"
+        )
+    if hyperparameter == "learning_rate":
+        trainer.set_learning_rate(value)
+    else:
+        vars(trainer.optimizer)[hyperparameter] = value

@@ -1,0 +1,229 @@
+"""EarlyStoppingHandler and TimeLimitHandler: ends of a run before its last epoch."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.encoding import replicas_of, write_replicas
+from gluon_svrg.events import BatchEnd, EpochEnd, Stateful, TrainBegin, TrainEnd
+from gluon_svrg.monitor import Monitor
+from gluon_svrg.run import StopReason
+from gluon_svrg.states import refresh_kvstore
+
+
+class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
+    """Ends the run when the monitored figure improves no longer, and can bring the best back.
+
+    `patience` is Keras': the run ends at the end of the `patience`-th epoch in a row that brought
+    no improvement (0 and 1 mean the same: the first such epoch ends it). It ends with
+    ``StopReason.NO_IMPROVEMENT``. An epoch without the figure (no evaluation, or NaN) does not
+    count at all.
+
+    After a resume the count goes on. A run that this handler had ended ends at once again, with
+    the same reason and the same weights, unless it now has more `patience`.
+
+    Parameters
+    ----------
+    monitor : str or EvalMetric
+        The figure, as in the history: ``'validation accuracy'``.
+    mode : 'auto', 'min' or 'max'
+        Which value is better; 'auto' infers it from the name, or raises.
+    patience : int or None
+        The number of epochs without improvement, in a row, that ends the run. None: none does,
+        which is for `restore_best` alone.
+    min_delta : float
+        An improvement is a value that is better by more than this than the last improvement.
+    baseline : float, optional
+        A value is no improvement unless it is better than this (by more than `min_delta`), either.
+    restore_best : bool
+        Whether the network gets the parameters and auxiliary states of the best epoch back at
+        *train end*, whatever ended the run (an exception does not come by there). They are those
+        that were evaluated. A copy of them is kept in the memory of the host, and in checkpoints.
+        The optimizer's states stay those of the last step, wherever they are; to train on with
+        ``multi_precision``, whose optimizers hold weights of their own, make a new trainer.
+    priority : float
+        After the HistoryHandler, which has 1000, so that the figure is there.
+
+    Attributes
+    ----------
+    best : float or None
+        The best value, however little better it was. None before the first.
+    best_epoch : int or None
+        Its epoch, from 0.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type.
+    ValueError
+        If an argument is out of its range, nothing is to be done (``patience=None`` without
+        `restore_best`), or, at *train begin*, the run has no such figure.
+    """
+
+    def __init__(
+        self,
+        monitor: str | mx.metric.EvalMetric,
+        mode: str = "auto",
+        patience: int | None = 0,
+        min_delta: float = 0.0,
+        baseline: float | None = None,
+        restore_best: bool = False,
+        priority: float = 2000,
+    ) -> None:
+        if patience is not None:
+            check_integer(
+                "patience", patience, 0, "so many epochs in a row without improvement end the run"
+            )
+        elif not restore_best:
+            raise ValueError(
+                "patience=None never ends the run, and restore_best=False restores nothing: give "
+                "one of them, or leave the handler out"
+            )
+        self.monitor = Monitor(monitor, mode)
+        self.patience = patience
+        self.min_delta = check_number(
+            "min_delta", min_delta, "an improvement has to be greater than it", 0
+        )
+        if baseline is not None:
+            baseline = check_number("baseline", baseline, "the figure has to be better than it")
+        self.baseline = baseline
+        self.restore_best = restore_best
+        self.priority = priority
+        self.best: float | None = None
+        self.best_epoch: int | None = None
+        self._to_beat: float | None = None
+        self._wait = 0
+        self._weights: dict[str, list[np.ndarray]] | None = None
+
+    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Check the figure, and start to count anew."""
+        self.monitor.check(estimator)
+        self.best = self.best_epoch = self._weights = None
+        self._to_beat = self.baseline
+        self._wait = 0
+
+    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Count the epoch; keep the weights if they are the best; end the run if it is time."""
+        value = self.monitor.read(estimator)
+        if value is None:
+            return
+        if self.monitor.is_better(value, self.best):
+            self.best, self.best_epoch = value, estimator.position.epoch
+            if self.restore_best:
+                with estimator.evaluation_weights():
+                    self._weights = {
+                        name: replicas_of(param.list_data())
+                        for name, param in _parameters(estimator).items()
+                    }
+        if self.monitor.is_better(value, self._to_beat, self.min_delta):
+            self._to_beat, self._wait = value, 0
+        else:
+            self._wait += 1
+        if estimator.stop_reason is None:
+            self._stop_if_it_is_time(estimator)
+
+    def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Give the network the weights of the best epoch."""
+        if self._weights is not None:
+            _write(self._weights, estimator)
+
+    def state_dict(self, estimator: Any) -> dict[str, Any]:
+        """Return the best value, its epoch and weights, and the count."""
+        return {
+            "best": self.best,
+            "best_epoch": self.best_epoch,
+            "to_beat": self._to_beat,
+            "wait": self._wait,
+            "weights": self._weights,
+        }
+
+    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
+        """Go on to count, or end the run again."""
+        self.best, self.best_epoch = state["best"], state["best_epoch"]
+        self._to_beat, self._wait = state["to_beat"], state["wait"]
+        self._weights = state["weights"] if self.restore_best else None
+        if self.restore_best and self._weights is None and self.best is not None:
+            estimator.logger.warning(
+                "the checkpoint is of a run without restore_best and lacks the weights of the best "
+                "epoch, %d: those of a better one to come will be restored, if there is one",
+                self.best_epoch,
+            )
+        self._stop_if_it_is_time(estimator)
+
+    def _stop_if_it_is_time(self, estimator: Any) -> None:
+        if self.patience is None or self._wait < max(1, self.patience):
+            return
+        estimator.stop(StopReason.NO_IMPROVEMENT)
+        estimator.logger.info(
+            "the run ends after %d epochs without improvement: the best %s %.4g was in epoch %d%s",
+            self._wait,
+            self.monitor.name,
+            self.best,
+            self.best_epoch,
+            ", whose weights are restored" if self._weights is not None else "",
+        )
+
+
+class TimeLimitHandler(TrainBegin, BatchEnd):
+    """Ends the run after a time, at the end of the batch that is under way.
+
+    The run ends with ``StopReason.TIME_LIMIT``; a CheckpointHandler then writes a checkpoint, and
+    the evaluation at the epoch's end still follows, so leave time for both. The clock begins with
+    each call of `fit`: a resumed run has the whole time again, as a job scheduler's limit has.
+
+    Parameters
+    ----------
+    seconds : float or datetime.timedelta
+        The wall-clock time.
+
+    Raises
+    ------
+    TypeError
+        If `seconds` is neither.
+    ValueError
+        If it is not above 0.
+    """
+
+    def __init__(self, seconds: float | timedelta) -> None:
+        if isinstance(seconds, timedelta):
+            seconds = seconds.total_seconds()
+        self.seconds = check_number(
+            "seconds", seconds, "the run ends after that time", 0, above=True
+        )
+        self._begin = 0.0
+
+    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Start the clock."""
+        self._begin = time.monotonic()
+
+    def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """End the run where the time is over."""
+        if estimator.stop_reason is None and time.monotonic() - self._begin >= self.seconds:
+            estimator.stop(StopReason.TIME_LIMIT)
+            estimator.logger.info("the run ends: its time of %g s is over", self.seconds)
+
+
+def _parameters(estimator: Any) -> dict[str, mx.gluon.Parameter]:
+    """Return all initialised parameters of network and trainer.
+
+    Those of the network by the name of their place in it, as in checkpoints, which is the same in
+    a new network of the same architecture.
+    """
+    params = dict(estimator.net._collect_params_with_prefix())
+    known = {id(param) for param in params.values()}
+    others = [*estimator.net.collect_params().values(), *estimator.trainer._params]
+    params |= {param.name: param for param in others if id(param) not in known}
+    return {name: param for name, param in params.items() if param._data is not None}
+
+
+def _write(weights: dict[str, list[np.ndarray]], estimator: Any) -> None:
+    """Write the parameters in place: `Parameter.set_data` would reset the kvstore each time."""
+    params = _parameters(estimator)
+    for name, values in weights.items():
+        write_replicas(values, params[name].list_data())
+    refresh_kvstore(estimator.trainer)

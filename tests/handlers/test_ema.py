@@ -1,0 +1,142 @@
+"""EMAHandler: against NumPy after every step; evaluated, exported and resumed."""
+
+import re
+
+import gluon_svrg as gs
+import mxnet as mx
+import numpy as np
+import problems
+import pytest
+from gluon_svrg.events import BatchEnd
+from mxnet.gluon import nn
+from problems import ONE, TWO
+
+
+class Averages(BatchEnd):
+    """Keeps the weights and the averages after each step."""
+
+    priority = -1000
+
+    def __init__(self, ema):
+        self.ema = ema
+        self.weights, self.averages = [], []
+
+    def batch_end(self, estimator, *args, **kwargs):
+        self.weights.append(problems.weights_of(estimator.net))
+        with self.ema.applied():
+            self.averages.append(problems.weights_of(estimator.net))
+
+
+def estimator_of(problem, contexts=ONE, on_kvstore=None):
+    trainer = gs.SVRGTrainer(
+        problem.net.collect_params(),
+        "sgd",
+        {"learning_rate": 0.3, "momentum": 0.9},
+        update_on_kvstore=on_kvstore,
+    )
+    return gs.Estimator(
+        problem.net, problem.loss, mx.metric.Loss("loss"), trainer=trainer, context=list(contexts)
+    )
+
+
+@pytest.mark.parametrize(("contexts", "on_kvstore"), [(ONE, None), (TWO, False), (TWO, True)])
+@pytest.mark.parametrize("warm_up", [False, True])
+@pytest.mark.parametrize("every_n_batches", [1, 3])
+def test_against_numpy(contexts, on_kvstore, warm_up, every_n_batches):
+    problem = problems.make("mlp", contexts)
+    ema = gs.EMAHandler(0.8, every_n_batches=every_n_batches, warm_up=warm_up)
+    seen = Averages(ema)
+    estimator = estimator_of(problem, contexts, on_kvstore)
+    estimator.fit(problem.ndarrays(), epochs=3, event_handlers=[gs.SVRGHandler(), ema, seen])
+    expected, count = None, 0
+    for step, weights in enumerate(seen.weights, start=1):
+        if step % every_n_batches == 0:
+            if expected is None:
+                expected = weights
+            else:
+                count += 1
+                decay = min(0.8, (1 + count) / (10 + count)) if warm_up else 0.8
+                expected = [decay * e + (1 - decay) * w
+                            for e, w in zip(expected, weights, strict=True)]  # fmt: skip
+        averages = seen.averages[step - 1]
+        assert problems.relative_difference(averages, expected or weights) < 1e-14
+
+
+def test_the_run_is_not_touched():
+    runs = []
+    for handlers in ([], [gs.EMAHandler(0.9)]):
+        problem = problems.make("mlp", TWO)
+        data = problem.ndarrays()
+        estimator_of(problem, TWO).fit(data, data, epochs=3, event_handlers=handlers)
+        runs.append(problem.params)
+    assert problems.same(*runs)
+
+
+def test_it_is_evaluated_during_the_run_and_kept_on_request():
+    for keep in (False, True):
+        problem = problems.make("mlp")
+        data = problem.ndarrays()
+        estimator = estimator_of(problem)
+        ema = gs.EMAHandler(0.99, warm_up=False, keep=keep)
+        result = estimator.fit(data, data, epochs=4, event_handlers=[ema])
+        own = problem.params
+        with ema.applied():
+            averaged = problem.params
+            figures = estimator.evaluate(data)
+        assert problems.same(problem.params, own)
+        assert problems.same(own, averaged) is keep
+        assert result.history[-1]["validation loss"] == figures["validation loss"]
+        if not keep:
+            assert estimator.evaluate(data) != figures
+
+
+@pytest.mark.parametrize(("contexts", "on_kvstore"), [(ONE, None), (TWO, False), (TWO, True)])
+def test_a_second_fit_goes_on_from_what_was_kept(contexts, on_kvstore):
+    """Also where a kvstore holds the weights; the momentum stays."""
+    problem = problems.make("mlp", contexts)
+    estimator = estimator_of(problem, contexts, on_kvstore)
+    data = problem.ndarrays()
+    first = problems.Recorder()
+    estimator.fit(data, epochs=2, event_handlers=[gs.EMAHandler(0.9, keep=True), first])
+    kept = problem.params
+    second = problems.Recorder()
+    estimator.trainer.set_learning_rate(0.0)
+    estimator.fit(data, batches=1, event_handlers=[second])
+    # Momentum alone moves them now, by 0.9 times the last step, from where they were kept.
+    expected = [
+        w + float(np.float32(0.9)) * (last - before)
+        for w, before, last in zip(kept, *first.weights[-2:], strict=True)
+    ]
+    assert problems.relative_difference(second.weights[0], expected) < 1e-12
+
+
+def test_auxiliary_states_are_averaged_and_come_back():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4), nn.BatchNorm(), nn.Dense(2))
+    net.initialize()
+    net.hybridize()
+    rng = np.random.default_rng(0)
+    data = [(mx.nd.array(rng.normal(size=(8, 3))), mx.nd.zeros(8)) for _ in range(4)]
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    estimator = gs.Estimator(net, mx.gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    ema = gs.EMAHandler(0.5, warm_up=False)
+    estimator.fit(data, data, epochs=1, event_handlers=[ema])
+    (mean,) = (p for n, p in net.collect_params().items() if n.endswith("running_mean"))
+    own = mean.data().asnumpy()
+    with ema.applied():
+        assert not np.array_equal(mean.data().asnumpy(), own)
+    assert np.array_equal(mean.data().asnumpy(), own)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"decay": 1}, "decay must be less than 1, got 1: the average would not move"),
+        ({"decay": 0}, "decay must be a number above 0, got 0"),
+        ({"decay": "0.9"}, "decay must be a number above 0, got '0.9'"),
+        ({"every_n_batches": 0}, "every_n_batches must be a positive integer, got 0"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        gs.EMAHandler(**arguments)
