@@ -9,6 +9,7 @@ from gluon_svrg.handlers.checkpoint import CheckpointHandler
 from gluon_svrg.handlers.ema import EMAHandler
 from gluon_svrg.handlers.guard import NaNGuardHandler
 from gluon_svrg.handlers.history import HistoryHandler
+from gluon_svrg.handlers.log import LogHandler, TensorBoardHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
@@ -23,6 +24,7 @@ from gluon_svrg.monitor import Monitor
 from gluon_svrg.optimizer import LARS, Signum
 from gluon_svrg.run import FitResult, Position, StopReason
 from gluon_svrg.seeding import seed_everything
+from gluon_svrg.summary import summary as summary
 from gluon_svrg.svrg.rule import linear_decay
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.trainer import SVRGTrainer
@@ -41,6 +43,7 @@ __all__ = [
     "GradientUpdateHandler",
     "History",
     "HistoryHandler",
+    "LogHandler",
     "MetricHandler",
     "Monitor",
     "NaNGuardHandler",
@@ -55,9 +58,11 @@ __all__ = [
     "Signum",
     "Snapshot",
     "StopReason",
+    "TensorBoardHandler",
     "TimeLimitHandler",
     "ValidationHandler",
     "linear_decay",
     "seed_everything",
+    "summary",
     "tune_for_cpu",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
@@ -76,6 +77,10 @@ class Estimator(mx_estimator.Estimator):
         One row for each epoch of the last call of `fit`, those before a resume included.
     figures : dict of str to number
         What handlers add to the row of the epoch under way.
+    last_evaluation : dict of str to float
+        What :meth:`evaluate` returned last, until a row of the history has it.
+    evaluation_seconds : float
+        How long all evaluations have taken together.
     train_data, val_data : iterable
         The data while `fit` runs.
     position : Position
@@ -122,6 +127,7 @@ class Estimator(mx_estimator.Estimator):
         self.history = History()
         self.figures: dict[str, Any] = {}
         self.last_evaluation: dict[str, float] = {}
+        self.evaluation_seconds = 0.0
         self.position = Position()
         self.stop_reason: StopReason | None = None
         self.handlers = HandlerList([])
@@ -227,6 +233,8 @@ class Estimator(mx_estimator.Estimator):
             If the data cannot be used or has no batch.
         """
         check_data(val_data, "val_data")
+        mx.nd.waitall()  # what the training still computes is not the evaluation's
+        begin = time.perf_counter()
         for metric in self.val_metrics:
             metric.reset()
         handlers = self._evaluation_handlers(event_handlers)
@@ -242,6 +250,7 @@ class Estimator(mx_estimator.Estimator):
         self.last_evaluation = {
             name: value for metric in self.val_metrics for name, value in metric.get_name_value()
         }
+        self.evaluation_seconds += time.perf_counter() - begin
         return self.last_evaluation
 
     def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:

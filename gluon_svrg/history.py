@@ -2,8 +2,197 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import numbers
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MEASURED = ("seconds", "samples_per_second", "peak_memory_mib")
+"""The figures that are measured: they differ from run to run where all others are the same."""
+
+# Figures whose panel has another label than their name, and those that have no panel.
+_LABELS = {
+    "learning_rate": "learning rate",
+    "coefficient": "SVRG coefficient",
+    "variance_ratio": "variance ratio",
+    "seconds": "seconds an epoch",
+}
+_FROM_ZERO = ("learning rate", "SVRG coefficient", "seconds an epoch")
+_NOT_DRAWN = ("epoch", "samples", "samples_per_second", "peak_memory_mib")
+_LOSS = "loss"
+_SPLITS = ("training ", "validation ")
+_MOST_MARKERS = 60
+_LOG_SCALE_FROM = 100  # the greatest value by the smallest, of figures that fall towards 0
 
 
 class History(list[dict[str, Any]]):
-    """A list of rows, one dict an epoch, by the names of the figures."""
+    """A list of rows, one dict an epoch, by the names of the figures.
+
+    A row has the figures of its epoch only: there is no validation metric where there was no
+    evaluation. :class:`gluon_svrg.HistoryHandler` says what is in a row.
+    """
+
+    def names(self) -> list[str]:
+        """Return the names of all figures, in the order in which they first appear."""
+        return list(dict.fromkeys(name for row in self for name in row))
+
+    def column(self, name: str) -> list[Any]:
+        """Return one figure of all epochs.
+
+        Parameters
+        ----------
+        name : str
+            One of :meth:`names`.
+
+        Returns
+        -------
+        list
+            One value an epoch; None where an epoch has no such figure.
+
+        Raises
+        ------
+        ValueError
+            If no epoch has it.
+        """
+        names = self.names()
+        if name not in names:
+            there = f"it has {', '.join(map(repr, names))}" if names else "it has no epoch yet"
+            raise ValueError(f"there is no figure {name!r} in the history: {there}")
+        return [row.get(name) for row in self]
+
+    def plot(self, path: str | PathLike[str] | None = None, title: str | None = None) -> Figure:
+        """Draw the figures against the number of the epoch.
+
+        One panel for the losses, one for each other metric (training and validation together),
+        and one each for the learning rate, the coefficient of SVRG, the variance ratio, the
+        seconds of an epoch, and what handlers of yours have added, as far as they are there. The
+        axis of a loss or a variance ratio is logarithmic where its values are positive and span a
+        factor of 100. Nothing of `matplotlib.pyplot` is used, so no window or state of it changes.
+
+        Parameters
+        ----------
+        path : str or path, optional
+            Where to save it as well: .png, .pdf, .svg, or another suffix that matplotlib knows.
+            Parent folders are made.
+        title : str, optional
+            A title above all panels.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure; a notebook shows it.
+
+        Raises
+        ------
+        ValueError
+            If there is no epoch, or no number to draw.
+        ImportError
+            If matplotlib is not installed.
+        """
+        panels = self._panels()
+        if not panels:
+            what = "no number to draw" if self else "no epoch yet, so there is nothing to draw"
+            raise ValueError(f"the history has {what}: plot it after fit")
+        columns = 2 if len(panels) == 4 else min(len(panels), 3)
+        rows = math.ceil(len(panels) / columns)
+        width = 6.4 if columns == 1 else 4.4 * columns
+        height = 4.4 if columns == 1 else 3.2 * rows
+        figure = _new_figure(width, height + (0.3 if title else 0))
+        if title:
+            figure.suptitle(title)
+        for number, (label, names) in enumerate(panels.items(), 1):
+            self._draw(figure.add_subplot(rows, columns, number), label, names)
+        if path is not None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=150)
+        return figure
+
+    def _panels(self) -> dict[str, list[str]]:
+        """Return the names of the figures of each panel, by its label."""
+        drawn = [n for n in self.names() if n not in _NOT_DRAWN and self._points(n)[0]]
+        metrics = [name for name in drawn if name not in _LABELS]
+        panels: dict[str, list[str]] = {}
+        for name in sorted(metrics, key=lambda name: _LOSS not in name.lower()):
+            label = _LOSS if _LOSS in name.lower() else _without_split(name).replace("_", " ")
+            panels.setdefault(label, []).append(name)
+        return panels | {label: [name] for name, label in _LABELS.items() if name in drawn}
+
+    def _points(self, name: str) -> tuple[list[float], list[float]]:
+        """Return the epochs that have the figure as a number, and its values."""
+        points = [
+            (row.get("epoch", index), float(row[name]))
+            for index, row in enumerate(self)
+            if isinstance(row.get(name), numbers.Real)
+        ]
+        return [epoch for epoch, _ in points], [value for _, value in points]
+
+    def _draw(self, axes: Axes, label: str, names: list[str]) -> None:
+        is_one_metric = len({_without_split(name) for name in names}) == 1
+        values: list[float] = []
+        for name in names:
+            x, y = self._points(name)
+            values += y
+            split = next((s.strip() for s in _SPLITS if name.startswith(s)), None)
+            axes.plot(
+                x,
+                y,
+                label=split if is_one_metric else name,
+                # The same colour for validation in all panels, with and without training beside.
+                color={"training": "C0", "validation": "C1"}.get(split or "training")
+                if is_one_metric
+                else None,
+                # Without markers a point with no neighbour would not be seen.
+                marker="o" if len(x) <= _MOST_MARKERS else None,
+                markersize=3.5,
+                linewidth=1.3,
+            )
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.3)
+        axes.locator_params(axis="x", integer=True, min_n_ticks=1)
+        epochs = [row.get("epoch", index) for index, row in enumerate(self)]
+        # All panels have the same epochs, also where a figure is missing in the first or last.
+        margin = max(0.5, 0.03 * (epochs[-1] - epochs[0]))
+        axes.set_xlim(epochs[0] - margin, epochs[-1] + margin)
+        if label in (_LOSS, "variance ratio") and _spans_decades(values):
+            axes.set_yscale("log")
+        else:
+            axes.ticklabel_format(axis="y", useOffset=False)
+            if label in _FROM_ZERO and _are_finite(values) and min(values) >= 0 < max(values):
+                axes.set_ylim(-0.03 * max(values), 1.08 * max(values))
+        if len(names) > 1 or names[0].startswith(_SPLITS):
+            axes.legend(fontsize="small")
+
+
+def _without_split(name: str) -> str:
+    for split in _SPLITS:
+        name = name.removeprefix(split)
+    return name
+
+
+def _spans_decades(values: list[float]) -> bool:
+    finite = [value for value in values if math.isfinite(value)]
+    return bool(finite) and min(finite) > 0 and max(finite) >= _LOG_SCALE_FROM * min(finite)
+
+
+def _are_finite(values: list[float]) -> bool:
+    return all(math.isfinite(value) for value in values)
+
+
+def _new_figure(width: float, height: float) -> Figure:
+    """Return a figure of that size in inches which belongs to no window."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as e:
+        raise ImportError(
+            "History.plot needs matplotlib: install it with pip install 'gluon-svrg[plot]'"
+        ) from e
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure

@@ -181,7 +181,7 @@ def _restore_handlers(
         if isinstance(handler, RandomStateHandler):
             random_state = handler
     for name, states in waiting.items():
-        if states:
+        if any(states):
             estimator.logger.warning(
                 "the run that wrote the checkpoint had a %s and this one has none: it goes on "
                 "without",

@@ -74,8 +74,7 @@ class FitResult:
         The number of epochs that were begun, a last one that was cut short included; after a
         resume, those before it as well.
     history : History
-        A list with one row (a dict) an epoch: ``epoch``, ``seconds``, ``samples``,
-        ``learning_rate``, each metric by name, and what handlers add.
+        A list with one row (a dict) an epoch: see :class:`HistoryHandler`.
     """
 
     stop_reason: StopReason

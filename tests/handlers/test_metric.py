@@ -6,6 +6,7 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg.events import BatchBegin, BatchEnd, EpochEnd, GradientReady
+from gluon_svrg.history import MEASURED
 from mxnet.gluon.contrib import estimator as mx_estimator
 from problems import ONE, TWO
 
@@ -55,7 +56,8 @@ def values_with(handler_class, metric, contexts=ONE, reader=None, val_data=False
     val_batches = problem.ndarrays() if val_data else None
     history = estimator.fit(problem.ndarrays(), val_batches, 3, handlers).history
     for row in history:
-        del row["seconds"]
+        for name in MEASURED:
+            del row[name]
     return reader.values, history
 
 

@@ -1,0 +1,359 @@
+"""LogHandler and TensorBoardHandler: the figures of a run in files that others read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import numbers
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gluon_svrg.arguments import check_integer
+from gluon_svrg.events import (
+    BatchEnd,
+    EpochEnd,
+    ExceptionRaised,
+    SafePoint,
+    TrainBegin,
+    TrainEnd,
+)
+from gluon_svrg.history import History
+
+
+class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
+    """Writes the history into a file: a row at the end of each epoch.
+
+    The file always holds ``estimator.history``: after a resume the rows until then, none twice
+    and none missing, and the rows after a checkpoint go when the run goes back to it. It is read
+    while the run goes on: a row is appended whole; where older rows change (a figure that no epoch
+    had before is a new column of a CSV file) the file is written anew beside the old one, which it
+    then replaces. Where it cannot be written (a full disk), the log says so, the run goes on, and
+    the next epoch tries again.
+
+    Numbers have all their digits. A figure that an epoch does not have, or that is NaN, is an
+    empty cell of a CSV file; in JSON it is left out, or null. An infinite value is ``inf`` in CSV
+    and null in JSON, which has no other way to write it.
+
+    Parameters
+    ----------
+    path : str or path
+        ``.csv``: a table with a header; ``.jsonl``: a JSON object a line. Parent folders are made.
+    overwrite : bool
+        Whether a run that begins anew replaces a file that is there; where not, that is an error
+        before any training. A run that goes on from a checkpoint replaces it in any case. So a
+        job that is started again with ``resume='auto'``, perhaps before its first checkpoint,
+        wants True.
+    priority : float
+        Last, so that every figure is there.
+
+    Attributes
+    ----------
+    path : Path
+        As given.
+
+    Raises
+    ------
+    TypeError
+        If `overwrite` is no bool.
+    ValueError
+        If `path` has another suffix.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        overwrite: bool = False,
+        priority: float = float("inf"),
+    ) -> None:
+        self.path = Path(path)
+        if self.path.suffix.lower() not in (".csv", ".jsonl"):
+            raise ValueError(
+                f"path must end in .csv or .jsonl, got {fspath(path)!r}: the suffix says what is "
+                "written, a table or a JSON object a line"
+            )
+        if not isinstance(overwrite, bool):
+            raise TypeError(
+                f"overwrite must be a bool, got {overwrite!r}: it says whether a new run may "
+                "replace the file of another"
+            )
+        self.overwrite = overwrite
+        self.priority = priority
+        self._is_table = self.path.suffix.lower() == ".csv"
+        # What is in the file: the rows of this history, as many, under these columns.
+        self._history: History | None = None
+        self._rows = 0
+        self._columns: list[str] = []
+
+    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Make sure that the file can be written, and that none of another run is in the way.
+
+        Raises
+        ------
+        FileExistsError
+            If the run begins anew and there is a file already.
+        IsADirectoryError, PermissionError
+            If there cannot be one.
+        """
+        self._history, self._rows, self._columns = None, 0, []
+        name = fspath(self.path)
+        if self.path.is_dir():
+            raise IsADirectoryError(f"path {name!r} is a folder: give the name of a file in it")
+        if estimator.resumed_from is None and self.path.exists() and not self.overwrite:
+            raise FileExistsError(
+                f"the file {name!r} is there already and this run begins anew: give another path, "
+                "go on with its run by fit(..., resume='auto'), or replace it by overwrite=True"
+            )
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.path.parent).close()
+        except OSError as e:
+            raise PermissionError(
+                f"path {name!r} cannot be written ({e}): give one in a folder where files can be "
+                "made"
+            ) from e
+        if estimator.resumed_from is None:
+            self.path.unlink(missing_ok=True)
+
+    def safe_point(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Bring the file to the history that a checkpoint has brought back."""
+        if estimator.history is not self._history:
+            self._update(estimator)
+
+    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Write the row."""
+        self._update(estimator)
+
+    def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Write what is not written yet."""
+        self._update(estimator)
+
+    def _update(self, estimator: Any) -> None:
+        """Make the file hold the history."""
+        history = estimator.history
+        is_same = history is self._history and self.path.exists()
+        if is_same and len(history) == self._rows:
+            return
+        self._history = history
+        try:
+            if is_same and len(history) == self._rows + 1 and self._has_columns_of(history[-1]):
+                self._append(history[-1])
+            else:
+                self._write_all(history)
+            self._rows = len(history)
+        except OSError as e:
+            self._rows = -1  # everything is to be written next time
+            estimator.logger.warning(
+                "the history cannot be written into %r (%s): the run goes on, and the next epoch "
+                "tries again",
+                fspath(self.path),
+                e,
+            )
+
+    def _has_columns_of(self, row: dict[str, Any]) -> bool:
+        return not self._is_table or set(row) <= set(self._columns)
+
+    def _append(self, row: dict[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8", newline="") as file:
+            file.write(self._line(row))  # in one piece, since it is flushed at once
+
+    def _write_all(self, history: History) -> None:
+        self._columns = History(history).names()
+        if not history:
+            self.path.unlink(missing_ok=True)
+            return
+        lines = [self._line(row) for row in history]
+        if self._is_table:
+            lines.insert(0, _csv_line(self._columns))
+        aside = self.path.with_name(f".{self.path.name}.tmp")
+        try:
+            with aside.open("w", encoding="utf-8", newline="") as file:
+                file.writelines(lines)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, self.path)
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def _line(self, row: dict[str, Any]) -> str:
+        if self._is_table:
+            return _csv_line([_cell(row.get(name)) for name in self._columns])
+        return json.dumps(_json_value(row), allow_nan=False) + "\n"
+
+
+class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRaised):
+    """Writes the figures of a run for TensorBoard, by tensorboardX.
+
+    Each number in the row of an epoch is a scalar ``epoch/NAME`` in `log_dir`, at the number of
+    the epoch (from 0). With `every_n_batches`, the training metrics of the epoch so far and the
+    learning rate are scalars ``batch/NAME`` in the folder ``batches`` of `log_dir`, at the number
+    of batches that are done in all epochs. In a name, ``_`` stands for what TensorBoard does not
+    take, such as a space.
+
+    After a resume, and where the run goes back to a checkpoint, the steps go on from there: what
+    had been written after it is no longer shown. A run that begins anew takes the place of one
+    that `log_dir` has already; its files stay. Give each run a folder of its own to see them
+    side by side.
+
+    Parameters
+    ----------
+    log_dir : str or path
+        The folder; made if it is not there.
+    every_n_batches : int, optional
+        How often figures are written in an epoch. To read the metrics waits for the device.
+    priority : float
+        Last, so that every figure is there.
+
+    Attributes
+    ----------
+    log_dir : Path
+        As given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `every_n_batches` is no positive integer.
+    ImportError
+        If tensorboardX is not installed.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | PathLike[str],
+        every_n_batches: int | None = None,
+        priority: float = float("inf"),
+    ) -> None:
+        if every_n_batches is not None:
+            check_integer(
+                "every_n_batches", every_n_batches, 1, "figures are written after as many"
+            )
+        writer_class = _summary_writer_class()
+        self.log_dir = Path(log_dir)
+        self.every_n_batches = every_n_batches
+        self.priority = priority
+        self._epochs = _Scalars(writer_class, self.log_dir)
+        self._batches = _Scalars(writer_class, self.log_dir / "batches")
+
+    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Begin new files."""
+        self._close()
+
+    def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Write the training metrics, where it is time to."""
+        if self.every_n_batches is None:
+            return
+        step = estimator.position.batch + 1  # this batch is done, too
+        self._batches.go_to(step)
+        if step % self.every_n_batches == 0:
+            for metric in estimator.train_metrics:
+                for name, value in metric.get_name_value():
+                    self._batches.write(f"batch/{name}", value, step)
+            self._batches.write("batch/learning_rate", estimator.trainer.learning_rate, step)
+
+    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Write the row of the epoch."""
+        row = estimator.history[-1]
+        self._epochs.go_to(row["epoch"])
+        for name, value in row.items():
+            if name != "epoch" and isinstance(value, numbers.Real):
+                self._epochs.write(f"epoch/{name}", value, row["epoch"])
+
+    def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Close the files."""
+        self._close()
+
+    def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Close the files."""
+        self._close()
+
+    def _close(self) -> None:
+        self._epochs.close()
+        self._batches.close()
+
+
+class _Scalars:
+    """The scalars of one folder, whose steps have one unit: TensorBoard hides by the step."""
+
+    def __init__(self, writer_class: Callable[..., Any], folder: Path) -> None:
+        self._writer_class = writer_class
+        self._folder = folder
+        self._writer: Any = None
+        self._step = 0
+
+    def go_to(self, step: int) -> None:
+        """Go on to `step`; where that is no later one, what is written from it on is hidden."""
+        if self._writer is not None and step <= self._step:
+            self.close()
+        if self._writer is None:
+            # The library tells its files apart by the second in which they are made.
+            number = len(list(self._folder.glob("*.tfevents.*")))
+            self._writer = self._writer_class(
+                logdir=os.fspath(self._folder),
+                purge_step=step,
+                flush_secs=10,
+                filename_suffix=f".{number:04d}",
+            )
+        self._step = step
+
+    def write(self, name: str, value: Any, step: int) -> None:
+        """Write one figure."""
+        self._writer.add_scalar(re.sub(r"[^-/\w.]", "_", name), float(value), step)
+
+    def close(self) -> None:
+        """Close the file, if one is open."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def _summary_writer_class() -> Callable[..., Any]:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as e:
+        raise ImportError(
+            "TensorBoardHandler needs tensorboardX: install it with "
+            "pip install 'gluon-svrg[tensorboard]'"
+        ) from e
+    return SummaryWriter
+
+
+def _csv_line(cells: list[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Return what csv writes as `value`: a float with all its digits, None and NaN as nothing."""
+    value = _plain(value)
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return json.dumps(_json_value(value)) if isinstance(value, (list, dict)) else value
+
+
+def _json_value(value: Any) -> Any:
+    """Return `value` as JSON has it: None for what it has no number for."""
+    value = _plain(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(name): _json_value(item) for name, item in value.items()}
+    return [_json_value(item) for item in value] if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    """Return NumPy's values as Python's, and what is no data as its text."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    if isinstance(value, tuple):
+        return list(value)
+    if value is None or isinstance(value, (str, bool, int, float, list, dict)):
+        return value
+    return str(value)

@@ -1,0 +1,394 @@
+"""summary: what a network is made of, and what an epoch of training it costs."""
+
+from __future__ import annotations
+
+import math
+import random
+import reprlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg.data.loader import ArrayLoader
+from gluon_svrg.events import EventHandler, HandlerList
+from gluon_svrg.handlers.svrg import SVRGHandler
+from mxnet import autograd
+from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
+from mxnet.ndarray import NDArray
+
+_HEADER = ("name", "type", "output shape", "parameters")
+
+
+def summary(
+    net: Block,
+    data: Any,
+    event_handlers: EventHandler | Sequence[EventHandler] | None = None,
+) -> str:
+    """Return a table of the layers of a network, and what an epoch of training it costs.
+
+    The table has a row for each Block that has no Blocks in it, or parameters of its own: name (as
+    in the keys of `net.save_parameters`), type, the shape of its output (batch axis included; of
+    the first call, where there are several), and its parameters. A Block or Parameter that is
+    shared is counted where it comes first. Below are the totals: trainable (``grad_req`` is not
+    'null'), frozen, and auxiliary parameters (without a gradient by nature, as running statistics
+    are), and the size of all of them on one device. The last lines say how many forward and
+    backward passes an epoch makes for each sample, with what an SVRGHandler adds.
+
+    To learn the shapes, one forward pass runs outside of training, on the first context of the
+    network. It changes neither parameters nor running statistics nor hybridized graphs, and it
+    draws no random numbers, unless the network itself does so in prediction. Only where layers
+    still wait for the shape of their input, it finishes their initialisation as any first forward
+    pass does, which draws; the text then says so.
+
+    Parameters
+    ----------
+    net : Block
+        The network, initialised; it may be hybridized.
+    data : NDArray, numpy.ndarray, tuple of int, or iterable of batches
+        The data of a batch (without labels), its shape (the pass then runs on zeros), or training
+        data, of whose first batch the data is taken.
+    event_handlers : EventHandler or list of EventHandler, optional
+        Those of `fit`; an SVRGHandler among them is looked at.
+
+    Returns
+    -------
+    str
+        Several lines, to be printed.
+
+    Raises
+    ------
+    TypeError
+        If `net` is no Block, or `data` nothing of the above.
+    ValueError
+        If the network is not initialised, or cannot compute `data`.
+    """
+    if not isinstance(net, Block):
+        raise TypeError(f"net must be a gluon Block, got {net!r}: give the network itself")
+    given = [event_handlers] if isinstance(event_handlers, EventHandler) else event_handlers
+    handlers = HandlerList(given or [])
+    _check_initialised(net)
+    deferred = [param for param in net.collect_params().values() if param._deferred_init]
+    blocks = _blocks_of(net)
+    outputs = _outputs_of(net, blocks, _inputs_of(data, net))
+    layers, params = _layers_of(blocks, outputs)
+    lines = [*_table_of(layers), "", *_totals_of(params)]
+    finished = [param for param in deferred if not param._deferred_init]
+    if finished:
+        lines.append(
+            "The forward pass for these shapes has finished the network's initialisation "
+            f"(arrays of parameters: {len(finished)})."
+        )
+    return "\n".join([*lines, "", *_passes_of(handlers)])
+
+
+@dataclass
+class _Output:
+    """What the calls of a Block gave.
+
+    Attributes
+    ----------
+    shape : str
+        That of the first.
+    calls : int
+        How many there were.
+    """
+
+    shape: str
+    calls: int = 1
+
+
+class _Layer(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    kind: str
+    shape: str
+    parameters: str
+
+
+class _Params(NamedTuple):
+    """The parameters of a network, each one once."""
+
+    trainable: list[Parameter]
+    frozen: list[Parameter]
+    auxiliary: list[Parameter]
+
+
+def _check_initialised(net: Block) -> None:
+    for param in net.collect_params().values():
+        if param._data is None and not param._deferred_init:
+            raise ValueError(
+                f"parameter {param.name!r} of the network is not initialised: call "
+                "net.initialize() first"
+            )
+
+
+def _blocks_of(net: Block) -> dict[str, Block]:
+    """Return each Block once, by the name under which it comes first."""
+    found: dict[str, Block] = {}
+    seen: set[int] = set()
+
+    def visit(name: str, block: Block) -> None:
+        if id(block) in seen:
+            return
+        seen.add(id(block))
+        found[name] = block
+        for child_name, child in block._children.items():
+            visit(f"{name}.{child_name}" if name else child_name, child)
+
+    visit("", net)
+    return found
+
+
+def _inputs_of(data: Any, net: Block) -> list[NDArray]:
+    """Return what the network is called with."""
+    params = list(net.collect_params().values())
+    context = params[0].list_ctx()[0] if params else mx.current_context()
+    dtype = np.dtype(params[0].dtype if params else "float32")
+    if isinstance(data, tuple) and data and all(_is_integer(item) for item in data):
+        if min(data) < 1:
+            raise ValueError(f"data must be a shape of positive integers, got {data}")
+        return [mx.nd.zeros(data, ctx=context, dtype=dtype)]
+    if not isinstance(data, (NDArray, np.ndarray)):
+        data = _data_of_first_batch(data)
+    arrays = data if isinstance(data, (list, tuple)) else [data]
+    return [
+        array.as_in_context(context)
+        if isinstance(array, NDArray)
+        else mx.nd.array(array, ctx=context, dtype=dtype)
+        for array in arrays
+    ]
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _data_of_first_batch(data: Any) -> Any:
+    message = (
+        f"data must be a batch as an NDArray or a NumPy array, its shape as a tuple, or training "
+        f"data, got {reprlib.repr(data)}"
+    )
+    if (
+        not isinstance(data, Iterable)
+        or isinstance(data, (str, bytes, dict, Iterator, mx.io.DataIter))
+        or (isinstance(data, (list, tuple)) and not data)
+    ):
+        raise TypeError(f"{message}: give (32, 3, 32, 32), for example")
+    with _unchanged_random_numbers():  # a DataLoader that shuffles draws
+        first = next(iter(data.in_order() if isinstance(data, ArrayLoader) else data), None)
+    batch = first[0] if isinstance(first, (list, tuple)) and first else first
+    arrays = batch if isinstance(batch, (list, tuple)) and batch else [batch]
+    if not all(isinstance(array, (NDArray, np.ndarray)) for array in arrays):
+        raise TypeError(
+            f"{message}, whose first batch is {reprlib.repr(first)}: give the data of a batch "
+            "alone, or its shape"
+        )
+    return batch
+
+
+@contextmanager
+def _unchanged_random_numbers() -> Iterator[None]:
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+
+
+def _outputs_of(net: Block, blocks: dict[str, Block], inputs: list[NDArray]) -> dict[int, _Output]:
+    """Run a forward pass; return what each Block that was called gave, by its id."""
+    outputs: dict[int, _Output] = {}
+
+    def note(block: Block, _: Any, result: Any) -> None:
+        if not _arrays_in(result):
+            return  # symbols: MXNet infers the shapes of parameters
+        if id(block) in outputs:
+            outputs[id(block)].calls += 1
+        else:
+            outputs[id(block)] = _Output(_shape_of(result))
+
+    hooks = [block.register_forward_hook(note) for block in blocks.values()]
+    try:
+        with _step_by_step(blocks), autograd.pause(train_mode=False):
+            for array in _arrays_in(net(*inputs)):
+                array.wait_to_read()  # what cannot be computed is said here
+    except (mx.base.MXNetError, ValueError, TypeError, AssertionError) as e:
+        shapes = ", ".join(str(array.shape) for array in inputs)
+        reason = (str(e).strip() or type(e).__name__).splitlines()[-1]
+        raise ValueError(
+            f"the network cannot compute data of shape {shapes} ({reason}): give a batch as it is "
+            "trained on, without the label"
+        ) from e
+    finally:
+        for hook in hooks:
+            hook.detach()
+    return outputs
+
+
+@contextmanager
+def _step_by_step(blocks: dict[str, Block]) -> Iterator[None]:
+    """Let each Block be called by itself: inside a hybridized one there are only operators."""
+    names = ("_active", "_cached_graph", "_cached_op")
+    before = [
+        (block, {name: vars(block)[name] for name in names})
+        for block in blocks.values()
+        # A SymbolBlock has nothing but its graph.
+        if isinstance(block, HybridBlock) and not isinstance(block, SymbolBlock)
+    ]
+    try:
+        for block, _ in before:
+            # Not by hybridize(False), which would throw the graph away.
+            block._active = False
+        yield
+    finally:
+        for block, attributes in before:
+            vars(block).update(attributes)
+
+
+def _arrays_in(result: Any) -> list[NDArray]:
+    if isinstance(result, (list, tuple)):
+        return [array for item in result for array in _arrays_in(item)]
+    return [result] if isinstance(result, NDArray) else []
+
+
+def _shape_of(result: Any) -> str:
+    if isinstance(result, NDArray):
+        return str(result.shape)
+    if isinstance(result, (list, tuple)):
+        return f"[{', '.join(_shape_of(item) for item in result)}]"
+    return type(result).__name__
+
+
+def _layers_of(
+    blocks: dict[str, Block], outputs: dict[int, _Output]
+) -> tuple[list[_Layer], _Params]:
+    layers, params, seen = [], _Params([], [], []), set()
+    for name, block in blocks.items():
+        own = _own_params_of(block)
+        if block._children and not own:
+            continue
+        new = [param for param in own if id(param) not in seen]
+        seen |= {id(param) for param in new}
+        auxiliary = _auxiliary_states_of(block)
+        for param in new:
+            if not param._differentiable or param.name in auxiliary:
+                params.auxiliary.append(param)
+            else:
+                (params.frozen if param.grad_req == "null" else params.trainable).append(param)
+        output = outputs.get(id(block), _Output("not called", 0))
+        calls = f", {output.calls} calls" if output.calls > 1 else ""
+        shared = " (shared)" if len(new) < len(own) else ""
+        layers.append(
+            _Layer(
+                name or block.name,
+                type(block).__name__,
+                output.shape + calls,
+                f"{_count(new):,}{shared}",
+            )
+        )
+    return layers, params
+
+
+def _own_params_of(block: Block) -> list[Parameter]:
+    """Return the parameters that are the Block's, not those of Blocks in it."""
+    own = [*block._reg_params.values(), *block.params.values()]
+    return list({id(param): param for param in own}.values())
+
+
+def _auxiliary_states_of(block: Block) -> set[str]:
+    """Return the names in an imported graph, whose parameters do not say it themselves."""
+    if not isinstance(block, SymbolBlock):
+        return set()
+    return set(block._cached_graph[1].list_auxiliary_states())
+
+
+def _size_of(param: Parameter) -> int:
+    """Return the number of elements; 0 where the shape is not known."""
+    return 0 if param._deferred_init else math.prod(param.shape)
+
+
+def _count(params: list[Parameter]) -> int:
+    return sum(_size_of(param) for param in params)
+
+
+def _table_of(layers: list[_Layer]) -> list[str]:
+    rows = [_HEADER, *layers]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    lines = [
+        "  ".join(
+            text.rjust(width) if column == len(row) - 1 else text.ljust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return [lines[0], "-" * len(lines[0]), *lines[1:]]
+
+
+def _totals_of(params: _Params) -> list[str]:
+    everything = [param for kind in params for param in kind]
+    nbytes = sum(_size_of(param) * np.dtype(param.dtype).itemsize for param in everything)
+    contexts = len(everything[0].list_ctx()) if everything else 1
+    copies = f", on each of {contexts} contexts" if contexts > 1 else ""
+    counts = ", ".join(
+        f"{_count(kind):,} {name}" for name, kind in zip(_Params._fields, params, strict=True)
+    )
+    lines = [f"{_count(everything):,} parameters ({counts}), {_size_text(nbytes)}{copies}"]
+    unknown = sum(bool(param._deferred_init) for param in everything)
+    if unknown:
+        lines.append(
+            "Not counted, since their Block was not called and their shape is not known "
+            f"(arrays of parameters: {unknown})."
+        )
+    return lines
+
+
+def _size_text(nbytes: int) -> str:
+    mebibytes = nbytes / 2**20
+    return f"{mebibytes:.2f} MiB" if mebibytes >= 0.01 or not nbytes else "less than 0.01 MiB"
+
+
+def _passes_of(handlers: HandlerList) -> list[str]:
+    """Return what the training costs, in passes a sample."""
+    lines = [
+        "Forward and backward passes a sample, in an epoch:",
+        "  the training itself: 1",
+    ]
+    for handler in handlers:
+        if isinstance(handler, SVRGHandler):
+            lines += [f"  {line}" for line in _passes_of_svrg(handler)]
+    return lines
+
+
+def _passes_of_svrg(handler: SVRGHandler) -> list[str]:
+    if handler.coefficient == 0:
+        return ["SVRG adds none: its coefficient is 0"]
+    every = handler.update_freq
+    lines = []
+    for has_table in (True, False):
+        if handler.gradient_table not in ("auto", has_table):
+            continue
+        others = 0 if has_table else 1  # the gradient at the snapshot, of each batch
+        line = f"SVRG adds with{'' if has_table else 'out'} a gradient table: {others + 1}"
+        if every > 1:
+            line += (
+                f" in an epoch with a snapshot (one in {every}), {others} in the others: "
+                f"{others + 1 / every:.3g} on average"
+            )
+        lines.append(line)
+    if handler.gradient_table == "auto":
+        lines.append("gradient_table='auto' decides at the first snapshot, and logs what")
+    if handler.start_epoch or handler.stop_epoch is not None:
+        last = "" if handler.stop_epoch is None else f" to {handler.stop_epoch - 1}"
+        lines.append(
+            f"SVRG is on in the epochs from {handler.start_epoch}{last} (counted from 0), and "
+            "adds none in the others"
+        )
+    if callable(handler.coefficient):
+        lines.append("SVRG adds none while its coefficient, a schedule, is 0")
+    return lines

@@ -1,0 +1,197 @@
+"""History: a list of rows, its columns, and the panels of its plot."""
+
+import builtins
+import math
+import sys
+
+import pytest
+from gluon_svrg.history import MEASURED, History
+
+
+def row(epoch, **figures):
+    return {"epoch": epoch, "seconds": 2.0, "samples": 8, "learning_rate": 0.1, **figures}
+
+
+def panels_of(figure):
+    """The lines of each panel, by its label: their labels, x and y."""
+    return {
+        axes.get_ylabel(): [
+            (line.get_label(), list(line.get_xdata()), list(line.get_ydata()))
+            for line in axes.lines
+        ]
+        for axes in figure.axes
+    }
+
+
+def legend_of(figure, label):
+    (axes,) = (axes for axes in figure.axes if axes.get_ylabel() == label)
+    legend = axes.get_legend()
+    return None if legend is None else [text.get_text() for text in legend.get_texts()]
+
+
+def test_it_is_a_list():
+    history = History([row(0)])
+    history.append(row(1))
+    assert history == [row(0), row(1)]
+    assert [row(0), row(1)] == history
+    assert isinstance(history, list)
+    assert history[-1]["epoch"] == 1
+
+
+def test_names_are_in_the_order_in_which_they_appear():
+    history = History([{"epoch": 0, "b": 1}, {"epoch": 1, "a": 2, "b": 3}])
+    assert history.names() == ["epoch", "b", "a"]
+    assert History().names() == []
+
+
+def test_a_column_has_none_where_an_epoch_has_no_such_figure():
+    history = History([{"epoch": 0, "b": 1}, {"epoch": 1}, {"epoch": 2, "b": math.inf}])
+    assert history.column("b") == [1, None, math.inf]
+    assert history.column("epoch") == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("history", "match"),
+    [
+        (History([{"epoch": 0, "b": 1}]), r"no figure 'c' in the history: it has 'epoch', 'b'$"),
+        (History(), r"no figure 'c' in the history: it has no epoch yet$"),
+    ],
+)
+def test_a_column_that_is_not_there_is_an_error(history, match):
+    with pytest.raises(ValueError, match=match):
+        history.column("c")
+
+
+def test_measured_figures_are_named():
+    assert MEASURED == ("seconds", "samples_per_second", "peak_memory_mib")
+
+
+def test_training_and_validation_of_a_metric_share_a_panel():
+    history = History(
+        [
+            row(0, **{"training accuracy": 0.5, "training l2loss0": 2.0}),
+            row(
+                1,
+                **{
+                    "training accuracy": 0.75,
+                    "training l2loss0": 1.0,
+                    "validation accuracy": 0.25,
+                    "validation l2loss0": 1.5,
+                },
+            ),
+        ]
+    )
+    figure = history.plot()
+    assert panels_of(figure) == {
+        "loss": [("training", [0, 1], [2, 1]), ("validation", [1], [1.5])],
+        "accuracy": [("training", [0, 1], [0.5, 0.75]), ("validation", [1], [0.25])],
+        "learning rate": [("_child0", [0, 1], [0.1, 0.1])],
+        "seconds an epoch": [("_child0", [0, 1], [2, 2])],
+    }
+    for label in ("loss", "accuracy"):
+        assert legend_of(figure, label) == ["training", "validation"]
+    assert legend_of(figure, "learning rate") is None
+    assert {axes.get_xlabel() for axes in figure.axes} == {"epoch"}
+
+
+@pytest.mark.parametrize(
+    ("figures", "labels"),
+    [
+        ({}, ["learning rate", "seconds an epoch"]),
+        (
+            {"variance_ratio": 0.5, "coefficient": 0.75},
+            ["learning rate", "SVRG coefficient", "variance ratio", "seconds an epoch"],
+        ),
+        (
+            {"peak_memory_mib": 9.0, "samples_per_second": 4.0, "gradient_norm": 1.0},
+            ["gradient norm", "learning rate", "seconds an epoch"],
+        ),
+        (
+            {"training accuracy": 0.5, "training a loss": 1.0},
+            ["loss", "accuracy", "learning rate", "seconds an epoch"],
+        ),
+        ({"note": "warm"}, ["learning rate", "seconds an epoch"]),
+    ],
+)
+def test_there_is_a_panel_for_what_there_is(figures, labels):
+    assert list(panels_of(History([row(0, **figures)]).plot())) == labels
+
+
+def test_several_losses_are_told_apart_by_their_names():
+    names = ["training l2loss0", "training l1loss0"]
+    figure = History([row(0, **dict.fromkeys(names, 1.0))]).plot()
+    assert legend_of(figure, "loss") == names
+
+
+@pytest.mark.parametrize(
+    ("losses", "scale"),
+    [
+        ([1.0, 0.011], "linear"),
+        ([1.0, 0.009], "log"),
+        ([1.0, 0.0], "linear"),
+        ([100.0, -1.0], "linear"),
+        ([math.nan, math.nan], "linear"),
+        ([math.nan, 1.0, 0.001], "log"),
+        ([math.inf, 1.0], "linear"),
+    ],
+)
+def test_a_loss_over_decades_has_a_logarithmic_axis(losses, scale, tmp_path):
+    history = History([row(i, **{"training loss": loss}) for i, loss in enumerate(losses)])
+    figure = history.plot(tmp_path / "loss.png")  # drawn, so that matplotlib may complain
+    assert figure.axes[0].get_yscale() == scale
+    assert {axes.get_yscale() for axes in figure.axes[1:]} == {"linear"}
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 7, 200])
+def test_the_ticks_of_epochs_are_integers(epochs):
+    figure = History([row(epoch, **{"training loss": 1.0}) for epoch in range(epochs)]).plot()
+    figure.canvas.draw()
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
+        assert ticks
+        assert all(tick == round(tick) for tick in ticks)
+        assert low < 0
+        assert epochs - 1 < high
+
+
+def test_it_goes_on_with_the_epochs_of_its_rows():
+    history = History([row(5, **{"training loss": 1.0}), row(6, **{"training loss": 2.0})])
+    assert panels_of(history.plot())["loss"] == [("training", [5, 6], [1, 2])]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
+def test_it_is_saved_where_that_is_asked_for(suffix, tmp_path):
+    path = tmp_path / "new" / f"history{suffix}"
+    figure = History([row(0)]).plot(path, title="a run")
+    assert figure.get_suptitle() == "a run"
+    assert path.stat().st_size > 1000
+
+
+def test_pyplot_is_left_alone(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # an import would raise
+    assert len(History([row(0)]).plot().axes) == 2
+
+
+@pytest.mark.parametrize(
+    ("history", "match"),
+    [
+        (History(), "has no epoch yet, so there is nothing to draw: plot it after fit"),
+        (History([{"epoch": 0, "note": "warm"}]), "has no number to draw: plot it after fit"),
+    ],
+)
+def test_nothing_to_draw_is_an_error(history, match):
+    with pytest.raises(ValueError, match=match):
+        history.plot()
+
+
+def test_without_matplotlib_the_error_says_how_to_install_it(monkeypatch):
+    def without_matplotlib(name, *args, **kwargs):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return original(name, *args, **kwargs)
+
+    original = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", without_matplotlib)
+    with pytest.raises(ImportError, match=r"pip install 'gluon-svrg\[plot\]'"):
+        History([row(0)]).plot()
