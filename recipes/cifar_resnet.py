@@ -4,6 +4,7 @@
     python recipes/cifar_resnet.py --data fashion-mnist --epochs 3 --lr 0.1 --wd 1e-4
     python recipes/cifar_resnet.py --svrg --coefficient 0.75 --epochs 5
     python recipes/cifar_resnet.py --data cifar10 --data-dir ~/cifar10 --download --epochs 200
+    python recipes/cifar_resnet.py --epochs 50 --resume  # killed, started again, the same weights
 
 On deep networks plain SVRG rarely pays (Defazio & Bottou 2019). ``--svrg`` costs two gradients a
 sample instead of one, or three where the gradients of all batches would not fit into a gibibyte.
@@ -15,15 +16,9 @@ Writes ``curves.png``, ``history.csv`` and the exported network into ``runs/cifa
 from __future__ import annotations
 
 import argparse
-import csv
 from pathlib import Path
-from typing import Any
 
 import gluon_svrg as gs
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import mxnet as mx
 import numpy as np
 from gluon_svrg.data import ArrayLoader, load_fashion_mnist
@@ -99,35 +94,30 @@ def loader(
     )
 
 
-def make_trainer(net: gluon.Block, options: argparse.Namespace, steps: int) -> gs.SVRGTrainer:
-    """Return the trainer: the optimizer by name, warm-up over the first tenth, then a cosine."""
-    schedule = mx.lr_scheduler.CosineScheduler(
-        steps, base_lr=options.lr, warmup_steps=steps // 10, warmup_begin_lr=options.lr / 10
-    )
-    parameters = {"lr_scheduler": schedule, "learning_rate": options.lr, "wd": options.wd}
+def make_trainer(net: gluon.Block, options: argparse.Namespace) -> gs.SVRGTrainer:
+    """Return the trainer, with the optimizer by its name."""
+    parameters = {"learning_rate": options.lr, "wd": options.wd}
     if options.optimizer in ("sgd", "nag", "lars", "signum"):
         parameters["momentum"] = options.momentum
     return gs.SVRGTrainer(net.collect_params(), options.optimizer, parameters)
 
 
-def plot(path: Path, history: list[dict[str, Any]], title: str) -> None:
-    """Draw the loss and the accuracies."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    epochs = [row["epoch"] + 1 for row in history]
-    loss = next(name for name in history[0] if name.startswith("training") and "loss" in name)
-    left.plot(epochs, [row[loss] for row in history], marker=".")
-    left.set_ylabel(loss)
-    for name in ("training accuracy", "validation accuracy"):
-        right.plot(epochs, [row[name] for row in history], marker=".", label=name)
-    right.set_ylabel("accuracy")
-    right.legend()
-    for axis in (left, right):
-        axis.set_xlabel("epoch")
-        axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.grid(alpha=0.3)
-    figure.suptitle(title)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+def make_handlers(options: argparse.Namespace) -> list[gs.events.EventHandler]:
+    """Return the schedule (warm-up over a tenth, then a cosine), the log, and what is asked for."""
+    cosine = gs.schedules.cosine(options.lr)
+    warmed_up = gs.schedules.warm_up(cosine, 0.1, options.lr / 10)
+    handlers: list[gs.events.EventHandler] = [
+        gs.ScheduleHandler("learning_rate", warmed_up),
+        gs.NaNGuardHandler(),
+        gs.LogHandler(options.out / "history.csv", overwrite=True),
+    ]
+    if options.svrg:
+        handlers.append(gs.SVRGHandler(options.update_freq, coefficient=options.coefficient))
+    if options.resume:
+        handlers.append(
+            gs.CheckpointHandler(options.out / "checkpoints", monitor="validation accuracy")
+        )
+    return handlers
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -151,6 +141,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--svrg", action=argparse.BooleanOptionalAction, default=False)
     parser.add_argument("--coefficient", type=float, default=1.0, help="1 is SVRG")
     parser.add_argument("--update-freq", type=int, default=1)
+    parser.add_argument(
+        "--resume", action="store_true", help="write checkpoints, and go on from the newest"
+    )
     parser.add_argument("--devices", type=int, default=1, help="number of (CPU) contexts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/cifar_resnet"))
@@ -174,7 +167,7 @@ def main(arguments: list[str] | None = None) -> gs.FitResult:
     net = get_model(options.model, classes=10)
     net.initialize(mx.init.Xavier(magnitude=2), ctx=contexts)
     net.hybridize(static_alloc=True)
-    trainer = make_trainer(net, options, options.epochs * len(train_batches))
+    trainer = make_trainer(net, options)
     estimator = gs.Estimator(
         net,
         gluon.loss.SoftmaxCELoss(),
@@ -182,19 +175,17 @@ def main(arguments: list[str] | None = None) -> gs.FitResult:
         trainer=trainer,
         context=contexts,
     )
-    handlers = []
-    if options.svrg:
-        handlers.append(gs.SVRGHandler(options.update_freq, coefficient=options.coefficient))
     result = estimator.fit(
-        train_batches, test_batches, epochs=options.epochs, event_handlers=handlers
+        train_batches,
+        test_batches,
+        epochs=options.epochs,
+        event_handlers=make_handlers(options),
+        resume="auto" if options.resume else None,
     )
 
-    with (options.out / "history.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(result.history[0]))
-        writer.writeheader()
-        writer.writerows(result.history)
     method = f"{'SVRG, ' if options.svrg else ''}{options.optimizer}"
-    plot(options.out / "curves.png", result.history, f"{options.model}, {options.data}, {method}")
+    title = f"{options.model}, {options.data}, {method}"
+    result.history.plot(options.out / "curves.png", title)
     net.export(str(options.out / "model"))
     print(f"See {options.out}: curves.png, history.csv, model-symbol.json, model-0000.params")
     return result

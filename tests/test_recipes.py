@@ -119,3 +119,16 @@ def test_cifar10_that_is_not_there_says_how_to_get_it(tmp_path):
 def test_data_that_is_not_there_says_how_to_get_it(tmp_path, recipe):
     with pytest.raises(SystemExit, match=r"is not in .*: install Debian's package dataset-fashion"):
         recipe.main(["--data", "fashion-mnist", "--data-dir", str(tmp_path / "nowhere")])
+
+
+def test_cifar_resnet_goes_on(tmp_path):
+    small = ["--data", "synthetic", "--samples", "32", "--batch-size", "16", "--resume", "--svrg"]
+    cifar_resnet.main([*small, "--epochs", "1", "--out", str(tmp_path)])
+    result = cifar_resnet.main([*small, "--epochs", "2", "--out", str(tmp_path)])
+    assert [row["epoch"] for row in result.history] == [0, 1]
+    rows = (tmp_path / "history.csv").read_text().splitlines()
+    assert len(rows) == 3
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {
+        "epoch-1-batch-2",
+        "epoch-2-batch-4",
+    }
