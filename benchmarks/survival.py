@@ -99,7 +99,7 @@ def watchers(folder: Path) -> list[EventHandler]:
         gs.NaNGuardHandler(),
         gs.TimeLimitHandler(1e9),
         gs.SignalHandler(),
-        gs.EarlyStoppingHandler("training loss", patience=None),
+        gs.EarlyStoppingHandler("training loss", patience=1000),
         gs.ProgressHandler(Terminal()),
         gs.LogHandler(folder / "log.csv", overwrite=True),
         gs.LogHandler(folder / "log.jsonl", overwrite=True),

@@ -110,7 +110,11 @@ def write(
         _write_through(aside / MANIFEST, _text_of(manifest).encode())
         _flush_folder(aside)
         aside.rename(path)
-        _flush_folder(folder)
+        try:
+            _flush_folder(folder)
+        except OSError:
+            remove(path)
+            raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return path
@@ -147,6 +151,8 @@ def manifest_of(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{MANIFEST} cannot be read ({e})") from e
     if not isinstance(manifest, dict) or text != _text_of(manifest):
         raise DamagedError(f"{MANIFEST} is not as it was written")
+    if not _is_of_this_form(manifest):
+        raise DamagedError(f"{MANIFEST} is not what a CheckpointHandler writes")
     if manifest["format"] > FORMAT:
         raise ValueError(
             f"the checkpoint {str(path)!r} has the format {manifest['format']}, of a later version "
@@ -232,6 +238,18 @@ def remove_leftovers(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def _is_of_this_form(manifest: dict[str, Any]) -> bool:
+    files = manifest.get("files")
+    return (
+        isinstance(manifest.get("format"), int)
+        and isinstance(files, dict)
+        and all(
+            isinstance(entry, dict) and {"bytes", "sha256"} <= set(entry)
+            for entry in files.values()
+        )
+    )
+
+
 def _aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
@@ -241,7 +259,7 @@ def _is_another_process(pid: int) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:  # it is another user's
         return True

@@ -11,7 +11,7 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mxnet as mx
@@ -32,6 +32,9 @@ _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
+
+
+_SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set}
 
 
 class DamagedError(ValueError):
@@ -77,33 +80,49 @@ def plain_attributes(
 
 
 def is_data(value: object) -> bool:
-    """Return whether `value` is made of numbers, strings, arrays, lists, tuples and dicts."""
+    """Return whether `value` is made of what :func:`encode` takes."""
     if isinstance(value, dict):
         keys = int | str | np.integer
         return all(isinstance(key, keys) and is_data(item) for key, item in value.items())
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | set):
         return all(is_data(item) for item in value)
-    kinds = bool | int | float | str | np.generic | np.ndarray | NDArray
-    return value is None or isinstance(value, kinds)
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.kind in "biufcSU"
+    return value is None or isinstance(value, bool | int | float | str | NDArray)
 
 
 def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """Turn data into JSON, and the arrays in it into entries of `arrays`."""
+    """Turn data into JSON, and the arrays in it into entries of `arrays`.
+
+    Raises
+    ------
+    TypeError
+        If there is something else in `value` than None, numbers, strings, arrays, and lists,
+        tuples, sets and dicts (by strings or integers) of them.
+    """
+    if not is_data(value):
+        raise TypeError(
+            f"{value!r} cannot be saved: data is None, numbers, strings, arrays, and lists, "
+            "tuples, sets and dicts (by strings or integers) of them"
+        )
+    return _encode(value, arrays)
+
+
+def _encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, NDArray):
         name = f"array{len(arrays)}"
         arrays[name] = value.asnumpy()
         return {"array": name, "stype": value.stype}
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
         name = f"array{len(arrays)}"
-        arrays[name] = value
-        return {"numpy": name}
+        arrays[name] = np.asarray(value)
+        return {"numpy" if isinstance(value, np.ndarray) else "scalar": name}
     if isinstance(value, dict):
-        return {"dict": [[encode(key, arrays), encode(i, arrays)] for key, i in value.items()]}
-    if isinstance(value, list | tuple):
-        kind = "tuple" if isinstance(value, tuple) else "list"
-        return {kind: [encode(item, arrays) for item in value]}
+        items = ((key.item() if isinstance(key, np.integer) else key, value[key]) for key in value)
+        return {"dict": [[key, _encode(item, arrays)] for key, item in items]}
+    for kind, make in _SEQUENCES.items():
+        if isinstance(value, make):
+            return {kind: [_encode(item, arrays) for item in value]}
     return value
 
 
@@ -117,10 +136,11 @@ def decode(value: Any, arrays: dict[str, np.ndarray], context: mx.Context) -> An
         return array.tostype(value["stype"])
     if kind == "numpy":
         return arrays[content]
+    if kind == "scalar":
+        return arrays[content][()]
     if kind == "dict":
         return {key: decode(item, arrays, context) for key, item in content}
-    make: Callable[[Any], Any] = tuple if kind == "tuple" else list
-    return make(decode(item, arrays, context) for item in content)
+    return _SEQUENCES[kind](decode(item, arrays, context) for item in content)
 
 
 def replicas_of(arrays: Sequence[NDArray]) -> list[np.ndarray]:

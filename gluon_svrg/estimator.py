@@ -18,6 +18,7 @@ from gluon_svrg.handlers.checkpoint import (
     checkpoint_for,
     newest_for_roll_back,
 )
+from gluon_svrg.handlers.guard import NaNGuardHandler, NotFiniteError
 from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
@@ -35,6 +36,9 @@ from mxnet.gluon.contrib.estimator import (
     StoppingHandler,
 )
 from mxnet.gluon.contrib.estimator.utils import _check_handler_metric_ref
+
+# Reasons to stop that a roll-back does not undo.
+_WHATEVER_COMES = (StopReason.REQUESTED, StopReason.SIGNAL, StopReason.TIME_LIMIT)
 
 
 class Estimator(mx_estimator.Estimator):
@@ -133,6 +137,7 @@ class Estimator(mx_estimator.Estimator):
         self.handlers = HandlerList([])
         self.resumed_from: Checkpoint | None = None
         self.evaluation_weights: Callable[[], AbstractContextManager] = nullcontext
+        self._stop_request: StopReason | None = None
         self._roll_back_because: str | None = None
         self.max_epoch: int | None = None
         self.max_batch: int | None = None
@@ -193,17 +198,18 @@ class Estimator(mx_estimator.Estimator):
             check_data(val_data, "val_data")
         _check_duration(epochs, batches)
         _check_contexts(self.net, self.context)
-        self.train_data, self.val_data = train_data, val_data
+        self.val_data = val_data
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
-        self.history, self.figures, self.last_evaluation = History(), {}, {}
-        self.position, self.stop_reason = Position(), None
-        self._roll_back_because = None
         self.handlers = self._fit_handlers(val_data, event_handlers, resume is not None)
         self.resumed_from = checkpoint_for(resume, self.handlers, self.logger)
+        self.train_data = train_data
+        self.history, self.figures, self.last_evaluation = History(), {}, {}
+        self.position, self.stop_reason, self._stop_request = Position(), None, None
+        self._roll_back_because = None
         try:
             return self._fit_loop(self.handlers)
         except BaseException as exception:
-            self.handlers.notify("exception_raised", self, exception=exception)
+            self.handlers.notify_each("exception_raised", self, exception=exception)
             raise
         finally:
             self.train_data = self.val_data = None
@@ -261,12 +267,14 @@ class Estimator(mx_estimator.Estimator):
         reason : StopReason
             What `fit` returns as the reason; the first that was given counts.
         """
-        self.stop_reason = self.stop_reason or reason
+        # Noted here, at any moment (a signal may come at any), and acted on at the next safe point.
+        self._stop_request = self._stop_request or reason
 
     def roll_back(self, reason: str) -> None:
-        """Go back to the newest checkpoint after the batch that is under way, and on from there.
+        """Go back to the newest checkpoint after the event that is under way, and on from there.
 
-        Neither *safe point* nor *epoch end* follows that batch.
+        Neither *safe point* nor, out of a batch, *epoch end* follows; and the step of a batch that
+        is under way is taken.
 
         Parameters
         ----------
@@ -302,16 +310,18 @@ class Estimator(mx_estimator.Estimator):
 
     def _fit_loop(self, handlers: HandlerList) -> FitResult:
         handlers.notify("train_begin", self)
+        self._accept_stop()
         batches = self._go_on_from(self.resumed_from, handlers) if self.resumed_from else None
         while batches is not None or self.stop_reason is None:
-            if batches is None:
-                batches = self._begin_epoch(handlers)
-            self._fit_epoch(handlers, batches)
+            try:
+                if batches is None:
+                    batches = self._begin_epoch(handlers)
+                self._fit_epoch(handlers, batches)
+            except FloatingPointError as error:
+                self._report(error, handlers)
             batches = None
             if self._roll_back_because is not None:
-                checkpoint = newest_for_roll_back(handlers, self._roll_back_because, self.logger)
-                self._roll_back_because = None
-                batches = self._go_on_from(checkpoint, handlers)
+                batches = self._roll_back(handlers)
         handlers.notify("train_end", self)
         epochs_run = self.position.epoch + self.position.is_in_epoch
         # The loop ends for a reason only.
@@ -319,12 +329,43 @@ class Estimator(mx_estimator.Estimator):
 
     def _go_on_from(self, checkpoint: Checkpoint, handlers: HandlerList) -> Iterator[Any] | None:
         """Put everything back; return the batches that are left of the epoch under way, if any."""
+        self.resumed_from = checkpoint
         batches = restore(self, handlers, checkpoint)
         if self.max_epoch is not None and self.position.epoch >= self.max_epoch:
             self._note_that_all_is_done(StopReason.EPOCHS_DONE, f"epochs={self.max_epoch}")
         if self.max_batch is not None and self.position.batch >= self.max_batch:
             self._note_that_all_is_done(StopReason.BATCHES_DONE, f"batches={self.max_batch}")
+        self._accept_stop()
         return batches
+
+    def _roll_back(self, handlers: HandlerList) -> Iterator[Any] | None:
+        """Go back to the newest checkpoint, and forget why the run was to end after it."""
+        reason = self._roll_back_because or ""
+        checkpoint = newest_for_roll_back(handlers, reason, self.logger)
+        self._roll_back_because = None
+        if self._stop_request not in _WHATEVER_COMES:
+            self._stop_request = None
+        self.stop_reason = None
+        return self._go_on_from(checkpoint, handlers)
+
+    def _report(self, error: FloatingPointError, handlers: HandlerList) -> None:
+        """Let a NaNGuardHandler decide about a NaN that another handler has found, or raise."""
+        guard = next((h for h in handlers if isinstance(h, NaNGuardHandler)), None)
+        if guard is None or isinstance(error, NotFiniteError):
+            raise error
+        guard.report(self, str(error))
+        self._accept_stop()
+
+    def _accept_stop(self) -> None:
+        self.stop_reason = self.stop_reason or self._stop_request
+
+    def _reach_safe_point(self, handlers: HandlerList) -> None:
+        self._accept_stop()
+        handlers.notify("safe_point", self)
+        if self.stop_reason is None and self._stop_request is not None:
+            # It has come meanwhile: whoever writes a last checkpoint is to know.
+            self._accept_stop()
+            handlers.notify("safe_point", self)
 
     def _note_that_all_is_done(self, reason: StopReason, target: str) -> None:
         self.stop(reason)
@@ -340,12 +381,13 @@ class Estimator(mx_estimator.Estimator):
             self.train_data.set_epoch(self.position.epoch)
         self.position.begin_epoch()
         handlers.notify("epoch_begin", self)
-        handlers.notify("safe_point", self)
+        if self._roll_back_because is None:
+            self._reach_safe_point(handlers)
         return _at_least_one(self.train_data, "train_data")
 
     def _fit_epoch(self, handlers: HandlerList, batches: Iterable[Any]) -> None:
         """Train on the batches of an epoch that are left."""
-        if self.stop_reason is None and not self.position.is_cut:
+        if self.stop_reason is None and self._roll_back_because is None:
             self._run_epoch(
                 handlers,
                 batches,
@@ -356,11 +398,13 @@ class Estimator(mx_estimator.Estimator):
             return
         is_whole = self.stop_reason is None
         asked_to_stop = handlers.notify("epoch_end", self)
+        if self._roll_back_because is not None:
+            return
         if asked_to_stop:
             self.stop(self._reason_of(asked_to_stop))
         if is_whole:
             self.position.end_epoch()
-            handlers.notify("safe_point", self)
+            self._reach_safe_point(handlers)
 
     def _end_batch(self, asked_to_stop: list[EventHandler], handlers: HandlerList) -> bool:
         """Return whether no batch is to follow in this epoch."""
@@ -371,7 +415,7 @@ class Estimator(mx_estimator.Estimator):
             self.stop(StopReason.BATCHES_DONE)
         elif asked_to_stop:
             self.position.is_cut = True
-        handlers.notify("safe_point", self)
+        self._reach_safe_point(handlers)
         return bool(asked_to_stop) or self.stop_reason is not None
 
     def _run_epoch(

@@ -100,7 +100,8 @@ class GradientReady(EventHandler):
 class SafePoint(EventHandler):
     """Hears *safe point*: between two steps, when all handlers have done with the last event.
 
-    Nothing is under way here, so this is where a checkpoint is written. ``estimator.position``
+    Nothing is under way here, so this is where a checkpoint is written. It is heard once more where
+    a reason to stop has come up meanwhile. ``estimator.position``
     says which safe point it is, and ``estimator.stop_reason`` whether it is the last.
     """
 
@@ -194,6 +195,14 @@ class HandlerList:
             for handler in self._by_event[event]
             if getattr(handler, event)(estimator, **details)
         ]
+
+    def notify_each(self, event: str, estimator: Any, **details: Any) -> None:
+        """Call every handler of `event`, also after one that raises, which is logged."""
+        for handler in self._by_event[event]:
+            try:
+                getattr(handler, event)(estimator, **details)
+            except Exception:
+                estimator.logger.exception("%s.%s failed", type(handler).__name__, event)
 
     def describe(self) -> str:
         """Return the loop as text: each event, indented as it fires, with its handlers."""

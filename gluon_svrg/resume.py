@@ -16,8 +16,10 @@ from __future__ import annotations
 import dataclasses
 import platform
 import struct
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import gluon_svrg
@@ -38,7 +40,7 @@ from gluon_svrg.encoding import (
 from gluon_svrg.events import EventHandler, HandlerList, Stateful
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.history import History
-from gluon_svrg.run import Position
+from gluon_svrg.run import Position, StopReason
 from gluon_svrg.states import States, fits, load_states, states_of
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -46,12 +48,19 @@ from mxnet.ndarray import NDArray
 
 NET, TRAINER, RUN = "net.params", "trainer.npz", "run.npz"
 
-# What MXNet's own handlers keep from one event to the next.
+# What MXNet's own handlers keep from one event to the next, where they have it.
 _COUNTERS: dict[type[EventHandler], tuple[str, ...]] = {
     mx_estimator.StoppingHandler: ("current_batch", "current_epoch"),
     mx_estimator.ValidationHandler: ("current_batch", "current_epoch"),
     mx_estimator.LoggingHandler: ("batch_index", "current_epoch", "processed_samples"),
-    mx_estimator.EarlyStoppingHandler: ("wait", "best", "stopped_epoch", "current_epoch"),
+    mx_estimator.EarlyStoppingHandler: (
+        "wait",
+        "best",
+        "stopped_epoch",
+        "current_epoch",
+        "stop_training",
+    ),
+    mx_estimator.CheckpointHandler: ("current_batch", "current_epoch", "best", "saved_checkpoints"),
 }
 
 
@@ -63,12 +72,17 @@ def capture(estimator: Any) -> dict[str, bytes]:
     FloatingPointError
         If a parameter is NaN or infinite: to go on from there would be of no use.
     """
-    arrays: dict[str, np.ndarray] = {}
     # First: a MetricHandler brings its metrics up to date.
     handlers = [
-        [_class_name(handler), _state_of(estimator, handler)]
+        [_class_name(handler), _checked_state_of(estimator, handler)]
         for handler in _stateful(estimator.handlers)
     ]
+    for name, value in estimator.figures.items():
+        if not is_data(value):
+            raise TypeError(
+                f"estimator.figures[{name!r}] is {value!r}, which cannot be saved: put numbers or "
+                "strings there"
+            )
     params = estimator.net._collect_params_with_prefix()
     values = {name: replicas_of(param.list_data()) for name, param in params.items()}
     _check_finite(params, values)
@@ -86,6 +100,7 @@ def capture(estimator: Any) -> dict[str, bytes]:
         "outside": [replicas_of(param.list_data()) for param in _outside(estimator)],
         "loss_scaler": _loss_scaler_state(estimator.trainer),
     }
+    arrays: dict[str, np.ndarray] = {}
     return {
         NET: _params_bytes({name: param.list_data()[0] for name, param in params.items()}),
         TRAINER: states_of(estimator.trainer).to_bytes(),
@@ -119,11 +134,16 @@ def restore(estimator: Any, handlers: HandlerList, checkpoint: Checkpoint) -> It
     ValueError
         If the checkpoint is of another network, trainer or data; nothing is changed then.
     """
-    meta, arrays = from_bytes(checkpoint.files[RUN])
-    state = decode(meta["state"], arrays, mx.cpu())
-    weights = mx.nd.load_frombuffer(checkpoint.files[NET])
-    states = States.from_bytes(checkpoint.files[TRAINER])
     where = f"the checkpoint {str(checkpoint.path)!r}"
+    with _reading(where, RUN):
+        meta, arrays = from_bytes(checkpoint.files[RUN])
+        state = decode(meta["state"], arrays, mx.cpu())
+        position = Position(**state["position"])
+    with _reading(where, NET):
+        weights = mx.nd.load_frombuffer(checkpoint.files[NET])
+        weights = dict(weights.items())
+    with _reading(where, TRAINER):
+        states = States.from_bytes(checkpoint.files[TRAINER])
     try:
         _check_net(estimator.net, weights)
         states.check(estimator.trainer._optimizer, estimator.trainer._params)
@@ -140,21 +160,61 @@ def restore(estimator: Any, handlers: HandlerList, checkpoint: Checkpoint) -> It
             len(estimator.context),
             state["contexts"],
         )
-    _set_parameters(estimator, weights, state)
-    load_states(estimator.trainer, states)
-    # To initialise the kvstore has given the first device's arrays to all, running statistics too.
-    for name, param in estimator.net._collect_params_with_prefix().items():
-        if name in state["replicas"]:
-            write_replicas(state["replicas"][name], param.list_data())
-    _set_loss_scaler_state(estimator.trainer, state["loss_scaler"])
-    estimator.position = Position(**state["position"])
-    estimator.history = History(state["history"])
-    estimator.figures = state["figures"]
-    estimator.last_evaluation = state["last_evaluation"]
-    for metric in _metrics(estimator):
-        if metric.name in state["metrics"]:
-            _set_metric_state(metric, state["metrics"][metric.name])
-    return _restore_handlers(estimator, handlers, state["handlers"])
+    undo = _undo(estimator)
+    try:
+        _set_parameters(estimator, weights, state)
+        load_states(estimator.trainer, states)
+        _set_loss_scaler_state(estimator.trainer, state["loss_scaler"])
+        estimator.position = position
+        estimator.history = History(state["history"])
+        estimator.figures = state["figures"]
+        estimator.last_evaluation = state["last_evaluation"]
+        for metric in _metrics(estimator):
+            if metric.name in state["metrics"]:
+                _set_metric_state(metric, state["metrics"][metric.name])
+        return _restore_handlers(estimator, handlers, state["handlers"])
+    except BaseException:
+        undo()
+        raise
+
+
+@contextmanager
+def _reading(where: str, name: str) -> Iterator[None]:
+    """Say in one sentence which file is not what it should be, though its checksum is right."""
+    try:
+        yield
+    except Exception as e:
+        # MXNet's errors are tracebacks of their own: the last line says it.
+        reason = (str(e).splitlines() or [""])[-1]
+        raise ValueError(
+            f"{where} has a {name} that no CheckpointHandler wrote ({type(e).__name__}: {reason}): "
+            "resume from another"
+        ) from None
+
+
+def _undo(estimator: Any) -> Callable[[], None]:
+    """Return what puts network and trainer back to what they are now."""
+    trainer = estimator.trainer
+    params = [*estimator.net.collect_params().values(), *_outside(estimator)]
+    copies = [
+        (data, data.copy())
+        for param in params
+        if param._data is not None
+        for data in param.list_data()
+    ]
+    # A trainer whose parameters have no shape yet has no states.
+    is_fresh = any(param._deferred_init for param in params)
+    states = None if is_fresh else states_of(trainer)
+
+    def undo() -> None:
+        for data, copy in copies:
+            copy.copyto(data)
+        if trainer._kv_initialized and trainer._update_on_kvstore:
+            trainer._reset_kvstore()
+        if states is not None:
+            load_states(trainer, states)
+
+    return undo
 
 
 def _restore_handlers(
@@ -162,9 +222,6 @@ def _restore_handlers(
 ) -> Iterator[Any] | None:
     """Give the handlers their states; return the batches that are left of the epoch."""
     position = estimator.position
-    data = estimator.train_data
-    if isinstance(data, ArrayLoader):
-        data.set_epoch(position.epoch, position.batch_in_epoch)
     waiting = defaultdict(list)
     for name, state in saved:
         waiting[name].append(state)
@@ -187,21 +244,31 @@ def _restore_handlers(
                 "without",
                 name.rpartition(".")[2],
             )
-    rest = None
-    if position.is_cut:
-        rest = iter(())
-    elif position.is_in_epoch:
-        rest = _rest_of(data, position.batch_in_epoch)
+    if position.batch_in_epoch and not position.is_cut:
+        rest = _rest_of(estimator.train_data, position)
     if random_state is not None:
         random_state.go_on(estimator)
-    return rest
+    if not position.is_in_epoch:
+        return None
+    if position.is_cut:
+        return iter(())
+    # Of an epoch without a batch yet the data begins after the generators have been put back.
+    return rest if position.batch_in_epoch else _from_the_begin(estimator.train_data, position)
 
 
-def _rest_of(data: Iterable[Any], done: int) -> Iterator[Any]:
-    """Return the batches of an epoch after the first `done`."""
+def _from_the_begin(data: Iterable[Any], position: Position) -> Iterator[Any]:
+    if isinstance(data, ArrayLoader):
+        data.set_epoch(position.epoch)
+    yield from data
+
+
+def _rest_of(data: Iterable[Any], position: Position) -> Iterator[Any]:
+    """Return the batches of an epoch after those that are done."""
+    done = position.batch_in_epoch
+    if isinstance(data, ArrayLoader):
+        data.set_epoch(position.epoch, done)
+        return iter(data)
     batches = iter(data)
-    if isinstance(data, ArrayLoader):  # it has been told where to begin
-        return batches
     for index in range(done):
         if next(batches, None) is None:
             raise ValueError(
@@ -220,15 +287,31 @@ def _stateful(handlers: HandlerList) -> list[EventHandler]:
 def _state_of(estimator: Any, handler: EventHandler) -> dict[str, Any]:
     if isinstance(handler, Stateful):
         return handler.state_dict(estimator)
-    return {name: getattr(handler, name) for name in _counters_of(handler)}
+    return {name: vars(handler)[name] for name in _counters_of(handler) if name in vars(handler)}
+
+
+def _checked_state_of(estimator: Any, handler: EventHandler) -> dict[str, Any]:
+    state = _state_of(estimator, handler)
+    if not is_data(state):
+        raise TypeError(
+            f"the state of {type(handler).__name__} cannot be saved: state_dict() must return "
+            "None, numbers, strings, arrays, and lists, tuples, sets and dicts (by strings or "
+            f"integers) of them, got {state!r}"
+        )
+    return state
 
 
 def _set_state(estimator: Any, handler: EventHandler, state: dict[str, Any]) -> None:
     if isinstance(handler, Stateful):
         handler.load_state_dict(estimator, state)
         return
-    for name in _counters_of(handler):
-        setattr(handler, name, state[name])
+    vars(handler).update(state)
+    if isinstance(handler, mx_estimator.StoppingHandler):
+        handler.stop_training = False  # the run may have a greater number of epochs now
+    if isinstance(handler, mx_estimator.LoggingHandler):
+        handler.epoch_start = time.time()  # which it asks for at the epoch's end
+    if isinstance(handler, mx_estimator.EarlyStoppingHandler) and handler.stop_training:
+        estimator.stop(StopReason.HANDLER)  # it had ended the run
 
 
 def _counters_of(handler: EventHandler) -> tuple[str, ...]:
@@ -351,10 +434,41 @@ def _metric_state(metric: Any) -> dict[str, Any]:
 
 
 def _set_metric_state(metric: Any, state: dict[str, Any]) -> None:
-    vars(metric).update(state["plain"])
+    for name, value in state["plain"].items():
+        own = vars(metric).get(name)
+        if isinstance(own, dict) and isinstance(value, dict):  # a defaultdict stays one
+            own.clear()
+            own.update(value)
+        else:
+            vars(metric)[name] = value
     for name, parts in state["parts"].items():
         for part, saved in zip(_parts_of(vars(metric)[name]), parts, strict=True):
             _set_metric_state(part, saved)
+
+
+def warn_of_what_is_left_out(estimator: Any) -> None:
+    """Log the attributes of metrics that no checkpoint can hold."""
+    for metric in _metrics(estimator):
+        for name, value in vars(metric).items():
+            if not (is_data(value) or callable(value) or _parts_of(value)):
+                estimator.logger.warning(
+                    "%s.%s, a %s, is not part of a checkpoint: after a resume the metric may have "
+                    "other values",
+                    type(metric).__name__,
+                    name,
+                    type(value).__name__,
+                )
+
+
+def check_data_can_go_on(data: Any) -> None:
+    """Raise ValueError where a run on `data` cannot be resumed."""
+    # MXNet keeps the samples that are left over in a private attribute of the sampler.
+    sampler = data._batch_sampler if isinstance(data, gluon.data.DataLoader) else None
+    if isinstance(sampler, gluon.data.BatchSampler) and sampler._last_batch == "rollover":
+        raise ValueError(
+            "train_data has last_batch='rollover', which carries samples from epoch to epoch, and "
+            "a checkpoint cannot hold them: use last_batch='keep' or 'discard'"
+        )
 
 
 def _parts_of(value: Any) -> list[Any]:

@@ -7,6 +7,7 @@ of :mod:`gluon_svrg.encoding`.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Iterable, Sequence
@@ -242,21 +243,27 @@ def refresh_kvstore(trainer: Trainer) -> None:
     if not (trainer._kv_initialized and trainer._update_on_kvstore) or trainer._distributed:
         return
     states = states_of(trainer)
-    replicas = [[data.copy() for data in param.list_data()] for param in trainer._params]
     trainer._reset_kvstore()
     load_states(trainer, states)
-    # To initialise it gives the first device's arrays to all, running statistics too.
-    for copies, param in zip(replicas, trainer._params, strict=True):
-        for copy, data in zip(copies, param.list_data(), strict=True):
-            copy.copyto(data)
 
 
 def updates_on_kvstore(trainer: Trainer) -> bool:
-    """Return whether the kvstore of `trainer` runs the optimizer."""
+    """Return whether the kvstore of `trainer` runs the optimizer; initialises the kvstore.
+
+    MXNet gives the first device's arrays to all then, BatchNorm's running statistics too, so that
+    they would depend on the moment: here they stay as they are.
+    """
     if not trainer._kv_initialized:
         trainer._init_kvstore()
     if trainer._params_to_init:
+        replicas = [
+            [(data, data.copy()) for data in param.list_data()[1:]]
+            for param in trainer._params_to_init
+            if not param._deferred_init
+        ]
         trainer._init_params()
+        for data, copy in itertools.chain.from_iterable(replicas):
+            copy.copyto(data)
     return bool(trainer._kvstore and trainer._update_on_kvstore)
 
 

@@ -119,7 +119,8 @@ CELLS = [
         (event, stop, [*rest, "epoch_end", "train_end"], StopReason.REQUESTED)
         for event, rest in REST_OF_BATCH.items()
     ),
-    ("safe_point", stop, ["epoch_end", "train_end"], StopReason.REQUESTED),
+    # Heard once more: whoever writes a last checkpoint is to know that it is the last.
+    ("safe_point", stop, ["safe_point", "epoch_end", "train_end"], StopReason.REQUESTED),
     ("train_begin", stop, ["train_end"], StopReason.REQUESTED),
     ("epoch_begin", stop, ["safe_point", "epoch_end", "train_end"], StopReason.REQUESTED),
     ("epoch_end", stop, ["safe_point", "train_end"], StopReason.REQUESTED),
@@ -237,6 +238,7 @@ train_end
 exception_raised
   - SVRGHandler (priority -3000)
   - GradientUpdateHandler (priority -2000)
+  - MetricHandler (priority -1000)
   - ProgressHandler (priority inf)
 """
     )

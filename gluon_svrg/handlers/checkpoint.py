@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import tempfile
 from os import PathLike, fspath
 from pathlib import Path
@@ -13,12 +15,12 @@ from gluon_svrg import checkpoint as disk
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.checkpoint import Checkpoint, Key
 from gluon_svrg.encoding import DamagedError
-from gluon_svrg.events import HandlerList, SafePoint, TrainBegin, TrainEnd
+from gluon_svrg.events import ExceptionRaised, HandlerList, SafePoint, TrainBegin, TrainEnd
 from gluon_svrg.monitor import Monitor
-from gluon_svrg.resume import about, capture
+from gluon_svrg.resume import about, capture, check_data_can_go_on, warn_of_what_is_left_out
 
 
-class CheckpointHandler(TrainBegin, SafePoint, TrainEnd):
+class CheckpointHandler(TrainBegin, SafePoint, TrainEnd, ExceptionRaised):
     """Writes checkpoints from which ``fit(..., resume='auto')`` goes on, exact to the batch.
 
     A checkpoint holds all that the run depends on: parameters and auxiliary states, the
@@ -91,7 +93,7 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd):
         if keep_last is not None:
             check_integer("keep_last", keep_last, 1, "as many of the newest checkpoints are kept")
         check_integer("keep_best", keep_best, 0, "as many of the best checkpoints are kept")
-        self.directory = Path(directory)
+        self.directory = Path(directory).expanduser().absolute()
         self.every_n_epochs = every_n_epochs
         self.every_n_batches = every_n_batches
         self.monitor = None if monitor is None else Monitor(monitor, mode)
@@ -99,6 +101,8 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd):
         self.keep_best = keep_best
         self.priority = priority
         self._failed: str | None = None
+        self._lock: int | None = None
+        self._gone_on_from: Checkpoint | None = None
         # The monitored values of what is in the directory.
         self._values: dict[Key, float | None] = {}
 
@@ -112,10 +116,16 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd):
         """Make sure that checkpoints can be written, and that none of another run is in the way."""
         if self.monitor is not None:
             self.monitor.check(estimator)
+        check_data_can_go_on(estimator.train_data)
+        warn_of_what_is_left_out(estimator)
         self._make_directory()
+        self._take_lock()
         disk.remove_leftovers(self.directory)
         resumed_from: Checkpoint | None = estimator.resumed_from
+        if resumed_from is not None and not _is_of_this_run(resumed_from, estimator.handlers):
+            resumed_from = None  # its folder is another: here there must be none
         self._values = {}
+        self._gone_on_from = estimator.resumed_from
         for key, path in disk.found_in(self.directory).items():
             if resumed_from is None:
                 raise FileExistsError(
@@ -126,7 +136,7 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd):
             if key > resumed_from.key:
                 self._put_aside(path, resumed_from, estimator.logger)
             else:
-                self._values[key] = _value_in(path)
+                self._values[key] = self._value_in(path)
         self._failed = None
 
     def safe_point(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
@@ -136,13 +146,26 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd):
             return
         is_begun = position.is_in_epoch and position.batch_in_epoch == 0
         key = Key(position.batch, position.epoch, is_begun)
-        if (self.directory / key.name).exists():  # the one that the run was resumed from
+        if any(param._deferred_init for param in estimator.net.collect_params().values()):
+            estimator.logger.warning(
+                "no checkpoint %s is written: the network has not inferred its shapes yet", key.name
+            )
+            return
+        resumed_from: Checkpoint | None = estimator.resumed_from
+        if resumed_from is not None:
+            if resumed_from.path == self.directory / key.name:
+                return
+            if resumed_from is not self._gone_on_from:  # the run has gone back to it
+                self._values = {k: v for k, v in self._values.items() if k <= resumed_from.key}
+                self._gone_on_from = resumed_from
+        if (self.directory / key.name).exists() and key in self._values:
             return
         value = None if self.monitor is None else self.monitor.read(estimator)
         description = about(estimator)
         if self.monitor is not None:
             description["monitor"] = {"name": self.monitor.name, "value": value}
         try:
+            self._make_room(self.directory / key.name, estimator.logger)
             disk.write(self.directory, key, capture(estimator), description)
         except FloatingPointError as e:
             estimator.logger.warning("no checkpoint %s is written: %s", key.name, e)
@@ -163,10 +186,37 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd):
 
     def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Say once more where the last checkpoint could not be written."""
+        self._give_lock_back()
         if self._failed:
             estimator.logger.warning(
                 "the run has ended without its last checkpoint, %s", self._failed
             )
+
+    def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Let others write into the directory."""
+        self._give_lock_back()
+
+    def _take_lock(self) -> None:
+        """Make sure that no other run writes into the directory."""
+        self._give_lock_back()
+        lock = os.open(self.directory, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise FileExistsError(
+                f"directory {fspath(self.directory)!r} is in use by another run, which is still "
+                "going on: give each run a directory of its own"
+            ) from None
+        except OSError:  # a file system without locks
+            os.close(lock)
+            return
+        self._lock = lock
+
+    def _give_lock_back(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _is_due(self, position: Any) -> bool:
         if not position.is_in_epoch:
@@ -194,6 +244,18 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd):
 
     def _put_aside(self, path: Path, resumed_from: Checkpoint, logger: logging.Logger) -> None:
         """Make room where a checkpoint later than the one resumed from is damaged."""
+        if not self._make_room(path, logger):
+            raise FileExistsError(
+                f"directory {fspath(self.directory)!r} has a later checkpoint ({path.name!r}) than "
+                f"the one to resume from ({resumed_from.path.name!r}): give a new directory, or "
+                "resume from the newest by resume='auto'"
+            )
+
+    @staticmethod
+    def _make_room(path: Path, logger: logging.Logger) -> bool:
+        """Rename what is at `path` if it is damaged; return whether nothing is there then."""
+        if not path.exists():
+            return True
         try:
             disk.read(path)
         except DamagedError:
@@ -204,12 +266,8 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd):
                 aside = path.with_name(f"damaged-{number}-{path.name}")
             path.rename(aside)
             logger.warning("the damaged checkpoint %r is now %r", path.name, aside.name)
-            return
-        raise FileExistsError(
-            f"directory {fspath(self.directory)!r} has a later checkpoint ({path.name!r}) than "
-            f"the one to resume from ({resumed_from.path.name!r}): give a new directory, or resume "
-            "from the newest by resume='auto'"
-        )
+            return True
+        return False
 
     def _remove_old(self, logger: logging.Logger) -> None:
         if self.keep_last is None:
@@ -228,6 +286,15 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd):
     def _best_keys(self) -> list[Key]:
         known = {key: value for key, value in sorted(self._values.items()) if value is not None}
         return self.monitor.best_first(known)[: self.keep_best] if self.monitor else []
+
+    def _value_in(self, path: Path) -> float | None:
+        """Return the monitored value in the manifest at `path`, None where it has none."""
+        try:
+            monitored = disk.manifest_of(path).get("monitor", {})
+        except ValueError:
+            return None
+        is_ours = self.monitor is not None and monitored.get("name") == self.monitor.name
+        return monitored.get("value") if is_ours else None
 
 
 def checkpoint_for(
@@ -250,17 +317,16 @@ def checkpoint_for(
     if not isinstance(resume, str | PathLike):
         raise TypeError(f"resume must be None, 'auto' or the path of a checkpoint, got {resume!r}")
     if resume == "auto":
-        handler = _checkpoint_handler(handlers)
-        if handler is None:
+        if not _checkpoint_handlers(handlers):
             raise ValueError(
                 "resume='auto' needs a CheckpointHandler in event_handlers, whose directory has "
                 "the checkpoints: give one, or the path of a checkpoint"
             )
-        found = disk.newest_in(handler.directory, logger.warning)
+        found = _newest_of(handlers, logger)
         if found is None:
-            logger.info("no checkpoint in %s yet: the run begins", handler.directory)
+            logger.info("no checkpoint in %s yet: the run begins", _directories(handlers)[0])
     else:
-        found = _checkpoint_at(Path(resume), logger)
+        found = _checkpoint_at(Path(resume).expanduser().absolute(), logger)
     if found is not None:
         logger.info("the run goes on from the checkpoint %s", found.path)
     return found
@@ -268,17 +334,34 @@ def checkpoint_for(
 
 def newest_for_roll_back(handlers: HandlerList, reason: str, logger: logging.Logger) -> Checkpoint:
     """Return the newest checkpoint of the run; RuntimeError where there is none."""
-    handler = _checkpoint_handler(handlers)
-    found = None if handler is None else disk.newest_in(handler.directory, logger.warning)
+    found = _newest_of(handlers, logger)
     if found is None:
-        why = "a CheckpointHandler" if handler is None else "a checkpoint that is written already"
+        is_there = bool(_checkpoint_handlers(handlers))
+        why = "a checkpoint that is written already" if is_there else "a CheckpointHandler"
         raise RuntimeError(f"{reason}; to go back needs {why}")
     logger.warning("%s: the run goes back to the checkpoint %s", reason, found.path)
     return found
 
 
-def _checkpoint_handler(handlers: HandlerList) -> CheckpointHandler | None:
-    return next((h for h in handlers if isinstance(h, CheckpointHandler)), None)
+def _checkpoint_handlers(handlers: HandlerList) -> list[CheckpointHandler]:
+    return [handler for handler in handlers if isinstance(handler, CheckpointHandler)]
+
+
+def _directories(handlers: HandlerList) -> list[Path]:
+    return [handler.directory for handler in _checkpoint_handlers(handlers)]
+
+
+def _newest_of(handlers: HandlerList, logger: logging.Logger) -> Checkpoint | None:
+    """Return the newest undamaged checkpoint in the directories of all CheckpointHandlers."""
+    found = [disk.newest_in(directory, logger.warning) for directory in _directories(handlers)]
+    known = [checkpoint for checkpoint in found if checkpoint is not None]
+    return max(known, key=lambda checkpoint: checkpoint.key, default=None)
+
+
+def _is_of_this_run(checkpoint: Checkpoint, handlers: HandlerList) -> bool:
+    """Return whether `checkpoint` is in a directory that this run writes into."""
+    folder = checkpoint.path.parent.resolve()
+    return folder in [directory.resolve() for directory in _directories(handlers)]
 
 
 def _checkpoint_at(path: Path, logger: logging.Logger) -> Checkpoint:
@@ -299,11 +382,3 @@ def _checkpoint_at(path: Path, logger: logging.Logger) -> Checkpoint:
             f"the checkpoint {fspath(path)!r} is damaged ({e}): resume from another, or from the "
             "newest undamaged one by the path of the folder"
         ) from e
-
-
-def _value_in(path: Path) -> float | None:
-    """Return the monitored value in the manifest at `path`, None where it has none."""
-    try:
-        return disk.manifest_of(path).get("monitor", {}).get("value")
-    except ValueError:
-        return None

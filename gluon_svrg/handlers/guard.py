@@ -23,6 +23,10 @@ from mxnet.ndarray import NDArray
 _ACTIONS = ("raise", "stop", "roll_back")
 
 
+class NotFiniteError(FloatingPointError):
+    """What a NaNGuardHandler raises."""
+
+
 class NaNGuardHandler(
     TrainBegin, EpochBegin, GradientReady, EpochEnd, TrainEnd, ExceptionRaised, Stateful
 ):
@@ -38,9 +42,10 @@ class NaNGuardHandler(
     Parameters
     ----------
     action : 'raise', 'stop' or 'roll_back'
-        'raise' a FloatingPointError; 'stop' the run with ``StopReason.NOT_FINITE``, where the
-        weights may be NaN already; 'roll_back' to the newest checkpoint, which needs a
-        CheckpointHandler, and go on with a smaller learning rate.
+        'raise' a NotFiniteError, which is a FloatingPointError; 'stop' the run with
+        ``StopReason.NOT_FINITE``, where the weights may be NaN already; 'roll_back' to the newest
+        checkpoint, which needs a CheckpointHandler, and go on with a smaller learning rate. What
+        SVRG's full pass finds is treated in the same way.
     every_n_batches : int
         How often the device is waited for.
     factor : float in (0, 1)
@@ -116,8 +121,9 @@ class NaNGuardHandler(
 
     def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Give the parameters their rates back."""
-        for param, lr_mult in self._lr_mults:
-            param.lr_mult = lr_mult
+        if self._roll_backs:
+            for param, lr_mult in self._lr_mults:
+                param.lr_mult = lr_mult
         self._lr_mults = []
 
     def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
@@ -133,6 +139,10 @@ class NaNGuardHandler(
         self._roll_backs = max(self._roll_backs, state["roll_backs"])
         self._lower_learning_rate()
         self._start(estimator)
+
+    def report(self, estimator: Any, message: str) -> None:
+        """Do what `action` says about a NaN or an infinity that somebody else has found."""
+        self._act(estimator, message)
 
     def _start(self, estimator: Any) -> None:
         self._begin = estimator.position.batch_in_epoch
@@ -176,9 +186,9 @@ class NaNGuardHandler(
             estimator.logger.error("%s: the run ends; %s", message, advice)
             estimator.stop(StopReason.NOT_FINITE)
         elif self.action == "raise":
-            raise FloatingPointError(f"{message}: {advice}")
+            raise NotFiniteError(f"{message}: {advice}")
         elif self._roll_backs == self.most_roll_backs:
-            raise FloatingPointError(
+            raise NotFiniteError(
                 f"{message}, after the learning rate was lowered {self._roll_backs} times: {advice}"
             )
         else:

@@ -73,7 +73,7 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         overwrite: bool = False,
         priority: float = float("inf"),
     ) -> None:
-        self.path = Path(path)
+        self.path = Path(path).expanduser().absolute()
         if self.path.suffix.lower() not in (".csv", ".jsonl"):
             raise ValueError(
                 f"path must end in .csv or .jsonl, got {fspath(path)!r}: the suffix says what is "
@@ -119,8 +119,6 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
                 f"path {name!r} cannot be written ({e}): give one in a folder where files can be "
                 "made"
             ) from e
-        if estimator.resumed_from is None:
-            self.path.unlink(missing_ok=True)
 
     def safe_point(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Bring the file to the history that a checkpoint has brought back."""
@@ -235,7 +233,7 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
                 "every_n_batches", every_n_batches, 1, "figures are written after as many"
             )
         writer_class = _summary_writer_class()
-        self.log_dir = Path(log_dir)
+        self.log_dir = Path(log_dir).expanduser().absolute()
         self.every_n_batches = every_n_batches
         self.priority = priority
         self._epochs = _Scalars(writer_class, self.log_dir)

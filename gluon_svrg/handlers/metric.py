@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, Stateful
+from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, ExceptionRaised, Stateful
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
 
@@ -22,7 +22,9 @@ class _Outputs(NamedTuple):
     loss: list[NDArray]
 
 
-class MetricHandler(mx_estimator.MetricHandler, EpochBegin, BatchEnd, EpochEnd, Stateful):
+class MetricHandler(
+    mx_estimator.MetricHandler, EpochBegin, BatchEnd, EpochEnd, ExceptionRaised, Stateful
+):
     """MXNet's MetricHandler, which does not wait for the device at each batch.
 
     `EvalMetric.update` reads what the network has computed, so it waits until that is done, and
@@ -78,6 +80,13 @@ class MetricHandler(mx_estimator.MetricHandler, EpochBegin, BatchEnd, EpochEnd, 
         """Update the metrics with all that was put aside."""
         self.flush()
         self._stop_listening()
+
+    def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Let go of the outputs and of the metrics."""
+        try:
+            self.flush()
+        finally:
+            self._stop_listening()
 
     def state_dict(self, estimator: Any) -> dict[str, Any]:
         """Bring the metrics up to date; what they are is the metrics' own state."""

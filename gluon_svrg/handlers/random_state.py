@@ -18,11 +18,11 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful):
     """Makes the random numbers of a run go on after a resume as if nothing had happened.
 
     The Estimator adds it to runs with a CheckpointHandler. The states of NumPy's and Python's
-    global generators can be read, and are kept. MXNet's cannot, so they are seeded at each *safe
+    global generators can be read, and are kept. MXNet's cannot, so they are seeded at a *safe
     point* by a function of (seed of the run, epoch, batch). A seed takes about a millisecond: it
-    is paid at each epoch, and at each batch only if the first one of the epoch drew a random
-    number, as dropout does (on other devices than the CPU, always: cuDNN draws from generators of
-    its own).
+    is paid at each begin and end of an epoch, and at each batch only where batches draw random
+    numbers, as dropout does (on other devices than the CPU, always: cuDNN draws from generators of
+    its own). That is found out after 1, 2, 4, 8, ... batches and at each checkpoint.
 
     Parameters
     ----------
@@ -34,15 +34,15 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful):
         self.priority = priority
         self._seed = 0
         self._is_needed = False
-        self._untouched: np.ndarray | None = None
         self._at_epoch_begin: dict[str, Any] = {}
-        self._saved: dict[str, Any] = {}
+        self._now: dict[str, Any] = {}
 
     def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Draw the seed of the run."""
         self._seed = int(mx.nd.random.randint(0, 2**31 - 1).asscalar())
-        self._is_needed = False
-        self._untouched = None
+        self._is_needed = any(
+            context.device_type not in ("cpu", "cpu_pinned") for context in estimator.context
+        )
 
     def epoch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Remember with what the data begins the epoch: a DataLoader shuffles then."""
@@ -51,32 +51,19 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful):
     def safe_point(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Seed MXNet for what comes next."""
         position = estimator.position
-        if not position.is_in_epoch:
-            self._seed_mxnet(position)
-        elif position.batch_in_epoch == 0:
-            self._is_needed = any(
-                context.device_type not in ("cpu", "cpu_pinned") for context in estimator.context
-            )
-            if not self._is_needed:
-                self._seed_mxnet(position)
-                self._untouched = next_random_numbers(estimator.context)
-            self._seed_mxnet(position)
-        else:
-            was_watching = self._untouched is not None
+        is_batch = position.batch_in_epoch > 0
+        if is_batch and position.batch & (position.batch - 1) == 0:  # a power of two
             self._look(estimator)
-            if self._is_needed:
-                self._seed_mxnet(position)
-            elif was_watching:
-                self._seed_mxnet(_begin_of_epoch(position))
+        if self._is_needed or not is_batch:
+            self._seed_mxnet(position)
 
     def state_dict(self, estimator: Any) -> dict[str, Any]:
         """Return the seed, and the states of the generators, now and at the epoch's begin."""
         if estimator.position.batch_in_epoch:
-            self._look(estimator)  # where the checkpoint is written first at this safe point
+            self._look(estimator)
         return {
             "seed": self._seed,
             "is_needed": self._is_needed,
-            "is_watching": self._untouched is not None,
             "at_epoch_begin": self._at_epoch_begin,
             "now": _host_states(),
         }
@@ -85,8 +72,7 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful):
         """Go back to the epoch's begin: :meth:`go_on` is to follow when the data is in place."""
         self._seed = state["seed"]
         self._is_needed = state["is_needed"]
-        self._untouched = None
-        self._saved = state
+        self._now = state["now"]
         self._at_epoch_begin = state["at_epoch_begin"]
         if estimator.position.is_in_epoch:
             _set_host_states(self._at_epoch_begin)
@@ -94,22 +80,22 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful):
     def go_on(self, estimator: Any) -> None:
         """Let all generators go on from the *safe point* of the checkpoint."""
         position = estimator.position
-        if self._saved["is_watching"]:  # after the epoch's begin, before its first batch
-            self._seed_mxnet(position)
-            self._untouched = next_random_numbers(estimator.context)
-        if position.is_in_epoch and not self._is_needed:
-            # Nothing has been drawn since the epoch began.
-            self._seed_mxnet(_begin_of_epoch(position))
-        else:
-            self._seed_mxnet(position)
-        _set_host_states(self._saved["now"])
+        is_untouched = position.batch_in_epoch > 0 and not self._is_needed
+        self._seed_mxnet(_begin_of_epoch(position) if is_untouched else position)
+        _set_host_states(self._now)
 
     def _look(self, estimator: Any) -> None:
-        """Find out, once an epoch, whether its first batch drew a random number."""
-        if self._untouched is not None:
-            now = next_random_numbers(estimator.context)
-            self._is_needed = not np.array_equal(self._untouched, now)
-            self._untouched = None
+        """Find out whether the batches of this epoch have drawn random numbers.
+
+        The generators give the same numbers as after the seed of the epoch's begin, or not.
+        """
+        if self._is_needed:
+            return
+        begin = _begin_of_epoch(estimator.position)
+        now = next_random_numbers(estimator.context)
+        self._seed_mxnet(begin)
+        self._is_needed = not np.array_equal(now, next_random_numbers(estimator.context))
+        self._seed_mxnet(begin)
 
     def _seed_mxnet(self, position: Position) -> None:
         kind = _BATCH if position.is_in_epoch else _EPOCH

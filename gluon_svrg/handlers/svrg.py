@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import numbers
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.batches import check_data, length_of
+from gluon_svrg.batches import check_data
 from gluon_svrg.data.loader import ArrayLoader
-from gluon_svrg.encoding import replicas_of
 from gluon_svrg.events import (
     BatchBegin,
     BatchEnd,
@@ -23,14 +21,11 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
+from gluon_svrg.handlers.full_pass import FullPass, arrays_of, backward_of
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
-from gluon_svrg.svrg.randomness import MaskLock
 from gluon_svrg.svrg.rule import Coefficient, check_coefficient, coefficient_at
-from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.svrg.table import GradientTable
 from gluon_svrg.trainer import SVRGTrainer
-from mxnet.ndarray import NDArray
-from tqdm.auto import tqdm
 
 
 class SVRGHandler(
@@ -134,17 +129,18 @@ class SVRGHandler(
         self.progress_bar = progress_bar
         self.priority = priority
         self.gradient_evaluations = 0
-        self.table: GradientTable | None = None
-        self._table_scale = 1.0
-        self._decision = ""
-        self._snapshot: Snapshot
-        self._lock: MaskLock
+        self._pass: FullPass
         self._epoch = 0
         self._batch = 0
         self._total_batches = 0
         self._is_corrected = False
         self._is_at_snapshot = False
         self._is_loader = False
+
+    @property
+    def table(self) -> GradientTable | None:
+        """The table in use; None where gradients at the snapshot are computed again."""
+        return self._pass.table if "_pass" in vars(self) else None
 
     def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Check what the estimator brings, and start to count anew."""
@@ -156,11 +152,9 @@ class SVRGHandler(
             )
         check_data(self._data_of(estimator), "train_data")
         trainer.clear_control_variate()
-        self._snapshot = Snapshot(estimator.net, [param.name for param in trainer._params])
-        self._lock = MaskLock()
+        self._pass = FullPass(estimator, self.gradient_table, self.table_memory, self.progress_bar)
         self._epoch = self._batch = self._total_batches = 0
         self.gradient_evaluations = 0
-        self.table, self._decision = None, ""
 
     def epoch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Take the snapshot and the full gradient, where this epoch is one for it."""
@@ -175,7 +169,7 @@ class SVRGHandler(
         """Let the network draw the random numbers that its twin draws."""
         self._is_corrected = False
         if self._is_on(estimator):
-            self._lock.lock(self._index_of(kwargs["batch"]))
+            self._pass.lock.lock(self._index_of(kwargs["batch"]))
 
     def gradient_ready(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Correct the gradient of the batch."""
@@ -183,16 +177,16 @@ class SVRGHandler(
             batch = kwargs["batch"]
             index = self._index_of(batch)
             if self.table is not None:
-                gradient = self.table.gradient(index, _arrays_of(batch))
+                gradient = self.table.gradient(index, arrays_of(batch))
                 if self._is_at_snapshot:
                     _check_against_network(gradient, estimator.net, index)
             else:
-                self._lock.lock(index)
-                gradient = self._snapshot.gradient(_backward_of(estimator), batch)
+                self._pass.lock.lock(index)
+                gradient = self._pass.snapshot.gradient(backward_of(estimator), batch)
                 self.gradient_evaluations += sum(gradient.samples)
-            self._lock.release()
+            self._pass.lock.release()
             estimator.trainer.correct(
-                gradient, self._table_scale if self.table is not None else None
+                gradient, self._pass.table_scale if self.table is not None else None
             )
         self._is_corrected = True
         self._is_at_snapshot = False
@@ -220,10 +214,8 @@ class SVRGHandler(
             estimator.trainer.clear_control_variate()
 
     def state_dict(self, estimator: Any) -> dict[str, Any]:
-        """Return the snapshot, the full gradient and the counts, but not the table.
-
-        A table is as large as the gradients of all batches; the snapshot gives it again.
-        """
+        """Return the snapshot, the full gradient and the counts, but not the table."""
+        trainer = estimator.trainer
         state: dict[str, Any] = {
             "epoch": self._epoch,
             "batch": self._batch,
@@ -231,22 +223,18 @@ class SVRGHandler(
             "gradient_evaluations": self.gradient_evaluations,
             "is_loader": self._is_loader,
             "is_at_snapshot": self._is_at_snapshot,
-            "decision": self._decision,
-            "lock": self._lock.state_dict(),
-            "has_table": self.table is not None,
+            "coefficient": trainer.coefficient,
+            # With accumulation over batches, gradients that are corrected may wait for the step.
+            "is_corrected": trainer._is_corrected,
+            "pass": self._pass.state_dict(estimator),
             "full_gradient": None,
         }
         if self._is_on(estimator):
-            trainer = estimator.trainer
-            state["coefficient"] = trainer.coefficient
-            # With accumulation over batches, gradients that are corrected may wait for the step.
-            state["is_corrected"] = trainer._is_corrected
             # By their order: a network that is made anew may have other names.
             names = [param.name for param in trainer._params]
             state["full_gradient"] = {
                 names.index(name): grads[0] for name, grads in trainer.full_gradient.items()
             }
-            state["snapshot"] = [replicas_of(arrays) for arrays in self._snapshot.weights.values()]
         return state
 
     def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
@@ -258,39 +246,18 @@ class SVRGHandler(
         self.gradient_evaluations = state["gradient_evaluations"]
         self._is_loader = state["is_loader"]
         self._is_at_snapshot = state["is_at_snapshot"]
-        self.table, self._decision = None, state["decision"]
-        is_used = estimator.position.is_in_epoch or not self._renews_at(self._epoch)
+        full_gradient = None
         if state["full_gradient"] is not None:
-            names = estimator.net.collect_params().keys()
-            self._snapshot.load(dict(zip(names, state["snapshot"], strict=True)))
             # Without a loss scale: the trainer has taken it out.
             full_gradient = FullGradient(
                 {trainer._params[i].name: mean for i, mean in state["full_gradient"].items()}, 1
             )
-            if state["has_table"] and is_used:
-                self._compute_table_again(estimator, state["lock"], full_gradient)
+        is_used = estimator.position.is_in_epoch or not self._renews_at(self._epoch)
+        data = self._data_of(estimator)
+        self._pass.load_state_dict(estimator, state["pass"], data, full_gradient, is_used)
+        if full_gradient is not None:
             trainer.set_control_variate(full_gradient, state["coefficient"], loss_scale=1.0)
             trainer._is_corrected = state["is_corrected"]
-        self._lock.load_state_dict(state["lock"])
-
-    def _compute_table_again(
-        self, estimator: Any, lock: dict[str, Any], known: FullGradient
-    ) -> None:
-        """Make the full pass over the same batches once more, with the same random numbers."""
-        data = self._data_of(estimator)
-        estimator.logger.info("SVRG computes the gradients of its table again")
-        self._lock.load_state_dict(lock)
-        self._make_table(data, estimator)
-        full_gradient = self._pass_over(estimator, data, _batches_of(data), watches=False)
-        for name, mean in full_gradient.means.items():
-            ours, theirs = mean.asnumpy() / self._table_scale, known.means[name].asnumpy()
-            # Kernels may add up in another order, above all on another machine.
-            if not np.allclose(ours, theirs, rtol=1e-3, atol=1e-3 * np.abs(theirs).max()):
-                raise ValueError(
-                    f"the full gradient of parameter {name!r} at the snapshot is not the one that "
-                    "the checkpoint holds: train_data has other samples than it had; resume with "
-                    "the data that the checkpoint was written with"
-                )
 
     def _renews_at(self, epoch: int) -> bool:
         """Return whether a snapshot is taken, or SVRG ends, at the begin of `epoch`."""
@@ -314,100 +281,12 @@ class SVRGHandler(
             # The plain optimizer, bit for bit: no pass, no random number drawn.
             estimator.trainer.clear_control_variate()
             return
-        full_gradient = self._full_gradient(estimator)
-        estimator.trainer.set_control_variate(full_gradient, coefficient)
-
-    def _full_gradient(self, estimator: Any) -> FullGradient:
         data = self._data_of(estimator)
         self._is_loader = isinstance(data, ArrayLoader)
-        batches = _batches_of(data)
-        first = next(batches, None)
-        if first is None:
-            raise ValueError(
-                "the full gradient needs at least one batch, got none: train_data is empty, or "
-                "can be iterated only once"
-            )
-        _finish_initialization(estimator, first)
-        # What the last interval held goes before the pass takes its own.
-        estimator.trainer.clear_control_variate()
-        self._snapshot.take()
-        self._lock.next_snapshot()
-        batches = itertools.chain([first], batches)
-        while True:
-            self._make_table(data, estimator)
-            try:
-                full_gradient = self._pass_over(estimator, data, batches, watches=True)
-                break
-            except FloatingPointError:
-                if not estimator.trainer.lower_loss_scale():
-                    raise
-                batches = _batches_of(data)
-        self._lock.release()
+        full_gradient = self._pass.run(estimator, data)
         self.gradient_evaluations += full_gradient.samples
         self._is_at_snapshot = True
-        return full_gradient
-
-    def _pass_over(
-        self, estimator: Any, data: Any, batches: Iterable, watches: bool
-    ) -> FullGradient:
-        """Return the full gradient; fill the table where there is one."""
-        backward = _backward_of(estimator)
-        indices = itertools.count()
-
-        def locked_backward(batch: Any) -> Any:
-            index = next(indices)
-            if index == 0 and watches:
-                return self._lock.watch(lambda: backward(batch), estimator.context)
-            self._lock.lock(index)
-            return backward(batch)
-
-        with tqdm(
-            batches,
-            total=length_of(data),
-            desc="full gradient",
-            unit="batch",
-            leave=False,
-            # None: off where the output is no terminal.
-            disable=None if self.progress_bar else True,
-        ) as bar:
-            return self._snapshot.full_gradient(
-                locked_backward, bar, None if self.table is None else self._keep
-            )
-
-    def _make_table(self, data: Any, estimator: Any) -> None:
-        """Make an empty table, or none; say why where that has not been said."""
-        is_made, reason = self._decide_on_table(data)
-        self.table = GradientTable(by_content=_are_made_anew(data)) if is_made else None
-        self._table_scale = estimator.trainer.loss_scale
-        decision = (
-            f"SVRG keeps the gradients of the full pass: {reason}"
-            if is_made
-            else f"SVRG computes gradients at the snapshot again: {reason}"
-        )
-        if decision != self._decision:
-            self._decision = decision
-            estimator.logger.info(decision)
-
-    def _decide_on_table(self, data: Any) -> tuple[bool, str]:
-        if self.gradient_table is False:
-            return False, "gradient_table=False"
-        why_not = _why_batches_may_not_repeat(data)
-        if why_not and self.gradient_table is True:
-            raise ValueError(
-                f"gradient_table=True needs batches that repeat exactly, but {why_not}: give a "
-                "list of batches or a gluon_svrg.data.ArrayLoader, or gradient_table='auto'"
-            )
-        if why_not:
-            return False, why_not
-        nbytes = self._snapshot.gradient_nbytes * len(data)
-        size = f"those of {len(data)} batches take {nbytes / 2**20:.1f} MiB"
-        if self.gradient_table == "auto" and nbytes > self.table_memory:
-            return False, f"{size}, more than table_memory={self.table_memory / 2**20:.1f} MiB"
-        return True, size
-
-    def _keep(self, batch: Any, gradient: BatchGradient) -> None:
-        if self.table is not None:
-            self.table.append(gradient, _arrays_of(batch))
+        estimator.trainer.set_control_variate(full_gradient, coefficient)
 
     def _index_of(self, batch: Any) -> int:
         """Return the number of the batch in the full pass."""
@@ -424,29 +303,6 @@ class SVRGHandler(
                 f"{type(estimator).__name__} does not tell it; give SVRGHandler(train_data=...)"
             )
         return data
-
-
-def _arrays_of(batch: Any) -> tuple:
-    """Return what the table recognises the batch by."""
-    return tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
-
-
-def _batches_of(data: Any) -> Iterator:
-    """Return an iterator over the batches, by index where the data has an order for itself."""
-    return data.in_order() if isinstance(data, ArrayLoader) else iter(data)
-
-
-def _are_made_anew(data: Any) -> bool:
-    return isinstance(data, ArrayLoader) and not data.keeps_batches
-
-
-def _why_batches_may_not_repeat(data: Any) -> str:
-    """Return the reason, or nothing where `data` promises to give the same batches each time."""
-    if isinstance(data, ArrayLoader):
-        return "" if data.repeats else "the loader's transform gives something else each time"
-    if isinstance(data, (list, tuple)):
-        return ""
-    return f"a {type(data).__name__} does not promise that"
 
 
 def _check_against_network(gradient: BatchGradient, net: Any, index: int) -> None:
@@ -473,21 +329,6 @@ def _check_against_network(gradient: BatchGradient, net: Any, index: int) -> Non
             f"{scale:.2g}): the batches do not repeat, because of random augmentation or arrays "
             "that were changed in place; give batches that do, or gradient_table=False"
         )
-
-
-def _backward_of(estimator: Any) -> Callable[[Any], list[NDArray]]:
-    """Return the estimator's own forward and backward pass: one batch in, its losses out."""
-
-    def backward(batch: Any) -> list[NDArray]:
-        return estimator.batch_processor.fit_batch(estimator, batch, estimator.batch_axis)[3]
-
-    return backward
-
-
-def _finish_initialization(estimator: Any, batch: Any) -> None:
-    """Let layers that infer their shapes see a batch, outside of training, before the snapshot."""
-    if any(param._deferred_init for param in estimator.net.collect_params().values()):
-        estimator.batch_processor.evaluate_batch(estimator, batch, estimator.batch_axis)
 
 
 def _check_bytes(value: object) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.encoding import replicas_of
 from gluon_svrg.events import BatchEnd, EpochEnd, ExceptionRaised, Stateful, TrainBegin, TrainEnd
 from gluon_svrg.states import updates_on_kvstore
 from gluon_svrg.svrg.fused import Fused
@@ -86,7 +85,8 @@ class GradientUpdateHandler(
         self.clip_value = clip_value
         self._batches = 0
         self._samples = 0
-        self._accumulated: list[gluon.Parameter] = []
+        # The parameters whose gradients add up, and the grad_req that they had.
+        self._accumulated: list[tuple[gluon.Parameter, str]] = []
         self._norm: NDArray | None = None
         self._squares = Fused(_sum_of_squares)
         self._scale = Fused(_scaled)
@@ -102,16 +102,8 @@ class GradientUpdateHandler(
         self._batches = self._samples = 0
         self._norm = None
         trainer = estimator.trainer
-        # MXNet's AMP puts this attribute there; MXNet itself asks for it in this way.
-        if getattr(trainer, "_amp_loss_scaler", None) is not None and updates_on_kvstore(trainer):
-            raise ValueError(
-                "AMP's loss scaling looks for an overflow after a kvstore has made the update: "
-                "make the trainer with update_on_kvstore=False"
-            )
         if self.accumulate > 1:
-            self._accumulated = [p for p in trainer._params if p.grad_req == "write"]
-            for param in self._accumulated:
-                param.grad_req = "add"
+            self._add_up(trainer)
 
     def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Take the step, if it is time for one."""
@@ -129,8 +121,8 @@ class GradientUpdateHandler(
 
     def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Let gradients be overwritten again."""
-        for param in self._accumulated:
-            param.grad_req = "write"
+        for param, grad_req in self._accumulated:
+            param.grad_req = grad_req
         self._accumulated = []
 
     def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
@@ -142,9 +134,10 @@ class GradientUpdateHandler(
         return {
             "batches": self._batches,
             "samples": self._samples,
-            "gradients": [replicas_of(p.list_grad()) for p in self._accumulated]
-            if self._batches
-            else [],
+            "gradients": [
+                [grad.asnumpy() for grad in param.list_grad()]
+                for param, _ in (self._accumulated if self._batches else [])
+            ],
         }
 
     def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
@@ -157,10 +150,8 @@ class GradientUpdateHandler(
                 "the accumulate that it was written with"
             )
         self._zero_gradients()
-        for param, saved in zip(self._accumulated, state["gradients"], strict=False):
+        for (param, _), saved in zip(self._accumulated, state["gradients"], strict=False):
             grads = param.list_grad()
-            if len(saved) == 1 < len(grads):
-                saved = saved * len(grads)
             if len(saved) != len(grads):  # on other devices the first has the sum
                 saved = [np.sum(saved, axis=0)]
             for grad, value in zip(grads, saved, strict=False):
@@ -168,11 +159,33 @@ class GradientUpdateHandler(
             for data in param.list_data():  # a step may follow before the next backward pass
                 data._fresh_grad = True
 
+    def _add_up(self, trainer: gluon.Trainer) -> None:
+        trained = [param for param in trainer._params if param.grad_req != "null"]
+        for param in trained:
+            if param._grad_stype != "default":
+                raise ValueError(
+                    f"parameter {param.name!r} has a gradient of stype {param._grad_stype!r}, "
+                    "which cannot be added up over batches: make the layer with "
+                    "sparse_grad=False, or accumulate=1"
+                )
+        self._accumulated = [(param, param.grad_req) for param in trained]
+        for param in trained:
+            param.grad_req = "add"
+        if all(param._grad is not None for param in trained):
+            self._zero_gradients()  # what a user has added up before is not of this run
+
     def _step(self, trainer: gluon.Trainer) -> None:
         samples, self._samples, self._batches = self._samples, 0, 0
+        is_on_kvstore = updates_on_kvstore(trainer)
+        # MXNet's AMP puts this attribute there; MXNet itself asks for it in this way.
+        if is_on_kvstore and getattr(trainer, "_amp_loss_scaler", None) is not None:
+            raise ValueError(
+                "AMP's loss scaling looks for an overflow after a kvstore has made the update: "
+                "make the trainer with update_on_kvstore=False"
+            )
         if self.clip_norm is None and self.clip_value is None:
             trainer.step(samples)
-        elif updates_on_kvstore(trainer):
+        elif is_on_kvstore:
             self._clip_before_the_sum(trainer, samples)
             trainer.step(samples)
         else:
@@ -232,7 +245,7 @@ class GradientUpdateHandler(
         self._norm = norm
 
     def _zero_gradients(self) -> None:
-        by_context = zip(*(param.list_grad() for param in self._accumulated), strict=True)
+        by_context = zip(*(param.list_grad() for param, _ in self._accumulated), strict=True)
         for grads in by_context:
             mx.nd.reset_arrays(*grads, num_arrays=len(grads))
 
