@@ -190,22 +190,21 @@ class Part:
 
 
 @pytest.mark.parametrize("part", [None, Part()], ids=["data", "object"])
-def test_metrics_with_a_state_of_their_own(part, tmp_path, caplog):
+def test_metrics_with_a_state_of_their_own(part, tmp_path, capsys):
     class Stop(BatchEnd):
         def batch_end(self, estimator, *args, **kwargs):
             if estimator.position.batch == 7:
                 estimator.stop()
 
     whole = fit(estimator=estimator_of(metric=Counts(part))).history
-    with caplog.at_level("WARNING"):
-        fit(gs.CheckpointHandler(tmp_path), Stop(), estimator=estimator_of(metric=Counts(part)))
-        estimator = estimator_of(metric=Counts(part))
-        checkpoints = gs.CheckpointHandler(tmp_path)
-        resumed = fit(checkpoints, estimator=estimator, resume="auto").history
+    fit(gs.CheckpointHandler(tmp_path), Stop(), estimator=estimator_of(metric=Counts(part)))
+    estimator = estimator_of(metric=Counts(part))
+    checkpoints = gs.CheckpointHandler(tmp_path)
+    resumed = fit(checkpoints, estimator=estimator, resume="auto").history
     assert [row["training counts_accuracy"] for row in resumed] == [
         row["training counts_accuracy"] for row in whole
     ]
-    is_told = "Counts.part, a Part, is not part of a checkpoint" in caplog.text
+    is_told = "Counts.part, a Part, is not part of a checkpoint" in capsys.readouterr().out
     assert is_told == (part is not None)
 
 
