@@ -28,6 +28,7 @@ from optimizer import timed
 BATCH_SIZE = 128
 CLASSES = 10
 EVERY = 100  # batches from one checkpoint to the next
+EPOCHS = 4
 RESNET = "cifar_resnet20_v1, 3 x 32 x 32"
 MLP = "perceptron 64-64-10"
 # What the guards, bars and logs may add to a step, in percent.
@@ -124,8 +125,8 @@ def watched(name: str, batches: int, rounds: int, folder: Path) -> list[list[flo
 
     def epoch(handlers: Callable[[], list]) -> Callable[[], float]:
         estimator = new_estimator(name)
-        run = timed(lambda: estimator.fit(data, epochs=1, event_handlers=handlers()))
-        return lambda: run() / batches
+        run = timed(lambda: estimator.fit(data, epochs=EPOCHS, event_handlers=handlers()))
+        return lambda: run() / (EPOCHS * batches)
 
     contestants = {
         "without": epoch(lambda: [Silent()]),
@@ -219,7 +220,7 @@ do until the checkpoint is flushed to the disk and the older one removed.
 
 **Guards, bars and logs**: `NaNGuardHandler`, `TimeLimitHandler`, `SignalHandler`,
 `EarlyStoppingHandler`, a `ProgressHandler` on a terminal and two `LogHandler`s, beside the
-same run with none of them; both have an accuracy and a loss over every batch. Epochs of
+same run with none of them; both have an accuracy and a loss over every batch. {EPOCHS} epochs of
 {options.batches} and {options.resnet_batches} batches, {options.rounds} interleaved rounds; the
 quotient is taken round by round. {report.provenance("bench-survival")}
 
@@ -228,8 +229,8 @@ quotient is taken round by round. {report.provenance("bench-survival")}
 
 def parse() -> argparse.Namespace:
     command = report.parser(__doc__, rounds=15)
-    command.add_argument("--batches", type=int, default=200, help="batches of the perceptron")
-    command.add_argument("--resnet-batches", type=int, default=30, help="batches of the ResNet")
+    command.add_argument("--batches", type=int, default=500, help="batches of the perceptron")
+    command.add_argument("--resnet-batches", type=int, default=10, help="batches of the ResNet")
     command.add_argument("--checkpoints", type=int, default=4, help="checkpoints of the ResNet")
     command.add_argument("--quick", action="store_true", help="few batches, two rounds")
     options = command.parse_args()
