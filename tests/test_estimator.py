@@ -422,7 +422,6 @@ def test_a_bad_duration_is_an_error(duration, message):
         estimator.fit(problem.ndarrays(), **duration)
 
 
-
 def test_a_handler_that_watches_another_estimators_metric_is_an_error():
     problem = problems.make("softmax")
     estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem))
