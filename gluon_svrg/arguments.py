@@ -36,6 +36,26 @@ def check_integer(name: str, value: Any, least: int, meaning: str) -> int:
     return int(value)
 
 
+def check_periods(every_n_epochs: Any, every_n_batches: Any, what: str) -> None:
+    """Check two periods of which one may be None; raises as :func:`check_integer`, or ValueError.
+
+    Parameters
+    ----------
+    every_n_epochs, every_n_batches : object
+        What was given.
+    what : str
+        What is done after as many, with its article.
+    """
+    for name, value in (("every_n_epochs", every_n_epochs), ("every_n_batches", every_n_batches)):
+        if value is not None:
+            check_integer(name, value, 1, f"{what} follows as many")
+    if every_n_epochs is None and every_n_batches is None:
+        raise ValueError(
+            f"every_n_epochs and every_n_batches are both None, so there would never be {what}: "
+            "give one of them"
+        )
+
+
 def check_number(
     name: str, value: Any, meaning: str, least: float = -float("inf"), above: bool = False
 ) -> float:

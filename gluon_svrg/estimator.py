@@ -1,9 +1,9 @@
-"""The Estimator: the loop, and nothing that a handler can do."""
+"""The Estimator: what a run is made of, and who may ask what of it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
 from typing import Any
@@ -11,34 +11,14 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg.batches import BatchProcessor, check_data, length_of
 from gluon_svrg.checkpoint import Checkpoint
-from gluon_svrg.data.loader import ArrayLoader
-from gluon_svrg.events import EventHandler, HandlerList
-from gluon_svrg.handlers.checkpoint import (
-    CheckpointHandler,
-    checkpoint_for,
-    newest_for_roll_back,
-)
-from gluon_svrg.handlers.guard import NaNGuardHandler, NotFiniteError
-from gluon_svrg.handlers.history import HistoryHandler
-from gluon_svrg.handlers.metric import MetricHandler
-from gluon_svrg.handlers.progress import ProgressHandler
-from gluon_svrg.handlers.random_state import RandomStateHandler
-from gluon_svrg.handlers.signals import SignalHandler
-from gluon_svrg.handlers.update import GradientUpdateHandler
-from gluon_svrg.handlers.validation import ValidationHandler
+from gluon_svrg.events import HandlerList
+from gluon_svrg.handlers.checkpoint import checkpoint_for
+from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
 from gluon_svrg.history import History
-from gluon_svrg.resume import restore
+from gluon_svrg.loop import FitLoop, at_least_one, run_epoch
 from gluon_svrg.run import FitResult, Position, StopReason
 from gluon_svrg.tuning import tune_for_cpu
 from mxnet.gluon.contrib import estimator as mx_estimator
-from mxnet.gluon.contrib.estimator import (
-    LoggingHandler,
-    StoppingHandler,
-)
-from mxnet.gluon.contrib.estimator.utils import _check_handler_metric_ref
-
-# Reasons to stop that a roll-back does not undo.
-_WHATEVER_COMES = (StopReason.REQUESTED, StopReason.SIGNAL, StopReason.TIME_LIMIT)
 
 
 class Estimator(mx_estimator.Estimator):
@@ -137,8 +117,7 @@ class Estimator(mx_estimator.Estimator):
         self.handlers = HandlerList([])
         self.resumed_from: Checkpoint | None = None
         self.evaluation_weights: Callable[[], AbstractContextManager] = nullcontext
-        self._stop_request: StopReason | None = None
-        self._roll_back_because: str | None = None
+        self._loop = FitLoop(self, self.handlers)
         self.max_epoch: int | None = None
         self.max_batch: int | None = None
         self.batch_axis = 0
@@ -200,14 +179,14 @@ class Estimator(mx_estimator.Estimator):
         _check_contexts(self.net, self.context)
         self.val_data = val_data
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
-        self.handlers = self._fit_handlers(val_data, event_handlers, resume is not None)
+        self.handlers = fit_handlers(self, val_data, event_handlers, resume is not None)
         self.resumed_from = checkpoint_for(resume, self.handlers, self.logger)
         self.train_data = train_data
         self.history, self.figures, self.last_evaluation = History(), {}, {}
-        self.position, self.stop_reason, self._stop_request = Position(), None, None
-        self._roll_back_because = None
+        self.position, self.stop_reason = Position(), None
+        self._loop = FitLoop(self, self.handlers)
         try:
-            return self._fit_loop(self.handlers)
+            return self._loop.run()
         except BaseException as exception:
             self.handlers.notify_each("exception_raised", self, exception=exception)
             raise
@@ -243,12 +222,13 @@ class Estimator(mx_estimator.Estimator):
         begin = time.perf_counter()
         for metric in self.val_metrics:
             metric.reset()
-        handlers = self._evaluation_handlers(event_handlers)
+        handlers = evaluation_handlers(self, event_handlers)
         handlers.notify("epoch_begin", self)
         with self.evaluation_weights():
-            self._run_epoch(
+            run_epoch(
+                self,
                 handlers,
-                _at_least_one(val_data, "val_data"),
+                at_least_one(val_data, "val_data"),
                 run_batch=lambda batch: self._evaluate_batch(batch, batch_axis),
                 is_over=lambda _: False,
             )
@@ -268,7 +248,7 @@ class Estimator(mx_estimator.Estimator):
             What `fit` returns as the reason; the first that was given counts.
         """
         # Noted here, at any moment (a signal may come at any), and acted on at the next safe point.
-        self._stop_request = self._stop_request or reason
+        self._loop.stop_request = self._loop.stop_request or reason
 
     def roll_back(self, reason: str) -> None:
         """Go back to the newest checkpoint after the event that is under way, and on from there.
@@ -282,7 +262,7 @@ class Estimator(mx_estimator.Estimator):
             A sentence for the log, and for the RuntimeError that `fit` raises where there is no
             CheckpointHandler, or no checkpoint yet.
         """
-        self._roll_back_because = reason
+        self._loop.roll_back_because = reason
 
     @property
     def progress(self) -> float:
@@ -306,145 +286,11 @@ class Estimator(mx_estimator.Estimator):
         val_data, event_handlers
             As for :meth:`fit`.
         """
-        print(self._fit_handlers(val_data, event_handlers, resumes=False).describe())
-
-    def _fit_loop(self, handlers: HandlerList) -> FitResult:
-        handlers.notify("train_begin", self)
-        self._accept_stop()
-        batches = self._go_on_from(self.resumed_from, handlers) if self.resumed_from else None
-        while batches is not None or self.stop_reason is None:
-            try:
-                if batches is None:
-                    batches = self._begin_epoch(handlers)
-                self._fit_epoch(handlers, batches)
-            except FloatingPointError as error:
-                self._report(error, handlers)
-            batches = None
-            if self._roll_back_because is not None:
-                batches = self._roll_back(handlers)
-        handlers.notify("train_end", self)
-        epochs_run = self.position.epoch + self.position.is_in_epoch
-        # The loop ends for a reason only.
-        return FitResult(self.stop_reason or StopReason.REQUESTED, epochs_run, self.history)
-
-    def _go_on_from(self, checkpoint: Checkpoint, handlers: HandlerList) -> Iterator[Any] | None:
-        """Put everything back; return the batches that are left of the epoch under way, if any."""
-        self.resumed_from = checkpoint
-        batches = restore(self, handlers, checkpoint)
-        if self.max_epoch is not None and self.position.epoch >= self.max_epoch:
-            self._note_that_all_is_done(StopReason.EPOCHS_DONE, f"epochs={self.max_epoch}")
-        if self.max_batch is not None and self.position.batch >= self.max_batch:
-            self._note_that_all_is_done(StopReason.BATCHES_DONE, f"batches={self.max_batch}")
-        self._accept_stop()
-        return batches
-
-    def _roll_back(self, handlers: HandlerList) -> Iterator[Any] | None:
-        """Go back to the newest checkpoint, and forget why the run was to end after it."""
-        reason = self._roll_back_because or ""
-        checkpoint = newest_for_roll_back(handlers, reason, self.logger)
-        self._roll_back_because = None
-        if self._stop_request not in _WHATEVER_COMES:
-            self._stop_request = None
-        self.stop_reason = None
-        return self._go_on_from(checkpoint, handlers)
-
-    def _report(self, error: FloatingPointError, handlers: HandlerList) -> None:
-        """Let a NaNGuardHandler decide about a NaN that another handler has found, or raise."""
-        guard = next((h for h in handlers if isinstance(h, NaNGuardHandler)), None)
-        if guard is None or isinstance(error, NotFiniteError):
-            raise error
-        guard.report(self, str(error))
-        self._accept_stop()
-
-    def _accept_stop(self) -> None:
-        self.stop_reason = self.stop_reason or self._stop_request
-
-    def _reach_safe_point(self, handlers: HandlerList) -> None:
-        self._accept_stop()
-        handlers.notify("safe_point", self)
-        if self.stop_reason is None and self._stop_request is not None:
-            # It has come meanwhile: whoever writes a last checkpoint is to know.
-            self._accept_stop()
-            handlers.notify("safe_point", self)
-
-    def _note_that_all_is_done(self, reason: StopReason, target: str) -> None:
-        self.stop(reason)
-        self.logger.info(
-            "the checkpoint has reached %s already: there is nothing to train; give a greater "
-            "number to go on",
-            target,
-        )
-
-    def _begin_epoch(self, handlers: HandlerList) -> Iterator[Any]:
-        """Begin the next epoch; return its batches."""
-        if isinstance(self.train_data, ArrayLoader):
-            self.train_data.set_epoch(self.position.epoch)
-        self.position.begin_epoch()
-        handlers.notify("epoch_begin", self)
-        if self._roll_back_because is None:
-            self._reach_safe_point(handlers)
-        return _at_least_one(self.train_data, "train_data")
-
-    def _fit_epoch(self, handlers: HandlerList, batches: Iterable[Any]) -> None:
-        """Train on the batches of an epoch that are left."""
-        if self.stop_reason is None and self._roll_back_because is None:
-            self._run_epoch(
-                handlers,
-                batches,
-                run_batch=lambda batch: self._fit_batch(batch, handlers),
-                is_over=lambda asked_to_stop: self._end_batch(asked_to_stop, handlers),
-            )
-        if self._roll_back_because is not None:
-            return
-        is_whole = self.stop_reason is None
-        asked_to_stop = handlers.notify("epoch_end", self)
-        if self._roll_back_because is not None:
-            return
-        if asked_to_stop:
-            self.stop(self._reason_of(asked_to_stop))
-        if is_whole:
-            self.position.end_epoch()
-            self._reach_safe_point(handlers)
-
-    def _end_batch(self, asked_to_stop: list[EventHandler], handlers: HandlerList) -> bool:
-        """Return whether no batch is to follow in this epoch."""
-        if self._roll_back_because is not None:
-            return True
-        self.position.end_batch()
-        if self.position.batch == self.max_batch:
-            self.stop(StopReason.BATCHES_DONE)
-        elif asked_to_stop:
-            self.position.is_cut = True
-        self._reach_safe_point(handlers)
-        return bool(asked_to_stop) or self.stop_reason is not None
-
-    def _run_epoch(
-        self,
-        handlers: HandlerList,
-        batches: Iterable[Any],
-        run_batch: Callable[[Any], dict],
-        is_over: Callable[[list[EventHandler]], bool],
-    ) -> None:
-        for batch in batches:
-            handlers.notify("batch_begin", self, batch=batch)
-            outputs = run_batch(batch)
-            if is_over(handlers.notify("batch_end", self, batch=batch, **outputs)):
-                return
-
-    def _fit_batch(self, batch: Any, handlers: HandlerList) -> dict:
-        _, label, pred, loss = self.batch_processor.fit_batch(self, batch, self.batch_axis)
-        outputs = {"label": label, "pred": pred, "loss": loss}
-        handlers.notify("gradient_ready", self, batch=batch, **outputs)
-        return outputs
+        print(fit_handlers(self, val_data, event_handlers, resumes=False).describe())
 
     def _evaluate_batch(self, batch: Any, batch_axis: int) -> dict:
         _, label, pred, loss = self.batch_processor.evaluate_batch(self, batch, batch_axis)
         return {"label": label, "pred": pred, "loss": loss}
-
-    def _reason_of(self, asked_to_stop: list[EventHandler]) -> StopReason:
-        if any(not isinstance(handler, StoppingHandler) for handler in asked_to_stop):
-            return StopReason.HANDLER
-        return StopReason.EPOCHS_DONE if self.max_epoch else StopReason.BATCHES_DONE
 
     def metric_names(self) -> list[str]:
         """Return the names of the metrics that the history of this run has."""
@@ -452,62 +298,6 @@ class Estimator(mx_estimator.Estimator):
         if any(isinstance(handler, mx_estimator.ValidationHandler) for handler in self.handlers):
             metrics += self.val_metrics
         return [name for metric in metrics for name, _ in metric.get_name_value()]
-
-    def _fit_handlers(self, val_data: Any, event_handlers: Any, resumes: bool) -> HandlerList:
-        given = _as_list(event_handlers)
-        defaults = [StoppingHandler(self.max_epoch, self.max_batch)]
-        if not _has(given, mx_estimator.GradientUpdateHandler):
-            defaults.append(GradientUpdateHandler())
-        if not _has(given, mx_estimator.MetricHandler):
-            defaults.append(MetricHandler(self.train_metrics))
-        if val_data is not None and not _has(given, mx_estimator.ValidationHandler):
-            defaults.append(ValidationHandler(val_data))
-        if not _has(given, HistoryHandler):
-            defaults.append(HistoryHandler())
-        if not _has(given, ProgressHandler, LoggingHandler):
-            defaults.append(ProgressHandler())
-        if resumes or _has(given, CheckpointHandler):
-            if not _has(given, SignalHandler):
-                defaults.append(SignalHandler())
-            if not _has(given, RandomStateHandler):
-                defaults.append(RandomStateHandler())
-        return self._with_known_metrics(given + defaults, self.train_metrics + self.val_metrics)
-
-    def _evaluation_handlers(self, event_handlers: Any) -> HandlerList:
-        handlers = _as_list(event_handlers)
-        if not _has(handlers, mx_estimator.MetricHandler):
-            handlers = [*handlers, MetricHandler(self.val_metrics)]
-        return self._with_known_metrics(handlers, self.val_metrics)
-
-    @staticmethod
-    def _with_known_metrics(handlers: list[EventHandler], metrics: list) -> HandlerList:
-        for handler in handlers:
-            # MXNet's own check, kept for MXNet's handlers: one that watches a metric of another
-            # Estimator would see values that never change.
-            _check_handler_metric_ref(handler, set(metrics))
-        return HandlerList(handlers)
-
-
-def _at_least_one(data: Iterable[Any], name: str) -> Iterator[Any]:
-    """Yield the batches; raise ValueError where there is none."""
-    batch = None
-    for batch in data:
-        yield batch
-    if batch is None:
-        raise ValueError(
-            f"{name} gave no batch: it is empty, or it can be iterated only once; give a "
-            "DataLoader or a list of batches"
-        )
-
-
-def _as_list(event_handlers: Any) -> list[EventHandler]:
-    if event_handlers is None:
-        return []
-    return [event_handlers] if isinstance(event_handlers, EventHandler) else list(event_handlers)
-
-
-def _has(handlers: list[EventHandler], *classes: type) -> bool:
-    return any(isinstance(handler, classes) for handler in handlers)
 
 
 def _contexts_of(net: mx.gluon.Block) -> list[mx.Context] | None:

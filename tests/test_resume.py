@@ -1,5 +1,6 @@
 """A run that goes on from a checkpoint is, bit for bit, the run that was never interrupted."""
 
+import collections
 import functools
 import json
 import logging
@@ -395,6 +396,21 @@ def losses(rng):
     return None, mx.nd.array(rng.normal(size=8))
 
 
+class Histogram(mx.metric.EvalMetric):
+    """Keeps a defaultdict; its value is the size of the largest bin."""
+
+    def __init__(self):
+        self.bins = collections.defaultdict(int)
+        super().__init__("histogram")
+
+    def update(self, labels, preds):
+        for number in preds[0].asnumpy():
+            self.bins[int(4 * number)] += 1
+
+    def get(self):
+        return self.name, (max(self.bins.values()), len(self.bins))
+
+
 METRICS = {
     "accuracy": (mx.metric.Accuracy, three_classes),
     "top 2": (lambda: mx.metric.TopKAccuracy(2), three_classes),
@@ -412,6 +428,7 @@ METRICS = {
     "micro correlation": (lambda: mx.metric.PearsonCorrelation(average="micro"), numbers),
     "loss": (mx.metric.Loss, losses),
     "a function": (lambda: mx.metric.np(lambda label, pred: (label * pred).sum()), numbers),
+    "a dict": (Histogram, numbers),
     "several": (
         lambda: mx.metric.CompositeEvalMetric([mx.metric.MAE(), mx.metric.RMSE()]),
         numbers,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import numbers
 from collections.abc import Iterable
 from typing import Any
 
+from gluon_svrg.arguments import check_integer
 from gluon_svrg.data.loader import ArrayLoader
 
 
@@ -30,11 +30,7 @@ def first_batches(data: Iterable[Any], number: int) -> list[Any]:
     TypeError, ValueError
         If `number` is no positive integer.
     """
-    message = f"number must be a positive integer, got {number!r}: as many batches are taken"
-    if isinstance(number, bool) or not isinstance(number, numbers.Integral):
-        raise TypeError(message)
-    if number < 1:
-        raise ValueError(message)
+    check_integer("number", number, 1, "as many batches are taken")
     if isinstance(data, ArrayLoader):
         return [data[index] for index in data.order(0)[:number]]
     return list(itertools.islice(data, number))

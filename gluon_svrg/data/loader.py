@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import numbers
 import operator
 import random
 from collections import deque
@@ -13,6 +12,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg.arguments import check_integer
 from mxnet.ndarray import NDArray
 
 _DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
@@ -113,19 +113,23 @@ class ArrayLoader:
         prefetch: int | None = None,
     ) -> None:
         _check_arrays(arrays)
-        self.batch_size = _integer("batch_size", batch_size, 1, "each batch has that many samples")
+        self.batch_size = check_integer(
+            "batch_size", batch_size, 1, "each batch has that many samples"
+        )
         if not isinstance(shuffle, (bool, np.bool_)):
             raise TypeError(f"shuffle must be a bool, got {shuffle!r}: a sampler is not taken")
         if transform is not None and not callable(transform):
             raise TypeError(f"transform must be callable with a batch's arrays, got {transform!r}")
         if seed is not None:
-            seed = _integer("seed", seed, 0, "it decides the batches and their order")
+            seed = check_integer("seed", seed, 0, "it decides the batches and their order")
         elif shuffle:
             seed = int(np.random.randint(2**31 - 1))
         is_on_disk = any(isinstance(array, np.memmap) for array in arrays)
         if prefetch is None:
             prefetch = 2 if is_on_disk else 0
-        prefetch = _integer("prefetch", prefetch, 0, "a thread prepares that many batches ahead")
+        prefetch = check_integer(
+            "prefetch", prefetch, 0, "a thread prepares that many batches ahead"
+        )
         self.shuffle = bool(shuffle)
         self.last_batch = last_batch
         self.seed = seed
@@ -178,12 +182,12 @@ class ArrayLoader:
         position : int
             How many batches of that order it leaves out at the beginning.
         """
-        self._epoch = _integer("epoch", epoch, 0, "it decides the order of the batches")
-        self._position = _integer("position", position, 0, "that many batches are left out")
+        self._epoch = check_integer("epoch", epoch, 0, "it decides the order of the batches")
+        self._position = check_integer("position", position, 0, "that many batches are left out")
 
     def order(self, epoch: int) -> list[int]:
         """Return the indices of the batches in the order in which `epoch` visits them."""
-        epoch = _integer("epoch", epoch, 0, "it decides the order of the batches")
+        epoch = check_integer("epoch", epoch, 0, "it decides the order of the batches")
         if not self.shuffle:
             return list(range(len(self)))
         return self._generator(_ORDER, epoch).permutation(len(self)).tolist()
@@ -303,16 +307,6 @@ def _check_array(name: str, array: Any) -> None:
             f"{name} has dtype {array.dtype}, which MXNet does not have: convert it with "
             f"x.astype(...) to one of {', '.join(_DTYPES)}"
         )
-
-
-def _integer(name: str, value: Any, least: int, meaning: str) -> int:
-    kind = "a positive integer" if least == 1 else "a non-negative integer"
-    message = f"{name} must be {kind}, got {value!r}: {meaning}"
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(message)
-    if value < least:
-        raise ValueError(message)
-    return int(value)
 
 
 def _kind_of(result: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg import checkpoint as disk
-from gluon_svrg.arguments import check_integer
+from gluon_svrg.arguments import check_integer, check_periods
 from gluon_svrg.checkpoint import Checkpoint, Key
 from gluon_svrg.encoding import DamagedError
 from gluon_svrg.events import ExceptionRaised, HandlerList, SafePoint, TrainBegin, TrainEnd
@@ -79,17 +79,7 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd, ExceptionRaised):
         keep_best: int = 1,
         priority: float = float("inf"),
     ) -> None:
-        for name, value in (
-            ("every_n_epochs", every_n_epochs),
-            ("every_n_batches", every_n_batches),
-        ):
-            if value is not None:
-                check_integer(name, value, 1, "a checkpoint is written after as many")
-        if every_n_epochs is None and every_n_batches is None:
-            raise ValueError(
-                "every_n_epochs and every_n_batches are both None, so no checkpoint would be "
-                "written: give one of them"
-            )
+        check_periods(every_n_epochs, every_n_batches, "a checkpoint")
         if keep_last is not None:
             check_integer("keep_last", keep_last, 1, "as many of the newest checkpoints are kept")
         check_integer("keep_best", keep_best, 0, "as many of the best checkpoints are kept")

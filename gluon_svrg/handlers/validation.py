@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_svrg.arguments import check_integer
+from gluon_svrg.arguments import check_periods
 from gluon_svrg.batches import check_data
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -44,17 +44,7 @@ class ValidationHandler(mx_estimator.ValidationHandler):
         priority: float = -1000,
     ) -> None:
         check_data(val_data, "val_data")
-        for name, value in (
-            ("every_n_epochs", every_n_epochs),
-            ("every_n_batches", every_n_batches),
-        ):
-            if value is not None:
-                check_integer(name, value, 1, "an evaluation follows as many")
-        if every_n_epochs is None and every_n_batches is None:
-            raise ValueError(
-                "every_n_epochs and every_n_batches are both None, so nothing would be evaluated: "
-                "give one of them"
-            )
+        check_periods(every_n_epochs, every_n_batches, "an evaluation")
         super().__init__(val_data, None, every_n_epochs, every_n_batches, priority, event_handlers)
 
     def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:

@@ -429,7 +429,7 @@ def test_other_files_do_not_matter(tmp_path):
         (
             {"every_n_epochs": 0},
             ValueError,
-            "every_n_epochs must be a positive integer, got 0: a checkpoint is written after as",
+            "every_n_epochs must be a positive integer, got 0: a checkpoint follows as",
         ),
         ({"every_n_epochs": "1"}, TypeError, "every_n_epochs must be a positive integer, got '1'"),
         ({"every_n_batches": 0}, ValueError, "every_n_batches must be a positive integer, got 0"),
@@ -441,7 +441,7 @@ def test_other_files_do_not_matter(tmp_path):
         (
             {"every_n_epochs": None},
             ValueError,
-            "every_n_epochs and every_n_batches are both None, so no checkpoint would be written",
+            "every_n_epochs and every_n_batches are both None, so there would never be a check",
         ),
         (
             {"monitor": "figure"},

@@ -1,0 +1,210 @@
+"""The loop of a run: epochs of batches, the safe points between them, and the ways back and out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from gluon_svrg.checkpoint import Checkpoint
+from gluon_svrg.data.loader import ArrayLoader
+from gluon_svrg.events import EventHandler, HandlerList
+from gluon_svrg.handlers.checkpoint import newest_for_roll_back
+from gluon_svrg.handlers.guard import NaNGuardHandler, NotFiniteError
+from gluon_svrg.resume import restore
+from gluon_svrg.run import FitResult, StopReason
+from mxnet.gluon.contrib.estimator import StoppingHandler
+
+# Reasons to stop that a roll-back does not undo.
+_WHATEVER_COMES = (StopReason.REQUESTED, StopReason.SIGNAL, StopReason.TIME_LIMIT)
+
+
+class FitLoop:
+    """One call of `Estimator.fit`.
+
+    Parameters
+    ----------
+    estimator : Estimator
+        Whose position, history and reason to stop it moves on.
+    handlers : HandlerList
+        Who hears its events.
+
+    Attributes
+    ----------
+    stop_request : StopReason or None
+        Why the run is to end at the next safe point. It may be set at any moment: by a signal.
+    roll_back_because : str or None
+        Why the run is to go back to the newest checkpoint after the event that is under way.
+    """
+
+    def __init__(self, estimator: Any, handlers: HandlerList) -> None:
+        self._estimator = estimator
+        self._handlers = handlers
+        self.stop_request: StopReason | None = None
+        self.roll_back_because: str | None = None
+
+    def run(self) -> FitResult:
+        """Train until there is a reason to stop."""
+        estimator = self._estimator
+        self._notify("train_begin")
+        self._accept_stop()
+        batches = self._go_on_from(estimator.resumed_from) if estimator.resumed_from else None
+        while batches is not None or estimator.stop_reason is None:
+            try:
+                if batches is None:
+                    batches = self._begin_epoch()
+                self._fit_epoch(batches)
+            except FloatingPointError as error:
+                self._report(error)
+            batches = None
+            if self.roll_back_because is not None:
+                batches = self._roll_back()
+        self._notify("train_end")
+        epochs_run = estimator.position.epoch + estimator.position.is_in_epoch
+        return FitResult(estimator.stop_reason, epochs_run, estimator.history)
+
+    def _begin_epoch(self) -> Iterator[Any]:
+        """Begin the next epoch; return its batches."""
+        estimator = self._estimator
+        if isinstance(estimator.train_data, ArrayLoader):
+            estimator.train_data.set_epoch(estimator.position.epoch)
+        estimator.position.begin_epoch()
+        self._notify("epoch_begin")
+        if self.roll_back_because is None:
+            self._reach_safe_point()
+        return at_least_one(estimator.train_data, "train_data")
+
+    def _fit_epoch(self, batches: Iterable[Any]) -> None:
+        """Train on the batches of an epoch that are left."""
+        estimator = self._estimator
+        if estimator.stop_reason is None and self.roll_back_because is None:
+            run_epoch(estimator, self._handlers, batches, self._fit_batch, self._end_batch)
+        if self.roll_back_because is not None:
+            return
+        is_whole = estimator.stop_reason is None
+        asked_to_stop = self._notify("epoch_end")
+        if self.roll_back_because is not None:
+            return
+        if asked_to_stop:
+            estimator.stop(self._reason_of(asked_to_stop))
+        if is_whole:
+            estimator.position.end_epoch()
+            self._reach_safe_point()
+
+    def _fit_batch(self, batch: Any) -> dict[str, Any]:
+        estimator = self._estimator
+        _, label, pred, loss = estimator.batch_processor.fit_batch(
+            estimator, batch, estimator.batch_axis
+        )
+        outputs = {"label": label, "pred": pred, "loss": loss}
+        self._notify("gradient_ready", batch=batch, **outputs)
+        return outputs
+
+    def _end_batch(self, asked_to_stop: list[EventHandler]) -> bool:
+        """Return whether no batch is to follow in this epoch."""
+        estimator = self._estimator
+        if self.roll_back_because is not None:
+            return True
+        estimator.position.end_batch()
+        if estimator.position.batch == estimator.max_batch:
+            estimator.stop(StopReason.BATCHES_DONE)
+        elif asked_to_stop:
+            estimator.position.is_cut = True
+        self._reach_safe_point()
+        return bool(asked_to_stop) or estimator.stop_reason is not None
+
+    def _reach_safe_point(self) -> None:
+        self._accept_stop()
+        self._notify("safe_point")
+        if self._estimator.stop_reason is None and self.stop_request is not None:
+            # It has come meanwhile: whoever writes a last checkpoint is to know.
+            self._accept_stop()
+            self._notify("safe_point")
+
+    def _accept_stop(self) -> None:
+        self._estimator.stop_reason = self._estimator.stop_reason or self.stop_request
+
+    def _reason_of(self, asked_to_stop: list[EventHandler]) -> StopReason:
+        if any(not isinstance(handler, StoppingHandler) for handler in asked_to_stop):
+            return StopReason.HANDLER
+        is_by_epochs = self._estimator.max_epoch is not None
+        return StopReason.EPOCHS_DONE if is_by_epochs else StopReason.BATCHES_DONE
+
+    def _go_on_from(self, checkpoint: Checkpoint) -> Iterator[Any] | None:
+        """Put everything back; return the batches that are left of the epoch under way, if any."""
+        estimator = self._estimator
+        estimator.resumed_from = checkpoint
+        batches = restore(estimator, self._handlers, checkpoint)
+        position = estimator.position
+        if estimator.max_epoch is not None and position.epoch >= estimator.max_epoch:
+            self._note_that_all_is_done(StopReason.EPOCHS_DONE, f"epochs={estimator.max_epoch}")
+        if estimator.max_batch is not None and position.batch >= estimator.max_batch:
+            self._note_that_all_is_done(StopReason.BATCHES_DONE, f"batches={estimator.max_batch}")
+        self._accept_stop()
+        return batches
+
+    def _note_that_all_is_done(self, reason: StopReason, target: str) -> None:
+        self._estimator.stop(reason)
+        self._estimator.logger.info(
+            "the checkpoint has reached %s already: there is nothing to train; give a greater "
+            "number to go on",
+            target,
+        )
+
+    def _roll_back(self) -> Iterator[Any] | None:
+        """Go back to the newest checkpoint, and forget why the run was to end after it."""
+        reason, self.roll_back_because = self.roll_back_because or "", None
+        checkpoint = newest_for_roll_back(self._handlers, reason, self._estimator.logger)
+        if self.stop_request not in _WHATEVER_COMES:
+            self.stop_request = None
+        self._estimator.stop_reason = None
+        return self._go_on_from(checkpoint)
+
+    def _report(self, error: FloatingPointError) -> None:
+        """Let a NaNGuardHandler decide about a NaN that another handler has found, or raise."""
+        guard = next((h for h in self._handlers if isinstance(h, NaNGuardHandler)), None)
+        if guard is None or isinstance(error, NotFiniteError):
+            raise error
+        guard.report(self._estimator, str(error))
+        self._accept_stop()
+
+    def _notify(self, event: str, **details: Any) -> list[EventHandler]:
+        return self._handlers.notify(event, self._estimator, **details)
+
+
+def run_epoch(
+    estimator: Any,
+    handlers: HandlerList,
+    batches: Iterable[Any],
+    run_batch: Callable[[Any], dict[str, Any]],
+    is_over: Callable[[list[EventHandler]], bool],
+) -> None:
+    """Run one epoch, of training or of an evaluation.
+
+    Parameters
+    ----------
+    estimator, handlers
+        What the events bring along, and who hears them.
+    batches : iterable
+        What is left of the epoch.
+    run_batch : callable
+        From a batch to what *batch end* gets besides it.
+    is_over : callable
+        Called with the handlers that answered *batch end* with True: whether no batch follows.
+    """
+    for batch in batches:
+        handlers.notify("batch_begin", estimator, batch=batch)
+        outputs = run_batch(batch)
+        if is_over(handlers.notify("batch_end", estimator, batch=batch, **outputs)):
+            return
+
+
+def at_least_one(data: Iterable[Any], name: str) -> Iterator[Any]:
+    """Yield the batches; raise ValueError, which names the data, where there is none."""
+    batch = None
+    for batch in data:
+        yield batch
+    if batch is None:
+        raise ValueError(
+            f"{name} gave no batch: it is empty, or it can be iterated only once; give a "
+            "DataLoader or a list of batches"
+        )
