@@ -41,7 +41,7 @@ from gluon_svrg.events import EventHandler, HandlerList, Stateful
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.history import History
 from gluon_svrg.run import Position, StopReason
-from gluon_svrg.states import States, fits, load_states, states_of
+from gluon_svrg.states import States, fits, load_states, places_of, states_of
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
@@ -99,6 +99,7 @@ def capture(estimator: Any) -> dict[str, bytes]:
         "replicas": {name: copies for name, copies in values.items() if len(copies) > 1},
         "outside": [replicas_of(param.list_data()) for param in _outside(estimator)],
         "loss_scaler": _loss_scaler_state(estimator.trainer),
+        "trained": places_of(estimator.net, estimator.trainer._params),
     }
     arrays: dict[str, np.ndarray] = {}
     return {
@@ -144,6 +145,9 @@ def restore(estimator: Any, handlers: HandlerList, checkpoint: Checkpoint) -> It
         weights = dict(weights.items())
     with _reading(where, TRAINER):
         states = States.from_bytes(checkpoint.files[TRAINER])
+        own = places_of(estimator.net, estimator.trainer._params)
+        if sorted(own) == sorted(state["trained"]):
+            states = states.reordered([state["trained"].index(place) for place in own])
     try:
         _check_net(estimator.net, weights)
         states.check(estimator.trainer._optimizer, estimator.trainer._params)

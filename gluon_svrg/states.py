@@ -26,7 +26,7 @@ from gluon_svrg.encoding import (
     to_bytes,
 )
 from gluon_svrg.optimizer.optimizer import merged_update_count
-from mxnet.gluon import Parameter, Trainer
+from mxnet.gluon import Block, Parameter, Trainer
 
 FORMAT = "gluon_svrg.states/1"
 
@@ -141,6 +141,21 @@ class States:
             raise DamagedError(f"its format is {meta.get('format')!r}")
         return cls(meta, arrays)
 
+    def reordered(self, order: Sequence[int]) -> States:
+        """Return the states with that order of the parameters: first what was at ``order[0]``."""
+        new = {old: index for index, old in enumerate(order)}
+
+        def renumbered(encoded: dict[str, Any]) -> dict[str, Any]:
+            return {"dict": [[new.get(key, key), value] for key, value in encoded["dict"]]}
+
+        meta = {
+            **self._meta,
+            "params": [self._meta["params"][old] for old in order],
+            "states": renumbered(self._meta["states"]),
+            "update_counts": renumbered(self._meta["update_counts"]),
+        }
+        return States(meta, self._arrays)
+
     def check(self, optimizer: mx.optimizer.Optimizer, params: list[Parameter]) -> None:
         """Raise ValueError if these are not the states of such an optimizer and parameters."""
         saved, own = self._meta["optimizer"], _class_name(optimizer)
@@ -211,6 +226,16 @@ def _warn_of_what_is_left_out(schedule: Any) -> None:
                 name,
                 type(value).__name__,
             )
+
+
+def places_of(net: Block, params: Iterable[Parameter]) -> list[str]:
+    """Return the name of each Parameter's place in `net`, of one that is not in it its own name.
+
+    A network that is made anew in the same process has other names, and a trainer sorts by names,
+    where ``dense10`` comes before ``dense9``; the places stay.
+    """
+    places = {id(param): place for place, param in net._collect_params_with_prefix().items()}
+    return [places.get(id(param), param.name) for param in params]
 
 
 def states_of(trainer: Trainer) -> States:

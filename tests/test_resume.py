@@ -250,6 +250,13 @@ def test_every_handler(handlers, stop, tmp_path):
     check_that_it_is_exact(tmp_path, HANDLERS[handlers], loader, STOPS[stop])
 
 
+def test_a_step_that_no_backward_pass_comes_before(tmp_path):
+    """It takes what was left of the epoch, right after the resume."""
+    check_that_it_is_exact(
+        tmp_path, HANDLERS["accumulation"], loader, STOPS["last batch of an epoch"]
+    )
+
+
 @pytest.mark.parametrize("stop", STOPS)
 def test_all_handlers(stop, tmp_path):
     check_that_it_is_exact(tmp_path, all_handlers, batches, STOPS[stop], dropout=0)

@@ -22,6 +22,7 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.handlers.full_pass import FullPass, arrays_of, backward_of
+from gluon_svrg.states import places_of
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.rule import Coefficient, check_coefficient, coefficient_at
 from gluon_svrg.svrg.table import GradientTable
@@ -230,10 +231,11 @@ class SVRGHandler(
             "full_gradient": None,
         }
         if self._is_on(estimator):
-            # By their order: a network that is made anew may have other names.
-            names = [param.name for param in trainer._params]
+            places = places_of(estimator.net, trainer._params)
             state["full_gradient"] = {
-                names.index(name): grads[0] for name, grads in trainer.full_gradient.items()
+                place: trainer.full_gradient[param.name][0]
+                for place, param in zip(places, trainer._params, strict=True)
+                if param.name in trainer.full_gradient
             }
         return state
 
@@ -248,9 +250,16 @@ class SVRGHandler(
         self._is_at_snapshot = state["is_at_snapshot"]
         full_gradient = None
         if state["full_gradient"] is not None:
+            names = dict(
+                zip(
+                    places_of(estimator.net, trainer._params),
+                    (param.name for param in trainer._params),
+                    strict=True,
+                )
+            )
             # Without a loss scale: the trainer has taken it out.
             full_gradient = FullGradient(
-                {trainer._params[i].name: mean for i, mean in state["full_gradient"].items()}, 1
+                {names[place]: mean for place, mean in state["full_gradient"].items()}, 1
             )
         is_used = estimator.position.is_in_epoch or not self._renews_at(self._epoch)
         data = self._data_of(estimator)

@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.events import BatchEnd, EpochEnd, ExceptionRaised, Stateful, TrainBegin, TrainEnd
-from gluon_svrg.states import updates_on_kvstore
+from gluon_svrg.states import places_of, updates_on_kvstore
 from gluon_svrg.svrg.fused import Fused
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -134,10 +134,10 @@ class GradientUpdateHandler(
         return {
             "batches": self._batches,
             "samples": self._samples,
-            "gradients": [
-                [grad.asnumpy() for grad in param.list_grad()]
-                for param, _ in (self._accumulated if self._batches else [])
-            ],
+            "gradients": {
+                place: [grad.asnumpy() for grad in param.list_grad()]
+                for place, param in self._waiting_params(estimator)
+            },
         }
 
     def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
@@ -150,7 +150,8 @@ class GradientUpdateHandler(
                 "the accumulate that it was written with"
             )
         self._zero_gradients()
-        for (param, _), saved in zip(self._accumulated, state["gradients"], strict=False):
+        for place, param in self._waiting_params(estimator):
+            saved = state["gradients"][place]
             grads = param.list_grad()
             if len(saved) != len(grads):  # on other devices the first has the sum
                 saved = [np.sum(saved, axis=0)]
@@ -158,6 +159,11 @@ class GradientUpdateHandler(
                 grad[:] = mx.nd.array(value, dtype=grad.dtype)
             for data in param.list_data():  # a step may follow before the next backward pass
                 data._fresh_grad = True
+
+    def _waiting_params(self, estimator: Any) -> list[tuple[str, gluon.Parameter]]:
+        """Return the parameters whose gradients wait for the step, with their places."""
+        params = [param for param, _ in self._accumulated] if self._batches else []
+        return list(zip(places_of(estimator.net, params), params, strict=True))
 
     def _add_up(self, trainer: gluon.Trainer) -> None:
         trained = [param for param in trainer._params if param.grad_req != "null"]

@@ -401,6 +401,12 @@ def test_what_is_there_already(tmp_path):
     assert files == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
+def test_what_a_process_that_died_has_left_goes(tmp_path):
+    (tmp_path / f".epoch-7-batch-21.{os.getpid()}.tmp").mkdir()
+    fit(gs.CheckpointHandler(tmp_path), epochs=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-1-batch-3"]
+
+
 def test_other_files_do_not_matter(tmp_path):
     (tmp_path / "notes.txt").write_text("1")
     (tmp_path / "epoch-1").mkdir()
