@@ -212,9 +212,9 @@ def section(options: argparse.Namespace) -> str:
     )
     return f"""## What it costs that a run survives and can be read
 
-**Checkpoints**: a `CheckpointHandler(every_n_batches={EVERY})` in a run of {RESNET}, batches of
-{BATCH_SIZE}, {options.checkpoints} checkpoints: from the moment when the device has nothing left to
-do until the checkpoint is flushed to the disk and the older one removed.
+**Checkpoints**: a `CheckpointHandler(every_n_batches={EVERY})` in a run of {RESNET},
+batches of {BATCH_SIZE}, {options.checkpoints} checkpoints: from the moment when the device has
+nothing left to do until the checkpoint is flushed to the disk and the older one removed.
 
 {written}
 

@@ -22,6 +22,9 @@ from gluon_svrg.encoding import DamagedError
 FORMAT = 1
 MANIFEST = "manifest.json"
 
+# Any other failure to read a file (no permission, too many open files) says nothing of the file.
+_NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+
 _NAME = re.compile(r"epoch-(\d+)-batch-(\d+)(-begun)?")
 _ASIDE = re.compile(r"\.epoch-\d+-batch-\d+(-begun)?\.(\d+)\.tmp")
 
@@ -97,6 +100,7 @@ def write(
     manifest = {
         **(about or {}),
         "format": FORMAT,
+        "key": key.name,
         "files": {
             name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
             for name, content in files.items()
@@ -147,7 +151,7 @@ def manifest_of(path: Path) -> dict[str, Any]:
     try:
         text = (path / MANIFEST).read_text()
         manifest = json.loads(text)
-    except (OSError, ValueError) as e:
+    except (*_NOT_THERE, ValueError) as e:
         raise DamagedError(f"{MANIFEST} cannot be read ({e})") from e
     if not isinstance(manifest, dict) or text != _text_of(manifest):
         raise DamagedError(f"{MANIFEST} is not as it was written")
@@ -179,12 +183,14 @@ def read(path: Path) -> Checkpoint:
             "how many epochs and batches are done"
         )
     manifest = manifest_of(path)
+    if manifest.get("key", key.name) != key.name:
+        raise DamagedError(f"its folder was {manifest['key']!r} when it was written")
     files = {}
     for name, expected in manifest["files"].items():
         try:
             content = (path / name).read_bytes()
-        except OSError as e:
-            raise DamagedError(f"{name} cannot be read ({e})") from e
+        except _NOT_THERE as e:
+            raise DamagedError(f"{name} is not there ({e})") from e
         if len(content) != expected["bytes"]:
             raise DamagedError(f"{name} has {len(content)} bytes, not {expected['bytes']}")
         if hashlib.sha256(content).hexdigest() != expected["sha256"]:

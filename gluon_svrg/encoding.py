@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import reprlib
 import struct
 import zipfile
 import zlib
@@ -102,8 +103,8 @@ def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     """
     if not is_data(value):
         raise TypeError(
-            f"{value!r} cannot be saved: data is None, numbers, strings, arrays, and lists, "
-            "tuples, sets and dicts (by strings or integers) of them"
+            f"{reprlib.repr(value)} cannot be saved: data is None, numbers, strings, arrays, and "
+            "lists, tuples, sets and dicts (by strings or integers) of them"
         )
     return _encode(value, arrays)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import reprlib
 import struct
 import time
 from collections import defaultdict
@@ -77,12 +78,13 @@ def capture(estimator: Any) -> dict[str, bytes]:
         [_class_name(handler), _checked_state_of(estimator, handler)]
         for handler in _stateful(estimator.handlers)
     ]
-    for name, value in estimator.figures.items():
-        if not is_data(value):
-            raise TypeError(
-                f"estimator.figures[{name!r}] is {value!r}, which cannot be saved: put numbers or "
-                "strings there"
-            )
+    for row in [estimator.figures, *estimator.history]:
+        for name, value in row.items():
+            if not is_data(value):
+                raise TypeError(
+                    f"estimator.figures[{name!r}] is {reprlib.repr(value)}, which cannot be saved: "
+                    "put numbers or strings there"
+                )
     params = estimator.net._collect_params_with_prefix()
     values = {name: replicas_of(param.list_data()) for name, param in params.items()}
     _check_finite(params, values)
@@ -300,7 +302,7 @@ def _checked_state_of(estimator: Any, handler: EventHandler) -> dict[str, Any]:
         raise TypeError(
             f"the state of {type(handler).__name__} cannot be saved: state_dict() must return "
             "None, numbers, strings, arrays, and lists, tuples, sets and dicts (by strings or "
-            f"integers) of them, got {state!r}"
+            f"integers) of them, got {reprlib.repr(state)}"
         )
     return state
 

@@ -622,3 +622,22 @@ def test_the_parameters_are_what_mxnet_writes(dtype, tmp_path):
     arrays = {n: mx.nd.array(100 * rng.normal(size=s), dtype=dtype) for n, s in shapes.items()}
     mx.nd.save(str(tmp_path / "file"), arrays)
     assert resume._params_bytes(arrays) == (tmp_path / "file").read_bytes()
+
+
+def test_a_folder_that_was_renamed_is_damaged(tmp_path):
+    path = checkpoint.write(tmp_path, Key(3, 1), {"a": b"1"})
+    later = path.rename(tmp_path / Key(9, 3).name)
+    with pytest.raises(DamagedError, match=r"its folder was 'epoch-1-batch-3' when it was written"):
+        checkpoint.read(later)
+
+
+def test_a_file_that_may_not_be_read_is_no_damage(tmp_path, monkeypatch):
+    """Who puts it aside for that would lose a good checkpoint."""
+    path = checkpoint.write(tmp_path, Key(3, 1), {"a": b"1"})
+
+    def refuse(self):
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(type(path), "read_bytes", refuse)
+    with pytest.raises(PermissionError, match="Permission denied"):
+        checkpoint.newest_in(tmp_path, pytest.fail)

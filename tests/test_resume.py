@@ -838,6 +838,30 @@ def test_a_target_that_is_reached_already(name, duration, rows, checkpoints, cap
     assert [row["epoch"] for row in result.history] == list(range(rows))
 
 
+class Odd(BatchEnd):
+    """Puts an object that is no data into the row of the epoch."""
+
+    def batch_end(self, estimator, *args, **kwargs):
+        estimator.figures["odd"] = Path("a")
+
+
+@pytest.mark.parametrize(
+    "period",
+    [
+        {"every_n_batches": 1},
+        {"every_n_epochs": 1},
+    ],
+)
+def test_a_figure_that_cannot_be_saved_is_named(period, tmp_path):
+    with pytest.raises(TypeError) as caught:
+        estimator_of().fit(
+            batches(), epochs=1, event_handlers=[Odd(), gs.CheckpointHandler(tmp_path, **period)]
+        )
+    assert len(str(caught.value)) < 500
+    assert "'odd'" in str(caught.value)
+    assert "cannot be saved" in str(caught.value)
+
+
 def test_handlers_that_come_and_go(tmp_path, caplog):
     def without():
         return [gs.EMAHandler(0.9)]

@@ -83,6 +83,11 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd, ExceptionRaised):
         if keep_last is not None:
             check_integer("keep_last", keep_last, 1, "as many of the newest checkpoints are kept")
         check_integer("keep_best", keep_best, 0, "as many of the best checkpoints are kept")
+        if not isinstance(directory, str | PathLike):
+            raise TypeError(
+                f"directory must be a str or a path, got {directory!r}: the folder of the run's "
+                "checkpoints"
+            )
         self.directory = Path(directory).expanduser().absolute()
         self.every_n_epochs = every_n_epochs
         self.every_n_batches = every_n_batches
