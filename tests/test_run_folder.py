@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -68,6 +69,25 @@ def test_a_process_that_is_killed_lets_go_of_its_folder(tmp_path):
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == -9
     result = fit(gs.CheckpointHandler(tmp_path), resume="auto")
     assert len(result.history) == 2
+
+
+def test_a_worker_that_outlives_a_run_does_not_hold_its_folder(tmp_path):
+    worker = None
+
+    class Fork(BatchEnd):
+        def batch_end(self, estimator, *args, **kwargs):
+            nonlocal worker
+            if worker is None:
+                worker = os.fork()
+                if worker == 0:
+                    signal.pause()
+
+    try:
+        fit(gs.CheckpointHandler(tmp_path), Fork(), epochs=1)
+        assert len(fit(gs.CheckpointHandler(tmp_path), resume="auto").history) == 2
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
 
 
 def test_auto_takes_the_newest_of_all_handlers(tmp_path):

@@ -19,6 +19,18 @@ from gluon_svrg.events import ExceptionRaised, HandlerList, SafePoint, TrainBegi
 from gluon_svrg.monitor import Monitor
 from gluon_svrg.resume import about, capture, check_data_can_go_on, warn_of_what_is_left_out
 
+# The descriptors of the folders in use. A loader's worker that outlives a killed run must not go
+# on to hold them.
+_locks: set[int] = set()
+
+
+def _close_in_child() -> None:
+    while _locks:
+        os.close(_locks.pop())
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
 
 class CheckpointHandler(TrainBegin, SafePoint, TrainEnd, ExceptionRaised):
     """Writes checkpoints from which ``fit(..., resume='auto')`` goes on, exact to the batch.
@@ -207,10 +219,13 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd, ExceptionRaised):
             os.close(lock)
             return
         self._lock = lock
+        _locks.add(lock)
 
     def _give_lock_back(self) -> None:
         if self._lock is not None:
-            os.close(self._lock)
+            if self._lock in _locks:  # else this is a process that was forked
+                _locks.remove(self._lock)
+                os.close(self._lock)
             self._lock = None
 
     def _is_due(self, position: Any) -> bool:
