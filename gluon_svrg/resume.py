@@ -41,6 +41,7 @@ from gluon_svrg.encoding import (
 from gluon_svrg.events import EventHandler, HandlerList, Stateful
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.history import History
+from gluon_svrg.metric_state import metric_state, metrics_of, set_metric_state
 from gluon_svrg.run import Position, StopReason
 from gluon_svrg.states import States, fits, load_states, places_of, states_of
 from mxnet import gluon
@@ -93,7 +94,7 @@ def capture(estimator: Any) -> dict[str, bytes]:
         "history": list(estimator.history),
         "figures": estimator.figures,
         "last_evaluation": estimator.last_evaluation,
-        "metrics": {metric.name: _metric_state(metric) for metric in _metrics(estimator)},
+        "metrics": {metric.name: metric_state(metric) for metric in metrics_of(estimator)},
         "handlers": handlers,
         "data": _description(estimator.train_data),
         "contexts": len(estimator.context),
@@ -175,9 +176,9 @@ def restore(estimator: Any, handlers: HandlerList, checkpoint: Checkpoint) -> It
         estimator.history = History(state["history"])
         estimator.figures = state["figures"]
         estimator.last_evaluation = state["last_evaluation"]
-        for metric in _metrics(estimator):
+        for metric in metrics_of(estimator):
             if metric.name in state["metrics"]:
-                _set_metric_state(metric, state["metrics"][metric.name])
+                set_metric_state(metric, state["metrics"][metric.name])
         return _restore_handlers(estimator, handlers, state["handlers"])
     except BaseException:
         undo()
@@ -423,49 +424,6 @@ def _check_data(data: Any, saved: dict[str, Any]) -> None:
             )
 
 
-def _metrics(estimator: Any) -> list[mx.metric.EvalMetric]:
-    return [*estimator.train_metrics, *estimator.val_metrics]
-
-
-def _metric_state(metric: Any) -> dict[str, Any]:
-    """Return the plain attributes of a metric, and those of the metrics that it is made of."""
-    state: dict[str, Any] = {"plain": {}, "parts": {}}
-    for name, value in vars(metric).items():
-        parts = _parts_of(value)
-        if parts:
-            state["parts"][name] = [_metric_state(part) for part in parts]
-        elif is_data(value):
-            state["plain"][name] = value
-    return state
-
-
-def _set_metric_state(metric: Any, state: dict[str, Any]) -> None:
-    for name, value in state["plain"].items():
-        own = vars(metric).get(name)
-        if isinstance(own, dict) and isinstance(value, dict):  # a defaultdict stays one
-            own.clear()
-            own.update(value)
-        else:
-            vars(metric)[name] = value
-    for name, parts in state["parts"].items():
-        for part, saved in zip(_parts_of(vars(metric)[name]), parts, strict=True):
-            _set_metric_state(part, saved)
-
-
-def warn_of_what_is_left_out(estimator: Any) -> None:
-    """Log the attributes of metrics that no checkpoint can hold."""
-    for metric in _metrics(estimator):
-        for name, value in vars(metric).items():
-            if not (is_data(value) or callable(value) or _parts_of(value)):
-                estimator.logger.warning(
-                    "%s.%s, a %s, is not part of a checkpoint: after a resume the metric may have "
-                    "other values",
-                    type(metric).__name__,
-                    name,
-                    type(value).__name__,
-                )
-
-
 def check_data_can_go_on(data: Any) -> None:
     """Raise ValueError where a run on `data` cannot be resumed."""
     # MXNet keeps the samples that are left over in a private attribute of the sampler.
@@ -475,12 +433,6 @@ def check_data_can_go_on(data: Any) -> None:
             "train_data has last_batch='rollover', which carries samples from epoch to epoch, and "
             "a checkpoint cannot hold them: use last_batch='keep' or 'discard'"
         )
-
-
-def _parts_of(value: Any) -> list[Any]:
-    """Return the objects of MXNet's metrics in an attribute: CompositeEvalMetric, F1, MCC."""
-    values = value if isinstance(value, list) else [value]
-    return [item for item in values if type(item).__module__ == "mxnet.metric"]
 
 
 def _loss_scaler_state(trainer: gluon.Trainer) -> dict[str, Any] | None:

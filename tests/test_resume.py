@@ -15,7 +15,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg import encoding, resume
+from gluon_svrg import encoding, metric_state
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, Stateful
 from gluon_svrg.history import MEASURED
@@ -455,8 +455,8 @@ def test_a_metric_goes_on_in_mid_epoch(kind):
         first.update([label], [pred])
     second.update([data[3][0]], [data[3][1]])  # what it was before must not matter
     arrays = {}
-    text = json.dumps(encoding.encode(resume._metric_state(first), arrays))
-    resume._set_metric_state(second, encoding.decode(json.loads(text), arrays, mx.cpu()))
+    text = json.dumps(encoding.encode(metric_state.metric_state(first), arrays))
+    metric_state.set_metric_state(second, encoding.decode(json.loads(text), arrays, mx.cpu()))
     assert second.get() == first.get() != whole.get()
     for label, pred in data[2:]:
         second.update([label], [pred])

@@ -16,8 +16,9 @@ from gluon_svrg.arguments import check_integer, check_periods
 from gluon_svrg.checkpoint import Checkpoint, Key
 from gluon_svrg.encoding import DamagedError
 from gluon_svrg.events import ExceptionRaised, HandlerList, SafePoint, TrainBegin, TrainEnd
+from gluon_svrg.metric_state import warn_of_what_is_left_out
 from gluon_svrg.monitor import Monitor
-from gluon_svrg.resume import about, capture, check_data_can_go_on, warn_of_what_is_left_out
+from gluon_svrg.resume import about, capture, check_data_can_go_on
 
 # The descriptors of the folders in use. A loader's worker that outlives a killed run must not go
 # on to hold them.

@@ -1,0 +1,59 @@
+"""The state of a metric: its plain attributes, and those of the metrics that it is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+from gluon_svrg.encoding import is_data
+
+
+def metrics_of(estimator: Any) -> list[mx.metric.EvalMetric]:
+    """Return the metrics of the training and of the evaluation."""
+    return [*estimator.train_metrics, *estimator.val_metrics]
+
+
+def metric_state(metric: Any) -> dict[str, Any]:
+    """Return the plain attributes of a metric, and those of the metrics that it is made of."""
+    state: dict[str, Any] = {"plain": {}, "parts": {}}
+    for name, value in vars(metric).items():
+        parts = _parts_of(value)
+        if parts:
+            state["parts"][name] = [metric_state(part) for part in parts]
+        elif is_data(value):
+            state["plain"][name] = value
+    return state
+
+
+def set_metric_state(metric: Any, state: dict[str, Any]) -> None:
+    """Put back what :func:`metric_state` returned, in place."""
+    for name, value in state["plain"].items():
+        own = vars(metric).get(name)
+        if isinstance(own, dict) and isinstance(value, dict):  # a defaultdict stays one
+            own.clear()
+            own.update(value)
+        else:
+            vars(metric)[name] = value
+    for name, parts in state["parts"].items():
+        for part, saved in zip(_parts_of(vars(metric)[name]), parts, strict=True):
+            set_metric_state(part, saved)
+
+
+def warn_of_what_is_left_out(estimator: Any) -> None:
+    """Log the attributes of metrics that no checkpoint can hold."""
+    for metric in metrics_of(estimator):
+        for name, value in vars(metric).items():
+            if not (is_data(value) or callable(value) or _parts_of(value)):
+                estimator.logger.warning(
+                    "%s.%s, a %s, is not part of a checkpoint: after a resume the metric may have "
+                    "other values",
+                    type(metric).__name__,
+                    name,
+                    type(value).__name__,
+                )
+
+
+def _parts_of(value: Any) -> list[Any]:
+    """Return the objects of MXNet's metrics in an attribute: CompositeEvalMetric, F1, MCC."""
+    values = value if isinstance(value, list) else [value]
+    return [item for item in values if type(item).__module__ == "mxnet.metric"]
