@@ -40,17 +40,20 @@ class Monitor:
                 f"monitor must be one figure, got {name}: give one of the metrics that it is made "
                 "of, or its name"
             )
-        if isinstance(name, mx.metric.EvalMetric):
-            name = name.name
-        if not isinstance(name, str):
+        if not isinstance(name, str | mx.metric.EvalMetric):
             raise TypeError(
                 f"monitor must be the name of a metric or an EvalMetric, got {name!r}: give a "
                 "name as in the history, for example 'validation accuracy'"
             )
         if mode not in ("auto", "min", "max"):
             raise ValueError(f"mode must be 'auto', 'min' or 'max', got {mode!r}")
-        self.name = name
-        self.mode = _inferred_mode(name) if mode == "auto" else mode
+        self._name = name
+        self.mode = _inferred_mode(self.name) if mode == "auto" else mode
+
+    @property
+    def name(self) -> str:
+        """The name as in the history: an Estimator puts "training" before that of its metric."""
+        return self._name if isinstance(self._name, str) else self._name.name
 
     def check(self, estimator: Any) -> None:
         """Raise ValueError, naming those that are there, if the run has no such metric."""
