@@ -19,21 +19,6 @@ X, Y = RNG.normal(size=(12, 3)).astype("float32"), RNG.integers(0, 2, 12).astype
 LOSSES = [3.0, 1.0, 2.0, 2.5]  # the second epoch is the best
 
 
-class Scripted(mx.metric.EvalMetric):
-    """A metric whose value in each epoch is written down."""
-
-    def __init__(self, values, name="loss"):
-        self.values = values
-        self.epoch = 0
-        super().__init__(name)
-
-    def update(self, labels, preds):
-        pass
-
-    def get(self):
-        return self.name, self.values[self.epoch]
-
-
 class Turn(EpochBegin):
     """Tells the metric which epoch it is."""
 
@@ -86,7 +71,7 @@ GREATER = "`greater` operator will be used to determine if training loss has imp
 
 def test_e1_the_best_of_a_loss(tmp_path):
     """MXNet's mode='auto' takes the greatest loss for the best: the worst model is kept."""
-    metric = Scripted(LOSSES)
+    metric = problems.Scripted(LOSSES, "loss")
     estimator = theirs(metric)
     with pytest.warns(UserWarning, match=GREATER):
         handler = mx_estimator.CheckpointHandler(
@@ -98,7 +83,7 @@ def test_e1_the_best_of_a_loss(tmp_path):
     assert problems.same(best, weights_in(tmp_path / "theirs" / "model-epoch0batch3.params"))
     assert not problems.same(best, weights_in(tmp_path / "theirs" / "model-epoch1batch6.params"))
 
-    metric = Scripted(LOSSES)
+    metric = problems.Scripted(LOSSES, "loss")
     estimator = ours(metric)
     handler = gs.CheckpointHandler(tmp_path / "ours", monitor=metric)
     estimator.fit(loader(), epochs=4, event_handlers=[handler, Turn()])
@@ -107,7 +92,7 @@ def test_e1_the_best_of_a_loss(tmp_path):
 
 def test_e1_early_stopping_of_a_loss(tmp_path):
     """MXNet's stops as soon as the loss falls."""
-    metric = Scripted([3.0, 2.0, 1.0, 1.5])
+    metric = problems.Scripted([3.0, 2.0, 1.0, 1.5], "loss")
     estimator = theirs(metric)
     with pytest.warns(UserWarning, match=GREATER):
         handler = mx_estimator.EarlyStoppingHandler(metric)
@@ -116,7 +101,7 @@ def test_e1_early_stopping_of_a_loss(tmp_path):
     assert turn.epoch == 2
     assert handler.best == 3
 
-    metric = Scripted([3.0, 2.0, 1.0, 1.5, 0.0])
+    metric = problems.Scripted([3.0, 2.0, 1.0, 1.5, 0.0], "loss")
     estimator = ours(metric)
     handler = gs.EarlyStoppingHandler(metric)
     result = estimator.fit(loader(), epochs=5, event_handlers=[handler, Turn()])
@@ -192,7 +177,7 @@ def test_e4_the_best_after_a_resume(tmp_path):
     """MXNet's forgets the best value, and overwrites the best model by a worse one."""
     values = [1.0, 2.0, 3.0, 4.0]
     for first, epochs in ((0, 2), (2, 4)):
-        metric = Scripted(values)
+        metric = problems.Scripted(values, "loss")
         estimator = theirs(metric)
         handler = mx_estimator.CheckpointHandler(
             str(tmp_path / "theirs"),
@@ -205,7 +190,7 @@ def test_e4_the_best_after_a_resume(tmp_path):
         assert handler.best == values[first]
 
     for first, epochs in ((0, 2), (2, 4)):
-        metric = Scripted(values)
+        metric = problems.Scripted(values, "loss")
         estimator = ours(metric)
         handler = gs.CheckpointHandler(tmp_path / "ours", monitor=metric, keep_last=1)
         handlers = [handler, Turn(first)]
@@ -249,7 +234,7 @@ def test_e5_a_target_that_is_reached(tmp_path):
 
 def test_e6_what_the_log_says_of_an_improvement(tmp_path, caplog):
     """MXNet's writes the new value in the place of the old: "from 1.00000 to 1.00000"."""
-    metric = Scripted(LOSSES)
+    metric = problems.Scripted(LOSSES, "loss")
     estimator = theirs(metric)
     handler = mx_estimator.CheckpointHandler(
         str(tmp_path / "theirs"), monitor=metric, save_best=True, mode="min", verbose=1
@@ -262,7 +247,7 @@ def test_e6_what_the_log_says_of_an_improvement(tmp_path, caplog):
 
     # Ours says at the end what was the best, and when; each checkpoint holds its own value.
     caplog.clear()
-    metric = Scripted(LOSSES)
+    metric = problems.Scripted(LOSSES, "loss")
     estimator = ours(metric)
     handlers = [
         gs.CheckpointHandler(tmp_path / "ours", monitor=metric, keep_last=None),

@@ -12,6 +12,7 @@ import tempfile
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
+import problems
 import pytest
 from gluon_svrg import checkpoint
 from gluon_svrg.checkpoint import Key
@@ -23,21 +24,6 @@ from mxnet.gluon import nn
 NAN = float("nan")
 RNG = np.random.default_rng(0)
 BATCHES = [(RNG.normal(size=(4, 3)), RNG.integers(0, 2, 4)) for _ in range(3)]
-
-
-class Scripted(mx.metric.EvalMetric):
-    """A metric whose value in each epoch is written down."""
-
-    def __init__(self, values, name="figure"):
-        self.values = values
-        self.epoch = 0
-        super().__init__(name)
-
-    def update(self, labels, preds):
-        pass
-
-    def get(self):
-        return self.name, self.values[self.epoch]
 
 
 class Turn(EpochBegin):
@@ -113,7 +99,7 @@ def test_batches_are_counted_from_the_beginning_of_the_run(tmp_path):
 
 
 def test_what_the_manifest_says_for_people(tmp_path):
-    metric = Scripted([0.5])
+    metric = problems.Scripted([0.5])
     fit(gs.CheckpointHandler(tmp_path, monitor="training figure", mode="min"), metric, epochs=1)
     manifest = json.loads((tmp_path / "epoch-1-batch-3" / "manifest.json").read_text())
     assert manifest["monitor"] == {"name": "training figure", "value": 0.5}
@@ -250,7 +236,7 @@ def test_values_of_another_figure_are_not_compared(tmp_path, no_content):
 def test_the_best_of_a_real_run(mode, best, tmp_path):
     values = [3.0, 1.0, 2.0, 5.0, 4.0, 4.5]
     for epochs, resume in ((3, None), (6, "auto")):
-        metric = Scripted(values)
+        metric = problems.Scripted(values)
         handler = gs.CheckpointHandler(tmp_path, monitor="training figure", mode=mode, keep_last=1)
         fit(handler, metric, epochs=epochs, resume=resume)
     assert handler.best == tmp_path / f"epoch-{best}-batch-{3 * best}"

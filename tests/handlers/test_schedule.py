@@ -353,22 +353,6 @@ def test_wrong_arguments(make, error, message):
         make()
 
 
-class Scripted(mx.metric.EvalMetric):
-    """A metric whose value in each epoch is written down; None: NaN."""
-
-    def __init__(self, values):
-        self.values = values
-        self.epoch = 0
-        super().__init__("figure")
-
-    def update(self, labels, preds):
-        pass
-
-    def get(self):
-        value = self.values[self.epoch]
-        return self.name, float("nan") if value is None else value
-
-
 class Turn(EpochBegin):
     """Tells the metric which epoch it is."""
 
@@ -393,7 +377,7 @@ def rates_of(values, **arguments):
     """Return the learning rate, from 1, after each epoch with those figures."""
     problem = problems.make("softmax", samples=8)
     estimator = estimator_of(
-        problem, optimizer_params={"learning_rate": 1.0}, metrics=Scripted(values)
+        problem, optimizer_params={"learning_rate": 1.0}, metrics=problems.Scripted(values)
     )
     handler = PlateauHandler("training figure", **{"mode": "min", "factor": 0.5, **arguments})
     rates = Rates()
@@ -453,7 +437,7 @@ def test_patience_is_pytorchs_plus_one():
 
 def test_a_plateau_of_another_hyperparameter_and_a_line_in_the_log(caplog):
     problem = problems.make("softmax", samples=8)
-    estimator = estimator_of(problem, metrics=Scripted([0.5, 0.5, 0.5]))
+    estimator = estimator_of(problem, metrics=problems.Scripted([0.5, 0.5, 0.5]))
     estimator.logger = logging.getLogger("test_schedule")
     handler = PlateauHandler("training figure", "max", "momentum", patience=2, factor=0.5)
     with caplog.at_level(logging.INFO, logger="test_schedule"):
@@ -474,7 +458,7 @@ def test_a_plateau_without_its_figure():
 def test_a_second_fit_counts_anew():
     problem = problems.make("softmax", samples=8)
     estimator = estimator_of(
-        problem, optimizer_params={"learning_rate": 1.0}, metrics=Scripted([1, 1, 1])
+        problem, optimizer_params={"learning_rate": 1.0}, metrics=problems.Scripted([1, 1, 1])
     )
     handler, rates = PlateauHandler("training figure", "min", patience=3), Rates()
     for _ in range(2):
@@ -493,7 +477,7 @@ def test_a_plateau_goes_on_after_a_resume(tmp_path, stop):
 
     def run(directory):
         def make_metric():
-            return Scripted([3] * 7)
+            return problems.Scripted([3] * 7)
 
         return resumed(directory, stop, make_handlers, epochs=7, make_metric=make_metric)
 

@@ -18,21 +18,6 @@ NAN = float("nan")
 NO_IMPROVEMENT, EPOCHS_DONE = gs.StopReason.NO_IMPROVEMENT, gs.StopReason.EPOCHS_DONE
 
 
-class Scripted(mx.metric.EvalMetric):
-    """A metric whose value in each epoch is written down."""
-
-    def __init__(self, values):
-        self.values = values
-        self.epoch = 0
-        super().__init__("figure")
-
-    def update(self, labels, preds):
-        pass
-
-    def get(self):
-        return self.name, self.values[self.epoch]
-
-
 class Turn(EpochBegin, EpochEnd):
     """Tells the metric which epoch it is, and keeps what the network was at each epoch's end."""
 
@@ -67,7 +52,7 @@ def estimator_of(values, contexts=ONE, seed=0, **trainer_arguments):
     optimizer_params = {"learning_rate": 0.1, "momentum": 0.9}
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", optimizer_params, **trainer_arguments)
     loss = gluon.loss.SoftmaxCELoss()
-    return gs.Estimator(net, loss, Scripted(values), trainer=trainer), data
+    return gs.Estimator(net, loss, problems.Scripted(values), trainer=trainer), data
 
 
 def run(values, epochs=None, **arguments):
@@ -238,7 +223,7 @@ def test_parameters_outside_of_the_network_come_back_too():
     loss.initialize()
     params = {**estimator.net.collect_params(), **loss.collect_params()}
     trainer = gs.SVRGTrainer(list(params.values()), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(estimator.net, loss, Scripted([1, 2, 2]), trainer=trainer)
+    estimator = gs.Estimator(estimator.net, loss, problems.Scripted([1, 2, 2]), trainer=trainer)
     seen = []
 
     class Look(EpochEnd):
