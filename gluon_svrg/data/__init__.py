@@ -1,7 +1,8 @@
-"""Data sets that are really there, read without a download, and a loader for arrays."""
+"""Data sets read without a download, a loader for arrays, transforms that can be locked."""
 
+from gluon_svrg.data import transforms
 from gluon_svrg.data.datasets import load_fashion_mnist
 from gluon_svrg.data.limit import first_batches
 from gluon_svrg.data.loader import ArrayLoader, Batch
 
-__all__ = ["ArrayLoader", "Batch", "first_batches", "load_fashion_mnist"]
+__all__ = ["ArrayLoader", "Batch", "first_batches", "load_fashion_mnist", "transforms"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -21,7 +22,8 @@ def first_batches(data: Iterable[Any], number: int) -> list[Any]:
     Parameters
     ----------
     data : iterable
-        Training or validation data. Of an ArrayLoader, the first batches of its epoch 0.
+        Training or validation data. Of an ArrayLoader, the first batches of its epoch 0, with the
+        augmentation of that epoch, or of the draw that the loader is locked to.
     number : int
         How many; fewer are returned where there are fewer.
 
@@ -32,5 +34,6 @@ def first_batches(data: Iterable[Any], number: int) -> list[Any]:
     """
     check_integer("number", number, 1, "as many batches are taken")
     if isinstance(data, ArrayLoader):
-        return [data[index] for index in data.order(0)[:number]]
+        data = loader = copy.copy(data)  # which leaves the epoch of the loader as it is
+        loader.set_epoch(0)
     return list(itertools.islice(data, number))

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import itertools
 import operator
-import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
-import mxnet as mx
 import numpy as np
 from gluon_svrg.arguments import check_integer
+from gluon_svrg.data.arrays import as_ndarray, check_arrays, take, take_as_numpy
+from gluon_svrg.data.counter import EPOCH, IN_ORDER, LOCKED, ORDER, PARTITION, Draw
+from gluon_svrg.data.probing import repeats_exactly
+from gluon_svrg.data.transform import Transform
 from mxnet.ndarray import NDArray
 
-_DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
-_PARTITION, _ORDER = 0, 1  # what a stream of the seed is for
 _PROBES = 4
 
 
@@ -62,6 +63,10 @@ class ArrayLoader:
     `transform`, or with an ``np.memmap`` among the arrays, each batch is taken when it is asked
     for and not kept.
 
+    A transform of :mod:`gluon_svrg.data.transforms` may be random: a sample's random numbers are a
+    pure function of the seed, the epoch and the sample's index. :meth:`lock` holds them from one
+    epoch to the next, as SVRG needs it between two snapshots.
+
     The arrays, and the batches, must not be changed while the loader is in use.
 
     Parameters
@@ -79,20 +84,23 @@ class ArrayLoader:
         that are left out are the same in every epoch.
     seed : int, optional
         Non-negative. By default drawn from NumPy's global generator, so that
-        :func:`gluon_svrg.seed_everything` decides it; nothing is drawn without `shuffle`.
-    transform : callable, optional
+        :func:`gluon_svrg.seed_everything` decides it; nothing is drawn without `shuffle` or a
+        random transform of this package.
+    transform : callable or Transform, optional
         Called with the arrays of a whole batch, as NDArrays; returns as many (for a single array,
-        it may return that array alone). It must not change them in place.
+        it may return that array alone). It must not change them in place. A
+        :class:`gluon_svrg.data.transforms.Transform` gets NumPy arrays, and its random numbers.
     prefetch : int, optional
         How many batches a thread prepares ahead, where batches are not kept. By default 2 with an
         ``np.memmap`` among the arrays, else 0. The thread knows nothing of MXNet's scopes of the
-        caller (``autograd.record()``, ``with mx.gpu()``). A random transform draws in it while
+        caller (``autograd.record()``, ``with mx.gpu()``). A callable that draws does so in it while
         the training draws: give it a generator of its own, or no prefetch, for runs that repeat.
+        Transforms of this package need neither.
 
     Attributes
     ----------
     batch_size, shuffle, last_batch, seed
-        As given; `seed` as drawn, or None without `shuffle` where none was given.
+        As given; `seed` as drawn, or None where none was given and nothing is random.
 
     Raises
     ------
@@ -112,7 +120,7 @@ class ArrayLoader:
         transform: Callable[..., Any] | None = None,
         prefetch: int | None = None,
     ) -> None:
-        _check_arrays(arrays)
+        check_arrays(arrays)
         self.batch_size = check_integer(
             "batch_size", batch_size, 1, "each batch has that many samples"
         )
@@ -122,7 +130,7 @@ class ArrayLoader:
             raise TypeError(f"transform must be callable with a batch's arrays, got {transform!r}")
         if seed is not None:
             seed = check_integer("seed", seed, 0, "it decides the batches and their order")
-        elif shuffle:
+        elif shuffle or (isinstance(transform, Transform) and transform.is_random):
             seed = int(np.random.randint(2**31 - 1))
         is_on_disk = any(isinstance(array, np.memmap) for array in arrays)
         if prefetch is None:
@@ -140,7 +148,8 @@ class ArrayLoader:
         self._prefetch = prefetch
         self._is_kept = transform is None and not is_on_disk
         self._kept: dict[int, Batch] = {}
-        self._repeats = True if transform is None else None
+        self._callable_repeats: bool | None = None  # found out when it is asked for
+        self._locked_draw: int | None = None
         self._epoch = self._position = 0
 
     def __len__(self) -> int:
@@ -151,16 +160,16 @@ class ArrayLoader:
         """Return an iterator over the batches in the order of `epoch`, which goes up by one."""
         order = self.order(self._epoch)[self._position :]
         self._epoch, self._position = self._epoch + 1, 0
-        return self._visit(order)
+        return self._visit(order, EPOCH, self._epoch - 1)
 
     def __getitem__(self, index: int) -> Batch:
-        """Return the batch of this index of the partition."""
+        """Return the batch of this index of the partition; augmented as by :meth:`in_order`."""
         position = operator.index(index)
         if position < 0:
             position += len(self)
         if not 0 <= position < len(self):
             raise IndexError(f"there is no batch {index}: the loader has {len(self)}, from 0")
-        return self._batch(position)
+        return self._batch(position, *self._draw_of(IN_ORDER, self._epoch))
 
     @property
     def num_samples(self) -> int:
@@ -190,11 +199,60 @@ class ArrayLoader:
         epoch = check_integer("epoch", epoch, 0, "it decides the order of the batches")
         if not self.shuffle:
             return list(range(len(self)))
-        return self._generator(_ORDER, epoch).permutation(len(self)).tolist()
+        return self._generator(ORDER, epoch).permutation(len(self)).tolist()
 
     def in_order(self) -> Iterator[Batch]:
-        """Return an iterator over the batches by their index; it leaves `epoch` as it is."""
-        return self._visit(range(len(self)))
+        """Return an iterator over the batches by their index; it leaves `epoch` as it is.
+
+        With a random transform that is not locked it has a draw of its own: not that of `epoch`.
+        """
+        return self._visit(range(len(self)), IN_ORDER, self._epoch)
+
+    def lock(self, draw: int) -> None:
+        """Augment every batch by this draw from now on, whatever the epoch.
+
+        Each sample gets the same random numbers each time, also in a run that goes on later; those
+        of another draw, and those of an epoch that is not locked, are independent of them. An
+        iterator that is under way keeps what it began with.
+
+        Parameters
+        ----------
+        draw : int
+            Non-negative. Which: SVRG counts its snapshots.
+
+        Raises
+        ------
+        TypeError
+            If `draw` is no integer.
+        ValueError
+            If it is negative, or the loader's transform draws random numbers that cannot be locked.
+        """
+        draw = check_integer("draw", draw, 0, "it decides the augmentation of every sample")
+        if not self.can_lock:
+            raise ValueError(
+                f"the loader's transform, {self._transform!r}, draws random numbers that cannot be "
+                "locked: give transforms of gluon_svrg.data.transforms"
+            )
+        self._locked_draw = draw
+
+    def unlock(self) -> None:
+        """Augment anew in each epoch from now on, by a function of the seed and the epoch."""
+        self._locked_draw = None
+
+    @property
+    def locked_draw(self) -> int | None:
+        """The draw of :meth:`lock`; None where it is not locked."""
+        return self._locked_draw
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the transform is one of this package's that draws."""
+        return isinstance(self._transform, Transform) and self._transform.is_random
+
+    @property
+    def can_lock(self) -> bool:
+        """Whether all randomness of the batches is this package's, or there is none."""
+        return isinstance(self._transform, Transform) or self.repeats
 
     @property
     def keeps_batches(self) -> bool:
@@ -203,17 +261,22 @@ class ArrayLoader:
 
     @property
     def repeats(self) -> bool:
-        """Whether a batch is the same, bit for bit, each time.
+        """Whether a batch is the same, bit for bit, each time, as things stand.
 
-        It is, without a transform. A transform is tried out, once, on the first batch: it repeats
-        where four calls give the same arrays and draw neither from NumPy's global generator nor
-        from Python's; both are left as they were. MXNet's generators cannot be read, nor can the
-        transform's own: what such a draw changes only rarely, or in other batches only, is not
-        found out, and what the calls draw there is drawn.
+        It is, without a transform. With one of this package's it is, unless it draws and is not
+        locked. A plain callable is tried out, once, on the first batch: it repeats where four calls
+        give the same arrays and draw neither from NumPy's global generator nor from Python's; both
+        are left as they were. MXNet's generators cannot be read, nor can the callable's own: what
+        such a draw changes only rarely, or in other batches only, is not found out, and what the
+        calls draw there is drawn.
         """
-        if self._repeats is None:
-            self._repeats = _repeats_exactly(lambda: self._batch(0))
-        return self._repeats
+        if self._transform is None:
+            return True
+        if isinstance(self._transform, Transform):
+            return not self.is_random or self._locked_draw is not None
+        if self._callable_repeats is None:
+            self._callable_repeats = repeats_exactly(lambda: self._batch(0, EPOCH, 0), _PROBES)
+        return self._callable_repeats
 
     def _partition(self, samples: int) -> list[slice] | list[np.ndarray]:
         """Return the rows of each batch."""
@@ -233,7 +296,7 @@ class ArrayLoader:
         slices = [slice(i, min(i + self.batch_size, stop)) for i in range(0, stop, self.batch_size)]
         if not self.shuffle:
             return slices
-        permutation = self._generator(_PARTITION).permutation(samples)
+        permutation = self._generator(PARTITION).permutation(samples)
         # Sorted: a memmap is read in the order of its file.
         return [np.sort(permutation[rows]) for rows in slices]
 
@@ -242,19 +305,40 @@ class ArrayLoader:
             np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=key))
         )
 
-    def _visit(self, indices: Iterable[int]) -> Iterator[Batch]:
-        if self._prefetch and not self._is_kept:
-            return _prefetched(self._batch, indices, self._prefetch)
-        return (self._batch(index) for index in indices)
+    def _draw_of(self, stream: int, number: int) -> tuple[int, int]:
+        """Return stream and number of the draw: the locked one, or those given."""
+        return (stream, number) if self._locked_draw is None else (LOCKED, self._locked_draw)
 
-    def _batch(self, index: int) -> Batch:
+    def _visit(self, indices: Iterable[int], stream: int, number: int) -> Iterator[Batch]:
+        stream, number = self._draw_of(stream, number)
+        batch = partial(self._batch, stream=stream, number=number)
+        if self._prefetch and not self._is_kept:
+            return _prefetched(batch, indices, self._prefetch)
+        return (batch(index) for index in indices)
+
+    def _batch(self, index: int, stream: int, number: int) -> Batch:
+        """Return the batch of this index, augmented by the draw of this number of the stream."""
         batch = self._kept.get(index)
         if batch is None:
-            arrays = [_take(array, self._rows[index]) for array in self._arrays]
-            batch = Batch(self._transformed(arrays), index)
+            if isinstance(self._transform, Transform):
+                arrays = self._augmented(self._transform, self._rows[index], stream, number)
+            else:
+                arrays = self._transformed([take(x, self._rows[index]) for x in self._arrays])
+            batch = Batch(arrays, index)
             if self._is_kept:
                 self._kept[index] = batch
         return batch
+
+    def _augmented(
+        self, transform: Transform, rows: slice | np.ndarray, stream: int, number: int
+    ) -> Iterable[NDArray]:
+        arrays = [take_as_numpy(array, rows) for array in self._arrays]
+        samples = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        # Without a seed nothing draws.
+        draw = Draw(self.seed or 0, number, samples, stream)
+        results = transform(*arrays, draw=draw)
+        results = [results] if len(arrays) == 1 else results
+        return map(as_ndarray, results, self._arrays)
 
     def _transformed(self, arrays: list[NDArray]) -> Iterable[NDArray]:
         if self._transform is None:
@@ -274,41 +358,6 @@ class ArrayLoader:
         return result
 
 
-def _check_arrays(arrays: tuple[Any, ...]) -> None:
-    if not arrays:
-        raise ValueError("ArrayLoader got no array: give at least one, normally data and label")
-    for position, array in enumerate(arrays):
-        _check_array(f"array {position}", array)
-    lengths = [len(array) for array in arrays]
-    if len(set(lengths)) > 1:
-        raise ValueError(
-            f"all arrays must have the same length along axis 0, got {lengths}: look at how data "
-            "and label were paired"
-        )
-
-
-def _check_array(name: str, array: Any) -> None:
-    if not isinstance(array, (NDArray, np.ndarray)):
-        raise TypeError(
-            f"{name} must be an NDArray or a numpy.ndarray, got a {type(array).__name__}: make it "
-            "an array, with np.asarray(x), or x.toarray() where it is sparse"
-        )
-    if isinstance(array, NDArray) and array.stype != "default":
-        raise TypeError(
-            f"{name} must be dense, got an NDArray of storage type {array.stype!r}, whose rows "
-            "cannot be taken: make it dense with x.tostype('default')"
-        )
-    if array.ndim == 0 or 0 in array.shape:
-        raise ValueError(
-            f"{name} must have samples along axis 0, got shape {array.shape}: give at least one"
-        )
-    if isinstance(array, np.ndarray) and array.dtype.name not in _DTYPES:
-        raise ValueError(
-            f"{name} has dtype {array.dtype}, which MXNet does not have: convert it with "
-            f"x.astype(...) to one of {', '.join(_DTYPES)}"
-        )
-
-
 def _kind_of(result: Any) -> str:
     if isinstance(result, (tuple, list)):
         names = ", ".join(type(item).__name__ for item in result)
@@ -318,16 +367,6 @@ def _kind_of(result: Any) -> str:
 
 def _length(rows: slice | np.ndarray) -> int:
     return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-
-
-def _take(array: NDArray | np.ndarray, rows: slice | np.ndarray) -> NDArray:
-    """Take rows of an array: an NDArray of the same dtype, a view where that is possible."""
-    if isinstance(array, np.ndarray):
-        # The context is named: a thread that prefetches does not have the caller's default.
-        return mx.nd.array(array[rows], dtype=array.dtype, ctx=mx.cpu())
-    if isinstance(rows, slice):
-        return array[rows]
-    return mx.nd.take(array, mx.nd.array(rows, dtype="int64", ctx=array.context))
 
 
 def _prefetched(
@@ -347,26 +386,3 @@ def _prefetched(
     finally:
         # Also where the loop was left early, which closes this generator.
         thread.shutdown(cancel_futures=True)
-
-
-def _repeats_exactly(take: Callable[[], Batch]) -> bool:
-    """Return whether ``take()`` gives the same bits each time, and draws no random number."""
-    numpy_state, python_state = np.random.get_state(legacy=False), random.getstate()
-    before = _states_of_generators()
-    try:
-        results = [_bits_of(take()) for _ in range(_PROBES)]
-        is_untouched = _states_of_generators() == before
-    finally:
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
-    return is_untouched and all(result == results[0] for result in results)
-
-
-def _states_of_generators() -> tuple:
-    state: dict[str, Any] = np.random.get_state(legacy=False)
-    inner = [np.asarray(part).tolist() for part in state["state"].values()]
-    return inner, state["has_gauss"], random.getstate()
-
-
-def _bits_of(batch: Batch) -> list[tuple]:
-    return [(array.shape, array.dtype, array.asnumpy().tobytes()) for array in batch]

@@ -13,7 +13,7 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg.data import ArrayLoader, Batch
-from gluon_svrg.data.loader import _take
+from gluon_svrg.data.arrays import take
 from mxnet import gluon
 
 SAMPLES, BATCH_SIZE = 23, 4
@@ -176,7 +176,7 @@ def test_large_integers_are_exact():
 def test_rows_that_float32_cannot_count():
     array = mx.nd.zeros(2**24 + 4, dtype="int8")
     array[2**24 + 1] = 1
-    assert _take(array, np.array([2**24 + 1, 2**24 + 3])).asnumpy().tolist() == [1, 0]
+    assert take(array, np.array([2**24 + 1, 2**24 + 3])).asnumpy().tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

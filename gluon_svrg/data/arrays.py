@@ -1,0 +1,70 @@
+"""The arrays that a loader takes its batches from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from mxnet.ndarray import NDArray
+
+_DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
+
+
+def check_arrays(arrays: tuple[Any, ...]) -> None:
+    """Raise TypeError or ValueError where the arrays do not fit each other or MXNet."""
+    if not arrays:
+        raise ValueError("ArrayLoader got no array: give at least one, normally data and label")
+    for position, array in enumerate(arrays):
+        _check_array(f"array {position}", array)
+    lengths = [len(array) for array in arrays]
+    if len(set(lengths)) > 1:
+        raise ValueError(
+            f"all arrays must have the same length along axis 0, got {lengths}: look at how data "
+            "and label were paired"
+        )
+
+
+def _check_array(name: str, array: Any) -> None:
+    if not isinstance(array, (NDArray, np.ndarray)):
+        raise TypeError(
+            f"{name} must be an NDArray or a numpy.ndarray, got a {type(array).__name__}: make it "
+            "an array, with np.asarray(x), or x.toarray() where it is sparse"
+        )
+    if isinstance(array, NDArray) and array.stype != "default":
+        raise TypeError(
+            f"{name} must be dense, got an NDArray of storage type {array.stype!r}, whose rows "
+            "cannot be taken: make it dense with x.tostype('default')"
+        )
+    if array.ndim == 0 or 0 in array.shape:
+        raise ValueError(
+            f"{name} must have samples along axis 0, got shape {array.shape}: give at least one"
+        )
+    if isinstance(array, np.ndarray) and array.dtype.name not in _DTYPES:
+        raise ValueError(
+            f"{name} has dtype {array.dtype}, which MXNet does not have: convert it with "
+            f"x.astype(...) to one of {', '.join(_DTYPES)}"
+        )
+
+
+def take(array: NDArray | np.ndarray, rows: slice | np.ndarray) -> NDArray:
+    """Take rows of an array: an NDArray of the same dtype, a view where that is possible."""
+    if isinstance(array, np.ndarray):
+        # The context is named: a thread that prefetches does not have the caller's default.
+        return mx.nd.array(array[rows], dtype=array.dtype, ctx=mx.cpu())
+    if isinstance(rows, slice):
+        return array[rows]
+    return mx.nd.take(array, mx.nd.array(rows, dtype="int64", ctx=array.context))
+
+
+def take_as_numpy(array: NDArray | np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+    """Take rows of an array: a NumPy array of the same dtype, a view where that is possible."""
+    if isinstance(array, NDArray):
+        return take(array, rows).asnumpy()
+    return np.asarray(array[rows], dtype=array.dtype.newbyteorder("="))
+
+
+def as_ndarray(array: np.ndarray, source: NDArray | np.ndarray) -> NDArray:
+    """Return an NDArray of the same dtype, on the context of `source`."""
+    context = source.context if isinstance(source, NDArray) else mx.cpu()
+    return mx.nd.array(array, dtype=array.dtype, ctx=context)

@@ -1,0 +1,82 @@
+"""Random numbers by counting: each is a pure function of what it is for, in any order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+# What a stream of a loader's seed is for; no two share a number.
+PARTITION, ORDER, EPOCH, LOCKED, IN_ORDER = range(5)
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, odd
+_MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The random numbers of a batch for one transform.
+
+    Each number is a pure function of seed, stream, draw, the transform's position, the sample's
+    index and a counter: whatever the batch size, and whatever was drawn before.
+
+    Parameters
+    ----------
+    seed : int
+        Non-negative.
+    number : int
+        Non-negative. Other numbers, other draws.
+    samples : numpy.ndarray
+        The index of each sample of the batch, integers of shape (N,).
+    stream : int
+        Non-negative. What the draw is for; draws of two streams are independent.
+    position : int
+        Non-negative. Which transform of a ``Compose``.
+    """
+
+    seed: int
+    number: int
+    samples: np.ndarray
+    stream: int = EPOCH
+    position: int = 0
+
+    def at(self, position: int) -> Draw:
+        """Return the draw of the same samples for the transform at `position`."""
+        return replace(self, position=position)
+
+    def uniform(self, counter: int) -> np.ndarray:
+        """Return one number in [0, 1) a sample, float64 of shape (N,); others for each counter.
+
+        Each sample has a SplitMix64 stream of its own (G. L. Steele, D. Lea, C. H. Flood, "Fast
+        splittable pseudorandom number generators", OOPSLA 2014), whose seed is the number at its
+        index in the SplitMix64 stream of the transform. `counter`, from 0, is the position in it.
+        """
+        key = _key(self.seed, self.stream, self.number, self.position)
+        seeds = _mix(key + (self.samples.astype(np.uint64) + np.uint64(1)) * _GAMMA)
+        step = np.array([counter + 1], np.uint64) * _GAMMA  # an array: it wraps without a warning
+        return (_mix(seeds + step) >> np.uint64(11)) * 2.0**-53
+
+    def integers(self, counter: int, stop: int) -> np.ndarray:
+        """Return one integer in [0, stop) a sample, int64 of shape (N,)."""
+        return (self.uniform(counter) * stop).astype(np.int64)
+
+    def generator(self) -> np.random.Generator:
+        """Return a generator for the batch as a whole, a function of its first sample's index."""
+        key = (self.stream, self.number, self.position, int(self.samples[0]))
+        return np.random.Generator(
+            np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=key))
+        )
+
+
+@lru_cache(maxsize=256)
+def _key(seed: int, *spawn_key: int) -> np.ndarray:
+    return np.random.SeedSequence(seed, spawn_key=spawn_key).generate_state(1, np.uint64)
+
+
+def _mix(z: np.ndarray) -> np.ndarray:
+    """Return SplitMix64's finaliser (mix64variant13) of unsigned integers of 64 bits."""
+    z = (z ^ (z >> _SHIFTS[0])) * _MULTIPLIERS[0]
+    z = (z ^ (z >> _SHIFTS[1])) * _MULTIPLIERS[1]
+    return z ^ (z >> _SHIFTS[2])

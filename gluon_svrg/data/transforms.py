@@ -1,0 +1,351 @@
+"""Transforms of whole batches of images, whose random numbers are a function of the draw.
+
+A transform acts on the first array of a batch, the images, N x C x H x W, uint8 or float; `OneHot`
+and `MixUp` on the second too, the labels. The rest goes through as it is. Work on uint8 is fast, so
+this order suits most nets::
+
+    Compose(
+        RandomCrop(pad=4),
+        RandomFlipLeftRight(),
+        ToFloat(),
+        Normalize(mean, std),
+        Cutout(16),
+        OneHot(classes=10, smoothing=0.1),
+        MixUp(classes=10, alpha=0.2),
+    )
+
+A sample's random numbers are a pure function of (seed, draw, sample index), so that
+:meth:`gluon_svrg.data.ArrayLoader.lock` can hold them from one snapshot of SVRG to the next, as
+A. Defazio, L. Bottou, "On the ineffectiveness of variance reduced optimization for deep learning",
+NeurIPS 2019, section 3, ask. Only `MixUp` also looks at the other samples of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.data.counter import Draw
+from gluon_svrg.data.soft_labels import MixUp, OneHot
+from gluon_svrg.data.transform import (
+    Compose,
+    RandomTransform,
+    Transform,
+    check_fraction,
+    check_images,
+)
+
+__all__ = [
+    "Compose",
+    "Cutout",
+    "Draw",
+    "MixUp",
+    "Normalize",
+    "OneHot",
+    "RandomColorJitter",
+    "RandomCrop",
+    "RandomFlipLeftRight",
+    "RandomTransform",
+    "ToFloat",
+    "Transform",
+]
+
+_LUMA = np.array([0.299, 0.587, 0.114])  # of R, G, B, ITU-R BT.601; MXNet's image operators' too
+
+
+class RandomCrop(RandomTransform):
+    """Pads the images and cuts a window out, at any place with the same probability.
+
+    Parameters
+    ----------
+    size : int or (int, int), optional
+        Height and width of the window in pixels; by default those of the images.
+    pad : int
+        How many pixels are added on each side; 0 for none.
+    fill : float
+        What they hold, in the units of the images.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is out of its range; where it is applied, if the window does not fit.
+    """
+
+    def __init__(self, size: int | tuple[int, int] | None = None, pad: int = 4, fill: float = 0):
+        self._size = None if size is None else _height_and_width(size)
+        self._pad = check_integer("pad", pad, 0, "so many pixels are added on each side")
+        self._fill = check_number("fill", fill, "what the pixels that are added hold")
+
+    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
+        """Return the arrays, the images cropped: N x C x size, dtype as given."""
+        images, *rest = arrays
+        check_images(self, images)
+        height, width = self._size or images.shape[2:]
+        padded = self._padded(images)
+        rows, columns = padded.shape[2] - height + 1, padded.shape[3] - width + 1
+        if rows < 1 or columns < 1:
+            raise ValueError(
+                f"RandomCrop cannot cut {height} x {width} pixels out of {padded.shape[2]} x "
+                f"{padded.shape[3]} (with pad={self._pad}): use a smaller size or a larger pad"
+            )
+        tops, lefts = draw.integers(0, rows), draw.integers(1, columns)
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), (2, 3))  # type: ignore[call-overload]  # NumPy's hints know no tuple
+        return [windows[np.arange(len(images)), :, tops, lefts], *rest]
+
+    def _padded(self, images: np.ndarray) -> np.ndarray:
+        if images.dtype == np.uint8 and not (0 <= self._fill <= 255 and self._fill % 1 == 0):
+            raise ValueError(
+                f"RandomCrop cannot fill uint8 images with {self._fill:g}: use an integer from 0 "
+                "to 255, or put ToFloat before RandomCrop"
+            )
+        pad = self._pad
+        if pad == 0:
+            return images
+        samples, channels, height, width = images.shape
+        shape = (samples, channels, height + 2 * pad, width + 2 * pad)
+        padded = np.full(shape, self._fill, images.dtype)
+        padded[:, :, pad:-pad, pad:-pad] = images
+        return padded
+
+
+class RandomFlipLeftRight(RandomTransform):
+    """Mirrors each image with a probability.
+
+    Parameters
+    ----------
+    probability : float in [0, 1]
+        Of a sample to be mirrored.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no such number.
+    """
+
+    def __init__(self, probability: float = 0.5) -> None:
+        self._probability = check_fraction(
+            "probability", probability, "an image is mirrored with this probability"
+        )
+
+    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
+        """Return the arrays, some images mirrored; shape and dtype as given."""
+        images, *rest = arrays
+        check_images(self, images)
+        is_flipped = draw.uniform(0) < self._probability
+        flipped = images.copy()
+        flipped[is_flipped] = images[is_flipped][..., ::-1]
+        return [flipped, *rest]
+
+
+class RandomColorJitter(RandomTransform):
+    """Changes brightness, contrast and saturation of each image, in random order.
+
+    As in Gluon: each by a factor that is uniform in [max(0, 1 - x), 1 + x]; contrast moves pixels
+    away from the mean gray of the image, saturation away from the gray of the pixel. The dtype
+    stays; uint8 is rounded and clipped once, after all three, and floats are not clipped. (MXNet
+    1.9.1's operator for saturation takes 0.114 times blue for the gray of a pixel; this does not.)
+
+    Parameters
+    ----------
+    brightness, contrast, saturation : float
+        Non-negative, the x of each; 0 leaves it as it is. With 1 channel, saturation does nothing.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If one is no such number; where it is applied, if images have neither 1 nor 3 channels.
+    """
+
+    def __init__(self, brightness: float = 0, contrast: float = 0, saturation: float = 0) -> None:
+        meaning = "the factor is uniform in [1 - x, 1 + x]"
+        self._amounts = (
+            check_number("brightness", brightness, meaning, 0),
+            check_number("contrast", contrast, meaning, 0),
+            check_number("saturation", saturation, meaning, 0),
+        )
+
+    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
+        """Return the arrays, the images' colours changed; shape and dtype as given."""
+        images, *rest = arrays
+        check_images(self, images)
+        if images.shape[1] not in (1, 3):
+            raise ValueError(
+                f"RandomColorJitter takes images with 1 or 3 channels, got {images.shape[1]} "
+                f"(shape {images.shape}): put channels first, red, green, blue"
+            )
+        jittered = images.astype(np.result_type(images.dtype, np.float32))
+        order = np.argsort(np.stack([draw.uniform(3 + k) for k in range(3)]), axis=0)
+        factors = [_factors(draw.uniform(k), amount) for k, amount in enumerate(self._amounts)]
+        for step in order:
+            for k, change in enumerate((_scaled, _with_contrast, _with_saturation)):
+                chosen = step == k
+                if self._amounts[k] and chosen.any():
+                    factor = factors[k][chosen].astype(jittered.dtype)[:, None, None, None]
+                    jittered[chosen] = change(jittered[chosen], factor)
+        if images.dtype == np.uint8:
+            jittered = np.clip(np.rint(jittered), 0, 255)
+        return [jittered.astype(images.dtype), *rest]
+
+
+class Cutout(RandomTransform):
+    """Sets a square of each image to 0, which is the mean after `Normalize`.
+
+    Its centre is uniform over the pixels, so part of the square may be outside of the image
+    (T. DeVries, G. W. Taylor, "Improved regularization of convolutional neural networks with
+    Cutout", 2017).
+
+    Parameters
+    ----------
+    length : int
+        Positive, the square's side in pixels.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no such integer.
+    """
+
+    def __init__(self, length: int) -> None:
+        self._length = check_integer("length", length, 1, "the square's side in pixels")
+
+    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
+        """Return the arrays, a square of each image 0; shape and dtype as given."""
+        images, *rest = arrays
+        check_images(self, images)
+        rows, columns = (
+            self._is_inside(draw.integers(counter, size), size)
+            for counter, size in enumerate(images.shape[2:])
+        )
+        square = (rows[:, :, None] & columns[:, None, :])[:, None]
+        return [np.where(square, images.dtype.type(0), images), *rest]
+
+    def _is_inside(self, centres: np.ndarray, size: int) -> np.ndarray:
+        distances = np.arange(size) - (centres - self._length // 2)[:, None]
+        return (distances >= 0) & (distances < self._length)
+
+
+class ToFloat(Transform):
+    """Makes float32 images of integer ones.
+
+    Parameters
+    ----------
+    scale : float
+        Positive, what each value is multiplied by; by default 0 to 255 becomes 0 to 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no such number; where it is applied, if the images are float already.
+    """
+
+    def __init__(self, scale: float = 1 / 255) -> None:
+        self._scale = np.float32(
+            check_number("scale", scale, "values are multiplied by it", 0, True)
+        )
+
+    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
+        """Return the arrays, the images float32."""
+        images, *rest = arrays
+        check_images(self, images)
+        if images.dtype != np.uint8:
+            raise ValueError(
+                f"ToFloat takes uint8 images, got {images.dtype}: they are float already, so leave "
+                "it out, or put it before what makes them so"
+            )
+        return [np.multiply(images, self._scale, dtype=np.float32), *rest]
+
+
+class Normalize(Transform):
+    """Subtracts a mean and divides by a standard deviation, channel by channel.
+
+    Parameters
+    ----------
+    mean, std : float or sequence of float
+        For all channels, or one a channel, in the units of the images that come in: after
+        ``ToFloat()`` those of 0 to 1, before it of 0 to 255. `std` is positive.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If they are no such numbers; where it is applied, if the images have other channels.
+    """
+
+    def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
+        self._mean = _per_channel("mean", mean)
+        self._std = _per_channel("std", std)
+        if not (self._std > 0).all():
+            raise ValueError(
+                f"std must be positive, got {std!r}: use 1 for a channel without spread"
+            )
+        if len({self._mean.size, self._std.size} - {1}) > 1:
+            raise ValueError(
+                f"mean and std must be of as many channels, got {mean!r} and {std!r}: give one "
+                "number a channel, or one for all"
+            )
+
+    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
+        """Return the arrays, the images normalised: float32 of uint8, else of their own dtype."""
+        images, *rest = arrays
+        check_images(self, images)
+        channels = max(self._mean.size, self._std.size)
+        if channels not in (1, images.shape[1]):
+            raise ValueError(
+                f"Normalize has a mean or std of {channels} channels, got images of "
+                f"{images.shape[1]} (shape {images.shape}): give one number a channel, or one for "
+                "all"
+            )
+        dtype = np.dtype(np.float32) if images.dtype == np.uint8 else images.dtype
+        normalised = np.subtract(images, _broadcast(self._mean, dtype), dtype=dtype)
+        normalised /= _broadcast(self._std, dtype)
+        return [normalised, *rest]
+
+
+def _height_and_width(size: Any) -> tuple[int, int]:
+    pair = size if isinstance(size, (tuple, list)) else (size, size)
+    if len(pair) != 2:
+        raise ValueError(
+            f"size must be one or two integers, got {size!r}: height and width in pixels"
+        )
+    height, width = (check_integer("size", n, 1, "the window's side in pixels") for n in pair)
+    return height, width
+
+
+def _per_channel(name: str, value: Any) -> np.ndarray:
+    message = f"{name} must be a number or one a channel, got {value!r}: in the units of the images"
+    try:
+        array = np.atleast_1d(np.asarray(value, np.float64))
+    except (TypeError, ValueError):
+        raise TypeError(message) from None
+    if array.ndim != 1 or not array.size or not np.isfinite(array).all():
+        raise ValueError(message)
+    return array
+
+
+def _broadcast(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return values.astype(dtype)[:, None, None]
+
+
+def _factors(uniform: np.ndarray, amount: float) -> np.ndarray:
+    low = max(0.0, 1 - amount)
+    return low + (1 + amount - low) * uniform
+
+
+def _gray(images: np.ndarray) -> np.ndarray:
+    """Return the gray of each pixel, N x 1 x H x W."""
+    if images.shape[1] == 1:
+        return images
+    return np.einsum("nchw,c->nhw", images, _LUMA.astype(images.dtype))[:, None]
+
+
+def _scaled(images: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    return images * factor
+
+
+def _with_contrast(images: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    return images * factor + _gray(images).mean(axis=(1, 2, 3), keepdims=True) * (1 - factor)
+
+
+def _with_saturation(images: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    return images * factor + _gray(images) * (1 - factor)
