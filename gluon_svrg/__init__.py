@@ -19,12 +19,14 @@ from gluon_svrg.handlers.stopping import EarlyStoppingHandler, TimeLimitHandler
 from gluon_svrg.handlers.svrg import SVRGHandler
 from gluon_svrg.handlers.update import GradientUpdateHandler
 from gluon_svrg.handlers.validation import ValidationHandler
+from gluon_svrg.handlers.variance import VarianceHandler
 from gluon_svrg.history import History
 from gluon_svrg.monitor import Monitor
 from gluon_svrg.optimizer import LARS, Signum
 from gluon_svrg.run import FitResult, Position, StopReason
 from gluon_svrg.seeding import seed_everything
 from gluon_svrg.summary import summary as summary
+from gluon_svrg.svrg.coefficient import OptimalCoefficient
 from gluon_svrg.svrg.rule import linear_decay
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.trainer import SVRGTrainer
@@ -47,6 +49,7 @@ __all__ = [
     "MetricHandler",
     "Monitor",
     "NaNGuardHandler",
+    "OptimalCoefficient",
     "PlateauHandler",
     "Position",
     "ProgressHandler",
@@ -61,6 +64,7 @@ __all__ = [
     "TensorBoardHandler",
     "TimeLimitHandler",
     "ValidationHandler",
+    "VarianceHandler",
     "linear_decay",
     "seed_everything",
     "summary",

@@ -22,6 +22,8 @@ _LABELS = {
     "variance_ratio": "variance ratio",
     "seconds": "seconds an epoch",
 }
+# The average over an epoch, and the ratio at points of it, share a panel.
+_RATIO, _RATIO_AT = "variance_ratio", "variance_ratio_at_"
 _FROM_ZERO = ("learning rate", "SVRG coefficient", "seconds an epoch")
 _NOT_DRAWN = ("epoch", "samples", "samples_per_second", "peak_memory_mib")
 _LOSS = "loss"
@@ -115,12 +117,15 @@ class History(list[dict[str, Any]]):
     def _panels(self) -> dict[str, list[str]]:
         """Return the names of the figures of each panel, by its label."""
         drawn = [n for n in self.names() if n not in _NOT_DRAWN and self._points(n)[0]]
-        metrics = [name for name in drawn if name not in _LABELS]
+        metrics = [n for n in drawn if n not in _LABELS and not n.startswith(_RATIO_AT)]
         panels: dict[str, list[str]] = {}
         for name in sorted(metrics, key=lambda name: _LOSS not in name.lower()):
             label = _LOSS if _LOSS in name.lower() else _without_split(name).replace("_", " ")
             panels.setdefault(label, []).append(name)
-        return panels | {label: [name] for name, label in _LABELS.items() if name in drawn}
+        panels |= {label: [name] for name, label in _LABELS.items() if name in drawn}
+        if _LABELS[_RATIO] in panels:
+            panels[_LABELS[_RATIO]] += [n for n in drawn if n.startswith(_RATIO_AT)]
+        return panels
 
     def _points(self, name: str) -> tuple[list[float], list[float]]:
         """Return the epochs that have the figure as a number, and its values."""
@@ -141,7 +146,7 @@ class History(list[dict[str, Any]]):
             axes.plot(
                 x,
                 y,
-                label=split if is_one_metric else name,
+                label=split if is_one_metric else _label_of(name),
                 # The same colour for validation in all panels, with and without training beside.
                 color={"training": "C0", "validation": "C1"}.get(split or "training")
                 if is_one_metric
@@ -173,6 +178,12 @@ def _without_split(name: str) -> str:
     for split in _SPLITS:
         name = name.removeprefix(split)
     return name
+
+
+def _label_of(name: str) -> str:
+    if name.startswith(_RATIO_AT):
+        return f"at {name.removeprefix(_RATIO_AT)} %"
+    return "average" if name == _RATIO else name
 
 
 def _spans_decades(values: list[float]) -> bool:

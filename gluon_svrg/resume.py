@@ -403,7 +403,7 @@ def _description(data: Any) -> dict[str, Any]:
             "samples": data.num_samples,
             "batch_size": data.batch_size,
             "shuffle": data.shuffle,
-            "seed": data.seed if data.shuffle else None,
+            "seed": data.seed if data.shuffle or data.is_random else None,
         }
     return {"batches": length_of(data)}
 

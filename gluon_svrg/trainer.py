@@ -9,6 +9,7 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg.optimizer import create
 from gluon_svrg.states import States, load_states, states_of
+from gluon_svrg.svrg.coefficient import OptimalCoefficient
 from gluon_svrg.svrg.fused import Fused
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.rule import check_coefficient, correct
@@ -81,14 +82,33 @@ class SVRGTrainer(gluon.Trainer):
         )
         self._full_gradient: dict[str, list[NDArray]] | None = None
         self._coefficient = 0.0
+        self._optimal: OptimalCoefficient | None = None
         self._is_corrected = False
         self._rules: dict[tuple[int, float, float, float], Fused] = {}
         self._store_with_sum_keys: Any = None
 
     @property
     def coefficient(self) -> float:
-        """The coefficient of the control variate: 0.0 while there is none."""
-        return self._coefficient
+        """The coefficient of the control variate: 0.0 while there is none.
+
+        Of an :class:`OptimalCoefficient`, the one that would be best for all parameters together as
+        of now, which waits for the devices.
+        """
+        return self._coefficient if self._optimal is None else self._optimal.value()
+
+    @property
+    def coefficients(self) -> dict[str, float]:
+        """The coefficient of each corrected parameter, by its name; waits for the devices."""
+        names = [param.name for param in self._corrected_params()]
+        if self._optimal is None:
+            return dict.fromkeys(names, self._coefficient)
+        # None is estimated before the first batch, which has 1.
+        return dict(zip(names, self._optimal.values() or [1.0] * len(names), strict=True))
+
+    @property
+    def optimal_coefficient(self) -> OptimalCoefficient | None:
+        """What estimates the coefficient; None where it is a number."""
+        return self._optimal
 
     @property
     def full_gradient(self) -> dict[str, list[NDArray]] | None:
@@ -114,7 +134,7 @@ class SVRGTrainer(gluon.Trainer):
     def set_control_variate(
         self,
         full_gradient: FullGradient,
-        coefficient: float = 1.0,
+        coefficient: float | OptimalCoefficient = 1.0,
         loss_scale: float | None = None,
     ) -> None:
         """Correct the gradients from now on.
@@ -124,8 +144,9 @@ class SVRGTrainer(gluon.Trainer):
         full_gradient : FullGradient
             The gradient of all samples at the snapshot. With a distributed kvstore, of the
             samples of this worker: the mean is taken over the samples of all workers.
-        coefficient : float in [0, 1]
-            1 is SVRG; 0 leaves the gradient as it is.
+        coefficient : float in [0, 1] or OptimalCoefficient
+            1 is SVRG; 0 leaves the gradient as it is. An :class:`OptimalCoefficient` estimates it,
+            from this snapshot on.
         loss_scale : float, optional
             What the losses of the full pass were multiplied by; by default, :attr:`loss_scale`.
 
@@ -135,7 +156,8 @@ class SVRGTrainer(gluon.Trainer):
             If `coefficient` is not a number in [0, 1], if `full_gradient` is none or lacks a
             parameter that is trained here, or if a distributed kvstore runs the optimizer.
         """
-        coefficient = check_coefficient(coefficient)
+        optimal = coefficient if isinstance(coefficient, OptimalCoefficient) else None
+        coefficient = 1.0 if optimal else check_coefficient(coefficient)
         if not isinstance(full_gradient, FullGradient):
             raise TypeError(
                 f"full_gradient must be what Snapshot.full_gradient() returns, got "
@@ -161,13 +183,15 @@ class SVRGTrainer(gluon.Trainer):
             ]
             for param in trained
         }
-        self._coefficient = coefficient
+        if optimal is not None:
+            optimal.reset()
+        self._coefficient, self._optimal = coefficient, optimal
         self._is_corrected = False
 
     def clear_control_variate(self) -> None:
         """Go on as a plain `gluon.Trainer`."""
         self._full_gradient = None
-        self._coefficient = 0.0
+        self._coefficient, self._optimal = 0.0, None
         self._is_corrected = False
 
     def correct(self, snapshot_gradient: BatchGradient, loss_scale: float | None = None) -> None:
@@ -203,25 +227,29 @@ class SVRGTrainer(gluon.Trainer):
         if self._coefficient == 0:  # the base optimizer, bit for bit
             self._is_corrected = True
             return
-        # A parameter that was frozen at the snapshot has no full gradient: until the next snapshot
-        # its gradient stays the plain one, which is unbiased too.
-        params = [
-            param
-            for param in self._params
-            if param.grad_req != "null" and param.name in self._full_gradient
-        ]
+        params = self._corrected_params()
         for device, samples in enumerate(snapshot_gradient.samples):
-            grads = [param.list_grad()[device] for param in params]
             self._clear_stale(params, device, samples)
             # .grad holds sums over the samples of one device; an idle one has none.
             if samples:
-                self._rule_for(samples, loss_scale or self.loss_scale)(
-                    grads,
+                self._apply_rule(
+                    device,
+                    samples,
+                    [param.list_grad()[device] for param in params],
                     [snapshot_gradient.sums[param.name][device] for param in params],
                     [self._full_gradient[param.name][device] for param in params],
-                    out=grads,
+                    loss_scale or self.loss_scale,
                 )
         self._is_corrected = True
+
+    def _corrected_params(self) -> list[gluon.Parameter]:
+        # A parameter that was frozen at the snapshot has no full gradient: until the next snapshot
+        # its gradient stays the plain one, which is unbiased too.
+        return [
+            param
+            for param in self._params
+            if param.grad_req != "null" and param.name in (self._full_gradient or ())
+        ]
 
     def _clear_stale(self, params: list[gluon.Parameter], device: int, samples: int) -> None:
         """Clear the gradients that hold an earlier batch's; until the next pass all are used."""
@@ -231,6 +259,25 @@ class SVRGTrainer(gluon.Trainer):
             if is_stale and samples and param.grad_req == "write":
                 param.list_grad()[device][:] = 0
             data._fresh_grad = False
+
+    def _apply_rule(
+        self,
+        device: int,
+        samples: int,
+        grads: list[NDArray],
+        snapshot_grads: list[NDArray],
+        full_grads: list[NDArray],
+        snapshot_scale: float,
+    ) -> None:
+        """Correct the gradients of one device in place."""
+        if self._optimal is None:
+            rule = self._rule_for(samples, snapshot_scale)
+            rule(grads, snapshot_grads, full_grads, out=grads)
+            return
+        scale = self.loss_scale
+        self._optimal.correct(
+            device, grads, snapshot_grads, full_grads, samples * scale, scale / snapshot_scale
+        )
 
     def _rule_for(self, samples: int, loss_scale: float) -> Fused:
         """Return the rule for a batch of that many samples, and its snapshot gradient's scale."""

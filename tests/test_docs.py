@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MODULES = [gs, gs.schedules, gs.svrg, gs.events, gs.data, gs.optimizer]
+MODULES = [gs, gs.schedules, gs.svrg, gs.events, gs.data, gs.data.transforms, gs.optimizer]
 
 
 def code_of(document):

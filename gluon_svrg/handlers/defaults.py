@@ -11,8 +11,10 @@ from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.signals import SignalHandler
+from gluon_svrg.handlers.svrg import SVRGHandler
 from gluon_svrg.handlers.update import GradientUpdateHandler
 from gluon_svrg.handlers.validation import ValidationHandler
+from gluon_svrg.handlers.variance import VarianceHandler
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.gluon.contrib.estimator.utils import _check_handler_metric_ref
 
@@ -43,6 +45,10 @@ def fit_handlers(estimator: Any, val_data: Any, event_handlers: Any, resumes: bo
         defaults.append(HistoryHandler())
     if not _has(given, ProgressHandler, mx_estimator.LoggingHandler):
         defaults.append(ProgressHandler())
+    if any(isinstance(h, SVRGHandler) and h.giving_up.above is not None for h in given) and (
+        not _has(given, VarianceHandler)
+    ):
+        defaults.append(VarianceHandler())
     if resumes or _has(given, CheckpointHandler):
         if not _has(given, SignalHandler):
             defaults.append(SignalHandler())

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from gluon_svrg.batches import length_of
 from gluon_svrg.data.loader import ArrayLoader
+from gluon_svrg.data.locking import why_not_locked
 from gluon_svrg.encoding import replicas_of
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.randomness import MaskLock
@@ -25,7 +26,7 @@ class FullPass:
     ----------
     estimator : Estimator
         Whose network and trainer are used.
-    gradient_table, table_memory, progress_bar
+    gradient_table, table_memory, progress_bar, lock
         As for :class:`gluon_svrg.SVRGHandler`.
     """
 
@@ -35,10 +36,11 @@ class FullPass:
         gradient_table: str | bool,
         table_memory: float,
         progress_bar: bool,
+        lock: str = "auto",
     ) -> None:
         names = [param.name for param in estimator.trainer._params]
         self.snapshot = Snapshot(estimator.net, names)
-        self.lock = MaskLock()
+        self.lock = MaskLock(is_on=lock != "off")
         self.table: GradientTable | None = None
         # What the losses were multiplied by when the table was made.
         self.table_scale = 1.0
@@ -46,9 +48,12 @@ class FullPass:
         self._table_memory = table_memory
         self._progress_bar = progress_bar
         self._decision = ""
+        self._data_lock = lock
+        self._is_data_checked = False
 
     def run(self, estimator: Any, data: Any) -> FullGradient:
         """Take the snapshot of the network, and return its full gradient over `data`."""
+        self._lock_data(estimator, data)
         batches = _batches_of(data)
         first = next(batches, None)
         if first is None:
@@ -72,9 +77,38 @@ class FullPass:
                     raise
                 batches = _batches_of(data)
         self.lock.release()
+        if self._data_lock == "off":
+            self.unlock_data(data)
         return full_gradient
 
-    def state_dict(self, estimator: Any) -> dict[str, Any]:
+    def unlock_data(self, data: Any) -> None:
+        """Let each epoch draw its own augmentation again."""
+        if isinstance(data, ArrayLoader):
+            data.unlock()
+
+    def _lock_data(self, estimator: Any, data: Any) -> None:
+        """Let a sample have one augmentation from this pass to the next, where that is possible."""
+        if isinstance(data, ArrayLoader) and data.can_lock:
+            data.lock(self.lock.snapshot + 1)
+            return
+        if self._data_lock == "off" or self._is_data_checked:
+            return
+        self._is_data_checked = True
+        reason = why_not_locked(data)
+        if not reason:
+            return
+        if self._data_lock == "require":
+            raise ValueError(
+                f"lock='require', but train_data is not locked: {reason}; or give lock='auto'"
+            )
+        estimator.logger.warning(
+            "SVRG's train_data is not locked: %s. Where a sample is augmented anew each time, the "
+            "full gradient belongs to other samples than the batches do, so the corrected gradient "
+            "is biased and a gradient table would raise its variance",
+            reason,
+        )
+
+    def state_dict(self, estimator: Any, data: Any) -> dict[str, Any]:
         """Return the snapshot and what a table can be made of again, not the table.
 
         A table is as large as the gradients of all batches.
@@ -83,6 +117,7 @@ class FullPass:
         return {
             "weights": [replicas_of(arrays) for arrays in self.snapshot.weights.values()],
             "lock": self.lock.state_dict(),
+            "draw": data.locked_draw if isinstance(data, ArrayLoader) else None,
             "has_table": self.table is not None,
             "decision": self._decision,
         }
@@ -112,6 +147,8 @@ class FullPass:
             If `data` gives another full gradient.
         """
         self.table, self._decision = None, state["decision"]
+        if isinstance(data, ArrayLoader) and state["draw"] is not None:
+            data.lock(state["draw"])
         if full_gradient is not None:
             names = estimator.net.collect_params().keys()
             self.snapshot.load(dict(zip(names, state["weights"], strict=True)))
@@ -179,7 +216,8 @@ class FullPass:
     def _decide_on_table(self, data: Any) -> tuple[bool, str]:
         if self._gradient_table is False:
             return False, "gradient_table=False"
-        why_not = _why_batches_may_not_repeat(data)
+        is_off = self._data_lock == "off"
+        why_not = "lock='off'" if is_off else _why_batches_may_not_repeat(data)
         if why_not and self._gradient_table is True:
             raise ValueError(
                 f"gradient_table=True needs batches that repeat exactly, but {why_not}: give a "
@@ -234,3 +272,29 @@ def _finish_initialization(estimator: Any, batch: Any) -> None:
     """Let layers that infer their shapes see a batch, outside of training, before the snapshot."""
     if any(param._deferred_init for param in estimator.net.collect_params().values()):
         estimator.batch_processor.evaluate_batch(estimator, batch, estimator.batch_axis)
+
+
+def check_against_network(gradient: BatchGradient, net: Any, index: int) -> None:
+    """Raise ValueError where the first step's gradient is not the one in the table.
+
+    The weights are still the snapshot's there, so the two are the same, but for the rounding of
+    kernels whose order of addition is free, unless the batches do not repeat.
+    """
+    params = net.collect_params()
+    difference = scale = 0.0
+    for name, grads in gradient.sums.items():
+        own = params[name]
+        if own.grad_req != "write":  # it may hold other batches' too
+            continue
+        for kept, grad, data in zip(grads, own.list_grad(), own.list_data(), strict=True):
+            if data._fresh_grad:
+                kept_values = kept.asnumpy()
+                scale = max(scale, np.abs(kept_values).max())
+                difference = max(difference, np.abs(grad.asnumpy() - kept_values).max())
+    if difference > 0.01 * scale:
+        raise ValueError(
+            f"the gradient of batch {index} is not the one that the table holds, though the "
+            f"weights are the same (largest difference {difference:.2g}, largest value "
+            f"{scale:.2g}): the batches do not repeat, because of random augmentation or arrays "
+            "that were changed in place; give batches that do, or gradient_table=False"
+        )

@@ -32,7 +32,8 @@ class HistoryHandler(TrainBegin, EpochBegin, BatchEnd, EpochEnd, Stateful):
     ``learning_rate``
         At the end of the epoch.
     ``coefficient``
-        SVRG's, the last that was in force; only in an epoch in which a control variate was set.
+        SVRG's, the last that was in force; only in an epoch in which a control variate was set. Of
+        one that is estimated, the value at the end of the epoch.
     ``peak_memory_mib``
         The largest resident set of the process until now, in MiB. After a resume it is that of the
         new process.
@@ -79,6 +80,7 @@ class HistoryHandler(TrainBegin, EpochBegin, BatchEnd, EpochEnd, Stateful):
             "samples_per_second": self._samples / training if training > 0 else 0.0,
             "learning_rate": estimator.trainer.learning_rate,
         }
+        self._note_coefficient(estimator.trainer, is_epoch_over=True)
         if self._coefficient is not None:
             row["coefficient"] = self._coefficient
         row["peak_memory_mib"] = _peak_memory_mib()
@@ -114,8 +116,11 @@ class HistoryHandler(TrainBegin, EpochBegin, BatchEnd, EpochEnd, Stateful):
         # Estimator.evaluate adds to it.
         estimator.evaluation_seconds = 0.0
 
-    def _note_coefficient(self, trainer: Any) -> None:
-        if isinstance(trainer, SVRGTrainer) and trainer.full_gradient is not None:
+    def _note_coefficient(self, trainer: Any, is_epoch_over: bool = False) -> None:
+        if not isinstance(trainer, SVRGTrainer) or trainer.full_gradient is None:
+            return
+        # One that is estimated lies on the device: it is waited for once an epoch.
+        if trainer.optimal_coefficient is None or is_epoch_over:
             self._coefficient = trainer.coefficient
 
 

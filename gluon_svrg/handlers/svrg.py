@@ -6,7 +6,6 @@ import numbers
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.batches import check_data
 from gluon_svrg.data.loader import ArrayLoader
@@ -21,8 +20,15 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.handlers.full_pass import FullPass, arrays_of, backward_of
+from gluon_svrg.handlers.full_pass import (
+    FullPass,
+    arrays_of,
+    backward_of,
+    check_against_network,
+)
+from gluon_svrg.handlers.giving_up import GivingUp
 from gluon_svrg.states import places_of
+from gluon_svrg.svrg.coefficient import OptimalCoefficient
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.rule import Coefficient, check_coefficient, coefficient_at
 from gluon_svrg.svrg.table import GradientTable
@@ -52,9 +58,10 @@ class SVRGHandler(
     update_freq : int
         A snapshot every `update_freq` epochs. Johnson & Zhang (2013) took one every 2 epochs for
         convex problems, every 5 for others.
-    coefficient : float in [0, 1] or callable
+    coefficient : float in [0, 1], callable, 'auto' or OptimalCoefficient
         1 is SVRG, 0 the plain optimizer (no snapshot is taken then). A callable gets the fraction
         of training that is done, in [0, 1], at each snapshot; its value holds until the next.
+        'auto' is ``OptimalCoefficient()``: estimated in training, for each parameter.
     gradient_table : bool or 'auto'
         Whether the gradient of each batch at the snapshot is kept from the full pass on, instead
         of computed again at each step. That needs batches that repeat exactly, in any order: a
@@ -73,6 +80,20 @@ class SVRGHandler(
         Whether the full pass shows a bar; only ever on a terminal.
     priority : float
         Before the optimizer's step, which in MXNet's Estimator has -2000.
+    lock : 'auto', 'require' or 'off'
+        Whether a sample has the same random augmentation, and a batch the same dropout masks, in
+        the full pass and in the epochs until the next. A :class:`gluon_svrg.data.ArrayLoader` with
+        transforms of :mod:`gluon_svrg.data.transforms` is locked; where the data cannot be,
+        'auto' warns and 'require' is an error. 'off' locks nothing, to see what it is worth.
+    give_up_above : float, optional
+        Gives up where the variance of the corrected gradient, averaged over the epoch, is more than
+        this part of the plain one's: the rest of the run is the plain optimizer's. An epoch with
+        SVRG takes about three gradients a sample, so it pays under 1/3 (Defazio & Bottou 2019).
+        A :class:`gluon_svrg.VarianceHandler` measures it; the Estimator adds one where none is
+        given. In this package's Estimator only.
+    look_again_every : int, optional
+        Every so many epochs after it gave up, the VarianceHandler measures for an epoch what SVRG
+        would do, without a full pass; SVRG is on again where that is not above `give_up_above`.
 
     Attributes
     ----------
@@ -80,6 +101,8 @@ class SVRGHandler(
         How many samples' gradients SVRG has computed, in addition to the network's own.
     table : GradientTable or None
         The table in use; None where gradients at the snapshot are computed again.
+    giving_up : GivingUp
+        Whether, and when, it gave up: ``giving_up.epoch``.
 
     Raises
     ------
@@ -92,12 +115,14 @@ class SVRGHandler(
     ----------
     R. Johnson, T. Zhang, "Accelerating stochastic gradient descent using predictive variance
     reduction", NeurIPS 2013. Y. Yin et al., "A coefficient makes SVRG effective", ICLR 2025.
+    A. Defazio, L. Bottou, "On the ineffectiveness of variance reduced optimization for deep
+    learning", NeurIPS 2019.
     """
 
     def __init__(
         self,
         update_freq: int = 1,
-        coefficient: Coefficient = 1.0,
+        coefficient: Coefficient | str | OptimalCoefficient = 1.0,
         gradient_table: str | bool = "auto",
         start_epoch: int = 0,
         stop_epoch: int | None = None,
@@ -105,6 +130,9 @@ class SVRGHandler(
         progress_bar: bool = True,
         priority: float = -3000,
         table_memory: float = 2**30,
+        lock: str = "auto",
+        give_up_above: float | None = None,
+        look_again_every: int | None = None,
     ) -> None:
         check_integer(
             "update_freq", update_freq, 1, "the full gradient is computed every update_freq epochs"
@@ -120,8 +148,10 @@ class SVRGHandler(
         if gradient_table not in ("auto", False, True):
             raise ValueError(f"gradient_table must be 'auto' or a bool, got {gradient_table!r}")
         _check_bytes(table_memory)
+        if lock not in ("auto", "require", "off"):
+            raise ValueError(f"lock must be 'auto', 'require' or 'off', got {lock!r}")
         self.update_freq = update_freq
-        self.coefficient = coefficient if callable(coefficient) else check_coefficient(coefficient)
+        self.coefficient = _checked_coefficient(coefficient)
         self.gradient_table = gradient_table
         self.table_memory = table_memory
         self.start_epoch = start_epoch
@@ -129,6 +159,8 @@ class SVRGHandler(
         self.train_data = train_data
         self.progress_bar = progress_bar
         self.priority = priority
+        self.lock = lock
+        self.giving_up = GivingUp(give_up_above, look_again_every)
         self.gradient_evaluations = 0
         self._pass: FullPass
         self._epoch = 0
@@ -152,39 +184,40 @@ class SVRGHandler(
                 "gluon_svrg.SVRGTrainer, which takes the same arguments as gluon.Trainer"
             )
         check_data(self._data_of(estimator), "train_data")
-        trainer.clear_control_variate()
-        self._pass = FullPass(estimator, self.gradient_table, self.table_memory, self.progress_bar)
+        self._pass = FullPass(
+            estimator, self.gradient_table, self.table_memory, self.progress_bar, self.lock
+        )
+        self._end_interval(estimator)
+        self.giving_up.reset()
         self._epoch = self._batch = self._total_batches = 0
         self.gradient_evaluations = 0
 
     def epoch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Take the snapshot and the full gradient, where this epoch is one for it."""
+        self.giving_up.check(estimator)
         self._batch = 0
         epoch, self._epoch = self._epoch, self._epoch + 1
-        if self.stop_epoch is not None and epoch >= self.stop_epoch:
-            estimator.trainer.clear_control_variate()
+        if self.giving_up.epoch is not None or (
+            self.stop_epoch is not None and epoch >= self.stop_epoch
+        ):
+            self._end_interval(estimator)
         elif self._renews_at(epoch):
             self._begin_interval(estimator, epoch)
 
     def batch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Let the network draw the random numbers that its twin draws."""
         self._is_corrected = False
-        if self._is_on(estimator):
+        if self.is_on(estimator):
             self._pass.lock.lock(self._index_of(kwargs["batch"]))
 
     def gradient_ready(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Correct the gradient of the batch."""
-        if self._is_on(estimator):
+        if self.is_on(estimator):
             batch = kwargs["batch"]
             index = self._index_of(batch)
-            if self.table is not None:
-                gradient = self.table.gradient(index, arrays_of(batch))
-                if self._is_at_snapshot:
-                    _check_against_network(gradient, estimator.net, index)
-            else:
-                self._pass.lock.lock(index)
-                gradient = self._pass.snapshot.gradient(backward_of(estimator), batch)
-                self.gradient_evaluations += sum(gradient.samples)
+            gradient = self.gradient_at_snapshot(estimator, index, batch)
+            if self.table is not None and self._is_at_snapshot:
+                check_against_network(gradient, estimator.net, index)
             self._pass.lock.release()
             estimator.trainer.correct(
                 gradient, self._pass.table_scale if self.table is not None else None
@@ -207,12 +240,57 @@ class SVRGHandler(
 
     def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Leave a trainer that steps by itself again."""
-        estimator.trainer.clear_control_variate()
+        self._end_interval(estimator)
 
     def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Leave a trainer that steps by itself again."""
-        if isinstance(estimator.trainer, SVRGTrainer):
+        if isinstance(estimator.trainer, SVRGTrainer) and "_pass" in vars(self):
+            self._end_interval(estimator)
+
+    def is_on(self, estimator: Any) -> bool:
+        """Return whether the batches are corrected at present."""
+        return estimator.trainer.full_gradient is not None
+
+    def consider(self, estimator: Any, ratio: float, at: float, epoch: int) -> None:
+        """Step aside, or begin again after that, as the measured variance ratio says.
+
+        Parameters
+        ----------
+        estimator, ratio, at, epoch
+            As for :meth:`gluon_svrg.handlers.giving_up.GivingUp.decide`.
+        """
+        is_on = self.is_on(estimator)
+        if is_on and not self.giving_up.decide(estimator, is_on, ratio, at, epoch):
+            # The data stays locked to the end of the epoch, whose batches are under way.
             estimator.trainer.clear_control_variate()
+            self._pass.table = None
+        elif not is_on:
+            self.giving_up.decide(estimator, is_on, ratio, at, epoch)
+
+    def backward_as_in_training(self, estimator: Any, index: int, batch: Any) -> Any:
+        """Run the forward and backward pass of a batch with the masks that it has in training."""
+        self._pass.lock.lock(index)
+        return backward_of(estimator)(batch)
+
+    def gradient_at_snapshot(self, estimator: Any, index: int, batch: Any) -> BatchGradient:
+        """Return the gradient of a batch at the snapshot, from the table where there is one.
+
+        `index` is the number of the batch in the full pass. An ArrayLoader's knows its own.
+        """
+        if self.table is not None:
+            return self.table.gradient(index, arrays_of(batch))
+        self._pass.lock.lock(index)
+        gradient = self._pass.snapshot.gradient(backward_of(estimator), batch)
+        self.gradient_evaluations += sum(gradient.samples)
+        return gradient
+
+    def release_masks(self) -> None:
+        """Let the network draw as it comes again."""
+        self._pass.lock.release()
+
+    def snapshot_scale(self, estimator: Any) -> float:
+        """Return what the losses of :meth:`gradient_at_snapshot` are multiplied by."""
+        return self._pass.table_scale if self.table is not None else estimator.trainer.loss_scale
 
     def state_dict(self, estimator: Any) -> dict[str, Any]:
         """Return the snapshot, the full gradient and the counts, but not the table."""
@@ -224,13 +302,18 @@ class SVRGHandler(
             "gradient_evaluations": self.gradient_evaluations,
             "is_loader": self._is_loader,
             "is_at_snapshot": self._is_at_snapshot,
-            "coefficient": trainer.coefficient,
+            "gave_up_at": self.giving_up.epoch,
+            "coefficient": (
+                trainer.coefficient
+                if trainer.optimal_coefficient is None
+                else trainer.optimal_coefficient.state_dict()
+            ),
             # With accumulation over batches, gradients that are corrected may wait for the step.
             "is_corrected": trainer._is_corrected,
-            "pass": self._pass.state_dict(estimator),
+            "pass": self._pass.state_dict(estimator, self._data_of(estimator)),
             "full_gradient": None,
         }
-        if self._is_on(estimator):
+        if self.is_on(estimator):
             places = places_of(estimator.net, trainer._params)
             state["full_gradient"] = {
                 place: trainer.full_gradient[param.name][0]
@@ -248,6 +331,7 @@ class SVRGHandler(
         self.gradient_evaluations = state["gradient_evaluations"]
         self._is_loader = state["is_loader"]
         self._is_at_snapshot = state["is_at_snapshot"]
+        self.giving_up.epoch = state["gave_up_at"]
         full_gradient = None
         if state["full_gradient"] is not None:
             names = dict(
@@ -265,18 +349,27 @@ class SVRGHandler(
         data = self._data_of(estimator)
         self._pass.load_state_dict(estimator, state["pass"], data, full_gradient, is_used)
         if full_gradient is not None:
-            trainer.set_control_variate(full_gradient, state["coefficient"], loss_scale=1.0)
+            self._set_control_variate(estimator, full_gradient, state["coefficient"])
             trainer._is_corrected = state["is_corrected"]
+
+    def _set_control_variate(self, estimator: Any, full_gradient: FullGradient, saved: Any) -> None:
+        """Put a saved full gradient back, which is without a loss scale, and its coefficient."""
+        is_optimal = isinstance(self.coefficient, OptimalCoefficient)
+        if is_optimal != isinstance(saved, dict):
+            raise ValueError(
+                f"the checkpoint was written with the coefficient {saved!r:.40} and this run's is "
+                f"{self.coefficient!r}: a number cannot go on from an estimate, nor the other way"
+            )
+        coefficient = self.coefficient if is_optimal else saved
+        estimator.trainer.set_control_variate(full_gradient, coefficient, loss_scale=1.0)
+        if isinstance(self.coefficient, OptimalCoefficient):
+            self.coefficient.load_state_dict(saved, estimator.context)
 
     def _renews_at(self, epoch: int) -> bool:
         """Return whether a snapshot is taken, or SVRG ends, at the begin of `epoch`."""
         if self.stop_epoch is not None and epoch >= self.stop_epoch:
             return True
         return epoch >= self.start_epoch and (epoch - self.start_epoch) % self.update_freq == 0
-
-    @staticmethod
-    def _is_on(estimator: Any) -> bool:
-        return estimator.trainer.full_gradient is not None
 
     def _begin_interval(self, estimator: Any, epoch: int) -> None:
         """Start the interval from this snapshot to the next."""
@@ -285,10 +378,14 @@ class SVRGHandler(
             if estimator.max_epoch
             else self._total_batches / estimator.max_batch
         )
-        coefficient = coefficient_at(self.coefficient, progress)
+        coefficient = (
+            self.coefficient
+            if isinstance(self.coefficient, OptimalCoefficient)
+            else coefficient_at(self.coefficient, progress)
+        )
         if coefficient == 0:
             # The plain optimizer, bit for bit: no pass, no random number drawn.
-            estimator.trainer.clear_control_variate()
+            self._end_interval(estimator)
             return
         data = self._data_of(estimator)
         self._is_loader = isinstance(data, ArrayLoader)
@@ -296,6 +393,13 @@ class SVRGHandler(
         self.gradient_evaluations += full_gradient.samples
         self._is_at_snapshot = True
         estimator.trainer.set_control_variate(full_gradient, coefficient)
+
+    def _end_interval(self, estimator: Any) -> None:
+        """Go on with the plain optimizer, and with an augmentation of each epoch's own."""
+        estimator.trainer.clear_control_variate()
+        # Asked for as in _data_of, which raises where there is none.
+        data = self.train_data
+        self._pass.unlock_data(getattr(estimator, "train_data", None) if data is None else data)
 
     def _index_of(self, batch: Any) -> int:
         """Return the number of the batch in the full pass."""
@@ -314,30 +418,12 @@ class SVRGHandler(
         return data
 
 
-def _check_against_network(gradient: BatchGradient, net: Any, index: int) -> None:
-    """Raise ValueError where the first step's gradient is not the one in the table.
-
-    The weights are still the snapshot's there, so the two are the same, but for the rounding of
-    kernels whose order of addition is free, unless the batches do not repeat.
-    """
-    params = net.collect_params()
-    difference = scale = 0.0
-    for name, grads in gradient.sums.items():
-        own = params[name]
-        if own.grad_req != "write":  # it may hold other batches' too
-            continue
-        for kept, grad, data in zip(grads, own.list_grad(), own.list_data(), strict=True):
-            if data._fresh_grad:
-                kept_values = kept.asnumpy()
-                scale = max(scale, np.abs(kept_values).max())
-                difference = max(difference, np.abs(grad.asnumpy() - kept_values).max())
-    if difference > 0.01 * scale:
-        raise ValueError(
-            f"the gradient of batch {index} is not the one that the table holds, though the "
-            f"weights are the same (largest difference {difference:.2g}, largest value "
-            f"{scale:.2g}): the batches do not repeat, because of random augmentation or arrays "
-            "that were changed in place; give batches that do, or gradient_table=False"
-        )
+def _checked_coefficient(value: Any) -> Coefficient | OptimalCoefficient:
+    if isinstance(value, str) and value == "auto":
+        return OptimalCoefficient()
+    if callable(value) or isinstance(value, OptimalCoefficient):
+        return value
+    return check_coefficient(value)
 
 
 def _check_bytes(value: object) -> None:

@@ -1,17 +1,22 @@
-"""The method: the rule, the snapshot, its table and the randomness that both gradients share."""
+"""The method: the rule, the snapshot, its table, and what the correction does to the variance."""
 
+from gluon_svrg.svrg.coefficient import OptimalCoefficient
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.randomness import MaskLock
 from gluon_svrg.svrg.rule import correct, linear_decay
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.svrg.table import GradientTable
+from gluon_svrg.svrg.variance import GradientMoments, VarianceMeter
 
 __all__ = [
     "BatchGradient",
     "FullGradient",
+    "GradientMoments",
     "GradientTable",
     "MaskLock",
+    "OptimalCoefficient",
     "Snapshot",
+    "VarianceMeter",
     "correct",
     "linear_decay",
 ]

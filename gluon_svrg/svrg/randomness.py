@@ -28,13 +28,21 @@ class MaskLock:
     seed : int, optional
         Non-negative. By default drawn from MXNet's generator at the first snapshot, so that
         ``mx.random.seed`` decides it.
+    is_on : bool
+        Whether it does anything. Without, each pass draws as it comes.
     """
 
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(self, seed: int | None = None, is_on: bool = True) -> None:
+        self._is_on = is_on
         self._seed = seed
         self._snapshot = 0
         self._releases = 0
-        self.is_needed = True
+        self.is_needed = is_on
+
+    @property
+    def snapshot(self) -> int:
+        """The number of the snapshot, from 1; 0 before the first."""
+        return self._snapshot
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, for a run that is to go on later."""
@@ -48,11 +56,12 @@ class MaskLock:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` returned."""
         self._seed, self._snapshot = state["seed"], state["snapshot"]
-        self._releases, self.is_needed = state["releases"], state["is_needed"]
+        self._releases = state["releases"]
+        self.is_needed = self._is_on and state["is_needed"]
 
     def next_snapshot(self) -> None:
         """Begin a new snapshot: every batch draws anew."""
-        if self._seed is None:
+        if self._seed is None and self._is_on:
             self._seed = int(mx.nd.random.randint(0, 2**31 - 1).asscalar())
         self._snapshot += 1
 
@@ -78,6 +87,8 @@ class MaskLock:
         the same seed with and without `run` mean that it drew none. That holds on CPU; on other
         devices cuDNN draws from generators of its own, so there the lock is always needed.
         """
+        if not self._is_on:
+            return run()
         self.is_needed = True
         if any(context.device_type not in ("cpu", "cpu_pinned") for context in contexts):
             self.lock(0)

@@ -57,6 +57,7 @@ TABLE = {
     gs.TensorBoardHandler: Entry(lambda e, path: {"log_dir": path}, False),
     gs.TimeLimitHandler: Entry(lambda e, path: {"seconds": 3600}, False),
     gs.ValidationHandler: Entry(lambda e, path: {"val_data": BATCHES, "every_n_batches": 3}, False),
+    gs.VarianceHandler: Entry(lambda e, path: {"at": (10, 50), "batches": 3}, False),
 }
 EXPORTED = [
     value

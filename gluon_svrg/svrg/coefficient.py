@@ -1,0 +1,173 @@
+"""OptimalCoefficient: the coefficient with the least variance, estimated in training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg.arguments import check_integer
+from gluon_svrg.svrg.fused import Fused
+from mxnet.ndarray import NDArray
+
+_SCOPES = ("parameter", "network")
+_TINY = 1e-30  # 0 / 0 is 1: without variance at the snapshot the coefficient changes nothing
+
+
+class OptimalCoefficient:
+    r"""The coefficient :math:`\alpha^* = \mathrm{Cov}(c, a) / \mathrm{Var}(c)`, clamped to [0, 1].
+
+    With *a* and *c* the gradients of a batch at the weights and at the snapshot, and :math:`\mu`
+    the full gradient, which is the mean of *c*, both are estimated from the batches of the interval
+    so far, each with a weight that falls by :math:`1 - 1 / \mathrm{window}` a batch:
+    :math:`\langle c - \mu, a - \mu \rangle` and :math:`\lVert c - \mu \rVert^2`. What is
+    subtracted from *a* changes the mean of the product by nothing, since *c* - :math:`\mu` has
+    none; with :math:`\mu` it is exactly 1 at the snapshot.
+
+    A batch is corrected with what the batches *before* it gave, so the corrected gradient stays
+    unbiased. The first one has 1. Both gradients are at hand in any case: it costs two sums over
+    the parameters a batch, and two numbers a parameter. Each device estimates from its own share.
+
+    Parameters
+    ----------
+    scope : 'parameter' or 'network'
+        Whether each parameter has its own coefficient, or all have one.
+    window : int
+        How many batches the estimate looks back, about: fewer follow sooner and vary more.
+
+    References
+    ----------
+    Y. Yin et al., "A coefficient makes SVRG effective", ICLR 2025, which computes it over the whole
+    data set for each element, to show what would be best, and trains with a linear decay.
+    """
+
+    def __init__(self, scope: str = "parameter", window: int = 16) -> None:
+        if scope not in _SCOPES:
+            raise ValueError(f"scope must be 'parameter' or 'network', got {scope!r}")
+        self.scope = scope
+        self.window = check_integer(
+            "window", window, 1, "the coefficient is estimated from about that many batches"
+        )
+        # By device: for each parameter the two weighted sums; float64 if all gradients are.
+        self._sums: dict[int, list[NDArray]] = {}
+        self._rules: dict[tuple, tuple[Fused, Fused]] = {}
+
+    def reset(self) -> None:
+        """Begin a new interval: forget the batches so far."""
+        self._sums = {}
+
+    def correct(
+        self,
+        device: int,
+        grads: Sequence[NDArray],
+        snapshot_grads: Sequence[NDArray],
+        full_grads: Sequence[NDArray],
+        samples: float,
+        snapshot_scale: float = 1.0,
+    ) -> None:
+        """Correct the gradients of one device in place, then learn from them.
+
+        Parameters
+        ----------
+        device : int
+            Its number.
+        grads, snapshot_grads, full_grads : sequences of NDArray
+            One a parameter, always the same ones in an interval: the sums over the batch at the
+            weights and at the snapshot, and the full gradient.
+        samples : float
+            What the full gradient is multiplied by to be on the scale of `grads`.
+        snapshot_scale : float
+            What `snapshot_grads` are multiplied by to be on that scale.
+        """
+        sums = self._sums.get(device)
+        if sums is None or len(sums) != len(grads):  # a parameter was frozen meanwhile
+            is_double = all(grad.dtype == np.float64 for grad in grads)
+            dtype = "float64" if is_double else "float32"
+            sums = self._sums[device] = [mx.nd.zeros(2, grad.context, dtype) for grad in grads]
+        key = samples, snapshot_scale, sums[0].dtype
+        if key not in self._rules:
+            self._rules[key] = _rules(
+                samples, snapshot_scale, 1 - 1 / self.window, np.dtype(sums[0].dtype).name
+            )
+        corrected, learned = self._rules[key]
+        alphas = [
+            alpha.astype(grad.dtype, copy=False)
+            for alpha, grad in zip(_ALPHA(self._shared(sums)), grads, strict=True)
+        ]
+        # In this order: what this batch gives is for the next one.
+        self._sums[device] = learned(grads, snapshot_grads, full_grads, sums)
+        corrected(grads, snapshot_grads, full_grads, alphas, out=grads)
+
+    def values(self) -> list[float]:
+        """Return the coefficient of each parameter, in their order; waits for the devices."""
+        totals = self._totals()
+        if self.scope == "network":
+            totals = [_sum(totals)] * len(totals)
+        return [_clamped(total) for total in totals]
+
+    def value(self) -> float:
+        """Return the one coefficient that would be best for all; waits for the devices."""
+        return _clamped(_sum(self._totals()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums, by device and parameter."""
+        return {"sums": {device: list(sums) for device, sums in self._sums.items()}}
+
+    def load_state_dict(self, state: dict[str, Any], contexts: Sequence[mx.Context]) -> None:
+        """Go on from what :meth:`state_dict` returned, on these devices."""
+        saved = state["sums"]
+        self._sums = {
+            device: [mx.nd.array(pair, ctx=context, dtype=pair.dtype) for pair in saved[device]]
+            for device, context in enumerate(contexts)
+            if device in saved
+        }
+
+    def _shared(self, sums: list[NDArray]) -> list[NDArray]:
+        return sums if self.scope == "parameter" else [mx.nd.add_n(*sums)] * len(sums)
+
+    def _totals(self) -> list[np.ndarray]:
+        """Return the two sums of each parameter, over all devices."""
+        return [
+            _sum([array.asnumpy().astype("float64") for array in arrays])
+            for arrays in zip(*self._sums.values(), strict=True)
+        ]
+
+
+def _rules(samples: float, snapshot_scale: float, memory: float, dtype: str) -> tuple[Fused, Fused]:
+    """Return the functions that correct a gradient, and that move its sums on."""
+
+    def control(snapshot_grad: Any, full_grad: Any) -> Any:
+        if snapshot_scale != 1:
+            snapshot_grad = snapshot_grad * snapshot_scale
+        return snapshot_grad - full_grad * samples
+
+    def corrected(grad: Any, snapshot_grad: Any, full_grad: Any, alpha: Any) -> Any:
+        return grad - mx.sym.broadcast_mul(control(snapshot_grad, full_grad), alpha)
+
+    def learned(grad: Any, snapshot_grad: Any, full_grad: Any, sums: Any) -> Any:
+        by_mean = [
+            mx.sym.reshape(mx.sym.cast(x, dtype=dtype), shape=(-1,)) / samples
+            for x in (control(snapshot_grad, full_grad), grad - full_grad * samples)
+        ]
+        products = [mx.sym.sum(by_mean[0] * x) for x in (by_mean[1], by_mean[0])]
+        return sums * memory + mx.sym.concat(*products, dim=0)
+
+    return Fused(corrected), Fused(learned)
+
+
+def _alpha(sums: Any) -> Any:
+    covariance, variance = (mx.sym.slice_axis(sums, axis=0, begin=i, end=i + 1) for i in (0, 1))
+    return mx.sym.clip((covariance + _TINY) / (variance + _TINY), 0, 1)
+
+
+_ALPHA = Fused(_alpha)
+
+
+def _sum(pairs: list[np.ndarray]) -> np.ndarray:
+    return np.sum(pairs, axis=0) if pairs else np.zeros(2)
+
+
+def _clamped(pair: np.ndarray) -> float:
+    covariance, variance = pair + _TINY
+    return float(min(1.0, max(0.0, covariance / variance)))

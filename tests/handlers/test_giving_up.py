@@ -1,0 +1,242 @@
+import logging
+
+import gluon_svrg as gs
+import mxnet as mx
+import numpy as np
+import problems
+import pytest
+from gluon_svrg.data import ArrayLoader
+from gluon_svrg.data.transforms import Compose, RandomFlipLeftRight, ToFloat
+from gluon_svrg.events import BatchBegin, BatchEnd, EpochBegin
+from gluon_svrg.handlers.giving_up import GivingUp
+from mxnet import gluon
+from mxnet.gluon import nn
+from mxnet.gluon.contrib import estimator as mx_estimator
+
+
+class Scripted(gs.VarianceHandler):
+    """Measures what is written down: a ratio for each epoch, or for each point of it."""
+
+    def __init__(self, ratios, at=(50, 100), **arguments):
+        super().__init__(at=at, batches=2, **arguments)
+        self.ratios = ratios
+
+    def _moments(self, estimator, epoch, is_on):
+        moments = super()._moments(estimator, epoch, is_on)
+        ratio = self.ratios[epoch]
+        moments.ratio = lambda coefficient: ratio
+        return moments
+
+
+class Corrections(EpochBegin, BatchBegin):
+    """Notes for each epoch how many of its batches are corrected."""
+
+    priority = 2000
+
+    def __init__(self):
+        self.counts = []
+
+    def epoch_begin(self, estimator, *args, **kwargs):
+        self.counts.append(0)
+
+    def batch_begin(self, estimator, *args, **kwargs):
+        self.counts[-1] += estimator.trainer.full_gradient is not None
+
+
+def estimator_of(problem):
+    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
+    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+    estimator.logger = logging.getLogger("test_giving_up")
+    return estimator
+
+
+def run(ratios, epochs, **arguments):
+    """Run over 10 batches an epoch; return the corrected batches of each, and the handler."""
+    problem = problems.make("softmax", samples=80)
+    corrections, meter = Corrections(), Scripted(ratios)
+    svrg = gs.SVRGHandler(**arguments)
+    estimator_of(problem).fit(
+        problem.ndarrays(), epochs=epochs, event_handlers=[svrg, meter, corrections]
+    )
+    return corrections.counts, svrg, meter
+
+
+AGAIN = {"give_up_above": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("ratios", "arguments", "expected"),
+    [
+        # The first point is at half of an epoch: with 0 at the snapshot, 0.4 averages to 0.3.
+        ([0.4] * 4, {"give_up_above": 1 / 3}, [10] * 4),
+        ([0.6] * 4, {"give_up_above": 1 / 3}, [5, 0, 0, 0]),
+        ([0.1, 0.6, 0.1, 0.1], {"give_up_above": 1 / 3}, [10, 5, 0, 0]),
+        ([0.6] * 4, {}, [10] * 4),
+        ([0.6] * 4, {"give_up_above": 2}, [10] * 4),
+        ([0.6] * 5, {"give_up_above": 1 / 3, "start_epoch": 2}, [0, 0, 5, 0, 0]),
+        ([0.6, 0.6, 0.1, 0.1, 0.1], AGAIN | {"look_again_every": 2}, [5, 0, 0, 10, 10]),
+        ([0.6] * 7, AGAIN | {"look_again_every": 2}, [5, 0, 0, 0, 0, 0, 0]),
+        ([0.6, 0.1, 0.6, 0.1, 0.1], AGAIN | {"look_again_every": 1}, [5, 0, 5, 0, 10]),
+    ],
+)  # fmt: skip
+def test_it_acts_as_the_ratio_says(ratios, arguments, expected):
+    assert run(ratios, len(ratios), **arguments)[0] == expected
+
+
+def test_nothing_is_computed_for_it_after_it_gave_up():
+    _, svrg, meter = run([0.6] * 5, 5, give_up_above=1 / 3, gradient_table=False)
+    # The full pass, 5 batches of training and 2 of the measurement; and those at the weights.
+    assert svrg.gradient_evaluations == 80 + 40 + 16
+    assert meter.gradient_evaluations == 16
+    assert svrg.giving_up.epoch == 0
+    assert svrg.table is None
+
+
+def test_to_look_again_takes_no_full_pass():
+    _, svrg, meter = run(
+        [0.6] * 5, 5, give_up_above=1 / 3, look_again_every=2, gradient_table=False
+    )
+    assert svrg.gradient_evaluations == 80 + 40 + 16
+    assert meter.gradient_evaluations == 16 + 2 * 2 * 32  # two epochs of two points
+    assert [(r.epoch, r.at) for r in meter.records] == [
+        (0, 0.5), (2, 0.5), (2, 1.0), (4, 0.5), (4, 1.0)
+    ]  # fmt: skip
+
+
+def test_after_it_gave_up_the_run_is_the_plain_one():
+    """From the weights at which it gave up on, bit for bit."""
+
+    class GivesUp(BatchEnd):
+        priority = 700
+
+        def batch_end(self, estimator, *args, **kwargs):
+            if estimator.position.batch == 4:
+                self.weights = problems.weights_of(estimator.net)
+
+    problem = problems.make("mlp", samples=80)
+    batches, at = problem.ndarrays(), GivesUp()
+    svrg = gs.SVRGHandler(give_up_above=1 / 3)
+    estimator_of(problem).fit(batches, epochs=3, event_handlers=[svrg, Scripted([0.6] * 3), at])
+    plain = problems.make("mlp", samples=80)
+    for param, value in zip(plain.net.collect_params().values(), at.weights, strict=True):
+        param.set_data(mx.nd.array(value, dtype="float64"))
+    estimator_of(plain).fit(batches[5:] + batches + batches, epochs=1)
+    assert problems.same(problem.params, plain.params)
+
+
+def test_the_log_says_when_and_why(caplog):
+    caplog.set_level(logging.INFO)
+    run([0.6, 0.1, 0.1, 0.1], 4, give_up_above=1 / 3, look_again_every=2)
+    assert (
+        "SVRG gives up in epoch 0 (50 % done): the variance of the corrected gradient is 0.45 times"
+        " the plain one's, averaged over the epoch, and give_up_above=0.333. The plain optimizer "
+        "goes on; SVRG looks again in epoch 2"
+    ) in caplog.messages
+    assert any(
+        m.startswith("SVRG begins again after epoch 2 (100 % done)") for m in caplog.messages
+    )
+
+
+def test_the_estimator_adds_a_meter():
+    problem = problems.make("softmax", samples=80)
+    estimator = estimator_of(problem)
+    estimator.fit(problem.ndarrays(), epochs=1, event_handlers=gs.SVRGHandler(give_up_above=0.5))
+    assert sum(isinstance(h, gs.VarianceHandler) for h in estimator.handlers) == 1
+    estimator.fit(problem.ndarrays(), epochs=1, event_handlers=gs.SVRGHandler())
+    assert not any(isinstance(h, gs.VarianceHandler) for h in estimator.handlers)
+
+
+def test_mxnets_estimator_cannot_measure():
+    problem = problems.make("softmax")
+    data = gluon.data.DataLoader(gluon.data.ArrayDataset(*problem.batches[0]), 4)
+    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd")
+    estimator = mx_estimator.Estimator(problem.net, problem.loss, trainer=trainer)
+    svrg = gs.SVRGHandler(train_data=data, give_up_above=1 / 3)
+    with pytest.raises(ValueError, match=r"give_up_above=0.33.* needs a VarianceHandler"):
+        estimator.fit(data, epochs=1, event_handlers=[svrg])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"give_up_above": 0}, ValueError, "give_up_above must be a number above 0, got 0"),
+        ({"give_up_above": "1/3"}, TypeError, "give_up_above must be a number above 0, got '1/3'"),
+        ({"give_up_above": 1, "look_again_every": 0}, ValueError, "look_again_every must be"),
+        ({"look_again_every": 2}, ValueError, "look_again_every=2 needs give_up_above"),
+        ({"lock": "yes"}, ValueError, "lock must be 'auto', 'require' or 'off', got 'yes'"),
+    ],
+)
+def test_bad_arguments_are_errors(arguments, error, message):
+    with pytest.raises(error, match=message):
+        gs.SVRGHandler(**arguments)
+
+
+def test_a_second_run_begins_without_a_decision():
+    problem = problems.make("softmax", samples=80)
+    estimator, svrg = estimator_of(problem), gs.SVRGHandler(give_up_above=1 / 3)
+    counts = []
+    for _ in range(2):
+        corrections = Corrections()
+        handlers = [svrg, Scripted([0.6, 0.6]), corrections]
+        estimator.fit(problem.ndarrays(), epochs=2, event_handlers=handlers)
+        counts.append(corrections.counts)
+    assert counts == [[5, 0], [5, 0]]
+
+
+@pytest.mark.parametrize("ratio", [float("nan"), 0.0])
+def test_a_ratio_that_is_no_number_decides_nothing(ratio):
+    assert run([ratio] * 2, 2, give_up_above=1 / 3)[0] == [10, 10]
+
+
+@pytest.mark.parametrize("stop", [4, 6, 9, 12, 25])
+def test_resume(tmp_path, stop):
+    """Also from the epoch in which it gave up, whose data stays locked to its end."""
+
+    def run(*handlers, resume=None, seed=0):
+        gs.seed_everything(seed)
+        net = nn.HybridSequential(prefix="net_")
+        with net.name_scope():
+            net.add(nn.Dense(3, in_units=18))
+        net.initialize(mx.init.Normal(0.5))
+        problem = problems.Problem([], net, gluon.loss.SoftmaxCELoss(), None)
+        rng = np.random.default_rng(0)
+        images = rng.integers(0, 256, (80, 1, 3, 6)).astype("uint8")
+        data = ArrayLoader(
+            images,
+            rng.integers(0, 3, 80).astype("float32"),
+            batch_size=8,
+            shuffle=True,
+            seed=3,
+            transform=Compose(RandomFlipLeftRight(), ToFloat()),
+        )
+        svrg = gs.SVRGHandler(give_up_above=1 / 3, look_again_every=2)
+        scripted = Scripted([0.6, 0.6, 0.1, 0.1])
+        estimator_of(problem).fit(
+            data, epochs=4, event_handlers=[svrg, scripted, *handlers], resume=resume
+        )
+        return problems.weights_of(net), scripted.records, svrg.gradient_evaluations
+
+    class Stop(BatchEnd):
+        def batch_end(self, estimator, *args, **kwargs):
+            if estimator.position.batch + 1 == stop:
+                estimator.stop()
+
+    whole = run()
+    run(Stop(), gs.CheckpointHandler(tmp_path))
+    resumed = run(gs.CheckpointHandler(tmp_path), resume="auto", seed=1)
+    assert problems.same(whole[0], resumed[0])
+    assert whole[1:] == resumed[1:]
+
+
+def test_the_decision_alone():
+    rule = GivingUp(0.5, 3)
+    estimator = estimator_of(problems.make("softmax"))
+    assert rule.decide(estimator, True, 0.5, 0.1, 4)
+    assert not rule.decide(estimator, True, 0.51, 0.1, 4)
+    assert [rule.is_looking_again(epoch) for epoch in range(4, 12)] == [
+        False, False, False, True, False, False, True, False
+    ]  # fmt: skip
+    assert not rule.decide(estimator, False, 0.1, 0.5, 7)  # not before the end of the epoch
+    assert not rule.decide(estimator, False, 0.1, 1.0, 8)  # no epoch to look in
+    assert rule.decide(estimator, False, 0.1, 1.0, 7)
+    assert rule.epoch is None
