@@ -2,6 +2,7 @@
 
 from gluon_svrg import _compat as _compat  # isort: skip  # before MXNet is imported
 from gluon_svrg import data as data
+from gluon_svrg import deploy as deploy
 from gluon_svrg import schedules as schedules
 from gluon_svrg.batches import BatchProcessor
 from gluon_svrg.estimator import Estimator

@@ -1,0 +1,48 @@
+"""Time the ways to serve gluoncv's cifar_resnet20_v1 on the CPU.
+
+They take turns, call by call. Run it by ``make bench-deploy``, which puts the table into
+docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import gluon_svrg as gs
+import mxnet as mx
+import report
+from gluon_svrg import deploy
+from gluon_svrg.deploy.benchmark import format_timings
+from gluoncv.model_zoo import get_model
+
+
+def model_in(folder: str) -> Path:
+    """Export the network, with random weights, tuned as an Estimator tunes it."""
+    gs.seed_everything(0)
+    net = get_model("cifar_resnet20_v1", classes=10)
+    net.initialize(mx.init.Xavier())
+    gs.tune_for_cpu(net)
+    sample = mx.nd.random.normal(shape=(1, 3, 32, 32))
+    net(sample)  # finds the shapes of its parameters
+    return deploy.export(net, Path(folder) / "model", sample)
+
+
+def main() -> None:
+    options = report.parser(__doc__, rounds=30).parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        timings = deploy.benchmark(model_in(folder), (1, 64), seconds=float(options.rounds))
+    packages = ("mxnet", "numpy", "gluoncv", "onnxruntime")
+    provenance = report.provenance("bench-deploy", packages)
+    text = f"""## Serving
+
+`cifar_resnet20_v1`, 3 x 32 x 32, float32 and int8, from NumPy arrays to NumPy arrays, all cores;
+{options.rounds} seconds a batch size, for all ways in turn. "eager" is the graph run operator by
+operator from Python. {provenance}
+
+{format_timings(timings)}"""
+    report.publish("bench-deploy", text, options.out)
+
+
+if __name__ == "__main__":
+    main()

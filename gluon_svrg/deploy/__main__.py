@@ -1,0 +1,110 @@
+"""The command line: ``python -m gluon_svrg.deploy`` with a command; ``--help`` tells them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+from gluon_svrg.deploy.benchmark import benchmark, format_timings, machine
+from gluon_svrg.deploy.onnx import export_onnx
+from gluon_svrg.deploy.predictor import Predictor
+from gluon_svrg.deploy.quantize import quantize
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        By default those of the process.
+
+    Returns
+    -------
+    int
+        The exit code: 0, or 2 after an error, which is one sentence on stderr.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except (ImportError, OSError, TypeError, ValueError) as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _predict(options: argparse.Namespace) -> None:
+    predictor = Predictor.load(options.directory)
+    batch = predictor.read_images(options.images, resize=options.resize)
+    found = predictor.classes(batch, top=options.top)
+    if options.json:
+        rows = [
+            {"image": image, "classes": [prediction._asdict() for prediction in predictions]}
+            for image, predictions in zip(options.images, found, strict=True)
+        ]
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    for image, predictions in zip(options.images, found, strict=True):
+        print(f"{image}: " + ", ".join(f"{name} {value:.3f}" for name, value in predictions))
+
+
+def _benchmark(options: argparse.Namespace) -> None:
+    timings = benchmark(options.directory, options.batch, options.seconds, options.int8)
+    print(f"{machine()}\n")
+    print(format_timings(timings))
+
+
+def _export_onnx(options: argparse.Namespace) -> None:
+    difference = export_onnx(options.directory, options.path)
+    print(f"{options.path}: outputs within {difference:.2g} of MXNet's")
+
+
+def _quantize(options: argparse.Namespace) -> None:
+    with np.load(options.calibration, allow_pickle=False) as archive:
+        arrays = [archive[name] for name in archive.files]
+    report = quantize(options.directory, options.out_directory, arrays, overwrite=options.overwrite)
+    print(f"{options.out_directory}: calibrated on {report['calibration_samples']} samples")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m gluon_svrg.deploy", description="Run models that gluon_svrg exported."
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    predict = commands.add_parser("predict", help="tell the classes of image files")
+    predict.add_argument("directory", help="the model directory")
+    predict.add_argument("images", nargs="+", help="JPEG or PNG files")
+    predict.add_argument("--top", type=int, default=1, help="how many classes (default 1)")
+    predict.add_argument("--resize", action="store_true", help="resize images of another size")
+    predict.add_argument("--json", action="store_true", help="print JSON")
+    predict.set_defaults(run=_predict)
+
+    timing = commands.add_parser("benchmark", help="latency and throughput, by way of running")
+    timing.add_argument("directory", help="the model directory, of float32")
+    timing.add_argument("--batch", type=int, nargs="+", default=[1, 64], help="samples a call")
+    timing.add_argument("--seconds", type=float, default=5.0, help="a batch size (default 5)")
+    timing.add_argument("--int8", help="its int8 model (default: made for the benchmark)")
+    timing.set_defaults(run=_benchmark)
+
+    onnx = commands.add_parser("export-onnx", help="write an ONNX file, checked by onnxruntime")
+    onnx.add_argument("directory", help="the model directory, of float32")
+    onnx.add_argument("path", help="the ONNX file")
+    onnx.set_defaults(run=_export_onnx)
+
+    int8 = commands.add_parser("quantize", help="write the model in int8")
+    int8.add_argument("directory", help="the model directory, of float32")
+    int8.add_argument("out_directory", help="where the int8 model goes")
+    int8.add_argument(
+        "--calibration", required=True, help="an .npz with a batch for each input, in their order"
+    )
+    int8.add_argument("--overwrite", action="store_true", help="replace a model that is there")
+    int8.set_defaults(run=_quantize)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

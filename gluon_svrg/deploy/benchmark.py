@@ -1,0 +1,226 @@
+"""How fast a model answers, by the way it is run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.deploy.card import read_model
+from gluon_svrg.deploy.compiled import Compiled
+from gluon_svrg.deploy.eager import Eager
+from gluon_svrg.deploy.onnx import export_onnx, run, session_of
+from gluon_svrg.deploy.predictor import Predictor, random_inputs
+from gluon_svrg.deploy.quantize import quantize
+from mxnet import autograd
+
+# Each call takes the inputs as NumPy arrays and gives the outputs as such.
+_Contestant = Callable[[list[np.ndarray]], object]
+
+
+class Timing(NamedTuple):
+    """How fast one way of running a model is.
+
+    Attributes
+    ----------
+    name : str
+        The way.
+    batch : int
+        Samples a call.
+    calls : int
+        How many were timed; 0 where it did not run.
+    p50, p99 : float
+        Latency of a call, in seconds: the median and the 99th percentile.
+    throughput : float
+        Samples a second, over all calls.
+    reason : str
+        Why it did not run; empty where it did.
+    """
+
+    name: str
+    batch: int
+    calls: int = 0
+    p50: float = float("nan")
+    p99: float = float("nan")
+    throughput: float = float("nan")
+    reason: str = ""
+
+
+def benchmark(
+    directory: str | os.PathLike[str],
+    batches: Sequence[int] = (1, 64),
+    seconds: float = 5.0,
+    int8_directory: str | os.PathLike[str] | None = None,
+) -> list[Timing]:
+    """Time the ways to run a model of float32 on the CPU, from NumPy arrays to NumPy arrays.
+
+    The ways take turns, call by call, so that a machine that others use is as slow for each of
+    them. They are: ``eager`` (operator by operator from Python), ``hybridized`` (the graph, as
+    after ``net.hybridize()``), ``static`` (with static memory and shapes), ``predictor`` (fused,
+    too), ``int8`` and ``onnxruntime``.
+
+    Parameters
+    ----------
+    directory : path
+        The model.
+    batches : sequence of int, default (1, 64)
+        Samples a call.
+    seconds : float, default 5
+        How long each size of batch is measured, for all ways together.
+    int8_directory : path, optional
+        The int8 model; by default one is made for the benchmark, calibrated on random numbers,
+        which is as fast and is not for use.
+
+    Returns
+    -------
+    list of Timing
+        By batch, then by way. One that cannot run says why.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is wrong, or the model cannot be read.
+    """
+    check_number("seconds", seconds, "each batch size is measured as long", least=0, above=True)
+    if not batches:
+        raise ValueError("batches is empty: give a batch size at least")
+    for batch in batches:
+        check_integer("batches", batch, 1, "samples a call")
+    model = read_model(directory)
+    if model.card["precision"] == "int8":
+        raise ValueError(
+            f"the model {str(directory)!r} is of int8: give the float32 model, and this one as "
+            "int8_directory (--int8)"
+        )
+    timings = []
+    with _int8_model(Path(directory), int8_directory, model.card) as int8, autograd.pause():
+        for batch in batches:
+            ways = _ways(Path(directory), int8, batch)
+            arrays = random_inputs(model.card, batch)
+            timings.extend(_measure(ways, arrays, batch, seconds))
+    return timings
+
+
+def format_timings(timings: Sequence[Timing]) -> str:
+    """Return the timings as a Markdown table, with the median relative to ``hybridized``."""
+    lines = [
+        "| batch | way | p50, ms | p99, ms | samples/s | p50 to hybridized |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    plain = {t.batch: t.p50 for t in timings if t.name == "hybridized"}
+    for t in timings:
+        figures = (
+            f"{1e3 * t.p50:.2f} | {1e3 * t.p99:.2f} | {t.throughput:,.0f} | "
+            f"{t.p50 / plain[t.batch]:.2f}"
+            if t.calls
+            else f"{t.reason} | | | "
+        )
+        lines.append(f"| {t.batch} | {t.name} | {figures} |")
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    """Return the machine, its cores and the versions, in a line."""
+    try:
+        names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text("utf-8"))
+    except OSError:
+        names = []
+    versions = [f"Python {platform.python_version()}"]
+    for package in ("mxnet", "numpy", "onnxruntime"):
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            versions.append(f"no {package}")
+    threads = os.environ.get("OMP_NUM_THREADS", "all")
+    name = names[0] if names else platform.machine()
+    return f"{name}, {os.cpu_count()} cores, {threads} threads; {', '.join(versions)}"
+
+
+@contextmanager
+def _int8_model(directory: Path, given: Any, card: dict[str, Any]) -> Iterator[Path | str]:
+    """Give the int8 model's folder, or the sentence that says why there is none."""
+    if given is not None:
+        yield Path(given)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "int8"
+        try:
+            quantize(directory, path, random_inputs(card, 64))
+        except ValueError as e:
+            yield str(e)
+        else:
+            yield path
+
+
+def _ways(directory: Path, int8: Path | str, batch: int) -> dict[str, _Contestant | str]:
+    """Return the ways to run the model, or why one cannot."""
+    model = read_model(directory)
+    inputs, symbol, params = model.card["inputs"], model.symbol, model.params
+
+    def compiled(**flags: bool) -> _Contestant:
+        graph = Compiled(symbol, params, inputs, batch, mx.cpu(), **flags)
+        return lambda arrays: graph(arrays)
+
+    predictor = Predictor(model, batch_size=batch)
+    served = int8 if isinstance(int8, str) else _served(int8, batch)
+    return {
+        "eager": Eager(symbol, params, inputs),
+        "hybridized": compiled(),
+        "static": compiled(static_alloc=True, static_shape=True),
+        "predictor": lambda arrays: predictor.predict(*arrays),
+        "int8": served,
+        "onnxruntime": _onnxruntime(predictor),
+    }
+
+
+def _served(directory: Path, batch: int) -> _Contestant:
+    predictor = Predictor.load(directory, batch_size=batch)
+    return lambda arrays: predictor.predict(*arrays)
+
+
+def _onnxruntime(predictor: Predictor) -> _Contestant | str:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        try:
+            export_onnx(predictor, path)
+            # As many threads as MXNet has.
+            session = session_of(str(path), int(os.environ.get("OMP_NUM_THREADS", 0)))
+        except (ImportError, ValueError) as e:
+            return str(e)
+    return lambda arrays: run(session, arrays)
+
+
+def _measure(
+    ways: dict[str, _Contestant | str], arrays: list[np.ndarray], batch: int, seconds: float
+) -> list[Timing]:
+    running = {name: way for name, way in ways.items() if not isinstance(way, str)}
+    taken: dict[str, list[float]] = {name: [] for name in running}
+    for way in running.values():
+        for _ in range(3):  # plans memory, and reorders the weights
+            way(arrays)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or not all(taken.values()):
+        for name, way in running.items():
+            begin = time.perf_counter()
+            way(arrays)
+            taken[name].append(time.perf_counter() - begin)
+    timings = []
+    for name, way_or_reason in ways.items():
+        if isinstance(way_or_reason, str):
+            timings.append(Timing(name, batch, reason=way_or_reason))
+            continue
+        values = np.asarray(taken[name])
+        p50, p99 = (float(value) for value in np.percentile(values, (50, 99)))
+        throughput = batch * len(values) / float(values.sum())
+        timings.append(Timing(name, batch, len(values), p50, p99, throughput))
+    return timings

@@ -1,0 +1,251 @@
+"""What a model directory is on disk: written whole or not at all, checked before it is read.
+
+It has three files. ``model-symbol.json`` is the graph in MXNet's JSON; ``model-0000.params`` are
+the arrays in MXNet's own binary format, which holds numbers, shapes and names and no code; the
+card, ``model.json``, says what goes in, what comes out, and the size and the SHA-256 of the other
+two and of itself. Nothing in it is a pickle. The first two are what ``HybridBlock.export`` writes,
+so ``gluon.SymbolBlock.imports`` and MXNet's other languages read them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mxnet as mx
+from gluon_svrg.encoding import DamagedError
+from mxnet.ndarray import NDArray
+from mxnet.symbol import Symbol
+
+FORMAT = 1
+CARD = "model.json"
+SYMBOL = "model-symbol.json"
+PARAMS = "model-0000.params"
+_FILES = frozenset({CARD, SYMBOL, PARAMS})
+
+
+class Model(NamedTuple):
+    """A model directory that has been read, whole and undamaged.
+
+    Attributes
+    ----------
+    card : dict
+        What ``model.json`` says.
+    symbol : Symbol
+        The graph.
+    params : dict of str to NDArray
+        Its parameters and auxiliary states by name, on ``mx.cpu()``.
+    """
+
+    card: dict[str, Any]
+    symbol: Symbol
+    params: dict[str, NDArray]
+
+
+def check_target(directory: str | os.PathLike[str], overwrite: bool) -> Path:
+    """Return `directory` as a path where a model may be written.
+
+    Raises
+    ------
+    FileExistsError
+        If something is there that is not an empty folder and, with `overwrite`, no model.
+    """
+    path = Path(directory)
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return path
+    others = (
+        sorted(item.name for item in path.iterdir() if item.name not in _FILES)
+        if (path.is_dir())
+        else [path.name]
+    )
+    if others or not (path / CARD).is_file():
+        raise FileExistsError(
+            f"{str(path)!r} is there and holds {', '.join(others) or 'no model card'}: a model is "
+            "not written over anything but a model, give another directory"
+        )
+    if not overwrite:
+        raise FileExistsError(
+            f"the model {str(path)!r} is there already: replace it with overwrite=True, or give "
+            "another directory"
+        )
+    return path
+
+
+def write_model(
+    directory: str | os.PathLike[str],
+    card: Mapping[str, Any],
+    symbol_json: str,
+    params: Mapping[str, NDArray],
+    overwrite: bool,
+) -> Path:
+    """Write a model directory: all of it beside its place, flushed to the disk, then renamed.
+
+    Parameters
+    ----------
+    directory : path
+        Its parents are made.
+    card : dict
+        Plain data; format, versions, date and checksums are added.
+    symbol_json : str
+        The graph.
+    params : dict of str to NDArray
+        By ``arg:name`` and ``aux:name``.
+    overwrite : bool
+        Whether a model that is there is replaced.
+
+    Raises
+    ------
+    FileExistsError
+        As :func:`check_target`.
+    OSError
+        If it cannot be written; what was there is there still.
+    """
+    path = check_target(directory, overwrite)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
+    try:
+        aside.mkdir()
+        (aside / SYMBOL).write_text(symbol_json, encoding="utf-8")
+        mx.nd.save(str(aside / PARAMS), dict(params))
+        files = {name: _checksum((aside / name).read_bytes()) for name in (SYMBOL, PARAMS)}
+        text = _sealed({**card, **_provenance(), "files": files})
+        (aside / CARD).write_text(text, encoding="utf-8")
+        for item in (*aside.iterdir(), aside):
+            _flush(item)
+        _move(aside, path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return path
+
+
+def read_card(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what the card of a model directory says.
+
+    Parameters
+    ----------
+    directory : path
+        What :func:`~gluon_svrg.deploy.export` wrote.
+
+    Returns
+    -------
+    dict
+        ``format``, ``inputs`` (name, shape without the batch axis, dtype), ``outputs`` (structure,
+        shapes without the batch axis, dtypes), ``precision``, ``normalization``, ``class_names``,
+        ``from_logits``, ``metrics``, ``versions``, ``date`` (UTC), ``files``.
+
+    Raises
+    ------
+    ValueError
+        If there is no model, its card was changed, or a later version wrote it.
+    """
+    path = Path(directory)
+    if not path.is_dir():
+        raise ValueError(
+            f"there is no model directory {str(path)!r}: give what gluon_svrg.deploy.export wrote"
+        )
+    content = _read(path, CARD)
+    try:
+        card = json.loads(content)
+        written = card["format"]
+    except (ValueError, LookupError, TypeError) as e:
+        raise _changed(path / CARD) from e
+    if isinstance(written, int) and written > FORMAT:
+        raise ValueError(
+            f"the model {str(path)!r} has the format {written}, this version reads formats up to "
+            f"{FORMAT}: upgrade gluon_svrg, or export the network again"
+        )
+    seal = card.pop("sha256", None)
+    if seal != _digest_of(card) or _sealed(card).encode() != content:
+        raise _changed(path / CARD)
+    return dict(card)
+
+
+def read_model(directory: str | os.PathLike[str]) -> Model:
+    """Read a model directory onto the CPU; raises as :func:`read_card`, for its other files too."""
+    path = Path(directory)
+    card = read_card(path)
+    contents = {}
+    for name in (SYMBOL, PARAMS):
+        # Read once: what is checked is what is used.
+        contents[name] = _read(path, name)
+        if _checksum(contents[name]) != card["files"][name]:
+            raise _changed(path / name)
+    params = mx.nd.load_frombuffer(contents[PARAMS])
+    return Model(
+        card,
+        mx.sym.load_json(contents[SYMBOL].decode()),
+        # A graph without parameters comes back as an empty list.
+        {name.split(":", 1)[1]: array for name, array in dict(params).items()},
+    )
+
+
+def _provenance() -> dict[str, Any]:
+    versions = {name: importlib.metadata.version(name) for name in ("mxnet", "numpy")}
+    try:
+        versions["gluon_svrg"] = importlib.metadata.version("gluon-svrg")
+    except importlib.metadata.PackageNotFoundError:  # run from its folder, not installed
+        versions["gluon_svrg"] = "unknown"
+    now = datetime.datetime.now(datetime.UTC)
+    return {"format": FORMAT, "versions": versions, "date": now.isoformat(timespec="seconds")}
+
+
+def _sealed(card: dict[str, Any]) -> str:
+    """Return the text of a card with its own SHA-256 in it."""
+    return json.dumps({**card, "sha256": _digest_of(card)}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _digest_of(card: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(card, sort_keys=True).encode()).hexdigest()
+
+
+def _checksum(content: bytes) -> dict[str, Any]:
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        return (path / name).read_bytes()
+    except (FileNotFoundError, IsADirectoryError) as e:
+        raise DamagedError(
+            f"{name} is missing in the model directory {str(path)!r}: copy it there, or export "
+            "the network again"
+        ) from e
+
+
+def _changed(file: Path) -> DamagedError:
+    return DamagedError(
+        f"{str(file)!r} is not what was once written (its checksum differs): copy the model "
+        "directory again, or export the network again"
+    )
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _move(new: Path, path: Path) -> None:
+    """Rename `new` to `path`; a model there is put aside first, and comes back on a failure."""
+    if not path.exists():
+        new.rename(path)
+    else:
+        old = new.with_suffix(".old")
+        path.rename(old)
+        try:
+            new.rename(path)
+        except OSError:
+            old.rename(path)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+    _flush(path.parent)

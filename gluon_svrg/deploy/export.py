@@ -1,0 +1,280 @@
+"""A trained network as a model directory."""
+
+from __future__ import annotations
+
+import numbers
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg.deploy import trace
+from gluon_svrg.deploy.card import check_target, write_model
+from gluon_svrg.deploy.compiled import Compiled
+from gluon_svrg.deploy.images import Normalization, check_normalization
+from gluon_svrg.encoding import replicas_of
+from mxnet import autograd
+from mxnet.base import MXNetError
+from mxnet.gluon import HybridBlock, Parameter
+from mxnet.ndarray import NDArray
+from mxnet.symbol import Symbol
+from mxnet.util import is_np_array
+
+# By dtype, how far the written graph may be from the network, relative to the greatest output:
+# the order in which a sum is taken differs between kernels.
+_TOLERANCE = {"float16": 2e-2, "float64": 1e-4}
+
+
+def export(
+    net: HybridBlock,
+    directory: str | os.PathLike[str],
+    sample: Any,
+    *,
+    input_names: Sequence[str] | None = None,
+    normalization: Normalization | tuple[Any, ...] | dict[str, Any] | None = None,
+    class_names: Sequence[str] | None = None,
+    from_logits: bool = True,
+    metrics: Mapping[str, float] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write `net` into a model directory, for :class:`~gluon_svrg.deploy.Predictor`.
+
+    The directory has ``model-symbol.json``, ``model-0000.params`` and the card ``model.json``.
+    It is written whole or not at all. The network is left as it was: parameters, contexts, flags of
+    ``hybridize``, and where it trains, it goes on to the same bits. What is written is checked: the
+    graph, run on `sample`, has to give what `net` gives for it.
+
+    Parameters
+    ----------
+    net : HybridBlock
+        Initialized, hybridized or not, on one context or several (where their parameters differ,
+        as running means do, the mean is written, and the outputs are not compared).
+    directory : path
+        Where it goes; its parents are made.
+    sample : NDArray, numpy.ndarray, or sequence of them
+        A batch for each input, batch axis first; its shape (but for the batch axis) and dtype are
+        those of the model. NumPy's float64 is taken as the dtype of the parameters.
+    input_names : sequence of str, optional
+        One for each input; by default ``data``, or ``data0``, ``data1``, ... for several.
+    normalization : Normalization, tuple or dict, optional
+        ``(mean, std)`` or ``(mean, std, scale)``, or a dict of these, for image files: see
+        :class:`~gluon_svrg.deploy.Normalization`.
+    class_names : sequence of str, optional
+        One for each number of the output, in its order.
+    from_logits : bool, default True
+        Whether the output are scores before a softmax, as gluoncv's classifiers give; False where
+        they are probabilities.
+    metrics : dict of str to float, optional
+        What the card says of the network, as ``{"accuracy": 0.92}``.
+    overwrite : bool, default False
+        Whether a model that is there is replaced.
+
+    Returns
+    -------
+    Path
+        The directory.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is wrong, `net` is not initialized or cannot be hybridized (the sentence
+        names the layer), an output has no batch axis, or the graph gives other outputs than `net`.
+    FileExistsError
+        If something is there that may not be replaced.
+    OSError
+        If it cannot be written.
+    """
+    if is_np_array():
+        raise ValueError(
+            "MXNet's NumPy mode is on, in which graphs are of another kind: call "
+            "mx.npx.reset_np() and make the network anew"
+        )
+    check_target(directory, overwrite)
+    arrays = [_as_array(x, index) for index, x in enumerate(_as_sequence(sample))]
+    names = _check_names(input_names, len(arrays))
+    graph = trace.trace(net, names)
+    params = _params_of(net, graph.symbol, names)
+    arrays = [_in_dtype_of(array, params) for array in arrays]
+    inputs = [
+        {"name": name, "shape": list(array.shape[1:]), "dtype": array.dtype.name}
+        for name, array in zip(names, arrays, strict=True)
+    ]
+    shapes = _output_shapes(graph.symbol, inputs, len(arrays[0]))
+    outputs = _check_outputs(net, graph, params, inputs, arrays)
+    card = {
+        "inputs": inputs,
+        "outputs": {
+            "structure": graph.structure,
+            "shapes": shapes,
+            "dtypes": [output.dtype.name for output in outputs],
+        },
+        "precision": inputs[0]["dtype"],
+        "normalization": None
+        if normalization is None
+        else check_normalization(normalization, [spec["shape"] for spec in inputs]),
+        "class_names": _check_class_names(class_names, shapes),
+        "from_logits": bool(from_logits),
+        "metrics": _check_metrics(metrics),
+    }
+    auxiliary = set(graph.symbol.list_auxiliary_states())
+    stored = {f"{'aux' if n in auxiliary else 'arg'}:{n}": array for n, array in params.items()}
+    return write_model(directory, card, graph.symbol.tojson(), stored, overwrite)
+
+
+def _as_sequence(sample: Any) -> Sequence[Any]:
+    several = sample if isinstance(sample, list | tuple) else [sample]
+    if not several:
+        raise ValueError("sample is empty: give a batch for each input of the network")
+    return several
+
+
+def _as_array(x: Any, index: int) -> np.ndarray:
+    if not isinstance(x, NDArray | np.ndarray):
+        raise TypeError(
+            f"sample {index} must be an NDArray or a NumPy array, got a {type(x).__name__}: give a "
+            "batch for each input of the network"
+        )
+    if len(x.shape) < 1 or 0 in x.shape:
+        raise ValueError(
+            f"sample {index} must be a batch of one sample at least, got the shape {x.shape}: its "
+            "first axis is the batch axis"
+        )
+    return x.asnumpy() if isinstance(x, NDArray) else x
+
+
+def _check_names(names: Sequence[str] | None, count: int) -> list[str]:
+    if names is None:
+        # What HybridBlock.export calls them.
+        return ["data"] if count == 1 else [f"data{index}" for index in range(count)]
+    valid = not isinstance(names, str) and all(isinstance(n, str) and n for n in names)
+    if not valid or len(set(names)) != count or len(names) != count:
+        raise ValueError(
+            f"input_names must be {count} different names, got {names!r}: one for each input"
+        )
+    return list(names)
+
+
+def _params_of(net: HybridBlock, symbol: Symbol, names: Sequence[str]) -> dict[str, NDArray]:
+    """Return copies of the parameters that the graph uses, on the CPU."""
+    params = net.collect_params()
+    wanted = symbol.list_inputs()
+    for name in names:
+        if name in params:
+            raise ValueError(
+                f"input_names has {name!r}, which is a parameter of net: give another name"
+            )
+        if name not in wanted:
+            raise ValueError(
+                f"the input {name!r} is used by no layer of net: leave it out of sample"
+            )
+    return {name: _value_of(params[name]) for name in wanted if name not in names}
+
+
+def _value_of(param: Parameter) -> NDArray:
+    try:
+        replicas = replicas_of(param.list_data())
+    except (RuntimeError, MXNetError) as e:  # MXNet's DeferredInitializationError is an MXNetError
+        raise ValueError(
+            f"net is not initialized: its parameter {param.name!r} has no value; call "
+            "net.initialize() and run a batch through it, or load its parameters"
+        ) from e
+    value = replicas[0]
+    if len(replicas) > 1:
+        value = np.mean(replicas, axis=0, dtype="float64").astype(value.dtype)
+    return mx.nd.array(value, ctx=mx.cpu(), dtype=value.dtype)
+
+
+def _in_dtype_of(array: np.ndarray, params: Mapping[str, NDArray]) -> np.ndarray:
+    """Return an array that NumPy made in float64, by default, in the dtype of the parameters."""
+    if array.dtype != np.float64:
+        return array
+    kinds = [np.dtype(param.dtype) for param in params.values()]
+    floats = [kind for kind in kinds if kind.kind == "f"] or [np.dtype("float32")]
+    return array.astype(floats[0])
+
+
+def _output_shapes(
+    symbol: Symbol, inputs: Sequence[Mapping[str, Any]], batch_size: int
+) -> list[list[int]]:
+    """Return the shapes of the outputs without the batch axis, which each has to have."""
+    found = []
+    for size in (batch_size, batch_size + 1):
+        try:
+            wanted = {spec["name"]: (size, *spec["shape"]) for spec in inputs}
+            _, shapes, _ = symbol.infer_shape(**wanted)
+        except MXNetError as e:
+            raise ValueError(
+                f"net takes no batch of {size} samples of shapes "
+                f"{[tuple(spec['shape']) for spec in inputs]}: all inputs need the same batch "
+                "axis, first, and no layer may fix its size"
+            ) from e
+        found.append(shapes)
+    for index, (one, other) in enumerate(zip(*found, strict=True)):
+        if not one or one[0] != batch_size or other[0] != batch_size + 1:
+            raise ValueError(
+                f"output {index} of net has the shape {tuple(one)} for a batch of {batch_size}: a "
+                "model gives one row a sample, batch axis first; export a net that returns that"
+            )
+    return [list(shape[1:]) for shape in found[0]]
+
+
+def _check_outputs(
+    net: HybridBlock,
+    graph: trace.Graph,
+    params: Mapping[str, NDArray],
+    inputs: Sequence[Mapping[str, Any]],
+    arrays: Sequence[np.ndarray],
+) -> list[np.ndarray]:
+    """Return the outputs of the graph for `arrays`, which have to be those of `net`."""
+    ctx = next((param.list_ctx()[0] for param in net.collect_params().values()), mx.cpu())
+    given = [mx.nd.array(array, ctx=ctx, dtype=array.dtype) for array in arrays]
+    try:
+        with autograd.pause(train_mode=False):
+            expected = [array.asnumpy() for array in trace.flatten(net(*given))]
+        compiled = Compiled(graph.symbol, params, inputs, len(arrays[0]), mx.cpu())
+        outputs = compiled(arrays)
+    except MXNetError as e:
+        raise ValueError(
+            f"net fails on sample ({str(e).strip().splitlines()[-1]}): give a batch of the shape "
+            "and dtype that it was trained with"
+        ) from e
+    if not _has_equal_replicas(net):
+        return outputs  # the mean of the replicas is not what any of them computes
+    for index, (one, other) in enumerate(zip(outputs, expected, strict=True)):
+        tolerance = _TOLERANCE.get(one.dtype.name, 1e-4)
+        scale = max(1.0, float(np.abs(other).max(initial=0)))
+        difference = float(np.abs(one.astype("float64") - other).max(initial=0))
+        if not difference <= tolerance * scale and np.isfinite(other).all():
+            raise ValueError(
+                f"output {index} of the graph differs from the net's by {difference:.3g}: the net "
+                "computes something else with arrays than with symbols, or draws random numbers"
+            )
+    return outputs
+
+
+def _has_equal_replicas(net: HybridBlock) -> bool:
+    return all(len(replicas_of(p.list_data())) == 1 for p in net.collect_params().values())
+
+
+def _check_class_names(names: Any, shapes: Sequence[Sequence[int]]) -> list[str] | None:
+    if names is None:
+        return None
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"class_names must be a sequence of names, got {names!r}: one a class")
+    if len(shapes) != 1 or list(shapes[0]) != [len(names)]:
+        raise ValueError(
+            f"class_names has {len(names)} names, net has outputs of the shapes "
+            f"{[tuple(shape) for shape in shapes]}: one output of a number a class is needed"
+        )
+    return list(names)
+
+
+def _check_metrics(metrics: Any) -> dict[str, float]:
+    metrics = {} if metrics is None else metrics
+    if not isinstance(metrics, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, numbers.Real) for name, value in metrics.items()
+    ):
+        raise TypeError(f"metrics must be a dict of names to numbers, got {metrics!r}")
+    return {name: float(value) for name, value in metrics.items()}

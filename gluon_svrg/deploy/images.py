@@ -1,0 +1,202 @@
+"""Image files and arrays of pixels as what a network takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_MODES = {1: "L", 3: "RGB"}
+_INSTALL = "image files need Pillow: install it with `pip install 'gluon-svrg[deploy]'`"
+
+
+class Normalization(NamedTuple):
+    """How pixels become what the network was trained on: ``(pixel * scale - mean) / std``.
+
+    Attributes
+    ----------
+    mean, std : sequence of float
+        One a channel; of pixels times `scale`.
+    scale : float
+        1 / 255 where the network saw pixels in [0, 1] before mean and std, as after Gluon's
+        ``ToTensor``; 1 where it saw them in [0, 255].
+    """
+
+    mean: Sequence[float]
+    std: Sequence[float]
+    scale: float = 1 / 255
+
+
+def check_normalization(given: Any, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return `given`, a Normalization or such a tuple or dict, as what the card says of it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is none, or does not fit a model of one input of images, (channels, height, width).
+    """
+    try:
+        normalization = Normalization(**given) if isinstance(given, dict) else Normalization(*given)
+    except TypeError as e:
+        raise TypeError(
+            f"normalization must be a Normalization, (mean, std) or (mean, std, scale), got "
+            f"{given!r}: give the mean and the standard deviation of each channel"
+        ) from e
+    if len(shapes) != 1 or len(shapes[0]) != 3 or shapes[0][0] not in _MODES:
+        raise ValueError(
+            f"normalization is for one input of images, (1 or 3 channels, height, width), got "
+            f"inputs of {[tuple(shape) for shape in shapes]}: leave it out"
+        )
+    channels = shapes[0][0]
+    for name, values in (("mean", normalization.mean), ("std", normalization.std)):
+        array = np.asarray(values, dtype="float64")
+        if array.shape != (channels,) or not np.isfinite(array).all():
+            raise ValueError(
+                f"{name} must have a finite number for each of the {channels} channels, got "
+                f"{values!r}: it is what the training data was normalised with"
+            )
+    if not (np.asarray(normalization.std) > 0).all() or not normalization.scale > 0:
+        raise ValueError(
+            f"std and scale must be above 0, got {normalization.std!r} and "
+            f"{normalization.scale!r}: pixels are divided by one and multiplied by the other"
+        )
+    return {
+        "scale": float(normalization.scale),
+        "mean": [float(value) for value in normalization.mean],
+        "std": [float(value) for value in normalization.std],
+    }
+
+
+def is_one(images: Any) -> bool:
+    """Return whether `images` is a single image: a path, or an array of fewer than four axes."""
+    return isinstance(images, str | os.PathLike) or (
+        isinstance(images, np.ndarray) and images.ndim < 4
+    )
+
+
+def read_images(
+    images: Any, shape: Sequence[int], normalization: dict[str, Any], resize: bool
+) -> np.ndarray:
+    """Return images as a batch, float32, (N, channels, height, width), normalised.
+
+    Parameters
+    ----------
+    images : path, uint8 array or sequence of them
+        JPEG and PNG files; arrays of (height, width, channels), or (height, width) for grey; a
+        batch of arrays has four axes.
+    shape : sequence of int
+        (channels, height, width), what the network takes.
+    normalization : dict
+        What the card says of it.
+    resize : bool
+        Whether images of another size are resized (bilinear, the aspect ratio is not kept).
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an image has another type, mode or size, or cannot be read.
+    ImportError
+        If a file is to be read, or an image resized, and Pillow is not there.
+    """
+    several = [images] if is_one(images) else list(images)
+    if not several:
+        raise ValueError("images is empty: give one image at least")
+    pixels = np.stack([_pixels_of(image, shape, resize) for image in several])
+    mean, std = (np.asarray(normalization[name], "float32") for name in ("mean", "std"))
+    scaled = pixels.astype("float32") * np.float32(normalization["scale"])
+    return np.ascontiguousarray(((scaled - mean) / std).transpose(0, 3, 1, 2))
+
+
+def _pixels_of(image: Any, shape: Sequence[int], resize: bool) -> np.ndarray:
+    """Return an image as uint8, (height, width, channels)."""
+    channels, height, width = shape
+    if isinstance(image, str | os.PathLike):
+        pixels = _read_file(Path(image), shape, resize)
+    elif isinstance(image, np.ndarray):
+        pixels = _check_array(image, channels)
+        if pixels.shape[:2] != (height, width):
+            _check_size(f"an image of shape {image.shape}", pixels.shape[1::-1], shape, resize)
+            pixels = _resized(pixels, height, width)
+    else:
+        raise TypeError(
+            f"an image must be a path or a uint8 NumPy array, got a {type(image).__name__}: give "
+            "an image of PIL as numpy.asarray(image)"
+        )
+    return pixels.reshape(height, width, channels)
+
+
+def _check_array(image: np.ndarray, channels: int) -> np.ndarray:
+    if image.dtype != np.uint8:
+        raise TypeError(
+            f"pixels must be uint8, 0 to 255, got {image.dtype}: give the pixels as they are in "
+            "the file, they are normalised here; data that is normalised goes to predict()"
+        )
+    if channels == 1 and image.ndim == 2:
+        return image[:, :, None]
+    if image.ndim != 3 or image.shape[2] != channels:
+        raise ValueError(
+            f"an image must have the shape (height, width, {channels}), got {image.shape}: the "
+            f"model takes {_MODES[channels]!r} images, channels last"
+        )
+    return image
+
+
+def _read_file(path: Path, shape: Sequence[int], resize: bool) -> np.ndarray:
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as e:
+        raise ImportError(_INSTALL) from e
+    channels, height, width = shape
+    if not path.is_file():
+        raise ValueError(f"there is no image file {str(path)!r}: give a JPEG or PNG file")
+    try:
+        with _whole_files_only(), Image.open(path, formats=("JPEG", "PNG")) as image:
+            # Before the pixels are decoded, which is where a hostile file would take memory.
+            if image.mode != _MODES[channels]:
+                raise ValueError(
+                    f"{str(path)!r} has the mode {image.mode!r}, the model takes "
+                    f"{_MODES[channels]!r}: convert it with PIL's image.convert("
+                    f"{_MODES[channels]!r})"
+                )
+            if image.size != (width, height):
+                _check_size(f"{str(path)!r}", image.size, shape, resize)
+                return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
+            return np.asarray(image)
+    except (UnidentifiedImageError, OSError, SyntaxError) as e:
+        raise ValueError(
+            f"{str(path)!r} cannot be read as an image ({e}): give a whole JPEG or PNG file"
+        ) from e
+
+
+@contextmanager
+def _whole_files_only() -> Iterator[None]:
+    """Let Pillow refuse a file that was cut: gluoncv makes it fill in what is missing."""
+    from PIL import ImageFile
+
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
+    try:
+        yield
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+def _check_size(name: str, size: Sequence[int], shape: Sequence[int], resize: bool) -> None:
+    if not resize:
+        raise ValueError(
+            f"{name} is {size[0]} x {size[1]} pixels, the model takes {shape[2]} x {shape[1]} "
+            "(width x height): crop it, or ask for resize=True (--resize)"
+        )
+
+
+def _resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    try:
+        from PIL import Image
+    except ImportError as e:
+        raise ImportError(_INSTALL) from e
+    squeezed = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
+    return np.asarray(Image.fromarray(squeezed).resize((width, height), Image.Resampling.BILINEAR))

@@ -1,0 +1,170 @@
+"""A model as an ONNX file, checked by onnxruntime."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gluon_svrg.arguments import check_number
+from gluon_svrg.deploy.card import Model, read_model
+from gluon_svrg.deploy.predictor import Predictor, random_inputs
+
+# MXNet 1.9.1 translates operators as opset 13 has them. Its own export_model writes the newest
+# opset of the installed onnx into the file, in which ReduceMean and others are other operators.
+_OPSET = 13
+_INSTALL = "ONNX needs its extra: install it with `pip install 'gluon-svrg[onnx]'`"
+
+
+def export_onnx(
+    model: str | os.PathLike[str] | Predictor,
+    path: str | os.PathLike[str],
+    *,
+    dynamic: bool = True,
+    tolerance: float = 1e-4,
+) -> float:
+    """Write a model as an ONNX file (opset 13) and compare it with MXNet in onnxruntime.
+
+    The file's metadata has the card (``gluon_svrg``) and the difference that was measured
+    (``max_abs_difference``).
+
+    Parameters
+    ----------
+    model : path or Predictor
+        A model directory, not of int8, or what was loaded from one.
+    path : path
+        The file to write; one that is there is replaced, once the new one has passed.
+    dynamic : bool, default True
+        Whether the file takes batches of any size; else of one sample.
+    tolerance : float, default 1e-4
+        How far the outputs may be from MXNet's, relative to the greatest output, or 1 if that
+        is greater.
+
+    Returns
+    -------
+    float
+        The greatest absolute difference between onnxruntime's outputs and MXNet's.
+
+    Raises
+    ------
+    ImportError
+        If onnx or onnxruntime is not there.
+    ValueError
+        If the model is of int8, MXNet cannot translate an operator of it, onnxruntime cannot run
+        the file, or the outputs differ by more than `tolerance`; nothing is written then.
+    """
+    check_number("tolerance", tolerance, "outputs may differ by as much", least=0, above=True)
+    predictor = model if isinstance(model, Predictor) else Predictor(read_model(model))
+    if predictor.card["precision"] == "int8":
+        raise ValueError(
+            "the model is of int8, whose operators are oneDNN's own and have no ONNX: give the "
+            "model that was quantized"
+        )
+    target = Path(path)
+    proto = _translate(predictor.model, dynamic)
+    difference = _compare(proto.SerializeToString(), predictor, dynamic, tolerance)
+    for key, value in (
+        ("gluon_svrg", json.dumps(predictor.card)),
+        ("max_abs_difference", repr(difference)),
+    ):
+        entry = proto.metadata_props.add()
+        entry.key, entry.value = key, value
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        aside = Path(folder) / target.name
+        aside.write_bytes(proto.SerializeToString())
+        os.replace(aside, target)
+    return difference
+
+
+def session_of(content: bytes | str, threads: int = 0) -> Any:
+    """Return an onnxruntime session on the CPU for a file or its content; raises ImportError."""
+    try:
+        import onnxruntime  # type: ignore[import-untyped]
+    except ImportError as e:
+        raise ImportError(_INSTALL) from e
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def _translate(model: Model, dynamic: bool) -> Any:
+    try:
+        from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
+        from onnx import checker, helper
+    except ImportError as e:
+        raise ImportError(_INSTALL) from e
+    inputs = model.card["inputs"]
+    kinds = [helper.np_dtype_to_tensor_dtype(np.dtype(spec["dtype"])) for spec in inputs]
+    # MXNet has the graph checked as one of the newest opset, unless that is told otherwise.
+    newest = checker.DEFAULT_CONTEXT.opset_imports
+    checker.DEFAULT_CONTEXT.opset_imports = {"": _OPSET}
+    free = [("batch", *spec["shape"]) for spec in inputs] if dynamic else None
+    try:
+        with warnings.catch_warnings():
+            # MXNet reads tables that onnx 1.14 still has and warns of.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            graph = MXNetGraph().create_onnx_graph_proto(
+                model.symbol,
+                dict(model.params),
+                [(1, *spec["shape"]) for spec in inputs],
+                kinds,
+                opset_version=_OPSET,
+                dynamic=dynamic,
+                dynamic_input_shapes=free,
+            )
+    except Exception as e:  # the translators raise whatever comes
+        raise ValueError(
+            f"MXNet 1.9.1 cannot translate the model into ONNX ({type(e).__name__}: {e}): use the "
+            "model directory, which needs no translation"
+        ) from e
+    finally:
+        checker.DEFAULT_CONTEXT.opset_imports = newest
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)])
+
+
+def _compare(content: bytes, predictor: Predictor, dynamic: bool, tolerance: float) -> float:
+    """Return the greatest difference over batches of one sample and, where it may, of three."""
+    try:
+        session = session_of(content)
+    except ImportError:
+        raise
+    except Exception as e:  # onnxruntime's exceptions have no common class
+        raise _cannot_run(e) from e
+    greatest = 0.0
+    for count in (1, 3) if dynamic else (1,):
+        arrays = random_inputs(predictor.card, count)
+        expected = predictor._run(arrays, count)
+        try:
+            outputs = run(session, arrays)
+        except Exception as e:
+            raise _cannot_run(e) from e
+        for index, (one, other) in enumerate(zip(outputs, expected, strict=True)):
+            difference = float(np.abs(one.astype("float64") - other).max(initial=0))
+            scale = max(1.0, float(np.abs(other).max(initial=0)))
+            if one.shape != other.shape or not difference <= tolerance * scale:
+                raise ValueError(
+                    f"output {index} of the ONNX file differs from MXNet's by {difference:.3g}, "
+                    f"more than the tolerance {tolerance:g}: use the model directory"
+                )
+            greatest = max(greatest, difference)
+    return greatest
+
+
+def run(session: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the outputs of an onnxruntime session for an array an input, in order."""
+    names = [item.name for item in session.get_inputs()]
+    return list(session.run(None, dict(zip(names, arrays, strict=True))))
+
+
+def _cannot_run(e: Exception) -> ValueError:
+    return ValueError(
+        f"onnxruntime cannot run the model's ONNX file ({str(e).strip().splitlines()[0]}): use the "
+        "model directory, which needs no ONNX"
+    )

@@ -1,0 +1,391 @@
+"""A model directory, ready to answer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg.arguments import check_integer
+from gluon_svrg.deploy.card import Model, read_model
+from gluon_svrg.deploy.compiled import Compiled
+from gluon_svrg.deploy.images import is_one, read_images
+from gluon_svrg.deploy.trace import rebuild
+from mxnet import autograd
+from mxnet.base import MXNetError
+from mxnet.ndarray import NDArray
+from mxnet.symbol import Symbol
+
+_logger = logging.getLogger(__name__)
+
+_STATIC = {"static_alloc": True, "static_shape": True}
+
+
+class Prediction(NamedTuple):
+    """A class of a sample.
+
+    Attributes
+    ----------
+    name : str
+        Of the class; its index where the model has no names.
+    probability : float
+        In [0, 1].
+    """
+
+    name: str
+    probability: float
+
+
+class Predictor:
+    """Answers with a model that :func:`~gluon_svrg.deploy.export` wrote.
+
+    It needs neither gluoncv nor the class of the network. On the CPU, operators are fused by
+    MXNet's own oneDNN backend. Batches are split at `batch_size` and padded up to 1, 4, 16, ...,
+    so that few shapes are planned, each when it is first needed; samples have to be independent
+    of each other, as they are in prediction.
+
+    It may be called from several threads; the calls run one after another.
+
+    Attributes
+    ----------
+    card : dict
+        What ``model.json`` says: see :func:`~gluon_svrg.deploy.read_card`.
+    model : Model
+        The graph and its parameters as they were read.
+    ctx : Context
+        Where it runs.
+    backend : str or None
+        What has fused the graph; None where nothing has.
+    batch_size : int
+        The most samples that are computed at once.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        ctx: mx.Context | None = None,
+        backend: str | None = "auto",
+        batch_size: int = 64,
+    ) -> None:
+        self.batch_size = check_integer(
+            "batch_size", batch_size, 1, "larger batches are split into batches of that size"
+        )
+        self.card, self.model = model.card, model
+        self.ctx = _check_context(ctx, self.card["precision"])
+        self._inputs = [
+            (spec["name"], tuple(spec["shape"]), np.dtype(spec["dtype"]))
+            for spec in self.card["inputs"]
+        ]
+        # cpu(0) and cpu(1) are the same memory, but MXNet wants all arrays of a graph on one.
+        self._params = {n: array.as_in_context(self.ctx) for n, array in model.params.items()}
+        self.backend, self._symbol = self._fused(backend)
+        self._structure = self.card["outputs"]["structure"]
+        self._compiled: dict[int, Compiled] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | os.PathLike[str],
+        ctx: mx.Context | None = None,
+        backend: str | None = "auto",
+        batch_size: int = 64,
+    ) -> Predictor:
+        """Read a model directory, which is checked by its checksums.
+
+        Parameters
+        ----------
+        directory : path
+            What ``export`` or ``quantize`` wrote.
+        ctx : Context, optional
+            Where it runs; ``mx.cpu()`` by default. An int8 model runs on the CPU alone.
+        backend : str or None, default 'auto'
+            The subgraph backend of MXNet that fuses operators: ``'auto'`` is ``'MKLDNN'`` on the
+            CPU in float32, where it gives the same outputs as the plain graph (else a line in the
+            log says why not), None is the plain graph.
+        batch_size : int, default 64
+            The most samples that are computed at once.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is wrong, a file is missing or was changed, or a later version wrote it.
+        """
+        return cls(read_model(directory), ctx, backend, batch_size)
+
+    def __call__(self, *inputs: np.ndarray | NDArray) -> Any:
+        """Return the outputs of the network, as :meth:`predict`."""
+        return self.predict(*inputs)
+
+    def predict(self, *inputs: np.ndarray | NDArray) -> Any:
+        """Return the outputs of the network.
+
+        Parameters
+        ----------
+        *inputs : numpy.ndarray or NDArray
+            One for each input, normalised as in training: a batch (N, ...), or a sample without the
+            batch axis. Floats are cast to the model's float dtype, integers to its integer dtype.
+
+        Returns
+        -------
+        numpy.ndarray, or nested tuples and lists of them
+            As the network nests its outputs; without the batch axis for a sample.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an input has another type, dtype or shape.
+        """
+        if len(inputs) != len(self._inputs):
+            raise TypeError(
+                f"the model takes {len(self._inputs)} inputs "
+                f"({', '.join(name for name, _, _ in self._inputs)}), got {len(inputs)}: give an "
+                "array for each"
+            )
+        arrays = [_as_array(x, *spec) for x, spec in zip(inputs, self._inputs, strict=True)]
+        is_sample = arrays[0].ndim == len(self._inputs[0][1])
+        if is_sample:
+            arrays = [array[None] for array in arrays]
+        count = len(arrays[0])
+        if any(
+            len(array) != count or array.ndim != len(spec[1]) + 1
+            for array, spec in zip(arrays, self._inputs, strict=True)
+        ):
+            raise ValueError(
+                f"all inputs need the same batch axis, got the shapes {[x.shape for x in inputs]}: "
+                "give as many samples for each input"
+            )
+        outputs = self._run(arrays, count)
+        if is_sample:
+            outputs = [output[0] for output in outputs]
+        return outputs[0] if self._structure == "array" else rebuild(self._structure, iter(outputs))
+
+    def predict_images(self, images: Any, resize: bool = False) -> Any:
+        """Return the outputs of the network for images: ``predict(read_images(images))``.
+
+        A single image (a path, or an array of fewer than four axes) gives outputs without the batch
+        axis. Parameters and errors: see :meth:`read_images`.
+        """
+        batch = self.read_images(images, resize)
+        return self.predict(batch[0] if is_one(images) else batch)
+
+    def read_images(self, images: Any, resize: bool = False) -> np.ndarray:
+        """Return images as a batch for :meth:`predict`, normalised as the card says.
+
+        Parameters
+        ----------
+        images : path, uint8 array, or sequence of them
+            JPEG and PNG files (with the extra ``deploy``: Pillow), or pixels of (height, width,
+            channels), (height, width) for grey.
+        resize : bool, default False
+            Whether images of another size are resized (bilinear; the aspect ratio is not kept)
+            rather than refused.
+
+        Returns
+        -------
+        numpy.ndarray
+            (N, channels, height, width), float32.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an image has another type, mode or size, or cannot be read, or the model was
+            exported without normalization.
+        ImportError
+            If a file is to be read, or an image resized, and Pillow is not there.
+        """
+        if self.card["normalization"] is None:
+            raise ValueError(
+                "the model was exported without normalization, so pixels cannot be made into its "
+                "input: export it with normalization=(mean, std), or give predict() the input"
+            )
+        return read_images(images, self._inputs[0][1], self.card["normalization"], resize)
+
+    def classes(self, *inputs: np.ndarray | NDArray, top: int = 1) -> list[Any]:
+        """Return the most probable classes, the most probable first.
+
+        Parameters
+        ----------
+        *inputs : numpy.ndarray or NDArray
+            As for :meth:`predict`.
+        top : int, default 1
+            How many.
+
+        Returns
+        -------
+        list of list of Prediction
+            One list a sample; for a sample without the batch axis, its list.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As :meth:`predict`; if `top` is no positive integer up to the number of classes, or the
+            model does not have one output of a number a class.
+        """
+        top = check_integer("top", top, 1, "as many classes are returned, the most probable first")
+        shapes = self.card["outputs"]["shapes"]
+        if self._structure != "array" or len(shapes[0]) != 1:
+            raise ValueError(
+                f"the model has outputs of the shapes {[tuple(shape) for shape in shapes]} a "
+                "sample, which are not classes: use predict()"
+            )
+        if top > shapes[0][0]:
+            raise ValueError(f"top is {top}, the model has {shapes[0][0]} classes: ask for fewer")
+        outputs = self.predict(*inputs)
+        if outputs.ndim == 1:
+            return self._best(outputs[None], top)[0]
+        return self._best(outputs, top)
+
+    def _best(self, outputs: np.ndarray, top: int) -> list[list[Prediction]]:
+        probabilities = outputs.astype("float64")
+        if self.card["from_logits"]:
+            powers = np.exp(probabilities - probabilities.max(axis=1, keepdims=True))
+            probabilities = powers / powers.sum(axis=1, keepdims=True)
+        names = self.card["class_names"] or [str(i) for i in range(outputs.shape[1])]
+        order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
+        return [
+            [Prediction(names[i], float(row[i])) for i in indices]
+            for row, indices in zip(probabilities, order, strict=True)
+        ]
+
+    def _run(self, arrays: list[np.ndarray], count: int) -> list[np.ndarray]:
+        with self._lock, autograd.pause(train_mode=False):
+            if count <= self.batch_size:
+                return self._graph_for(count)(arrays)
+            parts = [
+                self._graph_for(min(self.batch_size, count - start))(
+                    [array[start : start + self.batch_size] for array in arrays]
+                )
+                for start in range(0, count, self.batch_size)
+            ]
+        return [np.concatenate(outputs) for outputs in zip(*parts, strict=True)]
+
+    def _graph_for(self, count: int) -> Compiled:
+        """Return the graph of the smallest planned batch that holds `count` samples."""
+        size = 1
+        while size < count:
+            size *= 4
+        size = min(size, self.batch_size)
+        if size not in self._compiled:
+            self._compiled[size] = self._compile(self._symbol, size)
+        return self._compiled[size]
+
+    def _compile(self, symbol: Symbol, size: int) -> Compiled:
+        return Compiled(symbol, self._params, self.card["inputs"], size, self.ctx, **_STATIC)
+
+    def _fused(self, backend: str | None) -> tuple[str | None, Symbol]:
+        """Return the backend that has fused the graph, and the graph."""
+        if backend is not None and not isinstance(backend, str):
+            raise TypeError(f"backend must be 'auto', a backend's name or None, got {backend!r}")
+        plain = self.model.symbol
+        if backend is None or self.card["precision"] == "int8":  # int8 was fused when it was made
+            return None, plain
+        if backend != "auto":
+            return backend, _fused_by(backend, plain)
+        if self.ctx.device_type != "cpu" or self.card["precision"] != "float32":
+            return None, plain
+        try:
+            fused = plain.optimize_for("MKLDNN")
+            if fused.tojson() == plain.tojson():
+                return None, plain
+            difference = self._difference(plain, fused)
+        except MXNetError as e:
+            _logger.warning("the graph runs as it is, MKLDNN cannot fuse it: %s", _first_line(e))
+            return None, plain
+        if not difference <= 1e-4:
+            _logger.warning(
+                "the graph runs as it is, fused by MKLDNN its outputs differ by %.2g", difference
+            )
+            return None, plain
+        return "MKLDNN", fused
+
+    def _difference(self, plain: Symbol, fused: Symbol) -> float:
+        """Return how far the outputs of two graphs are apart, relative to the greatest."""
+        arrays = random_inputs(self.card, 1)
+        with autograd.pause(train_mode=False):
+            one, other = (self._compile(symbol, 1)(arrays) for symbol in (plain, fused))
+        return max(
+            float(np.abs(a - b).max(initial=0)) / max(1.0, float(np.abs(a).max(initial=0)))
+            for a, b in zip(one, other, strict=True)
+        )
+
+
+def _fused_by(backend: str, plain: Symbol) -> Symbol:
+    try:
+        fused = plain.optimize_for(backend)
+    except MXNetError as e:
+        raise ValueError(
+            f"backend {backend!r} cannot be used ({_first_line(e)}): leave it out, or give None "
+            "for the plain graph"
+        ) from e
+    if (
+        fused.tojson() == plain.tojson()
+    ):  # MXNet prints that it does not know a backend, and goes on
+        raise ValueError(
+            f"backend {backend!r} changes nothing in the graph: MXNet has none of that name, or "
+            "none for these operators; leave it out, or give None for the plain graph"
+        )
+    return fused
+
+
+def random_inputs(card: Mapping[str, Any], count: int) -> list[np.ndarray]:
+    """Return `count` samples for each input: standard normal, zeros where it is of integers."""
+    random = np.random.default_rng(0)
+    return [
+        random.standard_normal((count, *spec["shape"])).astype(spec["dtype"])
+        if np.dtype(spec["dtype"]).kind == "f"
+        else np.zeros((count, *spec["shape"]), spec["dtype"])
+        for spec in card["inputs"]
+    ]
+
+
+def _as_array(x: Any, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return `x` as an array of NumPy that has the kind and the shape that is wanted."""
+    if isinstance(x, NDArray):
+        x = x.asnumpy()
+    if not isinstance(x, np.ndarray):
+        raise TypeError(
+            f"{name} must be a NumPy array or an NDArray, got a {type(x).__name__}: images and "
+            "image files go to predict_images()"
+        )
+    if x.dtype != dtype and x.dtype.kind != dtype.kind and x.dtype.kind + dtype.kind != "ui":
+        raise TypeError(
+            f"{name} must be {dtype}, got {x.dtype}: convert it as the training data was, pixels "
+            "go to predict_images(), which normalises them"
+        )
+    if x.shape[1:] != shape and x.shape != shape:
+        raise ValueError(
+            f"{name} must have the shape {('N', *shape)} or {shape}, got {x.shape}: give it as "
+            "the training data was"
+        )
+    if x.shape[:1] == (0,):
+        raise ValueError(f"{name} has no sample, its shape is {x.shape}: give one at least")
+    return x
+
+
+def _check_context(ctx: Any, precision: str) -> mx.Context:
+    if ctx is None:
+        return mx.cpu()
+    if not isinstance(ctx, mx.Context):
+        raise TypeError(f"ctx must be a Context, got {ctx!r}: give mx.cpu(), or leave it out")
+    if precision == "int8" and ctx.device_type != "cpu":
+        raise ValueError(
+            f"ctx is {ctx}, an int8 model runs on the CPU alone: give mx.cpu(), or load the model "
+            "that was quantized"
+        )
+    if ctx.device_type == "gpu" and ctx.device_id >= mx.context.num_gpus():
+        raise ValueError(
+            f"ctx is {ctx}, MXNet sees {mx.context.num_gpus()} GPUs here: give mx.cpu(), or leave "
+            "it out"
+        )
+    return ctx
+
+
+def _first_line(e: Exception) -> str:
+    # MXNet puts the stack of C++ above the reason, and the reason last.
+    lines = [line.strip() for line in str(e).splitlines() if line.strip()]
+    return lines[-1] if lines else type(e).__name__

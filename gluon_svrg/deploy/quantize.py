@@ -1,0 +1,195 @@
+"""A model in int8, by MXNet's quantization for oneDNN on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg.deploy.card import Model, check_target, read_model, write_model
+from gluon_svrg.deploy.predictor import Predictor
+from mxnet import gluon
+from mxnet.base import MXNetError
+from mxnet.contrib import quantization
+from mxnet.symbol import Symbol
+
+_BATCH = 32
+
+
+def quantize(
+    directory: str | os.PathLike[str],
+    out_directory: str | os.PathLike[str],
+    calibration_data: Any,
+    *,
+    mode: str = "naive",
+    exclude_layers: Sequence[str] = (),
+    evaluation_data: tuple[Any, Any] | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Write a float32 model in int8, for the CPU; ``Predictor.load`` reads it as any other.
+
+    Parameters
+    ----------
+    directory : path
+        A model directory of float32.
+    out_directory : path
+        Where the int8 model goes.
+    calibration_data : numpy.ndarray, NDArray, or sequence of them
+        A few hundred samples, one array an input, normalised as for ``Predictor.predict``: the
+        ranges of the layers' outputs are taken from them.
+    mode : {'naive', 'entropy'}, default 'naive'
+        How: their least and greatest, or what loses the least information of their histogram
+        (slow, for outputs with rare great values).
+    exclude_layers : sequence of str, optional
+        Nodes of the graph that stay in float32.
+    evaluation_data : (x, labels), optional
+        Labelled samples, other than those of the calibration; the accuracy of both models on
+        them is returned, and written into the card. `x` is as `calibration_data`.
+    overwrite : bool, default False
+        Whether a model that is there is replaced.
+
+    Returns
+    -------
+    dict
+        What the card says under ``quantization``: ``mode``, ``calibration_samples``, and with
+        `evaluation_data` ``samples``, ``accuracy_float32``, ``accuracy_int8``, ``agreement`` (how
+        many samples get the same class), as fractions.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is wrong, the model is not of float32, or MXNet cannot quantize it.
+    FileExistsError
+        As :func:`~gluon_svrg.deploy.export`.
+    """
+    if mode not in ("naive", "entropy"):
+        raise ValueError(f"mode must be 'naive' or 'entropy', got {mode!r}: how ranges are taken")
+    check_target(out_directory, overwrite)
+    model = read_model(directory)
+    if model.card["precision"] != "float32":
+        raise ValueError(
+            f"the model {str(directory)!r} is of {model.card['precision']}, float32 is quantized: "
+            "give the float32 model"
+        )
+    _check_graph(model.symbol)
+    predictor = Predictor(model)
+    arrays = _check_samples("calibration_data", calibration_data, predictor)
+    symbol, params = _quantized(model, arrays, mode, exclude_layers)
+    card = {
+        **{key: model.card[key] for key in ("inputs", "outputs", "normalization")},
+        **{key: model.card[key] for key in ("class_names", "from_logits")},
+        "precision": "int8",
+        # Those of the float32 model do not hold for this one.
+        "metrics": {},
+    }
+    report: dict[str, Any] = {"mode": mode, "calibration_samples": len(arrays[0])}
+    if evaluation_data is not None:
+        plain = {name.split(":", 1)[1]: array for name, array in params.items()}
+        int8 = Predictor(Model(card, mx.sym.load_json(symbol), plain))
+        report |= _evaluate(predictor, int8, evaluation_data)
+        card["metrics"] = {"accuracy": report["accuracy_int8"]}
+    card["quantization"] = {**report, "metrics_float32": model.card["metrics"]}
+    write_model(out_directory, card, symbol, params, overwrite)
+    return report
+
+
+def _check_samples(name: str, data: Any, predictor: Predictor) -> list[np.ndarray]:
+    """Return `data` as an array an input, checked as the predictor checks it."""
+    several = list(data) if isinstance(data, list | tuple) else [data]
+    arrays = [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in several]
+    shapes = [tuple(spec["shape"]) for spec in predictor.card["inputs"]]
+    if [np.shape(x) for x in arrays] == shapes:
+        raise ValueError(f"{name} must be batches, batch axis first, got a single sample")
+    # Tells what does not fit in the predictor's own words.
+    predictor.predict(*(x[:1] if isinstance(x, np.ndarray) else x for x in arrays))
+    if len({len(x) for x in arrays}) > 1:
+        raise ValueError(f"{name} has {[len(x) for x in arrays]} samples: give as many an input")
+    return arrays
+
+
+def _quantized(
+    model: Model, arrays: Sequence[np.ndarray], mode: str, exclude_layers: Sequence[str]
+) -> tuple[str, dict[str, Any]]:
+    """Return the int8 graph as JSON and its parameters by ``arg:name`` and ``aux:name``."""
+    names = [spec["name"] for spec in model.card["inputs"]]
+    auxiliary = set(model.symbol.list_auxiliary_states())
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = str(Path(folder) / "float32")
+        model.symbol.save(f"{prefix}-symbol.json")
+        stored = {f"{'aux' if n in auxiliary else 'arg'}:{n}": a for n, a in model.params.items()}
+        mx.nd.save(f"{prefix}-0000.params", stored)
+        data = {n: x.astype("float32") for n, x in zip(names, arrays, strict=True)}
+        batches = mx.io.NDArrayIter(data, batch_size=min(_BATCH, len(arrays[0])))
+        try:
+            with warnings.catch_warnings():
+                # It imports graphs without their types, warns of that, and takes float32.
+                warnings.filterwarnings("ignore", "Cannot decide type", UserWarning)
+                warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's, in its histograms
+                net = gluon.SymbolBlock.imports(
+                    f"{prefix}-symbol.json", names, f"{prefix}-0000.params"
+                )
+                int8 = quantization.quantize_net_v2(
+                    net,
+                    calib_data=batches,
+                    calib_mode=mode,
+                    exclude_layers=list(exclude_layers),
+                    ctx=mx.cpu(),
+                )
+            int8.hybridize()
+            int8(*(mx.nd.array(data[name][:1]) for name in names))
+        except (MXNetError, ValueError, TypeError) as e:
+            raise ValueError(
+                f"MXNet cannot quantize the model ({str(e).strip().splitlines()[-1]}): leave out "
+                "layers with exclude_layers, or use the float32 model"
+            ) from e
+        prefix = str(Path(folder) / "int8")
+        int8.export(prefix)
+        symbol = Path(f"{prefix}-symbol.json").read_text(encoding="utf-8")
+        return symbol, mx.nd.load(f"{prefix}-0000.params")
+
+
+def _check_graph(symbol: Symbol) -> None:
+    """Refuse the graphs whose int8 form crashes the process in MXNet 1.9.1.
+
+    It is so where an operator with several outputs, as split, reads what others read as well.
+    """
+    graph = json.loads(symbol.tojson())
+    nodes = graph["nodes"]
+    reads = [(entry[0], entry[1]) for entry in graph["heads"]]
+    reads += [(entry[0], entry[1]) for node in nodes for entry in node["inputs"]]
+    several = {node for node, output in reads if output > 0}
+    for number in several:
+        if any(reads.count((entry[0], entry[1])) > 1 for entry in nodes[number]["inputs"]):
+            raise ValueError(
+                f"MXNet cannot quantize the model: its operator {nodes[number]['name']!r} has "
+                "several outputs and reads an array that others read, too; use the float32 model"
+            )
+
+
+def _evaluate(predictor: Predictor, int8: Predictor, evaluation_data: Any) -> dict[str, Any]:
+    try:
+        x, labels = evaluation_data
+    except (TypeError, ValueError) as e:
+        raise TypeError("evaluation_data must be (x, labels): samples and their classes") from e
+    arrays = _check_samples("evaluation_data", x, predictor)
+    labels = labels.asnumpy() if isinstance(labels, mx.nd.NDArray) else np.asarray(labels)
+    if labels.shape != (len(arrays[0]),):
+        raise ValueError(
+            f"evaluation_data has labels of shape {labels.shape} for {len(arrays[0])} samples: "
+            "give one class index a sample"
+        )
+    if predictor.card["outputs"]["structure"] != "array":
+        raise ValueError("evaluation_data needs a model of one output: leave it out")
+    of_float32, of_int8 = (model.predict(*arrays).argmax(axis=1) for model in (predictor, int8))
+    return {
+        "samples": len(labels),
+        "accuracy_float32": float((of_float32 == labels).mean()),
+        "accuracy_int8": float((of_int8 == labels).mean()),
+        "agreement": float((of_float32 == of_int8).mean()),
+    }

@@ -1,0 +1,143 @@
+"""The graph of a network, taken without touching it, and the layer to blame where there is none."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import mxnet as mx
+from mxnet import autograd
+from mxnet.gluon import Block, HybridBlock
+from mxnet.ndarray import NDArray
+from mxnet.symbol import Symbol
+
+
+class Graph(NamedTuple):
+    """The graph of a network.
+
+    Attributes
+    ----------
+    symbol : Symbol
+        All outputs, flat.
+    structure : object
+        How they nest: ``"array"``, None, ``{"tuple": [...]}`` or ``{"list": [...]}``.
+    """
+
+    symbol: Symbol
+    structure: Any
+
+
+def trace(net: HybridBlock, input_names: Sequence[str]) -> Graph:
+    """Return the graph that `net` makes of symbols of these names.
+
+    The network is called with symbols, which is what hybridizing does, but the result is not kept
+    in it: its own graphs, flags and parameters stay.
+
+    Raises
+    ------
+    TypeError
+        If `net` is no Block.
+    ValueError
+        If it cannot be hybridized; the sentence names the layer.
+    """
+    _check_blocks(net)
+    try:
+        with autograd.pause(train_mode=False):
+            outputs = net(*(mx.sym.var(name) for name in input_names))
+        flat, structure = _flatten(outputs)
+    except Exception as e:  # whatever the user's hybrid_forward raises
+        layer = _layer_in(e.__traceback__) or net
+        raise ValueError(
+            f"net cannot be hybridized: its layer {_describe(net, layer)} fails with symbols "
+            f"({type(e).__name__}: {_first_line(e)}); write its hybrid_forward with operators of F "
+            "alone, without .asnumpy(), .shape or Python's if on values"
+        ) from e
+    symbol = mx.sym.Group(flat)
+    _check_custom(symbol)
+    return Graph(symbol, structure)
+
+
+def flatten(outputs: Any) -> list[NDArray]:
+    """Return the arrays of nested outputs in order, without None."""
+    if isinstance(outputs, list | tuple):
+        return [array for item in outputs for array in flatten(item)]
+    return [] if outputs is None else [outputs]
+
+
+def rebuild(structure: Any, arrays: Iterator[Any]) -> Any:
+    """Return `arrays` nested as `structure` says."""
+    if structure == "array":
+        return next(arrays)
+    if structure is None:
+        return None
+    ((kind, items),) = structure.items()
+    nested = [rebuild(item, arrays) for item in items]
+    return tuple(nested) if kind == "tuple" else nested
+
+
+def _flatten(outputs: Any) -> tuple[list[Symbol], Any]:
+    if isinstance(outputs, Symbol):
+        # An operator with several outputs gives a list, once it is called with arrays.
+        several = len(outputs.list_outputs())
+        return list(outputs), "array" if several == 1 else {"list": ["array"] * several}
+    if outputs is None:
+        return [], None
+    if not isinstance(outputs, list | tuple):
+        raise TypeError(f"an output is a {type(outputs).__name__}, not an array, list or tuple")
+    flat, structure = [], []
+    for item in outputs:
+        symbols, shape = _flatten(item)
+        flat.extend(symbols)
+        structure.append(shape)
+    return flat, {"list" if isinstance(outputs, list) else "tuple": structure}
+
+
+def _check_blocks(net: Block) -> None:
+    if not isinstance(net, Block):
+        raise TypeError(f"net must be a gluon HybridBlock, got {net!r}: give the network itself")
+    plain = [block for _, block in _walk(net, "") if not isinstance(block, HybridBlock)]
+    if plain:
+        # The innermost: a Sequential around it is plain because of what it holds, more often.
+        layer = plain[-1]
+        raise ValueError(
+            f"net cannot be hybridized: its layer {_describe(net, layer)} is a gluon.Block; make "
+            "it a HybridBlock (a Sequential a HybridSequential) with a hybrid_forward"
+        )
+
+
+def _check_custom(symbol: Symbol) -> None:
+    for node in symbol.get_internals():
+        if node.attr("op_type") is not None:
+            raise ValueError(
+                f"net cannot be exported: its operator {node.name!r} is the custom operator "
+                f"{node.attr('op_type')!r}, whose Python code no graph holds; write it with "
+                "operators of F"
+            )
+
+
+def _walk(block: Block, path: str) -> Iterator[tuple[str, Block]]:
+    """Yield `block` and all below it, with their paths, outer before inner."""
+    yield path, block
+    for name, child in block._children.items():
+        yield from _walk(child, f"{path}.{name}" if path else name)
+
+
+def _describe(net: Block, layer: Block) -> str:
+    path = next((path for path, block in _walk(net, "") if block is layer), "")
+    return f"{path or 'net'!r} ({type(layer).__name__} {layer.name!r})"
+
+
+def _layer_in(traceback: types.TracebackType | None) -> Block | None:
+    """Return the innermost Block that was being called when the exception was raised."""
+    layer = None
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code is Block.__call__.__code__:
+            layer = frame.f_locals["self"]
+        traceback = traceback.tb_next
+    return layer
+
+
+def _first_line(e: Exception) -> str:
+    return (str(e).strip().splitlines() or [""])[0][:200]

@@ -1,0 +1,144 @@
+"""python -m gluon_svrg.deploy, and the benchmark."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+from gluon_svrg import deploy
+from gluon_svrg.deploy import __main__ as command_line
+from gluon_svrg.deploy.benchmark import format_timings
+from gluon_svrg.deploy.card import read_model
+from gluon_svrg.deploy.eager import Eager
+from PIL import Image
+
+WAYS = ["eager", "hybridized", "static", "predictor", "int8", "onnxruntime"]
+
+
+@pytest.fixture
+def image(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 6, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    return str(tmp_path / "image.png")
+
+
+def test_predict(model, image, capsys):
+    assert command_line.main(["predict", str(model), image, image, "--top", "2"]) == 0
+    predictor = deploy.Predictor.load(model)
+    (best, second) = predictor.classes(predictor.read_images(image)[0], top=2)
+    line = f"{image}: {best.name} {best.probability:.3f}, {second.name} {second.probability:.3f}\n"
+    assert capsys.readouterr().out == 2 * line
+
+
+def test_predict_as_json(model, image, capsys):
+    assert command_line.main(["predict", str(model), image, "--top", "3", "--json"]) == 0
+    ((row,),) = [json.loads(capsys.readouterr().out)]
+    assert row["image"] == image
+    assert {entry["name"] for entry in row["classes"]} == {"ant", "bee", "cat"}
+    assert sum(entry["probability"] for entry in row["classes"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "{image}"], "there is no model directory 'nowhere'"),
+        (["{model}", "no.png"], "there is no image file 'no.png'"),
+        (["{model}", "{big}"], "is 12 x 16 pixels, the model takes 6 x 8"),
+        (["{model}", "{image}", "--top", "9"], "top is 9, the model has 3 classes"),
+    ],
+)
+def test_errors_are_one_sentence(arguments, message, model, image, tmp_path, capsys):
+    Image.new("RGB", (12, 16)).save(tmp_path / "big.png")
+    places = {"model": model, "image": image, "big": tmp_path / "big.png"}
+    assert command_line.main(["predict", *(a.format(**places) for a in arguments)]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("error: ")
+    assert output.err.count("\n") == 1
+    assert message in output.err
+
+
+def test_resize(model, tmp_path, capsys):
+    Image.new("RGB", (12, 16)).save(tmp_path / "big.png")
+    arguments = ["predict", str(model), str(tmp_path / "big.png"), "--resize"]
+    assert command_line.main(arguments) == 0
+
+
+def test_as_a_process(model, image):
+    command = [sys.executable, "-m", "gluon_svrg.deploy", "predict", str(model)]
+    good = subprocess.run([*command, image], capture_output=True, text=True, check=True)
+    assert good.stdout.startswith(f"{image}: ")
+    bad = subprocess.run([*command, "no.png"], capture_output=True, text=True, check=False)
+    assert bad.returncode == 2
+    assert bad.stderr == "error: there is no image file 'no.png': give a JPEG or PNG file\n"
+
+
+def test_export_onnx(model, tmp_path, capsys):
+    path = str(tmp_path / "model.onnx")
+    assert command_line.main(["export-onnx", str(model), path]) == 0
+    assert "outputs within" in capsys.readouterr().out
+    onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def test_quantize(model, x, tmp_path, capsys):
+    np.savez(tmp_path / "data.npz", x)
+    arguments = ["quantize", str(model), str(tmp_path / "int8")]
+    assert command_line.main([*arguments, "--calibration", str(tmp_path / "data.npz")]) == 0
+    assert "calibrated on 5 samples" in capsys.readouterr().out
+    assert deploy.read_card(tmp_path / "int8")["precision"] == "int8"
+
+
+def test_benchmark(model, capsys):
+    arguments = ["benchmark", str(model), "--batch", "1", "3", "--seconds", "0.05"]
+    assert command_line.main(arguments) == 0
+    machine, _, *table = capsys.readouterr().out.splitlines()
+    assert "mxnet 1.9.1" in machine
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[2:]]
+    assert [row[:2] for row in rows] == [[batch, way] for batch in ("1", "3") for way in WAYS]
+    for _, way, *figures in rows:
+        p50, p99, throughput, ratio = (float(figure.replace(",", "")) for figure in figures)
+        assert 0 < p50 <= p99
+        assert throughput > 0
+        assert ratio == 1 or way != "hybridized"
+
+
+def test_benchmark_says_what_cannot_run(model, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    timings = deploy.benchmark(model, batches=[1], seconds=0.01)
+    (missing,) = (timing for timing in timings if not timing.calls)
+    assert missing.name == "onnxruntime"
+    assert "pip install 'gluon-svrg[onnx]'" in missing.reason
+    assert missing.reason in format_timings(timings)
+
+
+def test_benchmark_takes_an_int8_model(model, x, tmp_path):
+    deploy.quantize(model, tmp_path / "int8", x)
+    timings = deploy.benchmark(model, [2], 0.01, int8_directory=tmp_path / "int8")
+    assert [timing.name for timing in timings if timing.calls] == WAYS
+    with pytest.raises(ValueError, match="is of int8: give the float32 model, and this one as"):
+        deploy.benchmark(tmp_path / "int8")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"batches": []}, ValueError, "batches is empty"),
+        ({"batches": [0]}, ValueError, "batches must be a positive integer, got 0"),
+        ({"seconds": 0}, ValueError, "seconds must be a number above 0, got 0"),
+    ],
+)
+def test_benchmark_errors(options, error, message, model):
+    with pytest.raises(error, match=message):
+        deploy.benchmark(model, **options)
+
+
+def test_eager_computes_the_same(nested, tmp_path):
+    x, y = np.ones((2, 3), "float32"), np.ones((2, 4), "float32")
+    path = deploy.export(nested, tmp_path / "model", (x, y))
+    (a, (b, _, (c,))), (d, e) = deploy.Predictor.load(path)(x, y)
+    model = read_model(path)
+    outputs = Eager(model.symbol, model.params, model.card["inputs"])([x, y])
+    for one, other in zip(outputs, (a, b, c, d, e), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)

@@ -1,0 +1,98 @@
+"""ONNX files, in onnxruntime."""
+
+import json
+import sys
+
+import mxnet as mx
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from gluon_svrg import deploy, tune_for_cpu
+from mxnet import gluon
+from mxnet.gluon import nn
+
+
+class MeanOverAxes(gluon.HybridBlock):
+    def hybrid_forward(self, F, x):
+        return F.mean(x, axis=(2, 3))
+
+
+def run(path, *arrays):
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(None, dict(zip([i.name for i in session.get_inputs()], arrays, strict=True)))
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+@pytest.mark.parametrize("from_predictor", [False, True])
+def test_any_batch(tuned, from_predictor, net, x, tmp_path):
+    if tuned:
+        assert tune_for_cpu(net)
+    model = deploy.export(net, tmp_path / "model", x)
+    given = deploy.Predictor.load(model) if from_predictor else model
+    difference = deploy.export_onnx(given, tmp_path / "folder" / "model.onnx")
+    assert 0 <= difference <= 1e-5
+    for batch in (x, x[:1]):
+        (output,) = run(tmp_path / "folder" / "model.onnx", batch)
+        np.testing.assert_allclose(output, net(mx.nd.array(batch)).asnumpy(), atol=1e-5)
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["model.onnx"]
+
+
+def test_a_mean_over_axes(x, tmp_path):
+    net = MeanOverAxes()
+    deploy.export_onnx(deploy.export(net, tmp_path / "model", x), tmp_path / "model.onnx")
+    (output,) = run(tmp_path / "model.onnx", x)
+    np.testing.assert_allclose(output, x.mean(axis=(2, 3)), atol=1e-6)
+
+
+def test_the_metadata(model, tmp_path):
+    difference = deploy.export_onnx(model, tmp_path / "model.onnx")
+    proto = onnx.load(tmp_path / "model.onnx")
+    metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    assert json.loads(metadata["gluon_svrg"]) == deploy.read_card(model)
+    assert float(metadata["max_abs_difference"]) == difference
+    onnx.checker.check_model(proto)
+
+
+def test_a_batch_of_one(model, net, x, tmp_path):
+    deploy.export_onnx(model, tmp_path / "model.onnx", dynamic=False)
+    (output,) = run(tmp_path / "model.onnx", x[:1])
+    np.testing.assert_allclose(output, net(mx.nd.array(x[:1])).asnumpy(), atol=1e-5)
+    with pytest.raises(Exception, match="Got invalid dimensions"):
+        run(tmp_path / "model.onnx", x)
+
+
+@pytest.mark.parametrize("name", ["onnx", "onnxruntime"])
+def test_without_the_extra(name, model, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"pip install 'gluon-svrg\[onnx\]'"):
+        deploy.export_onnx(model, tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_outputs_that_differ(model, tmp_path, monkeypatch):
+    predictor = deploy.Predictor.load(model)
+    monkeypatch.setattr(predictor, "_run", lambda arrays, count: [np.ones((count, 3), "float32")])
+    (tmp_path / "model.onnx").write_text("before")
+    with pytest.raises(ValueError, match="output 0 of the ONNX file differs from MXNet's by"):
+        deploy.export_onnx(predictor, tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").read_text() == "before"
+
+
+def test_an_operator_that_has_no_translation(tmp_path):
+    net = nn.HybridLambda("erfinv")
+    model = deploy.export(net, tmp_path / "model", np.full((2, 3), 0.5, "float32"))
+    with pytest.raises(ValueError, match=r"MXNet 1.9.1 cannot translate the model into ONNX \("):
+        deploy.export_onnx(model, tmp_path / "model.onnx")
+
+
+def test_int8_is_refused(model, x, tmp_path):
+    deploy.quantize(model, tmp_path / "int8", x)
+    with pytest.raises(ValueError, match="the model is of int8, whose operators are oneDNN's own"):
+        deploy.export_onnx(tmp_path / "int8", tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(("tolerance", "error"), [(0, ValueError), ("1", TypeError)])
+def test_wrong_tolerance(tolerance, error, model, tmp_path):
+    with pytest.raises(error, match="tolerance must be a number above 0, got"):
+        deploy.export_onnx(model, tmp_path / "model.onnx", tolerance=tolerance)

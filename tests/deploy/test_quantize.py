@@ -1,0 +1,143 @@
+"""Models in int8."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from gluon_svrg import deploy
+from mxnet import gluon
+from mxnet.gluon import nn
+
+
+def labels_of(net, x):
+    return net(mx.nd.array(x)).asnumpy().argmax(axis=1)
+
+
+@pytest.fixture
+def data():
+    random = np.random.default_rng(3)
+    offsets = random.normal(size=(64, 3, 1, 1))  # samples that are told apart by their colour
+    return (random.normal(size=(64, 3, 8, 6)) * 0.3 + 2 * offsets).astype("float32")
+
+
+@pytest.mark.parametrize("mode", ["naive", "entropy"])
+def test_it_keeps_most_classes(mode, net, x, data, tmp_path):
+    model = deploy.export(net, tmp_path / "model", x, metrics={"accuracy": 0.25})
+    labels = labels_of(net, data)
+    report = deploy.quantize(
+        model, tmp_path / "int8", data[:32], mode=mode, evaluation_data=(data, labels)
+    )
+    assert report["mode"] == mode
+    assert report["calibration_samples"] == 32
+    assert report["samples"] == 64
+    assert report["accuracy_float32"] == 1
+    assert report["accuracy_int8"] == report["agreement"] >= 0.9
+    card = deploy.read_card(tmp_path / "int8")
+    assert card["precision"] == "int8"
+    assert card["quantization"] == {**report, "metrics_float32": {"accuracy": 0.25}}
+    assert card["metrics"] == {"accuracy": report["accuracy_int8"]}
+    predictor = deploy.Predictor.load(tmp_path / "int8", batch_size=16)
+    assert predictor.backend is None
+    output = predictor(data)
+    assert (output.argmax(axis=1) == labels).mean() == report["agreement"]
+    np.testing.assert_allclose(predictor(data[0]), output[0], atol=1e-5)
+    assert b"quantized" in (tmp_path / "int8" / "model-symbol.json").read_bytes()
+
+
+def test_without_labels_the_card_has_no_accuracy(model, data, tmp_path):
+    report = deploy.quantize(model, tmp_path / "int8", [mx.nd.array(data)])
+    assert report == {"mode": "naive", "calibration_samples": 64}
+    card, before = deploy.read_card(tmp_path / "int8"), deploy.read_card(model)
+    assert card["metrics"] == {}
+    for key in ("inputs", "outputs", "normalization", "class_names"):
+        assert card[key] == before[key]
+
+
+def test_layers_may_stay_in_float32(net, x, data, tmp_path):
+    model = deploy.export(net, tmp_path / "model", x)
+    for name, layers in (("all", []), ("some", ["sg_mkldnn_fully_connected_0"])):
+        deploy.quantize(model, tmp_path / name, data, exclude_layers=layers)
+    sizes = [
+        (tmp_path / name / "model-symbol.json").read_text().count("quantized_sg_mkldnn_fully")
+        for name in ("all", "some")
+    ]
+    assert sizes[0] > sizes[1] == 0
+
+
+def test_int8_runs_on_the_cpu_alone(model, data, tmp_path):
+    deploy.quantize(model, tmp_path / "int8", data)
+    with pytest.raises(ValueError, match=r"ctx is gpu\(0\), an int8 model runs on the CPU alone"):
+        deploy.Predictor.load(tmp_path / "int8", ctx=mx.gpu(0))
+    with pytest.raises(ValueError, match="is of int8, float32 is quantized: give the float32"):
+        deploy.quantize(tmp_path / "int8", tmp_path / "again", data)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "error", "message"),
+    [
+        (
+            slice(None),
+            {"mode": "none"},
+            ValueError,
+            "mode must be 'naive' or 'entropy', got 'none'",
+        ),
+        (0, {}, ValueError, "calibration_data must be batches, batch axis first, got a single"),
+        (slice(0), {}, ValueError, "data has no sample"),
+        (None, {}, TypeError, "data must be a NumPy array or an NDArray, got a NoneType"),
+        (slice(None), {"evaluation_data": 3}, TypeError, r"must be \(x, labels\): samples and"),
+    ],
+)
+def test_errors(given, options, error, message, model, data, tmp_path):
+    calibration = None if given is None else data[given]
+    with pytest.raises(error, match=message):
+        deploy.quantize(model, tmp_path / "int8", calibration, **options)
+    assert not (tmp_path / "int8").exists()
+
+
+def test_labels_of_another_length(model, data, tmp_path):
+    with pytest.raises(ValueError, match=r"labels of shape \(3,\) for 64 samples: give one class"):
+        deploy.quantize(model, tmp_path / "int8", data, evaluation_data=(data, [0, 1, 2]))
+
+
+def test_a_model_that_is_there_is_replaced_on_demand(model, data, tmp_path):
+    deploy.quantize(model, tmp_path / "int8", data)
+    with pytest.raises(FileExistsError, match="replace it with overwrite=True"):
+        deploy.quantize(model, tmp_path / "int8", data)
+    deploy.quantize(model, tmp_path / "int8", data, overwrite=True)
+
+
+def test_float64_is_refused(tmp_path):
+    net = nn.Dense(2, in_units=3)
+    net.initialize()
+    net.cast("float64")
+    model = deploy.export(net, tmp_path / "model", np.ones((1, 3)))
+    with pytest.raises(ValueError, match="is of float64, float32 is quantized"):
+        deploy.quantize(model, tmp_path / "int8", np.ones((4, 3)))
+
+
+def test_several_inputs_and_outputs(tmp_path):
+    class Two(gluon.HybridBlock):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            with self.name_scope():
+                self.dense = nn.Dense(4, in_units=3)
+
+        def hybrid_forward(self, F, x, y):
+            h = self.dense(x)
+            return [h, (h + y,)]
+
+    net = Two()
+    net.initialize()
+    x, y = (np.random.default_rng(0).normal(size=(20, n)).astype("float32") for n in (3, 4))
+    model = deploy.export(net, tmp_path / "model", (x, y), input_names=["a", "b"])
+    deploy.quantize(model, tmp_path / "int8", (x, y))
+    one, (other,) = deploy.Predictor.load(tmp_path / "int8")(x, y)
+    expected, (sums,) = net(mx.nd.array(x), mx.nd.array(y))
+    np.testing.assert_allclose(one, expected.asnumpy(), atol=0.05)
+    np.testing.assert_allclose(other, sums.asnumpy(), atol=0.1)
+
+
+def test_a_graph_that_would_crash_is_refused(nested, tmp_path):
+    x, y = np.ones((2, 3), "float32"), np.ones((2, 4), "float32")
+    model = deploy.export(nested, tmp_path / "model", (x, y))
+    with pytest.raises(ValueError, match="has several outputs and reads an array that others rea"):
+        deploy.quantize(model, tmp_path / "int8", (x, y))
