@@ -1,193 +1,299 @@
-"""A CIFAR ResNet of gluoncv on images, with or without SVRG, with any optimizer.
+"""A CIFAR net of gluoncv on images, with any optimizer, with or without SVRG.
 
     python recipes/cifar_resnet.py
-    python recipes/cifar_resnet.py --data fashion-mnist --epochs 3 --lr 0.1 --wd 1e-4
-    python recipes/cifar_resnet.py --svrg --coefficient 0.75 --epochs 5
-    python recipes/cifar_resnet.py --data cifar10 --data-dir ~/cifar10 --download --epochs 200
+    python recipes/cifar_resnet.py --preset list
+    python recipes/cifar_resnet.py --preset fashion-mnist-nag --out runs/nag
+    python recipes/cifar_resnet.py --preset gluoncv-cifar10 --data-dir ~/cifar10 --download
+    python recipes/cifar_resnet.py --preset fashion-mnist-nag --svrg --alpha-decay 0.75 --meter
+    python recipes/cifar_resnet.py --svrg --coefficient auto --give-up-above 0.333
+    python recipes/cifar_resnet.py --augment --cutout 8 --mixup 0.2 --label-smoothing 0.1
     python recipes/cifar_resnet.py --epochs 50 --resume  # killed, started again, the same weights
 
 On deep networks plain SVRG rarely pays (Defazio & Bottou 2019). ``--svrg`` costs two gradients a
 sample instead of one, or three where the gradients of all batches would not fit into a gibibyte.
+``--meter`` tells what they bring on this very run; without ``--svrg``, what they would bring.
 
-Writes ``curves.png``, ``history.csv`` and the exported network into ``runs/cifar_resnet``, or where
-``--out`` says.
+Writes into ``runs/cifar_resnet``, or where ``--out`` says: ``report.html`` with all that follows,
+``curves.png``, ``history.csv``, ``options.json``, ``result.json``, and the exported network in
+``model/``, for ``gluon_svrg.deploy.Predictor``.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import cifar_data
 import gluon_svrg as gs
 import mxnet as mx
-import numpy as np
-from gluon_svrg.data import ArrayLoader, load_fashion_mnist
-from gluon_svrg.data.datasets import FASHION_MNIST_DIRECTORY
+import report
+from cifar_options import parse
+from gluon_svrg import deploy
+from gluon_svrg.data import ArrayLoader, transforms
+from gluon_svrg.events import EpochEnd
+from gluon_svrg.optimizer import exclude_from_decay
 from gluoncv.model_zoo import get_model
 from mxnet import gluon
+from mxnet.contrib import amp
 
-Split = tuple[np.ndarray, np.ndarray]
-
-
-def load(options: argparse.Namespace) -> tuple[Split, Split]:
-    """Return (images, labels) for training and for testing; images are uint8, N x C x 32 x 32."""
-    if options.data == "digits":
-        from sklearn.datasets import load_digits
-
-        images, labels = load_digits(return_X_y=True)
-        order = np.random.default_rng(0).permutation(len(images))
-        pixels = (images[order].reshape(-1, 1, 8, 8) * 15.9375).astype("uint8")
-        pixels = pixels.repeat(4, axis=2).repeat(4, axis=3)
-        labels = labels[order]
-        return (pixels[297:], labels[297:]), (pixels[:297], labels[:297])
-    if options.data == "fashion-mnist":
-        splits = load_fashion_mnist(options.data_dir or FASHION_MNIST_DIRECTORY)
-        pad = ((0, 0), (2, 2), (2, 2))
-        train, test = ((np.pad(x, pad)[:, None], y) for x, y in splits)
-        return train, test
-    if options.data == "cifar10":
-        return load_cifar10(options)
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 10, options.samples + 100)
-    images = rng.integers(0, 256, (len(labels), 3, 32, 32))
-    images[np.arange(len(labels)), :, labels] = 255  # a bright row tells the class
-    images = images.astype("uint8")
-    return (images[100:], labels[100:]), (images[:100], labels[:100])
+CLASSES = 10
 
 
-def load_cifar10(options: argparse.Namespace) -> tuple[Split, Split]:
-    """Read CIFAR-10's binary version from a folder; MXNet downloads it there if asked to."""
-    directory = Path(options.data_dir or "~/.mxnet/datasets/cifar10").expanduser()
-    files = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
-    if options.download:
-        gluon.data.vision.CIFAR10(root=str(directory))
-    missing = [name for name in files if not (directory / name).is_file()]
-    if missing:
-        raise FileNotFoundError(
-            f"CIFAR-10 is not in {str(directory)!r} ({missing[0]} is missing): name the folder "
-            "that has its binary version, or let MXNet download it there with --download"
+class GradientEvaluations(EpochEnd):
+    """Puts into the history how many samples' gradients the run has computed, all in all."""
+
+    def __init__(self, samples: int, others: Sequence[gs.SVRGHandler | gs.VarianceHandler]) -> None:
+        self._samples = samples
+        self._others = others
+
+    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Count, before the row of the epoch is made."""
+        own = (estimator.position.epoch + 1) * self._samples
+        theirs = sum(handler.gradient_evaluations for handler in self._others)
+        estimator.figures["gradient_evaluations"] = own + theirs
+
+
+def make_loaders(
+    data: cifar_data.Data, options: argparse.Namespace
+) -> tuple[ArrayLoader, ArrayLoader]:
+    """Return the batches for training, augmented as asked for, and those for testing."""
+    before: list[transforms.Transform] = []
+    after: list[transforms.Transform] = []
+    try:
+        if options.augment == "crop-flip":
+            before.append(transforms.RandomCrop(pad=4))
+        if options.augment != "none":
+            before.append(transforms.RandomFlipLeftRight())
+        if options.cutout:
+            after.append(transforms.Cutout(options.cutout))
+        if options.label_smoothing:
+            after.append(transforms.OneHot(CLASSES, options.label_smoothing))
+        if options.mixup:
+            after.append(transforms.MixUp(CLASSES, options.mixup))
+        train = cifar_data.loader(
+            data,
+            data.train,
+            before,
+            after,
+            batch_size=options.batch_size,
+            shuffle=True,
+            last_batch=options.last_batch,
         )
-    # A record is a label and the 32 x 32 pixels of red, green and blue.
-    records = [np.fromfile(directory / name, np.uint8).reshape(-1, 3073) for name in files]
-    train, test = (
-        (part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0])
-        for part in (np.concatenate(records[:5]), records[5])
-    )
-    return train, test
+    except (TypeError, ValueError) as error:
+        raise SystemExit(f"the training data: {error}") from None
+    return train, cifar_data.loader(data, data.test, batch_size=256)
 
 
-def loader(
-    split: Split, batch_size: int, mean: float, deviation: float, shuffle: bool
-) -> ArrayLoader:
-    """Return a loader of normalised float32 batches; it keeps the images as bytes."""
-
-    def normalised(images: mx.nd.NDArray, labels: mx.nd.NDArray) -> tuple[mx.nd.NDArray, ...]:
-        return (images.astype("float32") - mean) / deviation, labels
-
-    images, labels = split
-    return ArrayLoader(
-        images,
-        labels.astype("float32"),
-        batch_size=batch_size,
-        shuffle=shuffle,
-        transform=normalised,
-    )
+def make_net(
+    options: argparse.Namespace, channels: int, contexts: list[mx.Context]
+) -> gluon.HybridBlock:
+    """Return the network for images of so many channels, initialised and hybridized."""
+    try:
+        if not options.model.startswith("cifar_"):
+            raise ValueError(f"{options.model!r} is no net for images of 32 x 32")
+        net = get_model(options.model, classes=CLASSES)
+    except ValueError as error:
+        raise SystemExit(
+            f"--model must be a CIFAR net of gluoncv, such as cifar_resnet20_v1, "
+            f"cifar_resnet56_v2 or cifar_wideresnet16_10: {str(error).splitlines()[0]}"
+        ) from None
+    net.initialize(mx.init.Xavier(magnitude=options.xavier_magnitude), ctx=contexts)
+    net.hybridize(static_alloc=True)
+    for context in contexts:
+        net(mx.nd.zeros((1, channels, 32, 32), context))  # finishes the initialisation
+    return net
 
 
 def make_trainer(net: gluon.Block, options: argparse.Namespace) -> gs.SVRGTrainer:
     """Return the trainer, with the optimizer by its name."""
-    parameters = {"learning_rate": options.lr, "wd": options.wd}
+    parameters: dict[str, Any] = {"learning_rate": options.lr, "wd": options.wd}
     if options.optimizer in ("sgd", "nag", "lars", "signum"):
         parameters["momentum"] = options.momentum
-    return gs.SVRGTrainer(net.collect_params(), options.optimizer, parameters)
+    if not options.decay_on_norm:
+        exempt = exclude_from_decay(net)
+        if options.optimizer == "lars":
+            parameters["exempt"] = exempt
+    parameters |= dict(options.optimizer_args)
+    # AMP scales the gradients that it reads, so they may not be updated in the kvstore.
+    on_kvstore = False if options.dtype == "float16" else None
+    try:
+        trainer = gs.SVRGTrainer(
+            net.collect_params(), options.optimizer, parameters, update_on_kvstore=on_kvstore
+        )
+    except (TypeError, ValueError) as error:
+        raise SystemExit(f"--optimizer {options.optimizer}: {error}") from None
+    if options.dtype == "float16":
+        amp.init_trainer(trainer)  # a loss scale; bfloat16 has float32's range and needs none
+    return trainer
 
 
-def make_handlers(options: argparse.Namespace) -> list[gs.events.EventHandler]:
-    """Return the schedule (warm-up over a tenth, then a cosine), the log, and what is asked for."""
-    cosine = gs.schedules.cosine(options.lr)
-    warmed_up = gs.schedules.warm_up(cosine, 0.1, options.lr / 10)
+def make_schedule(options: argparse.Namespace, batches: int) -> gs.ScheduleHandler:
+    """Return the schedule of the learning rate in a run of so many batches an epoch."""
+    schedule = gs.schedules.constant(options.lr)
+    fraction = 0.1 if options.warm_up is None else options.warm_up / (batches * options.epochs)
+    fraction = min(fraction, 0.5)  # a trial of a few batches has to come down again, too
+    if options.schedule == "cosine":
+        schedule = gs.schedules.cosine(options.lr)
+    elif options.schedule == "step":
+        # The warm-up comes first and then all of the schedule; epochs count from the very begin.
+        marks = [
+            (epoch / options.epochs - fraction) / (1 - fraction) for epoch in options.milestones
+        ]
+        if min(marks) <= 0:
+            raise SystemExit(
+                f"--milestones must come after the warm-up, got {options.milestones}: give a "
+                "smaller --warm-up"
+            )
+        schedule = gs.schedules.step(options.lr, marks)
+    if fraction:
+        schedule = gs.schedules.warm_up(schedule, fraction, options.lr / 10)
+    return gs.ScheduleHandler("learning_rate", schedule)
+
+
+def make_svrg(options: argparse.Namespace) -> list[gs.SVRGHandler | gs.VarianceHandler]:
+    """Return what ``--svrg``, its variants and ``--meter`` ask for."""
+    handlers: list[gs.SVRGHandler | gs.VarianceHandler] = []
+    if options.meter or options.give_up_above is not None:
+        handlers.append(gs.VarianceHandler())
+    if not options.svrg:
+        return handlers
+    coefficient = options.coefficient
+    try:
+        if options.alpha_decay is not None:
+            coefficient = gs.linear_decay(options.alpha_decay, 0.0)
+        svrg = gs.SVRGHandler(
+            options.update_freq,
+            coefficient=coefficient,
+            lock=options.lock or "auto",
+            give_up_above=options.give_up_above,
+            look_again_every=options.look_again_every,
+        )
+    except (TypeError, ValueError) as error:
+        raise SystemExit(f"--svrg: {error}") from None
+    return [svrg, *handlers]
+
+
+def make_estimator(
+    net: gluon.Block, trainer: gs.SVRGTrainer, options: argparse.Namespace
+) -> gs.Estimator:
+    """Return the estimator. Soft labels have no training accuracy; those for testing are sparse."""
+    is_soft = bool(options.mixup or options.label_smoothing)
+    training = [mx.metric.Loss("loss")]
+    if not is_soft:
+        training.insert(0, mx.metric.Accuracy())
+    return gs.Estimator(
+        net,
+        gluon.loss.SoftmaxCELoss(sparse_label=not is_soft),
+        train_metrics=training,
+        val_metrics=[mx.metric.Accuracy(), mx.metric.Loss("loss")],
+        val_loss=gluon.loss.SoftmaxCELoss(),
+        trainer=trainer,
+    )
+
+
+def without_amp(net: gluon.HybridBlock, directory: Path) -> gluon.SymbolBlock:
+    """Return the network in float32, as its parameters are: MXNet's export leaves out AMP's casts.
+
+    The operators of a graph that is read back are those of the file, which AMP does not change.
+    """
+    with tempfile.TemporaryDirectory(dir=directory) as folder, warnings.catch_warnings():
+        # MXNet warns that it cannot infer the dtype of the input, which the parameters tell.
+        warnings.filterwarnings("ignore", "Cannot decide type")
+        net.export(f"{folder}/model")
+        return gluon.SymbolBlock.imports(
+            f"{folder}/model-symbol.json", ["data"], f"{folder}/model-0000.params"
+        )
+
+
+def export(
+    net: gluon.HybridBlock, data: cifar_data.Data, options: argparse.Namespace, row: dict[str, Any]
+) -> None:
+    """Write the network as a model that runs without gluoncv and this recipe."""
+    sample = cifar_data.loader(data, data.test, batch_size=1)[0][0]
+    if options.dtype != "float32":
+        net = without_amp(net, options.out)
+    deploy.export(
+        net,
+        options.out / "model",
+        sample,
+        normalization=(data.mean, data.std, 1 / 255),
+        class_names=data.class_names,
+        metrics={"test accuracy": row["validation accuracy"]},
+        overwrite=True,
+    )
+
+
+def write_report(
+    history: gs.History, options: argparse.Namespace, arguments: Sequence[str] | None
+) -> None:
+    """Write the picture, the result and the page."""
+    title = (
+        f"{options.model}, {options.data}, {'SVRG, ' if options.svrg else ''}{options.optimizer}"
+    )
+    drawn = [{k: v for k, v in row.items() if k != "gradient_evaluations"} for row in history]
+    report.write_figure(options.out / "curves.png", gs.History(drawn).plot(title=title))
+    last = history[-1]
+    result = {
+        "test accuracy": last["validation accuracy"],
+        "best test accuracy": max(history.column("validation accuracy")),
+        "training loss": last["training loss"],
+        "seconds": sum(history.column("seconds")),
+        "gradient evaluations": last["gradient_evaluations"],
+        "epochs": len(history),
+    }
+    report.write_json(options.out / "result.json", result)
+    epochs = [{name: row.get(name) for name in history.names()} for row in history]
+    report.write_html(
+        options.out / "report.html",
+        title,
+        report.launch_line(__file__, arguments),
+        {"Result": [result], "Epochs": epochs},
+        [options.out / "curves.png"],
+        vars(options),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> gs.FitResult:
+    """Run the recipe; return the result of the training."""
+    options = parse(arguments)
+    if options.dtype != "float32":
+        amp.init(options.dtype)  # before the network is made, and for the whole process
+    gs.seed_everything(options.seed)
+    data = cifar_data.load(options)
+    train, test = make_loaders(data, options)
+
+    device = mx.gpu if options.gpu else mx.cpu
+    contexts = [device(i) for i in range(options.devices)]
+    net = make_net(options, data.train[0].shape[1], contexts)
+    estimator = make_estimator(net, make_trainer(net, options), options)
+    svrg = make_svrg(options)
     handlers: list[gs.events.EventHandler] = [
-        gs.ScheduleHandler("learning_rate", warmed_up),
+        make_schedule(options, len(train)),
         gs.NaNGuardHandler(),
+        *svrg,
+        GradientEvaluations(train.num_samples, svrg),
         gs.LogHandler(options.out / "history.csv", overwrite=True),
     ]
-    if options.svrg:
-        handlers.append(gs.SVRGHandler(options.update_freq, coefficient=options.coefficient))
     if options.resume:
         handlers.append(
             gs.CheckpointHandler(options.out / "checkpoints", monitor="validation accuracy")
         )
-    return handlers
-
-
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    parser.add_argument(
-        "--data", choices=["digits", "fashion-mnist", "cifar10", "synthetic"], default="digits"
-    )
-    parser.add_argument("--data-dir", help="folder of the data set's files")
-    parser.add_argument("--download", action="store_true", help="let MXNet download CIFAR-10")
-    parser.add_argument("--samples", type=int, default=512, help="of the synthetic data")
-    parser.add_argument("--model", default="cifar_resnet20_v1", help="a CIFAR net of gluoncv")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--optimizer", default="nag", help="any optimizer by its name")
-    parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument("--wd", type=float, default=1e-4)
-    parser.add_argument("--svrg", action=argparse.BooleanOptionalAction, default=False)
-    parser.add_argument("--coefficient", type=float, default=1.0, help="1 is SVRG")
-    parser.add_argument("--update-freq", type=int, default=1)
-    parser.add_argument(
-        "--resume", action="store_true", help="write checkpoints, and go on from the newest"
-    )
-    parser.add_argument("--devices", type=int, default=1, help="number of (CPU) contexts")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("runs/cifar_resnet"))
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> gs.FitResult:
-    """Run the recipe; return the result of the training."""
-    options = parse(arguments)
-    gs.seed_everything(options.seed)
-    try:
-        train, test = load(options)
-    except FileNotFoundError as error:
-        raise SystemExit(f"--data {options.data}: {error} (with --data-dir)") from None
     options.out.mkdir(parents=True, exist_ok=True)
-    mean, deviation = float(train[0].mean()), float(train[0].std())
-    train_batches = loader(train, options.batch_size, mean, deviation, shuffle=True)
-    test_batches = loader(test, 256, mean, deviation, shuffle=False)
-
-    contexts = [mx.cpu(i) for i in range(options.devices)]
-    net = get_model(options.model, classes=10)
-    net.initialize(mx.init.Xavier(magnitude=2), ctx=contexts)
-    net.hybridize(static_alloc=True)
-    trainer = make_trainer(net, options)
-    estimator = gs.Estimator(
-        net,
-        gluon.loss.SoftmaxCELoss(),
-        train_metrics=[mx.metric.Accuracy(), mx.metric.Loss("loss")],
-        trainer=trainer,
-        context=contexts,
-    )
+    report.write_json(options.out / "options.json", vars(options))
     result = estimator.fit(
-        train_batches,
-        test_batches,
+        train,
+        test,
         epochs=options.epochs,
-        event_handlers=make_handlers(options),
+        event_handlers=handlers,
         resume="auto" if options.resume else None,
     )
-
-    method = f"{'SVRG, ' if options.svrg else ''}{options.optimizer}"
-    title = f"{options.model}, {options.data}, {method}"
-    result.history.plot(options.out / "curves.png", title)
-    net.export(str(options.out / "model"))
-    print(f"See {options.out}: curves.png, history.csv, model-symbol.json, model-0000.params")
+    write_report(result.history, options, arguments)
+    export(net, data, options, result.history[-1])
+    print(f"See {options.out}: report.html, curves.png, history.csv, and the exported model/")
     return result
 
 

@@ -1,15 +1,30 @@
 """Every recipe, in small: it runs, writes what it promises, and refuses what is not there."""
 
 import csv
+import json
 import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from statistics import stdev
 
+import cifar_data
+import cifar_options
 import cifar_resnet
+import compare
+import large_batch
 import linear_regression
 import mxnet as mx
 import numpy as np
 import pytest
 import softmax_regression
+from gluon_svrg import deploy
 from gluon_svrg.data.datasets import FASHION_MNIST_DIRECTORY
+
+RECIPES = Path(__file__).parent.parent / "recipes"
+SMALL = ["--data", "synthetic", "--samples", "24", "--batch-size", "12", "--epochs", "1"]
 
 needs_fashion_mnist = pytest.mark.skipif(
     not os.path.isdir(FASHION_MNIST_DIRECTORY),
@@ -69,45 +84,164 @@ def test_linear_regression(tmp_path, arguments):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "gradients"),
     [
-        [],
-        ["--svrg", "--coefficient", "0.75"],
-        ["--svrg", "--devices", "2", "--optimizer", "adam", "--lr", "1e-3"],
+        ([], 1),
+        (["--svrg", "--coefficient", "0.75"], 2),  # the table keeps those of the full pass
+        (["--svrg", "--devices", "2", "--optimizer", "adam", "--lr", "1e-3"], 2),
+        # Locked images repeat, too.
+        (["--svrg", "--alpha-decay", "0.75", "--augment", "--cutout", "8", "--lock", "require",
+          "--mixup", "0.2", "--label-smoothing", "0.1"], 2),
     ],
-)
-def test_cifar_resnet(tmp_path, arguments):
-    small = ["--data", "synthetic", "--samples", "24", "--batch-size", "12", "--epochs", "1"]
-    result = cifar_resnet.main([*small, *arguments, "--out", str(tmp_path)])
+)  # fmt: skip
+def test_cifar_resnet(tmp_path, arguments, gradients):
+    result = cifar_resnet.main([*SMALL, *arguments, "--out", str(tmp_path)])
     assert result.epochs_run == 1
     (row,) = read_csv(tmp_path / "history.csv")
     assert float(row["samples"]) == 24
+    assert float(row["gradient_evaluations"]) == 24 * gradients
+    # Soft labels have no accuracy; those of the test set are sparse.
+    assert ("training accuracy" in row) == ("--mixup" not in arguments)
     assert is_picture(tmp_path / "curves.png")
-    assert (tmp_path / "model-symbol.json").is_file()
+    written = json.loads((tmp_path / "result.json").read_text())
+    assert written["test accuracy"] == float(row["validation accuracy"])
+    assert json.loads((tmp_path / "options.json").read_text())["samples"] == 24
+    page = (tmp_path / "report.html").read_text()
+    assert "python recipes/cifar_resnet.py --data synthetic" in page
+    assert 'src="data:image/png;base64,iVBOR' in page
+    assert "<td>validation accuracy</td>" not in page  # figures are columns
+    assert "<th>validation accuracy</th>" in page
+
+
+def test_the_exported_network_is_the_trained_one(tmp_path):
+    small = [*SMALL, "--optimizer", "lars", "--no-decay-on-norm", "--lr", "1", "--meter"]
+    result = cifar_resnet.main([*small, "--out", str(tmp_path)])
+    assert result.history[-1]["variance_ratio"] > 0
+    data = cifar_data.load(cifar_options.parse(small))
+    (images, labels), channels = data.test, (1, 3, 1, 1)
+    mean, std = (np.reshape(values, channels) for values in (data.mean, data.std))
+    model = gluon_import(tmp_path / "model")
+    outputs = model(mx.nd.array((images / 255 - mean) / std, dtype="float32")).asnumpy()
+    right = (outputs.argmax(axis=1) == labels).mean()
+    assert right == pytest.approx(result.history[-1]["validation accuracy"])
+    card = deploy.read_card(tmp_path / "model")
+    assert card["class_names"] == [str(digit) for digit in range(10)]
+    assert card["normalization"]["mean"] == pytest.approx(data.mean)
+    assert card["metrics"] == {"test accuracy": pytest.approx(right)}
+
+
+def gluon_import(directory):
+    return mx.gluon.SymbolBlock.imports(
+        str(directory / "model-symbol.json"), ["data"], str(directory / "model-0000.params")
+    )
+
+
+def test_bfloat16(tmp_path):
+    # In a process of its own, because AMP changes MXNet for good.
+    done = subprocess.run(
+        [sys.executable, RECIPES / "cifar_resnet.py", *SMALL, "--svrg", "--dtype", "bfloat16",
+         "--out", tmp_path],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert read_csv(tmp_path / "history.csv")
+    parameters = mx.nd.load(str(tmp_path / "model" / "model-0000.params"))
+    assert {array.dtype for array in parameters.values()} == {np.float32}
+    assert "amp_cast" not in (tmp_path / "model" / "model-symbol.json").read_text()
+
+
+def rates(arguments, batches, points):
+    options = cifar_options.parse(arguments)
+    schedule = cifar_resnet.make_schedule(options, batches).schedule
+    return [schedule(point / (batches * options.epochs)) for point in points]
+
+
+def test_the_schedule_of_gluoncv():
+    batches = 390
+    points = [epoch * batches for epoch in (0, 50, 100, 149, 150, 199)]
+    points.insert(2, 100 * batches - 1)
+    found = rates(["--preset", "gluoncv-cifar10"], batches, points)
+    assert found == pytest.approx([0.1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
+
+
+def test_the_schedule_of_fashion_mnist():
+    points = [0, 100, 200, 200 + (3 * 469 - 200) / 2, 3 * 469]
+    found = rates(["--preset", "fashion-mnist-nag"], 469, points)
+    assert found == pytest.approx([0.01, 0.055, 0.1, 0.05, 0])
+
+
+def test_milestones_count_from_the_begin_of_the_run_with_a_warm_up_too():
+    arguments = ["--epochs", "10", "--schedule", "step", "--milestones", "5", "--warm-up", "200"]
+    found = rates(arguments, 100, [0, 200, 499, 500])
+    assert found == pytest.approx([0.01, 0.1, 0.1, 0.01])
+
+
+def test_a_preset_sets_defaults_that_options_override():
+    options = cifar_options.parse(["--lr", "0.05", "--preset", "gluoncv-cifar10"])
+    assert (options.lr, options.epochs, options.milestones) == (0.05, 200, [100, 150])
+    assert (options.optimizer, options.wd, options.batch_size) == ("nag", 1e-4, 128)
+
+
+@pytest.mark.parametrize("name", cifar_options.PRESETS)
+def test_the_options_of_a_preset_exist(name, capsys):
+    plain = vars(cifar_options.parse([]))
+    options = vars(cifar_options.parse(["--preset", name]))
+    assert options.keys() == plain.keys()
+    for option, value in cifar_options.PRESETS[name].options.items():
+        assert options[option] == value
+    with pytest.raises(SystemExit, match=re.escape(cifar_options.PRESETS[name].expected)):
+        cifar_options.parse(["--preset", "list"])
+
+
+def test_no_decay_on_norm():
+    def decayed(*arguments):
+        options = cifar_options.parse([*arguments, "--optimizer", "lars"])
+        net = cifar_resnet.make_net(options, 1, [mx.cpu()])
+        trainer = cifar_resnet.make_trainer(net, options)
+        params = {param.name: param for param in trainer._params}
+        norms = [name for name in params if name.endswith(("gamma", "beta", "bias"))]
+        assert len(norms) > 20
+        assert all(trainer.optimizer.is_exempt(name) for name in norms)
+        assert trainer.optimizer.eta == 0.5
+        return {params[name].wd_mult for name in norms}
+
+    args = ["--optimizer-args", "eta=0.5"]
+    assert decayed(*args) == {1}
+    assert decayed("--no-decay-on-norm", *args) == {0}
 
 
 @pytest.mark.parametrize("data", ["digits", pytest.param("fashion-mnist",
                                                          marks=needs_fashion_mnist)])  # fmt: skip
 def test_cifar_resnet_loads_images_of_32_by_32(data):
-    for images, labels in cifar_resnet.load(cifar_resnet.parse(["--data", data])):
+    loaded = cifar_data.load(cifar_options.parse(["--data", data]))
+    for images, labels in (loaded.train, loaded.test):
         assert images.shape == (len(labels), 1, 32, 32)
         assert images.dtype == "uint8"
         assert set(labels) == set(range(10))
+    some = loaded.train[0] if data == "digits" else loaded.train[0][:, :, ::2]
+    assert loaded.mean[0] == pytest.approx(some.mean() / 255, abs=2e-3)
+    assert loaded.std[0] == pytest.approx((some / 255).std(), abs=2e-3)
 
 
-def test_cifar_resnet_reads_cifar10_from_a_folder(tmp_path):
+@pytest.mark.parametrize("folder", [".", "cifar-10-batches-bin"])
+def test_cifar_resnet_reads_cifar10_from_a_folder(tmp_path, folder):
     rng = np.random.default_rng(0)
     records = rng.integers(0, 256, (6, 4, 3073)).astype("uint8")
     names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    (tmp_path / folder).mkdir(exist_ok=True)
     for name, part in zip(names, records, strict=True):
-        part.tofile(tmp_path / name)
-    options = cifar_resnet.parse(["--data", "cifar10", "--data-dir", str(tmp_path)])
-    (images, labels), (test_images, test_labels) = cifar_resnet.load(options)
+        part.tofile(tmp_path / folder / name)
+    data = cifar_data.load(cifar_options.parse(["--data", "cifar10", "--data-dir", str(tmp_path)]))
+    images, labels = data.train
     assert images.shape == (20, 3, 32, 32)
     assert images[5, 1, 2, 3] == records[1, 1, 1 + 1024 + 2 * 32 + 3]
     assert np.array_equal(labels, records[:5, :, 0].ravel())
-    assert test_images.shape == (4, 3, 32, 32)
-    assert np.array_equal(test_labels, records[5, :, 0])
+    assert data.test[0].shape == (4, 3, 32, 32)
+    assert np.array_equal(data.test[1], records[5, :, 0])
+    # gluoncv's transforms, on one pixel.
+    (batch, _), *_ = cifar_data.loader(data, data.train, batch_size=20)
+    expected = (images[5, :, 2, 3] / 255 - [0.4914, 0.4822, 0.4465]) / [0.2023, 0.1994, 0.2010]
+    assert batch[5, :, 2, 3].asnumpy() == pytest.approx(expected, rel=1e-5)
 
 
 def test_cifar10_that_is_not_there_says_how_to_get_it(tmp_path):
@@ -115,10 +249,44 @@ def test_cifar10_that_is_not_there_says_how_to_get_it(tmp_path):
         cifar_resnet.main(["--data", "cifar10", "--data-dir", str(tmp_path)])
 
 
-@pytest.mark.parametrize("recipe", [softmax_regression, cifar_resnet])
+@pytest.mark.parametrize("error", [ConnectionError("no route"), RuntimeError("404")])
+def test_a_download_that_fails_says_how_to_bring_the_files(tmp_path, monkeypatch, error):
+    def fail(root):
+        raise error
+
+    monkeypatch.setattr(mx.gluon.data.vision, "CIFAR10", fail)
+    with pytest.raises(SystemExit, match=r"download failed \(\w+Error\), .*network.*six \.bin"):
+        cifar_resnet.main(["--data", "cifar10", "--data-dir", str(tmp_path), "--download"])
+
+
+@pytest.mark.parametrize("recipe", [softmax_regression, cifar_resnet, large_batch])
 def test_data_that_is_not_there_says_how_to_get_it(tmp_path, recipe):
     with pytest.raises(SystemExit, match=r"is not in .*: install Debian's package dataset-fashion"):
         recipe.main(["--data", "fashion-mnist", "--data-dir", str(tmp_path / "nowhere")])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--preset", "resnet"], r"--preset must be one of gluoncv-cifar10, .*got 'resnet'"),
+        (["--dtype", "float16"], r"float16 needs --gpu: MXNet has no float16 matrix product on"),
+        (["--gpu", "--devices", "9"], r"--gpu --devices 9 needs as many GPUs, MXNet sees \d"),
+        (["--give-up-above", "0.3"], r"--give-up-above needs --svrg"),
+        (["--alpha-decay", "0.5"], r"--alpha-decay needs --svrg"),
+        (["--svrg", "--alpha-decay", "1.5"], r"start must be in \[0, 1\], got 1.5"),
+        (["--schedule", "step"], r"--milestones must be below --epochs 1, got \[100, 150\]"),
+        (["--schedule", "step", "--epochs", "9", "--milestones", "1", "--warm-up", "9"],
+         r"--milestones must come after the warm-up, got \[1\]"),
+        (["--model", "cifar_resnet21_v1"], r"--model must be a CIFAR net of gluoncv"),
+        (["--model", "resnet18_v1"], r"'resnet18_v1' is no net for images of 32 x 32"),
+        (["--optimizer", "sgdd"], r"--optimizer sgdd: .*sgd"),
+        (["--label-smoothing", "2"], r"the training data: smoothing must be .*2"),
+    ],
+)  # fmt: skip
+def test_options_that_are_wrong_say_so_in_a_sentence(tmp_path, arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        cifar_resnet.main([*SMALL, *arguments, "--out", str(tmp_path / "run")])
+    assert not (tmp_path / "run").exists()
 
 
 def test_cifar_resnet_goes_on(tmp_path):
@@ -126,9 +294,158 @@ def test_cifar_resnet_goes_on(tmp_path):
     cifar_resnet.main([*small, "--epochs", "1", "--out", str(tmp_path)])
     result = cifar_resnet.main([*small, "--epochs", "2", "--out", str(tmp_path)])
     assert [row["epoch"] for row in result.history] == [0, 1]
+    assert result.history.column("gradient_evaluations") == [64, 128]
     rows = (tmp_path / "history.csv").read_text().splitlines()
     assert len(rows) == 3
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {
         "epoch-1-batch-2",
         "epoch-2-batch-4",
     }
+
+
+def test_compare(tmp_path, capsys):
+    out = str(tmp_path / "both")
+    cifar_resnet.main([*SMALL, "--out", str(tmp_path / "plain")])
+    runs = compare.main(
+        [str(tmp_path / "plain"), "SVRG=--svrg --lr 0.2", "--common", shlex.join(SMALL),
+         "--out", out]
+    )  # fmt: skip
+    assert [run.name for run in runs] == ["plain", "SVRG"]
+    rows = read_csv(tmp_path / "both" / "table.csv")
+    assert [row["gradient evaluations"] for row in rows] == ["24", "48"]
+    (epoch,) = read_csv(tmp_path / "plain" / "history.csv")
+    assert rows[0]["test accuracy"] == epoch["validation accuracy"]
+    assert rows[0]["training loss"] == epoch["training loss"]
+    assert rows[0]["seconds"] == epoch["seconds"]
+    assert json.loads((tmp_path / "both" / "SVRG" / "options.json").read_text())["lr"] == 0.2
+    assert is_picture(tmp_path / "both" / "compare.png")
+    assert "<td>SVRG</td>" in (tmp_path / "both" / "report.html").read_text()
+    table = (tmp_path / "both" / "table.md").read_text()
+    assert table.startswith("| run | epochs | test accuracy |")
+    assert table in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], r"'nowhere' has no history.csv: give the --out of a run"),
+        (["a/b=--svrg"], r"a run's name must have letters.*got 'a/b'"),
+        (["A=", "A="], r"two runs are called 'A'"),
+        (["A=", "B=--dtype bfloat16"], r"runs of bfloat16 and float32 cannot share a process"),
+    ],
+)
+def test_compare_says_what_is_wrong(tmp_path, arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        compare.main([*arguments, "--out", str(tmp_path)])
+
+
+def test_compare_adds_up_the_seconds(tmp_path):
+    header = "epoch,seconds,training loss,validation accuracy"
+    (tmp_path / "history.csv").write_text(f"{header}\n0,2,0.5,0.8\n1,3,0.4,0.7\n")
+    with pytest.raises(SystemExit, match=r"no 'gradient_evaluations' of its last epoch"):
+        compare.read("a", tmp_path)
+    (tmp_path / "history.csv").write_text(
+        f"{header},gradient_evaluations\n0,2,0.5,0.8,10\n1,3,0.4,0.7,20\n"
+    )
+    assert compare.read("a", tmp_path).row() == {
+        "run": "a", "epochs": 2, "test accuracy": 0.7, "best test accuracy": 0.8,
+        "training loss": 0.4, "seconds": 5.0, "gradient evaluations": 20,
+    }  # fmt: skip
+
+
+def test_large_batch_goes_on_where_it_was_killed(tmp_path, monkeypatch, capsys):
+    sweep = ["--data", "synthetic", "--samples", "60", "--epochs", "1", "--seeds", "1"]
+    sweep += ["--batch-size", "27", "--out", str(tmp_path)]
+    (row,) = large_batch.main([*sweep, "--only", "lars"])
+    assert (row["optimizer"], row["of"], row["steps"]) == ("lars", 5, 2)
+    lines = (tmp_path / "runs.jsonl").read_text().splitlines()
+    assert len(lines) == 5
+    # Killed in the middle of the last line; a line of another sweep is no line of this one.
+    other = json.dumps(json.loads(lines[3]) | {"epochs": 2})
+    (tmp_path / "runs.jsonl").write_text("\n".join([*lines[:3], other, lines[4][:20]]))
+    rows = large_batch.main(sweep)
+    assert "10 runs, 3 of them done" in capsys.readouterr().out
+    assert [row["optimizer"] for row in rows] == ["sgd", "lars"]
+    assert rows[1] == row | {"seconds a run": rows[1]["seconds a run"]}  # the same runs again
+    assert is_picture(tmp_path / "large_batch.png")
+    assert "<h2>All runs</h2>" in (tmp_path / "report.html").read_text()
+    assert (tmp_path / "table.md").read_text().startswith("| optimizer | batch size |")
+    monkeypatch.setattr(large_batch, "train_one", None)  # nothing is left to be trained
+    assert large_batch.main(sweep) == rows
+
+
+def test_large_batch_chooses_by_the_validation_set():
+    common = {"optimizer": "sgd", "batch_size": 128, "steps": 7, "seconds": 1.0}
+    names = ("lr", "seed", "validation_accuracy", "test_accuracy")
+    values = [
+        *((0.1, 0, 0.7, 0.9), (0.1, 1, 0.7, 0.9)),
+        *((0.2, 0, 0.9, 0.6), (0.2, 1, 0.8, 0.7)),
+        *((0.4, 0, 0.95, 0.8), (0.4, 1, 0.1, 0.8)),
+    ]
+    results = [common | dict(zip(names, line, strict=True)) for line in values]
+    (row,) = large_batch.best_rows(results)
+    assert (row["best learning rate"], row["at the edge"], row["seeds"]) == (0.2, "no", 2)
+    assert row["validation accuracy"] == pytest.approx(0.85)
+    assert row["test accuracy"] == pytest.approx(0.65)
+    assert row["spread"] == pytest.approx(stdev([0.6, 0.7]))
+    (row,) = large_batch.best_rows(results[:4])
+    assert row["at the edge"] == "yes"
+
+
+@pytest.mark.parametrize(("optimizer", "batch_size"), [("sgd", 128), ("lars", 8192)])
+def test_large_batch_has_five_learning_rates(optimizer, batch_size):
+    found = large_batch.learning_rates(optimizer, batch_size)
+    assert len(set(found)) == 5
+    assert found[2] == {"sgd": 0.1, "lars": 16.0}[optimizer]
+    assert np.divide(found[1:], found[:-1]) == pytest.approx([2] * 4)
+
+
+def test_large_batch_keeps_the_validation_set_out_of_training():
+    data = cifar_data.load(cifar_options.parse(["--data", "digits"]))
+    (train, _), (validation, _), (test, _) = large_batch.normalised(data)
+    assert [len(part) for part in (train, validation, test)] == [1350, 150, 297]
+    assert np.concatenate([train, validation]).mean() == pytest.approx(0, abs=1e-4)
+    # Taken together they are the training set, no image more and none twice.
+    given = np.sort(data.train[0].reshape(1500, -1) @ np.arange(1024.0))
+    back = (np.concatenate([train, validation]) * data.std[0] + data.mean[0]) * 255
+    assert np.sort(back.reshape(1500, -1) @ np.arange(1024.0)) == pytest.approx(given, rel=1e-4)
+
+
+@pytest.mark.parametrize("arguments", [["--batch-size", "0"], ["--seeds", "0"]])
+def test_large_batch_says_what_is_wrong(arguments):
+    with pytest.raises(SystemExit, match=f"{arguments[0]} must be positive, got 0"):
+        large_batch.main([*arguments, "--data", "synthetic"])
+
+
+def launch_lines():
+    for path in sorted(RECIPES.iterdir()):
+        if path.suffix in (".py", ".md"):
+            text = path.read_text().replace("\\\n", " ")
+            for line in re.findall(r"^\s*(?:OMP\S+ )?python recipes/(.+)$", text, re.MULTILINE):
+                yield path.name, line
+
+
+@pytest.mark.parametrize(("file", "line"), list(launch_lines()))
+def test_every_launch_line_is_one_that_the_recipe_takes(file, line):
+    name, *arguments = shlex.split(line, comments=True)
+    recipes = {
+        "cifar_resnet.py": cifar_options, "compare.py": compare, "large_batch.py": large_batch,
+        "softmax_regression.py": softmax_regression,
+    }  # fmt: skip
+    if name == "linear_regression.py" or arguments == ["--preset", "list"]:
+        return  # the one parses in its main, the other ends there
+    options = recipes[name].parse(arguments)
+    if name == "compare.py":
+        for run in options.runs:
+            if "=" in run:
+                own = shlex.split(run.partition("=")[2])
+                cifar_options.parse([*shlex.split(options.common), *own])
+
+
+def test_every_recipe_has_its_launch_line_here_and_in_the_list():
+    lines = list(launch_lines())
+    modules = {"report.py", "cifar_data.py", "cifar_options.py"}
+    for path in RECIPES.glob("*.py"):
+        if path.name not in modules:
+            for file in (path.name, "README.md"):
+                assert any(f == file and line.startswith(path.name) for f, line in lines), file
