@@ -271,7 +271,13 @@ def backward_of(estimator: Any) -> Callable[[Any], list[NDArray]]:
 def _finish_initialization(estimator: Any, batch: Any) -> None:
     """Let layers that infer their shapes see a batch, outside of training, before the snapshot."""
     if any(param._deferred_init for param in estimator.net.collect_params().values()):
-        estimator.batch_processor.evaluate_batch(estimator, batch, estimator.batch_axis)
+        own = estimator.val_net, estimator.val_loss
+        # Labels of training may be soft where those of the evaluation are not.
+        estimator.val_net, estimator.val_loss = estimator.net, estimator.loss
+        try:
+            estimator.batch_processor.evaluate_batch(estimator, batch, estimator.batch_axis)
+        finally:
+            estimator.val_net, estimator.val_loss = own
 
 
 def check_against_network(gradient: BatchGradient, net: Any, index: int) -> None:

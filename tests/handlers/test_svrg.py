@@ -441,3 +441,19 @@ def test_a_trained_parameter_outside_of_the_network_is_an_error():
     estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
     with pytest.raises(ValueError, match="parameter 'center' is not in the network"):
         estimator.fit(problem.ndarrays(), epochs=1, event_handlers=[gs.SVRGHandler()])
+
+
+def test_a_network_without_shapes_and_soft_labels_in_training_only():
+    """The batch that finishes the initialisation is one of training, with the loss of training."""
+    net = gluon.nn.Dense(3)
+    net.initialize()
+    soft, hard = gluon.loss.SoftmaxCELoss(sparse_label=False), gluon.loss.SoftmaxCELoss()
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    metric = mx.metric.Loss("loss")
+    estimator = gs.Estimator(
+        net, soft, metric, metric.__class__("own"), None, trainer, val_loss=hard
+    )
+    data = [(mx.nd.ones((4, 2)), mx.nd.ones((4, 3)) / 3)]
+    estimator.fit(data, epochs=1, event_handlers=gs.SVRGHandler())
+    assert estimator.val_loss is hard
+    assert net.weight.shape == (3, 2)
