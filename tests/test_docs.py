@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MODULES = [gs, gs.schedules, gs.svrg, gs.events, gs.data, gs.data.transforms, gs.optimizer]
+MODULES = [gs, gs.schedules, gs.svrg, gs.events, gs.optimizer, gs.deploy]
+MODULES += [gs.data, gs.data.transforms]
 
 
 def code_of(document):
