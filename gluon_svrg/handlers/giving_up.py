@@ -10,6 +10,10 @@ from gluon_svrg.arguments import check_integer, check_number
 class GivingUp:
     """Decides by the measured variance ratio whether SVRG stays on.
 
+    In its first epoch a run moves far, whatever the network, and the ratio is great. So SVRG is
+    given up for good only if the ratio is too great in the epoch after that as well, where it is
+    measured without a full pass.
+
     Parameters
     ----------
     above, look_again_every
@@ -20,6 +24,8 @@ class GivingUp:
     ----------
     epoch : int or None
         The epoch in which SVRG was given up; None while it was not.
+    times : int
+        How often it was.
     is_metered : bool
         Whether a VarianceHandler measures in this run.
     """
@@ -52,6 +58,7 @@ class GivingUp:
     def reset(self) -> None:
         """Begin a new run."""
         self.epoch: int | None = None
+        self.times = 0
         self.is_metered = False
 
     def check(self, estimator: Any) -> None:
@@ -65,12 +72,10 @@ class GivingUp:
 
     def is_looking_again(self, epoch: int) -> bool:
         """Return whether this is an epoch, after it gave up, in which to measure once more."""
-        return (
-            self.epoch is not None
-            and self.look_again_every is not None
-            and epoch > self.epoch
-            and (epoch - self.epoch) % self.look_again_every == 0
-        )
+        if self.epoch is None or epoch <= self.epoch:
+            return False
+        since, every = epoch - self.epoch, self.look_again_every
+        return (since == 1 and self.times == 1) or (every is not None and since % every == 0)
 
     def decide(self, estimator: Any, is_on: bool, ratio: float, at: float, epoch: int) -> bool:
         """Return whether SVRG is on from here on, or may be from the next epoch on.
@@ -96,8 +101,9 @@ class GivingUp:
         )
         if is_on and ratio > self.above:
             self.epoch = epoch
-            again = self.look_again_every
-            then = "" if again is None else f"; SVRG looks again in epoch {epoch + again}"
+            self.times += 1
+            every = 1 if self.times == 1 else self.look_again_every
+            then = "" if every is None else f"; SVRG looks again in epoch {epoch + every}"
             estimator.logger.info(
                 "SVRG gives up in %s, and give_up_above=%.3g. The plain optimizer goes on%s",
                 measured,

@@ -87,13 +87,14 @@ class SVRGHandler(
         'auto' warns and 'require' is an error. 'off' locks nothing, to see what it is worth.
     give_up_above : float, optional
         Gives up where the variance of the corrected gradient, averaged over the epoch, is more than
-        this part of the plain one's: the rest of the run is the plain optimizer's. An epoch with
-        SVRG takes about three gradients a sample, so it pays under 1/3 (Defazio & Bottou 2019).
+        this part of the plain one's: the plain optimizer goes on. An epoch with SVRG takes about
+        three gradients a sample, so it pays under 1/3 (Defazio & Bottou 2019). In the next epoch
+        it is measured once more, without a full pass, and SVRG goes on after it where the ratio is
+        small enough: the first epoch of a run moves far, whatever the network.
         A :class:`gluon_svrg.VarianceHandler` measures it; the Estimator adds one where none is
         given. In this package's Estimator only.
     look_again_every : int, optional
-        Every so many epochs after it gave up, the VarianceHandler measures for an epoch what SVRG
-        would do, without a full pass; SVRG is on again where that is not above `give_up_above`.
+        It is also measured every so many epochs after it gave up.
 
     Attributes
     ----------
@@ -302,7 +303,7 @@ class SVRGHandler(
             "gradient_evaluations": self.gradient_evaluations,
             "is_loader": self._is_loader,
             "is_at_snapshot": self._is_at_snapshot,
-            "gave_up_at": self.giving_up.epoch,
+            "gave_up": [self.giving_up.epoch, self.giving_up.times],
             "coefficient": (
                 trainer.coefficient
                 if trainer.optimal_coefficient is None
@@ -331,7 +332,7 @@ class SVRGHandler(
         self.gradient_evaluations = state["gradient_evaluations"]
         self._is_loader = state["is_loader"]
         self._is_at_snapshot = state["is_at_snapshot"]
-        self.giving_up.epoch = state["gave_up_at"]
+        self.giving_up.epoch, self.giving_up.times = state["gave_up"]
         full_gradient = None
         if state["full_gradient"] is not None:
             names = dict(

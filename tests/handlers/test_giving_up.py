@@ -70,7 +70,9 @@ AGAIN = {"give_up_above": 0.3}
         # The first point is at half of an epoch: with 0 at the snapshot, 0.4 averages to 0.3.
         ([0.4] * 4, {"give_up_above": 1 / 3}, [10] * 4),
         ([0.6] * 4, {"give_up_above": 1 / 3}, [5, 0, 0, 0]),
-        ([0.1, 0.6, 0.1, 0.1], {"give_up_above": 1 / 3}, [10, 5, 0, 0]),
+        ([0.1, 0.6, 0.1, 0.1], {"give_up_above": 1 / 3}, [10, 5, 0, 10]),
+        ([0.6, 0.1, 0.1, 0.6, 0.1, 0.1], {"give_up_above": 1 / 3}, [5, 0, 10, 5, 0, 0]),
+        ([0.1, 0.6, 0.6, 0.1, 0.1], {"give_up_above": 1 / 3}, [10, 5, 0, 0, 0]),
         ([0.6] * 4, {}, [10] * 4),
         ([0.6] * 4, {"give_up_above": 2}, [10] * 4),
         ([0.6] * 5, {"give_up_above": 1 / 3, "start_epoch": 2}, [0, 0, 5, 0, 0]),
@@ -83,11 +85,13 @@ def test_it_acts_as_the_ratio_says(ratios, arguments, expected):
     assert run(ratios, len(ratios), **arguments)[0] == expected
 
 
-def test_nothing_is_computed_for_it_after_it_gave_up():
+def test_after_a_second_look_nothing_is_computed_for_it():
     _, svrg, meter = run([0.6] * 5, 5, give_up_above=1 / 3, gradient_table=False)
-    # The full pass, 5 batches of training and 2 of the measurement; and those at the weights.
+    # The full pass, 5 batches of training and 2 of the measurement.
     assert svrg.gradient_evaluations == 80 + 40 + 16
-    assert meter.gradient_evaluations == 16
+    # Those at the weights, and two points of the next epoch with two gradients each.
+    assert meter.gradient_evaluations == 16 + 2 * 32
+    assert [(r.epoch, r.at) for r in meter.records] == [(0, 0.5), (1, 0.5), (1, 1.0)]
     assert svrg.giving_up.epoch == 0
     assert svrg.table is None
 
@@ -97,10 +101,10 @@ def test_to_look_again_takes_no_full_pass():
         [0.6] * 5, 5, give_up_above=1 / 3, look_again_every=2, gradient_table=False
     )
     assert svrg.gradient_evaluations == 80 + 40 + 16
-    assert meter.gradient_evaluations == 16 + 2 * 2 * 32  # two epochs of two points
     assert [(r.epoch, r.at) for r in meter.records] == [
-        (0, 0.5), (2, 0.5), (2, 1.0), (4, 0.5), (4, 1.0)
+        (0, 0.5), (1, 0.5), (1, 1.0), (2, 0.5), (2, 1.0), (4, 0.5), (4, 1.0)
     ]  # fmt: skip
+    assert meter.gradient_evaluations == 16 + 3 * 2 * 32
 
 
 def test_after_it_gave_up_the_run_is_the_plain_one():
@@ -130,10 +134,10 @@ def test_the_log_says_when_and_why(caplog):
     assert (
         "SVRG gives up in epoch 0 (50 % done): the variance of the corrected gradient is 0.45 times"
         " the plain one's, averaged over the epoch, and give_up_above=0.333. The plain optimizer "
-        "goes on; SVRG looks again in epoch 2"
+        "goes on; SVRG looks again in epoch 1"
     ) in caplog.messages
     assert any(
-        m.startswith("SVRG begins again after epoch 2 (100 % done)") for m in caplog.messages
+        m.startswith("SVRG begins again after epoch 1 (100 % done)") for m in caplog.messages
     )
 
 
@@ -234,9 +238,11 @@ def test_the_decision_alone():
     assert rule.decide(estimator, True, 0.5, 0.1, 4)
     assert not rule.decide(estimator, True, 0.51, 0.1, 4)
     assert [rule.is_looking_again(epoch) for epoch in range(4, 12)] == [
-        False, False, False, True, False, False, True, False
+        False, True, False, True, False, False, True, False
     ]  # fmt: skip
     assert not rule.decide(estimator, False, 0.1, 0.5, 7)  # not before the end of the epoch
     assert not rule.decide(estimator, False, 0.1, 1.0, 8)  # no epoch to look in
     assert rule.decide(estimator, False, 0.1, 1.0, 7)
     assert rule.epoch is None
+    assert not rule.decide(estimator, True, 0.6, 0.1, 8)  # the second time: not in the next epoch
+    assert [rule.is_looking_again(epoch) for epoch in range(9, 12)] == [False, False, True]

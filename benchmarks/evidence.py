@@ -1,0 +1,63 @@
+"""The evidence: the papers' claims, tried on data that is there.
+
+    python benchmarks/evidence.py run variance coefficients   # by default all parts
+    python benchmarks/evidence.py page                        # tables and pictures from the results
+
+A part is a list of jobs. The result of each is a line of ``benchmarks/results/PART.jsonl``, written
+as it ends, so that a run that was stopped goes on where it was. The page is made of those lines
+alone: ``make evidence`` does both.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import evidence_coefficients
+import evidence_common as common
+import evidence_deployment
+import evidence_giving_up
+import evidence_large_batch
+import evidence_presets
+import evidence_variance
+import report
+
+PARTS = {
+    part.PART: part
+    for part in (
+        evidence_presets,
+        evidence_variance,
+        evidence_coefficients,
+        evidence_giving_up,
+        evidence_large_batch,
+        evidence_deployment,
+    )
+}
+
+
+def write_page(out: Path, parts: list[str]) -> None:
+    """Put the tables into the page, and its pictures beside it."""
+    for name in parts:
+        part, results = PARTS[name], common.Results(name)
+        if not results.rows:
+            continue
+        part.draw(results)
+        text = f"{part.section(results)}\n\n{results.provenance()}; `make evidence`."
+        report.write_section(out, f"evidence-{name}", text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("command", choices=["run", "page"])
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], default=list(PARTS))
+    parser.add_argument("--out", type=Path, default=common.ROOT / "docs" / "evidence.md")
+    options = parser.parse_args()
+    if options.command == "run":
+        for name in options.parts:
+            common.Results(name).run(PARTS[name].jobs(), PARTS[name].work)
+    else:
+        write_page(options.out, options.parts)
+
+
+if __name__ == "__main__":
+    main()
