@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 BENCHMARKS := bench-convex bench-resnet bench-loop bench-growth bench-tuning bench-optimizer bench-survival
 
-.PHONY: demo test lint types unit format docs clean bench $(BENCHMARKS)
+.PHONY: demo test lint types unit format docs clean bench evidence $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -30,6 +30,10 @@ docs: .venv/dev.installed  ## the docstrings as HTML
 	$(BIN)/pdoc --docformat numpy --output-directory runs/docs gluon_svrg
 
 bench: $(BENCHMARKS)  ## every comparison, one after the other, into docs/benchmarks.md
+
+evidence: .venv/dev.installed  ## what the papers claim, tried: the runs that are missing, then the page
+	$(BIN)/python benchmarks/evidence.py run
+	$(BIN)/python benchmarks/evidence.py page
 
 # One at a time, whatever -j says: each of them wants all cores.
 .NOTPARALLEL:

@@ -76,7 +76,7 @@ def work(job: common.Row) -> common.Row:
     settings = METHODS[job["method"]]
     handlers: list[Any] = [] if settings is None else [gs.SVRGHandler(**settings)]
     clock = Clock(train, test, list(handlers))
-    data = common.loader_of(train, 128, seed=job["seed"])
+    data = common.loader_of(train, common.BATCH_SIZE, seed=job["seed"])
     estimator.fit(data, epochs=epochs, event_handlers=[*handlers, clock])
     return {"rows": clock.rows}
 

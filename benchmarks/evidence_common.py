@@ -26,6 +26,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 IMAGES = ROOT / "docs" / "images"
 # Of Fashion-MNIST's training set, pixels in [0, 1].
 MEAN, STD = [0.2860], [0.3530]
+BATCH_SIZE = 128
 Split = tuple[np.ndarray, np.ndarray]
 Row = dict[str, Any]
 

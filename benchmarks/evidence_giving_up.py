@@ -35,7 +35,7 @@ def work(job: common.Row) -> common.Row:
     )
     svrg, meter = gs.SVRGHandler(give_up_above=1 / 3), gs.VarianceHandler()
     handlers = [svrg, meter] if job["method"] == "gives up" else []
-    data = common.loader_of(train, 128, seed=job["seed"], augments=is_deep)
+    data = common.loader_of(train, common.BATCH_SIZE, seed=job["seed"], augments=is_deep)
     list(data)  # what is kept is prepared
     begin = time.perf_counter()
     estimator.fit(data, epochs=EPOCHS, event_handlers=handlers)

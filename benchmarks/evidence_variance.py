@@ -52,8 +52,8 @@ class Measurement(GradientReady, BatchEnd):
         locked, unlocked = GradientMoments(), GradientMoments()
         self._here.take()
         epoch = estimator.position.epoch
-        step = len(self._data) // self._batches
-        for index in range(0, step * self._batches, step):
+        step = max(1, len(self._data) // self._batches)
+        for index in range(0, len(self._data) - 1, step)[: self._batches]:
             self._masks.lock(index)
             here = self._here.gradient(backward, self._batch(index, 2 * epoch))
             self._masks.lock(index)
@@ -87,7 +87,7 @@ def work(job: common.Row) -> common.Row:
     model = job["model"]
     gs.seed_everything(job["seed"])
     train, test = common.fashion_mnist(32 if model == "resnet20" else 28)
-    data = common.loader_of(train, 128, seed=job["seed"], augments=True)
+    data = common.loader_of(train, common.BATCH_SIZE, seed=job["seed"], augments=True)
     net = common.make_net(model)
     settings = {"learning_rate": LEARNING_RATES[model], "momentum": 0.9, "wd": 1e-4}
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", settings)

@@ -63,7 +63,7 @@ PRESETS = {
     ),
     "fashion-mnist-signum": Preset(
         "91 % on Fashion-MNIST",
-        {**_FASHION_MNIST, "optimizer": "signum", "lr": 5e-4, "decay_on_norm": False},
+        {**_FASHION_MNIST, "optimizer": "signum", "lr": 7e-4, "decay_on_norm": False},
     ),
 }
 

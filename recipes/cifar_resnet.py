@@ -30,7 +30,7 @@ from typing import Any
 import cifar_data
 import gluon_svrg as gs
 import mxnet as mx
-import report
+import run_report
 from cifar_options import parse
 from gluon_svrg import deploy
 from gluon_svrg.data import ArrayLoader, transforms
@@ -235,7 +235,7 @@ def write_report(
         f"{options.model}, {options.data}, {'SVRG, ' if options.svrg else ''}{options.optimizer}"
     )
     drawn = [{k: v for k, v in row.items() if k != "gradient_evaluations"} for row in history]
-    report.write_figure(options.out / "curves.png", gs.History(drawn).plot(title=title))
+    run_report.write_figure(options.out / "curves.png", gs.History(drawn).plot(title=title))
     last = history[-1]
     result = {
         "test accuracy": last["validation accuracy"],
@@ -245,12 +245,12 @@ def write_report(
         "gradient evaluations": last["gradient_evaluations"],
         "epochs": len(history),
     }
-    report.write_json(options.out / "result.json", result)
+    run_report.write_json(options.out / "result.json", result)
     epochs = [{name: row.get(name) for name in history.names()} for row in history]
-    report.write_html(
+    run_report.write_html(
         options.out / "report.html",
         title,
-        report.launch_line(__file__, arguments),
+        run_report.launch_line(__file__, arguments),
         {"Result": [result], "Epochs": epochs},
         [options.out / "curves.png"],
         vars(options),
@@ -283,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> gs.FitResult:
             gs.CheckpointHandler(options.out / "checkpoints", monitor="validation accuracy")
         )
     options.out.mkdir(parents=True, exist_ok=True)
-    report.write_json(options.out / "options.json", vars(options))
+    run_report.write_json(options.out / "options.json", vars(options))
     result = estimator.fit(
         train,
         test,

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import cifar_options
 import cifar_resnet
-import report
+import run_report
 from matplotlib.figure import Figure
 
 # What the picture and the table need of a history.csv, as cifar_resnet.py writes it.
@@ -146,15 +146,15 @@ def main(arguments: Sequence[str] | None = None) -> list[Run]:
 
     options.out.mkdir(parents=True, exist_ok=True)
     rows = [run.row() for run in runs]
-    table = report.markdown(rows)
-    report.write_text(options.out / "table.md", table)
-    report.write_csv(options.out / "table.csv", rows)
+    table = run_report.markdown(rows)
+    run_report.write_text(options.out / "table.md", table)
+    run_report.write_csv(options.out / "table.csv", rows)
     picture = options.out / "compare.png"
-    report.write_figure(picture, draw(runs))
-    report.write_html(
+    run_report.write_figure(picture, draw(runs))
+    run_report.write_html(
         options.out / "report.html",
         "Runs side by side",
-        report.launch_line(__file__, arguments),
+        run_report.launch_line(__file__, arguments),
         {"Where they ended": rows},
         [picture],
     )

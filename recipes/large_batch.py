@@ -36,7 +36,7 @@ import cifar_data
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
-import report
+import run_report
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.optimizer import exclude_from_decay
 from gluoncv.model_zoo import get_model
@@ -255,16 +255,16 @@ def write_report(
     """Write tables, picture and page of the results until now."""
     rows = best_rows(results)
     sorted_results: list[Result] = sorted(results, key=_key)
-    table = report.markdown(rows)
-    report.write_text(options.out / "table.md", table)
-    report.write_csv(options.out / "table.csv", rows)
+    table = run_report.markdown(rows)
+    run_report.write_text(options.out / "table.md", table)
+    run_report.write_csv(options.out / "table.csv", rows)
     picture = options.out / "large_batch.png"
     title = f"LARS against SGD: {options.model}, {options.data}, {options.epochs} epochs"
-    report.write_figure(picture, draw(results, rows, title))
-    report.write_html(
+    run_report.write_figure(picture, draw(results, rows, title))
+    run_report.write_html(
         options.out / "report.html",
         title,
-        report.launch_line(__file__, arguments),
+        run_report.launch_line(__file__, arguments),
         {
             "At the best learning rate (mean and standard deviation over seeds)": rows,
             "All runs": sorted_results,

@@ -263,6 +263,8 @@ class SVRGHandler(
         is_on = self.is_on(estimator)
         if is_on and not self.giving_up.decide(estimator, is_on, ratio, at, epoch):
             # The data stays locked to the end of the epoch, whose batches are under way.
+            if self.table is not None:
+                self.table.check()
             estimator.trainer.clear_control_variate()
             self._pass.table = None
         elif not is_on:

@@ -1,0 +1,85 @@
+"""The evidence: its jobs run, and the page says what the committed results say."""
+
+import evidence
+import evidence_coefficients
+import evidence_common as common
+import evidence_giving_up
+import evidence_variance
+import numpy as np
+import pytest
+
+PAGE = common.ROOT / "docs" / "evidence.md"
+COMMITTED = [name for name in evidence.PARTS if common.Results(name).rows]
+
+
+@pytest.fixture
+def few_images(monkeypatch):
+    """Bright rows that tell the class, in the place of Fashion-MNIST."""
+
+    def load(size=28, samples=None):
+        rng = np.random.default_rng(0)
+        labels = rng.integers(0, 10, 300)
+        images = rng.integers(0, 256, (300, 1, size, size))
+        images[np.arange(300), 0, 2 * labels] = 255
+        split = images.astype("uint8"), labels.astype("float32")
+        return split, (split[0][:100], split[1][:100])
+
+    monkeypatch.setattr(common, "fashion_mnist", load)
+
+
+def test_the_variance_job(few_images, monkeypatch):
+    monkeypatch.setitem(evidence_variance.EPOCHS, "mlp", (0, 1))
+    monkeypatch.setattr(evidence_variance, "POINTS", (50, 100))
+    monkeypatch.setattr(common, "BATCH_SIZE", 32)
+    result = evidence_variance.work({"model": "mlp", "seed": 0})
+    assert [(row["epoch"], row["point"]) for row in result["rows"]] == [
+        (0, 50), (0, 100), (1, 50), (1, 100)
+    ]  # fmt: skip
+    for row in result["rows"]:
+        assert row["locked"] < row["unlocked"]
+        assert row["locked_at_optimal"] <= min(1, row["locked"]) + 1e-9
+
+
+@pytest.mark.parametrize("method", evidence_coefficients.METHODS)
+def test_the_coefficient_job(few_images, monkeypatch, method):
+    monkeypatch.setitem(evidence_coefficients.MODELS, "softmax", (0.01, 2, 300))
+    rows = evidence_coefficients.work({"model": "softmax", "seed": 0, "method": method})["rows"]
+    assert len(rows) == 3
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    # A table makes it two gradients a sample.
+    assert rows[-1]["evaluations"] == 2 * 300 * (1 if method == "SGD" else 2)
+    half = evidence_coefficients.at_equal_evaluations(rows, rows[1]["evaluations"])
+    assert half == pytest.approx(rows[1]["loss"])
+
+
+@pytest.mark.parametrize("method", ["plain", "gives up"])
+def test_the_giving_up_job(few_images, monkeypatch, method):
+    monkeypatch.setattr(evidence_giving_up, "EPOCHS", 1)
+    monkeypatch.setattr(common, "BATCH_SIZE", 32)
+    result = evidence_giving_up.work({"model": "softmax", "seed": 0, "method": method})
+    assert bool(result["records"]) == (method == "gives up")
+    assert (result["evaluations"] > 0) == (method == "gives up")
+
+
+def test_a_job_is_done_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    done = []
+    for _ in range(2):
+        results = common.Results("part")
+        results.run(
+            common.product(a=[1, 2]), lambda job: done.append(job) or {"twice": 2 * job["a"]}
+        )
+    assert done == [{"a": 1}, {"a": 2}]
+    assert common.Results("part").of(a=2) == [{"twice": 4}]
+
+
+@pytest.mark.parametrize("name", COMMITTED)
+def test_the_page_says_what_the_results_say(name):
+    section = evidence.PARTS[name].section(common.Results(name))
+    assert section.strip() in PAGE.read_text()
+
+
+@pytest.mark.parametrize("name", COMMITTED)
+def test_every_job_of_a_committed_part_was_done(name):
+    done = [row["job"] for row in common.Results(name).rows]
+    assert [job for job in evidence.PARTS[name].jobs() if job not in done] == []
