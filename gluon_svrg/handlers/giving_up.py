@@ -59,6 +59,7 @@ class GivingUp:
         """Begin a new run."""
         self.epoch: int | None = None
         self.times = 0
+        self._failed_look: int | None = None
         self.is_metered = False
 
     def check(self, estimator: Any) -> None:
@@ -71,13 +72,15 @@ class GivingUp:
             )
 
     def is_looking_again(self, epoch: int) -> bool:
-        """Return whether this is an epoch, after it gave up, in which to measure once more."""
-        if self.epoch is None or epoch <= self.epoch:
+        """Return whether to measure once more in this epoch, which is one after it gave up."""
+        if self.epoch is None or epoch <= self.epoch or epoch == self._failed_look:
             return False
         since, every = epoch - self.epoch, self.look_again_every
         return (since == 1 and self.times == 1) or (every is not None and since % every == 0)
 
-    def decide(self, estimator: Any, is_on: bool, ratio: float, at: float, epoch: int) -> bool:
+    def decide(
+        self, estimator: Any, is_on: bool, ratio: float, at: float, epoch: int, is_last: bool
+    ) -> bool:
         """Return whether SVRG is on from here on, or may be from the next epoch on.
 
         Parameters
@@ -92,6 +95,8 @@ class GivingUp:
             How much of the epoch is done, in (0, 1].
         epoch : int
             Its number.
+        is_last : bool
+            Whether nothing more is measured in this epoch.
         """
         if self.above is None:
             return is_on
@@ -111,10 +116,26 @@ class GivingUp:
                 then,
             )
             return False
-        if self.is_looking_again(epoch) and at == 1 and ratio <= self.above:
+        if not self.is_looking_again(epoch):
+            return is_on
+        if ratio > self.above:
+            self._failed_look = epoch  # no need to measure at the later points
+            estimator.logger.info(
+                "SVRG stays off after %s, and give_up_above=%.3g", measured, self.above
+            )
+        elif is_last:
             self.epoch = None
             estimator.logger.info(
                 "SVRG begins again after %s, and give_up_above=%.3g", measured, self.above
             )
             return True
         return is_on
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what has been decided."""
+        return {"epoch": self.epoch, "times": self.times, "failed_look": self._failed_look}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        self.epoch, self.times = state["epoch"], state["times"]
+        self._failed_look = state["failed_look"]

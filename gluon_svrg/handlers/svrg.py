@@ -252,23 +252,22 @@ class SVRGHandler(
         """Return whether the batches are corrected at present."""
         return estimator.trainer.full_gradient is not None
 
-    def consider(self, estimator: Any, ratio: float, at: float, epoch: int) -> None:
+    def consider(self, estimator: Any, ratio: float, at: float, epoch: int, is_last: bool) -> None:
         """Step aside, or begin again after that, as the measured variance ratio says.
 
         Parameters
         ----------
-        estimator, ratio, at, epoch
+        estimator, ratio, at, epoch, is_last
             As for :meth:`gluon_svrg.handlers.giving_up.GivingUp.decide`.
         """
         is_on = self.is_on(estimator)
-        if is_on and not self.giving_up.decide(estimator, is_on, ratio, at, epoch):
+        stays_on = self.giving_up.decide(estimator, is_on, ratio, at, epoch, is_last)
+        if is_on and not stays_on:
             # The data stays locked to the end of the epoch, whose batches are under way.
             if self.table is not None:
                 self.table.check()
             estimator.trainer.clear_control_variate()
             self._pass.table = None
-        elif not is_on:
-            self.giving_up.decide(estimator, is_on, ratio, at, epoch)
 
     def backward_as_in_training(self, estimator: Any, index: int, batch: Any) -> Any:
         """Run the forward and backward pass of a batch with the masks that it has in training."""
@@ -305,7 +304,7 @@ class SVRGHandler(
             "gradient_evaluations": self.gradient_evaluations,
             "is_loader": self._is_loader,
             "is_at_snapshot": self._is_at_snapshot,
-            "gave_up": [self.giving_up.epoch, self.giving_up.times],
+            "giving_up": self.giving_up.state_dict(),
             "coefficient": (
                 trainer.coefficient
                 if trainer.optimal_coefficient is None
@@ -334,7 +333,7 @@ class SVRGHandler(
         self.gradient_evaluations = state["gradient_evaluations"]
         self._is_loader = state["is_loader"]
         self._is_at_snapshot = state["is_at_snapshot"]
-        self.giving_up.epoch, self.giving_up.times = state["gave_up"]
+        self.giving_up.load_state_dict(state["giving_up"])
         full_gradient = None
         if state["full_gradient"] is not None:
             names = dict(

@@ -253,7 +253,9 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
         estimator.figures[f"variance_ratio_at_{self._point_of(at, estimator):g}"] = ratio
         estimator.figures["variance_ratio"] = average
         if self._svrg is not None and not math.isnan(average):
-            self._svrg.consider(estimator, average, at, epoch)
+            is_last = self._point_of(at, estimator) == self.at[-1]
+            self._svrg.consider(estimator, average, at, epoch, is_last)
+            self._has_reference &= not self._svrg_decides(estimator, epoch)
 
     def _point_of(self, at: float, estimator: Any) -> float:
         """Return the point, in percent, for which this part of the epoch stands."""
