@@ -10,7 +10,7 @@ import report
 
 sys.path.append(str(common.ROOT / "recipes"))
 PART = "presets"
-PRESETS = ("sgd", "nag", "lars", "signum")
+PRESETS = ("nag", "lars", "signum")
 
 
 def folder(job: common.Row) -> str:

@@ -59,7 +59,7 @@ PRESETS = {
     ),
     "fashion-mnist-lars": Preset(
         "91 % on Fashion-MNIST",
-        {**_FASHION_MNIST, "optimizer": "lars", "lr": 2.0, "decay_on_norm": False},
+        {**_FASHION_MNIST, "optimizer": "lars", "lr": 4.0, "decay_on_norm": False},
     ),
     "fashion-mnist-signum": Preset(
         "91 % on Fashion-MNIST",
