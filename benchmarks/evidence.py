@@ -1,6 +1,7 @@
 """The evidence: the papers' claims, tried on data that is there.
 
     python benchmarks/evidence.py run variance coefficients   # by default all parts
+    python benchmarks/evidence.py run giving_up --only model=mlp
     python benchmarks/evidence.py page                        # tables and pictures from the results
 
 A part is a list of jobs. The result of each is a line of ``benchmarks/results/PART.jsonl``, written
@@ -50,11 +51,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("command", choices=["run", "page"])
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], default=list(PARTS))
+    parser.add_argument("--only", default="", metavar="KEY=VALUE", help="jobs with this setting")
     parser.add_argument("--out", type=Path, default=common.ROOT / "docs" / "evidence.md")
     options = parser.parse_args()
     if options.command == "run":
         for name in options.parts:
-            common.Results(name).run(PARTS[name].jobs(), PARTS[name].work)
+            key, _, value = options.only.partition("=")
+            jobs = [job for job in PARTS[name].jobs() if not key or str(job.get(key)) == value]
+            common.Results(name).run(jobs, PARTS[name].work)
     else:
         write_page(options.out, options.parts)
 
