@@ -50,17 +50,20 @@ def write_page(out: Path, parts: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("command", choices=["run", "page"])
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], default=list(PARTS))
+    parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
     parser.add_argument("--only", default="", metavar="KEY=VALUE", help="jobs with this setting")
     parser.add_argument("--out", type=Path, default=common.ROOT / "docs" / "evidence.md")
     options = parser.parse_args()
+    parts = options.parts or list(PARTS)
+    if unknown := sorted(set(parts) - set(PARTS)):
+        parser.error(f"there is no part {unknown[0]!r}: the parts are {', '.join(PARTS)}")
     if options.command == "run":
-        for name in options.parts:
+        for name in parts:
             key, _, value = options.only.partition("=")
             jobs = [job for job in PARTS[name].jobs() if not key or str(job.get(key)) == value]
             common.Results(name).run(jobs, PARTS[name].work)
     else:
-        write_page(options.out, options.parts)
+        write_page(options.out, parts)
 
 
 if __name__ == "__main__":

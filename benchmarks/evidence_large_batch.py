@@ -20,7 +20,8 @@ def work(job: common.Row) -> common.Row:
     """Do one optimizer's half of the sweep; the lines of its runs are the recipe's own."""
     import large_batch
 
-    FOLDER.mkdir(parents=True, exist_ok=True)
+    for folder in (FOLDER, common.RESULTS):
+        folder.mkdir(parents=True, exist_ok=True)
     large_batch.main(["--only", job["only"], "--out", str(FOLDER)])
     shutil.copy(FOLDER / "runs.jsonl", common.RESULTS / "large_batch_runs.jsonl")
     shutil.copy(FOLDER / "table.md", common.RESULTS / "large_batch_table.md")

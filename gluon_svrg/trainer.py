@@ -102,8 +102,10 @@ class SVRGTrainer(gluon.Trainer):
         names = [param.name for param in self._corrected_params()]
         if self._optimal is None:
             return dict.fromkeys(names, self._coefficient)
-        # None is estimated before the first batch, which has 1.
-        return dict(zip(names, self._optimal.values() or [1.0] * len(names), strict=True))
+        values = self._optimal.values()
+        if len(values) != len(names):  # before the first batch, or since a parameter was frozen
+            values = [1.0] * len(names)
+        return dict(zip(names, values, strict=True))
 
     @property
     def optimal_coefficient(self) -> OptimalCoefficient | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from typing import Any
 
+import numpy as np
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.data.probing import repeats_exactly
 from mxnet import gluon
+from mxnet.gluon.data.dataloader import default_batchify_fn, default_mp_batchify_fn
 
 # A mirror image with probability 1/2 stays undetected in 6 trials of 4 samples once in 2**20.
 _SAMPLES, _PROBES = 4, 6
@@ -45,15 +48,40 @@ def why_not_locked(data: Any) -> str:
     if isinstance(data, ArrayLoader):
         return "" if data.can_lock else _DRAWS
     if isinstance(data, gluon.data.DataLoader):
-        # MXNet keeps the dataset in a private attribute.
-        return "" if _repeats(data._dataset) else _DRAWS
+        # MXNet keeps dataset and batchify_fn in private attributes.
+        length = _length_of(data._dataset)
+        if length is None:
+            return (
+                f"whether a {type(data._dataset).__name__}, which has no length, gives the same "
+                "samples each time cannot be told"
+            )
+        return "" if _repeats(data._dataset, length) and _batchify_repeats(data) else _DRAWS
     return (
         f"whether a {type(data).__name__} gives the same samples each time cannot be told; use "
         "gluon_svrg.data.ArrayLoader, or a list of batches"
     )
 
 
-def _repeats(dataset: Any) -> bool:
-    length = len(dataset)
+def _batchify_repeats(data: Any) -> bool:
+    """Return whether a batchify_fn of the user's own gives the same batch each time."""
+    if data._batchify_fn in (default_batchify_fn, default_mp_batchify_fn):
+        return True
+    numpy_state, python_state = np.random.get_state(legacy=False), random.getstate()
+    indices: list[int] = next(iter(data._batch_sampler), [])
+    np.random.set_state(numpy_state)
+    random.setstate(python_state)
+    return not indices or repeats_exactly(
+        lambda: data._batchify_fn([data._dataset[i] for i in indices]), _PROBES
+    )
+
+
+def _length_of(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):  # the latter is what MXNet's Dataset raises
+        return None
+
+
+def _repeats(dataset: Any, length: int) -> bool:
     indices = sorted({length * k // _SAMPLES for k in range(_SAMPLES)}) if length else []
     return all(repeats_exactly(partial(dataset.__getitem__, i), _PROBES) for i in indices)

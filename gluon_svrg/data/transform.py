@@ -69,7 +69,15 @@ class Transform(ABC):
                     "gluon_svrg.data.ArrayLoader, or give draw=Draw(seed, number, samples)"
                 )
             draw = Draw(0, 0, np.arange(len(inputs[0])))
-        outputs = list(self.apply(inputs, draw))
+        elif not isinstance(draw, Draw):
+            raise TypeError(f"draw must be a Draw, got {draw!r}: Draw(seed, number, samples)")
+        applied = self.apply(inputs, draw)
+        if not isinstance(applied, (list, tuple)):
+            raise TypeError(
+                f"{name}.apply must return a list of arrays, got a {type(applied).__name__}: "
+                "return every array that was given, in a list"
+            )
+        outputs = list(applied)
         if [len(output) for output in outputs] != [len(given) for given in inputs]:
             raise ValueError(
                 f"{name}.apply must return as many arrays of as many samples as it gets, "

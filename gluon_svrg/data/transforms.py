@@ -165,6 +165,11 @@ class RandomColorJitter(RandomTransform):
             check_number("contrast", contrast, meaning, 0),
             check_number("saturation", saturation, meaning, 0),
         )
+        if not np.isfinite(self._amounts).all():
+            raise ValueError(
+                f"brightness, contrast and saturation must be finite, got {self._amounts}: "
+                f"{meaning}"
+            )
 
     def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
         """Return the arrays, the images' colours changed; shape and dtype as given."""

@@ -147,6 +147,7 @@ class FullPass:
             If `data` gives another full gradient.
         """
         self.table, self._decision = None, state["decision"]
+        self.unlock_data(data)
         if isinstance(data, ArrayLoader) and state["draw"] is not None:
             data.lock(state["draw"])
         if full_gradient is not None:

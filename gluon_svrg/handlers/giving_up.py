@@ -126,7 +126,9 @@ class GivingUp:
         elif is_last:
             self.epoch = None
             estimator.logger.info(
-                "SVRG begins again after %s, and give_up_above=%.3g", measured, self.above
+                "SVRG begins again, with its next snapshot, after %s, and give_up_above=%.3g",
+                measured,
+                self.above,
             )
             return True
         return is_on

@@ -202,8 +202,8 @@ class SVRGHandler(
             self.stop_epoch is not None and epoch >= self.stop_epoch
         ):
             self._end_interval(estimator)
-        elif self._renews_at(epoch):
-            self._begin_interval(estimator, epoch)
+        elif self.renews_at(epoch):
+            self._begin_interval(estimator)
 
     def batch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Let the network draw the random numbers that its twin draws."""
@@ -266,6 +266,8 @@ class SVRGHandler(
             # The data stays locked to the end of the epoch, whose batches are under way.
             if self.table is not None:
                 self.table.check()
+            if estimator.trainer.optimal_coefficient is not None:
+                estimator.figures["coefficient"] = estimator.trainer.coefficient
             estimator.trainer.clear_control_variate()
             self._pass.table = None
 
@@ -347,7 +349,7 @@ class SVRGHandler(
             full_gradient = FullGradient(
                 {names[place]: mean for place, mean in state["full_gradient"].items()}, 1
             )
-        is_used = estimator.position.is_in_epoch or not self._renews_at(self._epoch)
+        is_used = estimator.position.is_in_epoch or not self.renews_at(self._epoch)
         data = self._data_of(estimator)
         self._pass.load_state_dict(estimator, state["pass"], data, full_gradient, is_used)
         if full_gradient is not None:
@@ -367,25 +369,34 @@ class SVRGHandler(
         if isinstance(self.coefficient, OptimalCoefficient):
             self.coefficient.load_state_dict(saved, estimator.context)
 
-    def _renews_at(self, epoch: int) -> bool:
+    def is_looking_again(self, epoch: int) -> bool:
+        """Return whether to measure in this epoch, which is one after it gave up."""
+        # From the last epoch before stop_epoch on, nothing could come of it.
+        is_over = self.stop_epoch is not None and epoch + 1 >= self.stop_epoch
+        return self.giving_up.is_looking_again(epoch) and not is_over
+
+    def renews_at(self, epoch: int) -> bool:
         """Return whether a snapshot is taken, or SVRG ends, at the begin of `epoch`."""
         if self.stop_epoch is not None and epoch >= self.stop_epoch:
             return True
         return epoch >= self.start_epoch and (epoch - self.start_epoch) % self.update_freq == 0
 
-    def _begin_interval(self, estimator: Any, epoch: int) -> None:
-        """Start the interval from this snapshot to the next."""
+    def coefficient_now(self, estimator: Any) -> float | None:
+        """Return the coefficient that a snapshot now would have; None where it is estimated."""
+        if isinstance(self.coefficient, OptimalCoefficient):
+            return None
         progress = (
-            epoch / estimator.max_epoch
+            max(0, self._epoch - 1) / estimator.max_epoch
             if estimator.max_epoch
             else self._total_batches / estimator.max_batch
         )
-        coefficient = (
-            self.coefficient
-            if isinstance(self.coefficient, OptimalCoefficient)
-            else coefficient_at(self.coefficient, progress)
-        )
-        if coefficient == 0:
+        return coefficient_at(self.coefficient, progress)
+
+    def _begin_interval(self, estimator: Any) -> None:
+        """Start the interval from this snapshot to the next."""
+        value = self.coefficient_now(estimator)
+        coefficient: Any = self.coefficient if value is None else value
+        if value == 0:
             # The plain optimizer, bit for bit: no pass, no random number drawn.
             self._end_interval(estimator)
             return
@@ -395,6 +406,12 @@ class SVRGHandler(
         self.gradient_evaluations += full_gradient.samples
         self._is_at_snapshot = True
         estimator.trainer.set_control_variate(full_gradient, coefficient)
+        if self.giving_up.above is not None and estimator.trainer._distributed:
+            raise ValueError(
+                f"give_up_above={self.giving_up.above!r} is for one worker, and the kvstore is "
+                f"{estimator.trainer._kvstore.type!r}: each worker would decide for itself, and "
+                "the others would wait for it; leave it out"
+            )
 
     def _end_interval(self, estimator: Any) -> None:
         """Go on with the plain optimizer, and with an augmentation of each epoch's own."""
@@ -421,8 +438,13 @@ class SVRGHandler(
 
 
 def _checked_coefficient(value: Any) -> Coefficient | OptimalCoefficient:
-    if isinstance(value, str) and value == "auto":
-        return OptimalCoefficient()
+    if isinstance(value, str):
+        if value == "auto":
+            return OptimalCoefficient()
+        raise TypeError(
+            f"coefficient must be a number in [0, 1], got {value!r}: 1 is SVRG, 0 the plain "
+            "optimizer, and 'auto' estimates the best one"
+        )
     if callable(value) or isinstance(value, OptimalCoefficient):
         return value
     return check_coefficient(value)

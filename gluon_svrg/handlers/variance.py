@@ -11,17 +11,19 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from gluon_svrg.arguments import check_integer
+from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.batches import length_of
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.encoding import replicas_of
 from gluon_svrg.events import BatchEnd, GradientReady, Stateful, TrainBegin
 from gluon_svrg.handlers.full_pass import backward_of
 from gluon_svrg.handlers.svrg import SVRGHandler
+from gluon_svrg.svrg.randomness import seed_mxnet
 from gluon_svrg.svrg.rule import check_coefficient
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.svrg.variance import Coefficients, GradientMoments, VarianceMeter, average_ratio
 from gluon_svrg.trainer import SVRGTrainer
+from mxnet.ndarray import NDArray
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class VarianceRecord:
 class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
     """Measures whether SVRG pays: what the correction does to the variance of the gradient.
 
-    At some points of an epoch it computes, for a few batches drawn at random, the gradient at the
+    At some points of an epoch it computes, for a few batches drawn at random (of a DataLoader, the
+    first of a new iteration), the gradient at the
     weights and at the snapshot, and from them the variance ratio: the variance of the corrected
     gradient by that of the plain one. An epoch with SVRG takes about three
     gradients a sample, so the ratio has to be under 1/3 for it to pay (Defazio & Bottou 2019, who
@@ -109,9 +112,9 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
 
     Notes
     -----
-    The gradients are a frozen twin's: neither BatchNorm's statistics nor gradients change. Of a
-    network that draws random numbers the twin draws them too, so that without SVRG, which seeds
-    each batch anyway, masks are other ones than in a run without this handler.
+    The gradients are a frozen twin's: neither BatchNorm's statistics nor gradients change. Both
+    gradients of a batch see the same random numbers. For that MXNet is seeded, so that, where SVRG
+    does not seed it anyway, the masks of training are other ones than without this handler.
 
     References
     ----------
@@ -135,8 +138,15 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
         self.every_n_epochs = check_integer(
             "every_n_epochs", every_n_epochs, 1, "the ratio is measured every every_n_epochs epochs"
         )
+        if isinstance(coefficient, str) and coefficient != "auto":
+            raise TypeError(
+                f"coefficient must be a number in [0, 1] or 'auto', got {coefficient!r}"
+            )
         self.coefficient = None if coefficient == "auto" else check_coefficient(coefficient)
         self.seed = check_integer("seed", seed, 0, "it decides which batches are taken")
+        check_number(
+            "priority", priority, "it measures after the optimizer's step", least=-2000, above=True
+        )
         self.priority = priority
         self.records: list[VarianceRecord] = []
         self.gradient_evaluations = 0
@@ -147,7 +157,15 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
         self._has_reference = False
 
     def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Look for the SVRGHandler."""
+        """Look for the SVRGHandler, and whether the data can be measured on."""
+        # MXNet's Estimator has no such attribute: it does not keep the data that fit was given.
+        data = getattr(estimator, "train_data", None)
+        if data is None:
+            raise ValueError(
+                f"VarianceHandler needs gluon_svrg.Estimator, which tells its data and position, "
+                f"got {type(estimator).__module__}.{type(estimator).__name__}"
+            )
+        _check_length(data)
         self.records, self.gradient_evaluations = [], 0
         self._has_reference = False
         names = [param.name for param in estimator.trainer._params]
@@ -156,12 +174,6 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
         self._svrg = next((h for h in estimator.handlers if isinstance(h, SVRGHandler)), None)
         if self._svrg is not None:
             self._svrg.giving_up.is_metered = True
-        if length_of(estimator.train_data) is None:
-            raise ValueError(
-                f"VarianceHandler measures at parts of an epoch, and a "
-                f"{type(estimator.train_data).__name__} does not tell how many batches it has: "
-                "give train_data a __len__"
-            )
 
     def gradient_ready(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Copy the weights before an epoch's first step, where they stand in for a snapshot."""
@@ -208,7 +220,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
             self._reference.load(dict(zip(names, state["reference"], strict=True)))
 
     def _measures_in(self, epoch: int) -> bool:
-        if self._svrg is not None and self._svrg.giving_up.is_looking_again(epoch):
+        if self._svrg is not None and self._svrg.is_looking_again(epoch):
             return True
         return epoch % self.every_n_epochs == 0
 
@@ -217,9 +229,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
         if self._svrg is None:
             return False
         gave_up = self._svrg.giving_up.epoch is not None
-        return self._svrg.is_on(estimator) or (
-            gave_up and not self._svrg.giving_up.is_looking_again(epoch)
-        )
+        return self._svrg.is_on(estimator) or (gave_up and not self._svrg.is_looking_again(epoch))
 
     def _measure(self, estimator: Any, epoch: int, at: float, is_on: bool) -> None:
         moments = self._moments(estimator, epoch, is_on)
@@ -228,6 +238,9 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
         earlier = [r for r in self.records if r.epoch == epoch]
         # At the snapshot both gradients are the same, for which 1 is the best coefficient.
         at_snapshot = (1 - coefficient) ** 2 if isinstance(coefficient, float) else 0.0
+        if is_on and self._svrg is not None and not self._svrg.renews_at(epoch):
+            # The snapshot is of an earlier epoch: go on from what was measured last.
+            at_snapshot = next((r.ratio for r in reversed(self.records) if r.epoch < epoch), ratio)
         average = average_ratio(
             [*(r.at for r in earlier), at], [*(r.ratio for r in earlier), ratio], at_snapshot
         )
@@ -250,17 +263,17 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
             record.optimal_coefficient,
             record.optimal_ratio,
         )
-        estimator.figures[f"variance_ratio_at_{self._point_of(at, estimator):g}"] = ratio
+        points = self._points_of(at, estimator)
+        estimator.figures |= {f"variance_ratio_at_{point:g}": ratio for point in points}
         estimator.figures["variance_ratio"] = average
         if self._svrg is not None and not math.isnan(average):
-            is_last = self._point_of(at, estimator) == self.at[-1]
-            self._svrg.consider(estimator, average, at, epoch, is_last)
+            self._svrg.consider(estimator, average, at, epoch, self.at[-1] in points)
             self._has_reference &= not self._svrg_decides(estimator, epoch)
 
-    def _point_of(self, at: float, estimator: Any) -> float:
-        """Return the point, in percent, for which this part of the epoch stands."""
+    def _points_of(self, at: float, estimator: Any) -> list[float]:
+        """Return the points, in percent, for which this part of the epoch stands."""
         length = length_of(estimator.train_data) or 1
-        return next(p for p in self.at if max(1, round(p / 100 * length)) == round(at * length))
+        return [p for p in self.at if max(1, round(p / 100 * length)) == round(at * length)]
 
     def _moments(self, estimator: Any, epoch: int, is_on: bool) -> GradientMoments:
         backward = backward_of(estimator)
@@ -268,13 +281,20 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
         scale = trainer.loss_scale if isinstance(trainer, SVRGTrainer) else 1.0
         batches = self._draw(estimator, epoch)
         if self._svrg is None or not is_on:
+            here = epoch, estimator.position.batch_in_epoch
+
+            def masked(item: tuple[int, Any]) -> Any:
+                seed_mxnet(self.seed, *here, item[0])  # as SVRG's MaskLock would
+                return backward(item[1])
+
             moments = self._meter.measure(
-                lambda item: backward(item[1]),
+                masked,
                 batches,
-                lambda item: self._reference.gradient(lambda item: backward(item[1]), item),
+                lambda item: self._reference.gradient(masked, item),
                 scale,
                 scale,
             )
+            seed_mxnet(self.seed, *here)
             self.gradient_evaluations += 2 * moments.samples
             return moments
         svrg = self._svrg
@@ -297,7 +317,10 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
             return (
                 trainer.coefficient if trainer.optimal_coefficient is None else trainer.coefficients
             )
-        return moments.optimal_coefficients() if self.coefficient is None else self.coefficient
+        coefficient = self.coefficient
+        if self._svrg is not None and self._svrg.giving_up.epoch is not None:
+            coefficient = self._svrg.coefficient_now(estimator)
+        return moments.optimal_coefficients() if coefficient is None else coefficient
 
     def _draw(self, estimator: Any, epoch: int) -> Iterator[tuple[int, Any]]:
         """Yield the batches to measure on, each with its number in the full pass."""
@@ -305,8 +328,9 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
         if not isinstance(data, (list, tuple, ArrayLoader)):
             yield from _first_batches(data, self.batches)
             return
-        # The last batch may be smaller, and then it varies more.
-        candidates = len(data) - 1 if len(data) > self.batches else len(data)
+        # A smaller batch varies more than the others.
+        is_last_smaller = _size_of(data[-1], estimator) < _size_of(data[0], estimator)
+        candidates = len(data) - (is_last_smaller and len(data) > 2)
         key = (epoch, estimator.position.batch_in_epoch)
         sequence = np.random.SeedSequence(self.seed, spawn_key=key)
         order = np.random.Generator(np.random.PCG64(sequence)).permutation(candidates)
@@ -327,6 +351,25 @@ def _checked_points(at: Any) -> tuple[float, ...]:
         if not 0 < float(point) <= 100:
             raise ValueError(message)
     return tuple(sorted({float(point) for point in points}))
+
+
+def _check_length(data: Any) -> None:
+    length = length_of(data)
+    if length is None:
+        raise ValueError(
+            f"VarianceHandler measures at parts of an epoch, and a {type(data).__name__} does not "
+            "tell how many batches it has: give train_data a __len__"
+        )
+    if length == 1:
+        raise ValueError(
+            "VarianceHandler needs at least two batches an epoch, got 1: use a smaller batch size"
+        )
+
+
+def _size_of(batch: Any, estimator: Any) -> int:
+    """Return the number of samples; of a batch of another shape than (data, label), 0."""
+    data = batch[0] if isinstance(batch, (list, tuple)) else None
+    return data.shape[estimator.batch_axis] if isinstance(data, (NDArray, np.ndarray)) else 0
 
 
 def _first_batches(data: Any, count: int) -> Iterator[tuple[int, Any]]:

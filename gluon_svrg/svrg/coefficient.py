@@ -12,6 +12,7 @@ from gluon_svrg.svrg.fused import Fused
 from mxnet.ndarray import NDArray
 
 _SCOPES = ("parameter", "network")
+_MOST_RULES = 16  # batch sizes that are kept ready
 _TINY = 1e-30  # 0 / 0 is 1: without variance at the snapshot the coefficient changes nothing
 
 
@@ -28,6 +29,8 @@ class OptimalCoefficient:
     A batch is corrected with what the batches *before* it gave, so the corrected gradient stays
     unbiased. The first one has 1. Both gradients are at hand in any case: it costs two sums over
     the parameters a batch, and two numbers a parameter. Each device estimates from its own share.
+    With accumulation over batches, *a* is what has accumulated until then, which makes the estimate
+    noisier. A batch whose gradient is not finite teaches nothing.
 
     Parameters
     ----------
@@ -87,6 +90,8 @@ class OptimalCoefficient:
             sums = self._sums[device] = [mx.nd.zeros(2, grad.context, dtype) for grad in grads]
         key = samples, snapshot_scale, sums[0].dtype
         if key not in self._rules:
+            if len(self._rules) == _MOST_RULES:
+                self._rules.clear()
             self._rules[key] = _rules(
                 samples, snapshot_scale, 1 - 1 / self.window, np.dtype(sums[0].dtype).name
             )
@@ -151,7 +156,10 @@ def _rules(samples: float, snapshot_scale: float, memory: float, dtype: str) -> 
             for x in (control(snapshot_grad, full_grad), grad - full_grad * samples)
         ]
         products = [mx.sym.sum(by_mean[0] * x) for x in (by_mean[1], by_mean[0])]
-        return sums * memory + mx.sym.concat(*products, dim=0)
+        pair = mx.sym.concat(*products, dim=0)
+        # A step that overflows, which AMP leaves out, teaches nothing: NaN would stay for ever.
+        is_finite = mx.sym.broadcast_like(mx.sym.sum(pair, keepdims=True) * 0 == 0, pair)
+        return mx.sym.where(is_finite, sums * memory + pair, sums)
 
     return Fused(corrected), Fused(learned)
 

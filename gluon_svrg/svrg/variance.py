@@ -63,8 +63,11 @@ class GradientMoments:
         self.samples += sum(gradient.samples)
         for name, grads in gradient.sums.items():
             here = _mean(grads, sum(gradient.samples) * scale)
-            there = _mean(
-                snapshot_gradient.sums[name], sum(snapshot_gradient.samples) * snapshot_scale
+            # A parameter that was frozen at the snapshot is not corrected until the next.
+            there = (
+                _mean(snapshot_gradient.sums[name], sum(snapshot_gradient.samples) * snapshot_scale)
+                if name in snapshot_gradient.sums
+                else mx.nd.zeros_like(here)
             )
             if name not in self._means:
                 self._means[name] = here, there
@@ -93,7 +96,7 @@ class GradientMoments:
         """
         total = 0.0
         for name, (plain, covariance, snapshot) in self._by_name().items():
-            alpha = coefficient[name] if isinstance(coefficient, Mapping) else coefficient
+            alpha = coefficient.get(name, 1.0) if isinstance(coefficient, Mapping) else coefficient
             total += plain - 2 * alpha * covariance + alpha**2 * snapshot
         # Rounding may leave less than nothing where the two gradients are the same.
         return max(0.0, total) if math.isfinite(total) else total

@@ -381,3 +381,33 @@ class DropsLabels(T.Transform):
 def test_a_transform_of_ones_own_returns_every_array():
     with pytest.raises(ValueError, match=r"apply must return .*\[40, 40\], got \[40\]: return eve"):
         DropsLabels()(X, LABELS)
+
+
+class _ReturnsNothing(transforms.Transform):
+    def apply(self, arrays, draw):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: transforms.RandomColorJitter(brightness=np.inf),
+            ValueError,
+            "saturation must be finite, got .inf, 0.0, 0.0.",
+        ),
+        (
+            lambda: transforms.RandomFlipLeftRight()(np.zeros((2, 1, 3, 3)), draw=0),
+            TypeError,
+            "draw must be a Draw, got 0",
+        ),
+        (
+            lambda: _ReturnsNothing()(np.zeros((2, 1, 3, 3))),
+            TypeError,
+            "_ReturnsNothing.apply must return a list of arrays, got a NoneType",
+        ),
+    ],
+)
+def test_more_bad_arguments(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

@@ -128,6 +128,30 @@ def test_after_it_gave_up_the_run_is_the_plain_one():
     assert problems.same(problem.params, plain.params)
 
 
+def test_points_on_one_batch():
+    """Of two batches, 75 and 100 % are the last one: it decides."""
+    problem = problems.make("softmax", samples=16)
+    corrections = Corrections()
+    meter = Scripted([0.6, 0.1, 0.1, 0.1], at=(50, 75, 100))
+    handlers = [gs.SVRGHandler(give_up_above=1 / 3), meter, corrections]
+    estimator_of(problem).fit(problem.ndarrays(), epochs=4, event_handlers=handlers)
+    assert corrections.counts == [1, 0, 2, 2]
+
+
+def test_it_does_not_look_where_svrg_has_ended():
+    counts, _, meter = run([0.6, 0.1, 0.1], 3, give_up_above=1 / 3, stop_epoch=2)
+    assert counts == [5, 0, 0]
+    assert [record.epoch for record in meter.records] == [0]
+
+
+def test_an_estimated_coefficient_is_in_the_row_of_the_epoch_that_gave_up():
+    problem = problems.make("softmax", samples=80)
+    handlers = [gs.SVRGHandler(coefficient="auto", give_up_above=1 / 3), Scripted([0.6, 0.6])]
+    result = estimator_of(problem).fit(problem.ndarrays(), epochs=2, event_handlers=handlers)
+    assert 0 < result.history[0]["coefficient"] <= 1
+    assert "coefficient" not in result.history[1]
+
+
 @pytest.mark.parametrize("at", [(50,), (30, 100)])
 def test_the_last_point_decides_whether_svrg_begins_again(at):
     problem = problems.make("softmax", samples=80)
@@ -146,7 +170,8 @@ def test_the_log_says_when_and_why(caplog):
         "goes on; SVRG looks again in epoch 1"
     ) in caplog.messages
     assert any(
-        m.startswith("SVRG begins again after epoch 1 (100 % done)") for m in caplog.messages
+        m.startswith("SVRG begins again, with its next snapshot, after epoch 1 (100 % done)")
+        for m in caplog.messages
     )
     assert any(m.startswith("SVRG stays off after epoch 3 (50 % done)") for m in caplog.messages)
 
@@ -177,6 +202,7 @@ def test_mxnets_estimator_cannot_measure():
         ({"give_up_above": "1/3"}, TypeError, "give_up_above must be a number above 0, got '1/3'"),
         ({"give_up_above": 1, "look_again_every": 0}, ValueError, "look_again_every must be"),
         ({"look_again_every": 2}, ValueError, "look_again_every=2 needs give_up_above"),
+        ({"coefficient": "Auto"}, TypeError, "got 'Auto': 1 is SVRG, 0 .*, and 'auto' estimates"),
         ({"lock": "yes"}, ValueError, "lock must be 'auto', 'require' or 'off', got 'yes'"),
     ],
 )

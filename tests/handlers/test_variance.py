@@ -13,6 +13,7 @@ from gluon_svrg.events import BatchEnd
 from gluon_svrg.svrg import OptimalCoefficient
 from mxnet import gluon
 from mxnet.gluon import nn
+from mxnet.gluon.contrib import estimator as mx_estimator
 
 LR = 0.3
 
@@ -84,6 +85,81 @@ def test_the_coefficient_is_the_one_in_force():
     for record, index in zip(meter.records, (0, 4), strict=True):
         assert record.ratio == pytest.approx(brute.ratios[index][1], rel=1e-9)
         assert record.svrg_ratio == pytest.approx(brute.ratios[index][0], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("coefficient", "expected"), [(0.5, 0.5), (gs.linear_decay(0.8), 0.4), ("auto", "auto")]
+)
+def test_a_second_look_is_for_the_coefficient_of_svrg(coefficient, expected):
+    problem = problems.make("mlp", samples=40)
+    meter = gs.VarianceHandler(at=(60, 100), batches=5)
+    svrg = gs.SVRGHandler(coefficient=coefficient, give_up_above=1e-6)
+    handlers, brute = [meter, svrg], BruteForce(problem)
+    estimator_of(problem).fit(problem.ndarrays(), epochs=2, event_handlers=[*handlers, brute])
+    record = meter.records[1]
+    assert (record.epoch, record.at) == (1, 0.6)
+    if expected == "auto":
+        assert record.ratio == record.optimal_ratio < record.svrg_ratio
+    else:
+        r, half = brute.ratios[7]  # at 1 and at 0.5: a parabola in the coefficient, 1 at 0
+        curvature = 2 * (r - 1) - 4 * (half - 1)
+        slope = r - 1 - curvature
+        expected_ratio = 1 + slope * expected + curvature * expected**2
+        assert record.ratio == pytest.approx(expected_ratio, rel=1e-8)
+
+
+def test_an_old_snapshot_does_not_start_at_zero():
+    problem = problems.make("mlp", samples=40)
+    meter = gs.VarianceHandler(at=(100,), batches=5)
+    handlers = [meter, gs.SVRGHandler(update_freq=3)]
+    estimator_of(problem).fit(problem.ndarrays(), epochs=4, event_handlers=handlers)
+    ratios = [record.ratio for record in meter.records]
+    averages = [record.average for record in meter.records]
+    assert averages == pytest.approx(
+        [ratios[0] / 2, (ratios[0] + ratios[1]) / 2, (ratios[1] + ratios[2]) / 2, ratios[3] / 2]
+    )
+
+
+def test_a_parameter_that_is_frozen_and_unfrozen_on_the_way():
+    class Changes(BatchEnd):
+        priority = 400
+
+        def batch_end(self, estimator, *args, **kwargs):
+            done = estimator.position.batch
+            weight = estimator.net.collect_params()[name]
+            weight.grad_req = "null" if done in (1, 2, 8, 9) else "write"
+
+    for coefficient in (1.0, "auto"):
+        problem = problems.make("mlp", samples=40)
+        name = list(problem.net.collect_params())[0]  # noqa: RUF015
+        meter = gs.VarianceHandler(at=(20, 40, 60, 80, 100), batches=3)
+        svrg = gs.SVRGHandler(coefficient=coefficient, gradient_table=False)
+        estimator_of(problem).fit(
+            problem.ndarrays(), epochs=3, event_handlers=[Changes(), meter, svrg]
+        )
+        assert len(meter.records) == 15
+        assert all(math.isfinite(record.ratio) for record in meter.records)
+
+
+def test_a_smaller_last_batch_is_not_measured():
+    """It varies more: three batches of which the last has one sample."""
+    problem = problems.make("softmax", samples=17)
+    meters = []
+    for batches in (2, 3):
+        meters.append(gs.VarianceHandler(at=(100,), batches=batches))
+        same = problems.make("softmax", samples=17)
+        estimator_of(same).fit(problem.ndarrays(), epochs=1, event_handlers=[meters[-1]])
+    assert meters[0].records[0].variance == meters[1].records[0].variance
+
+
+def test_points_on_one_batch_are_all_in_the_row():
+    problem = problems.make("softmax", samples=40)
+    result = estimator_of(problem).fit(
+        problem.ndarrays(), epochs=1, event_handlers=[gs.VarianceHandler(batches=3)]
+    )
+    row = result.history[0]
+    assert row["variance_ratio_at_2"] == row["variance_ratio_at_11"]
+    assert row["variance_ratio_at_33"] != row["variance_ratio_at_100"]
 
 
 def test_the_row_of_the_history():
@@ -210,6 +286,10 @@ def test_with_svrg_it_sees_the_masks_of_training():
     estimator_of(problem, lr=0).fit(loader_of(), epochs=1, event_handlers=[meter, svrg])
     assert all(record.ratio < 1e-12 for record in meter.records)
     problem = net_of("dropout")
+    estimator_of(problem, lr=0).fit(loader_of(), epochs=1, event_handlers=[meter])
+    assert len(meter.records) == 3  # 2 and 11 % are both the first batch
+    assert all(record.ratio < 1e-12 for record in meter.records)  # without SVRG as well
+    problem = net_of("dropout")
     svrg = gs.SVRGHandler(lock="off")
     estimator_of(problem, lr=0).fit(loader_of(), epochs=1, event_handlers=[meter, svrg])
     assert all(record.ratio > 0.3 for record in meter.records)
@@ -294,6 +374,8 @@ def test_layers_without_a_shape_yet():
         ({"every_n_epochs": 0}, ValueError, r"every_n_epochs must be a positive integer, got 0"),
         ({"coefficient": 2}, ValueError, r"coefficient must be in \[0, 1\], got 2"),
         ({"seed": -1}, ValueError, r"seed must be .*, got -1"),
+        ({"coefficient": "Auto"}, TypeError, r"or 'auto', got 'Auto'"),
+        ({"priority": -4000}, ValueError, r"priority must be a number above -2000, got -4000"),
     ],
 )
 def test_bad_arguments_are_errors(arguments, error, message):
@@ -309,6 +391,23 @@ def test_data_without_a_length_is_an_error():
     problem = problems.make("softmax")
     with pytest.raises(ValueError, match="Endless does not tell how many batches it has"):
         estimator_of(problem).fit(Endless(), epochs=1, event_handlers=[gs.VarianceHandler()])
+
+
+def test_one_batch_is_an_error():
+    problem = problems.make("softmax", samples=8)
+    with pytest.raises(ValueError, match="at least two batches an epoch, got 1: use a smaller"):
+        estimator_of(problem).fit(
+            problem.ndarrays(), epochs=1, event_handlers=[gs.VarianceHandler()]
+        )
+
+
+def test_mxnets_estimator_is_an_error():
+    problem = problems.make("softmax")
+    data = gluon.data.DataLoader(gluon.data.ArrayDataset(*problem.batches[0]), 4)
+    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd")
+    estimator = mx_estimator.Estimator(problem.net, problem.loss, trainer=trainer)
+    with pytest.raises(ValueError, match=r"VarianceHandler needs gluon_svrg.Estimator, .*, got mx"):
+        estimator.fit(data, epochs=1, event_handlers=[gs.VarianceHandler()])
 
 
 def test_the_oracle_is_the_one_of_the_other_tests():

@@ -163,3 +163,23 @@ def test_by_hand():
     trainer.clear_control_variate()
     assert trainer.coefficient == 0
     assert trainer.optimal_coefficient is None
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_gradient_that_is_not_finite_teaches_nothing(value):
+    """MXNet's AMP leaves such a step out; the estimate would be NaN until the next snapshot."""
+    coefficient = OptimalCoefficient()
+    there, full = [mx.nd.array([2.0, 1.0])], [mx.nd.zeros(2)]
+    coefficient.correct(0, [mx.nd.array([1.0, 1.0])], there, full, 1)
+    known = coefficient.value()
+    assert 0 < known < 1
+    coefficient.correct(0, [mx.nd.array([value, 1.0])], there, full, 1)
+    assert coefficient.value() == pytest.approx(known)
+
+
+def test_few_rules_are_kept():
+    coefficient = OptimalCoefficient()
+    there, full = [mx.nd.array([2.0, 1.0])], [mx.nd.zeros(2)]
+    for samples in range(1, 40):
+        coefficient.correct(0, [mx.nd.ones(2)], there, full, samples)
+    assert len(coefficient._rules) <= 16

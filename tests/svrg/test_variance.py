@@ -202,3 +202,16 @@ def test_the_oracle_has_no_such_variance_at_other_weights():
     here, there = brute_force(problem, before, problem.batches)
     assert total_variance(here) != pytest.approx(total_variance(there), rel=1e-3)
     assert oracle.full_gradient(problem.gradient, before, problem.batches)[0].shape == (5, 6)
+
+
+def test_a_parameter_that_was_frozen_at_the_snapshot_is_not_corrected():
+    moments = GradientMoments()
+    rng = np.random.default_rng(2)
+    here, there, other = rng.normal(size=(3, 6, 5))
+    for a, c, b in zip(here, there, other, strict=True):
+        both = _gradient(a)
+        both.sums["b"] = [mx.nd.array(b, dtype="float64")]
+        moments.add(both, _gradient(c))
+    expected = total_variance(here - there) + total_variance(other)
+    assert moments.variance(1.0) == pytest.approx(expected)
+    assert moments.variance({"w": 1.0}) == pytest.approx(expected)
