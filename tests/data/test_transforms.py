@@ -383,7 +383,7 @@ def test_a_transform_of_ones_own_returns_every_array():
         DropsLabels()(X, LABELS)
 
 
-class _ReturnsNothing(transforms.Transform):
+class _ReturnsNothing(T.Transform):
     def apply(self, arrays, draw):
         return None
 
@@ -392,12 +392,12 @@ class _ReturnsNothing(transforms.Transform):
     ("call", "error", "message"),
     [
         (
-            lambda: transforms.RandomColorJitter(brightness=np.inf),
+            lambda: T.RandomColorJitter(brightness=np.inf),
             ValueError,
             "saturation must be finite, got .inf, 0.0, 0.0.",
         ),
         (
-            lambda: transforms.RandomFlipLeftRight()(np.zeros((2, 1, 3, 3)), draw=0),
+            lambda: T.RandomFlipLeftRight()(np.zeros((2, 1, 3, 3)), draw=0),
             TypeError,
             "draw must be a Draw, got 0",
         ),
