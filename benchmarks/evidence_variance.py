@@ -16,7 +16,7 @@ PART = "variance"
 POINTS = (2, 5, 11, 33, 66, 100)
 MODELS = ("softmax", "mlp", "lenet", "resnet20")
 LEARNING_RATES = {"softmax": 0.002, "mlp": 0.02, "lenet": 0.02, "resnet20": 0.1}
-EPOCHS = {"softmax": (0, 1, 4, 9), "mlp": (0, 1, 4, 9), "lenet": (0, 1, 4), "resnet20": (0, 1, 2)}
+EPOCHS = {"softmax": (0, 1, 4, 9), "mlp": (0, 1, 4, 9), "lenet": (0, 1, 2), "resnet20": (0, 1, 2)}
 NAMES = {
     "softmax": "softmax regression",
     "mlp": "MLP (dropout 0.2)",

@@ -34,7 +34,8 @@ import run_report
 from cifar_options import parse
 from gluon_svrg import deploy
 from gluon_svrg.data import ArrayLoader, transforms
-from gluon_svrg.events import EpochEnd
+from gluon_svrg.deploy.card import check_target
+from gluon_svrg.events import BatchBegin, EpochEnd
 from gluon_svrg.optimizer import exclude_from_decay
 from gluoncv.model_zoo import get_model
 from mxnet import gluon
@@ -43,12 +44,23 @@ from mxnet.contrib import amp
 CLASSES = 10
 
 
-class GradientEvaluations(EpochEnd):
-    """Puts into the history how many samples' gradients the run has computed, all in all."""
+class GradientEvaluations(BatchBegin, EpochEnd):
+    """Puts into the history how many samples' gradients the run has computed, all in all.
+
+    Attributes
+    ----------
+    has_trained : bool
+        Whether a batch was begun, after a resume too.
+    """
 
     def __init__(self, samples: int, others: Sequence[gs.SVRGHandler | gs.VarianceHandler]) -> None:
         self._samples = samples
         self._others = others
+        self.has_trained = False
+
+    def batch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """Note that there is training."""
+        self.has_trained = True
 
     def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Count, before the row of the epoch is made."""
@@ -88,19 +100,24 @@ def make_loaders(
     return train, cifar_data.loader(data, data.test, batch_size=256)
 
 
-def make_net(
-    options: argparse.Namespace, channels: int, contexts: list[mx.Context]
-) -> gluon.HybridBlock:
-    """Return the network for images of so many channels, initialised and hybridized."""
+def cifar_net(name: str, **settings: Any) -> gluon.HybridBlock:
+    """Return a CIFAR net of gluoncv for ten classes; end with a sentence where there is none."""
     try:
-        if not options.model.startswith("cifar_"):
-            raise ValueError(f"{options.model!r} is no net for images of 32 x 32")
-        net = get_model(options.model, classes=CLASSES)
+        if not name.startswith("cifar_"):
+            raise ValueError(f"{name!r} is no net for images of 32 x 32")
+        return get_model(name, classes=CLASSES, **settings)
     except ValueError as error:
         raise SystemExit(
             f"--model must be a CIFAR net of gluoncv, such as cifar_resnet20_v1, "
             f"cifar_resnet56_v2 or cifar_wideresnet16_10: {str(error).splitlines()[0]}"
         ) from None
+
+
+def make_net(
+    options: argparse.Namespace, channels: int, contexts: list[mx.Context]
+) -> gluon.HybridBlock:
+    """Return the network for images of so many channels, initialised and hybridized."""
+    net = cifar_net(options.model)
     net.initialize(mx.init.Xavier(magnitude=options.xavier_magnitude), ctx=contexts)
     net.hybridize(static_alloc=True)
     for context in contexts:
@@ -257,6 +274,15 @@ def write_report(
     )
 
 
+def prepare_out(options: argparse.Namespace) -> None:
+    """Make the folder of the run; end with a sentence where the run could not be written into."""
+    try:
+        check_target(options.out / "model", overwrite=True)
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"--out {options.out}: {error}") from None
+
+
 def main(arguments: Sequence[str] | None = None) -> gs.FitResult:
     """Run the recipe; return the result of the training."""
     options = parse(arguments)
@@ -271,28 +297,36 @@ def main(arguments: Sequence[str] | None = None) -> gs.FitResult:
     net = make_net(options, data.train[0].shape[1], contexts)
     estimator = make_estimator(net, make_trainer(net, options), options)
     svrg = make_svrg(options)
+    evaluations = GradientEvaluations(train.num_samples, svrg)
     handlers: list[gs.events.EventHandler] = [
         make_schedule(options, len(train)),
         gs.NaNGuardHandler(),
         *svrg,
-        GradientEvaluations(train.num_samples, svrg),
+        evaluations,
         gs.LogHandler(options.out / "history.csv", overwrite=True),
     ]
     if options.resume:
         handlers.append(
             gs.CheckpointHandler(options.out / "checkpoints", monitor="validation accuracy")
         )
-    options.out.mkdir(parents=True, exist_ok=True)
-    run_report.write_json(options.out / "options.json", vars(options))
-    result = estimator.fit(
-        train,
-        test,
-        epochs=options.epochs,
-        event_handlers=handlers,
-        resume="auto" if options.resume else None,
-    )
-    write_report(result.history, options, arguments)
-    export(net, data, options, result.history[-1])
+    prepare_out(options)
+    try:
+        result = estimator.fit(
+            train,
+            test,
+            epochs=options.epochs,
+            event_handlers=handlers,
+            resume="auto" if options.resume else None,
+        )
+    except ValueError as error:
+        if evaluations.has_trained or not options.resume:
+            raise
+        raise SystemExit(f"--resume: {error}; or begin anew with another --out") from None
+    # A run that was done already keeps the report of its own options.
+    if evaluations.has_trained or not (options.out / "report.html").is_file():
+        run_report.write_json(options.out / "options.json", vars(options))
+        write_report(result.history, options, arguments)
+        export(net, data, options, result.history[-1])
     print(f"See {options.out}: report.html, curves.png, history.csv, and the exported model/")
     return result
 

@@ -113,7 +113,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", metavar="RUN", help='a folder, or NAME="OPTIONS"')
-    parser.add_argument("--common", default="", metavar="OPTIONS", help="of all that are started")
+    parser.add_argument(
+        "--common",
+        default="",
+        metavar="OPTIONS",
+        help='of all that are started; one option alone with an equals sign: --common="--svrg"',
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/compare"))
     return parser.parse_args(arguments)
 

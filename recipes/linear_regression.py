@@ -27,6 +27,7 @@ import numpy as np
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import EpochEnd, TrainBegin
 from mxnet import gluon
+from option_types import POSITIVE, integer
 
 
 def load(name: str, samples: int) -> tuple[np.ndarray, np.ndarray]:
@@ -140,13 +141,13 @@ def main(arguments: list[str] | None = None) -> list[list[dict[str, Any]]]:
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--data", choices=["diabetes", "generated"], default="diabetes")
-    parser.add_argument("--samples", type=int, default=463_715, help="of the generated data")
-    parser.add_argument("--epochs", type=int, default=60, help="epochs of SVRG")
-    parser.add_argument("--batch-size", type=int, default=10)
-    parser.add_argument("--lr", type=float, default=0.2)
+    parser.add_argument("--samples", type=integer(1), default=463_715, help="of the generated data")
+    parser.add_argument("--epochs", type=integer(1), default=60, help="epochs of SVRG")
+    parser.add_argument("--batch-size", type=integer(1), default=10)
+    parser.add_argument("--lr", type=POSITIVE, default=0.2)
     # On diabetes with 30 epochs: 0.1, 0.3 and 10 are worse, 3 is as good.
-    parser.add_argument("--half-life", type=float, default=1.0, help="of the decay, in epochs")
-    parser.add_argument("--update-freq", type=int, default=1)
+    parser.add_argument("--half-life", type=POSITIVE, default=1.0, help="of the decay, in epochs")
+    parser.add_argument("--update-freq", type=integer(1), default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/linear_regression"))
     options = parser.parse_args(arguments)
     gs.seed_everything(0)

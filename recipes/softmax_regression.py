@@ -34,6 +34,7 @@ from gluon_svrg.data import ArrayLoader, load_fashion_mnist
 from gluon_svrg.data.datasets import FASHION_MNIST_DIRECTORY
 from gluon_svrg.events import EpochEnd, TrainBegin
 from mxnet import gluon
+from option_types import POSITIVE, integer
 from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, cg
 
@@ -302,15 +303,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--data-dir", default=FASHION_MNIST_DIRECTORY, help="folder of Fashion-MNIST's IDX files"
     )
-    parser.add_argument("--epochs", type=int, default=50, help="epochs of SVRG")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--lr", type=float, default=4.0, help="constant step of SVRG and SGD")
+    parser.add_argument("--epochs", type=integer(1), default=50, help="epochs of SVRG")
+    parser.add_argument("--batch-size", type=integer(1), default=16)
+    parser.add_argument("--lr", type=POSITIVE, default=4.0, help="constant step of SVRG and SGD")
     # On digits the best of a grid: steps 2, 4, ... 128 by half-lives of 1/16, 1/8, ... 4 epochs.
-    parser.add_argument("--decayed-lr", type=float, default=16.0, help="first step of decayed SGD")
-    parser.add_argument("--half-life", type=float, default=0.5, help="of that step, in epochs")
-    parser.add_argument("--l2", type=float, default=1e-3)
     parser.add_argument(
-        "--update-freq", type=int, default=1, help="epochs from snapshot to snapshot"
+        "--decayed-lr", type=POSITIVE, default=16.0, help="first step of decayed SGD"
+    )
+    parser.add_argument("--half-life", type=POSITIVE, default=0.5, help="of that step, in epochs")
+    parser.add_argument("--l2", type=POSITIVE, default=1e-3)
+    parser.add_argument(
+        "--update-freq", type=integer(1), default=1, help="epochs from snapshot to snapshot"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/softmax_regression"))
     return parser.parse_args(arguments)

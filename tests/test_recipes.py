@@ -274,6 +274,11 @@ def test_data_that_is_not_there_says_how_to_get_it(tmp_path, recipe):
         (["--give-up-above", "0.3"], r"--give-up-above needs --svrg"),
         (["--alpha-decay", "0.5"], r"--alpha-decay needs --svrg"),
         (["--svrg", "--alpha-decay", "1.5"], r"start must be in \[0, 1\], got 1.5"),
+        (["--coefficient", "1"], r"--coefficient needs --svrg"),
+        (["--update-freq", "2"], r"--update-freq needs --svrg"),
+        (["--milestones", "1"], r"--milestones needs --schedule step, got --schedule cosine"),
+        (["--preset", "gluoncv-cifar10", "--schedule", "constant", "--milestones", "1"],
+         r"--milestones needs --schedule step, got --schedule constant"),
         (["--schedule", "step"], r"--milestones must be below --epochs 1, got \[100, 150\]"),
         (["--schedule", "step", "--epochs", "9", "--milestones", "1", "--warm-up", "9"],
          r"--milestones must come after the warm-up, got \[1\]"),
@@ -287,6 +292,79 @@ def test_options_that_are_wrong_say_so_in_a_sentence(tmp_path, arguments, messag
     with pytest.raises(SystemExit, match=message):
         cifar_resnet.main([*SMALL, *arguments, "--out", str(tmp_path / "run")])
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "arguments", "message"),
+    [
+        (cifar_options, ["--epochs", "0"], "must be an integer of at least 1, got '0'"),
+        (cifar_options, ["--epochs", "1.5"], "must be an integer of at least 1, got '1.5'"),
+        (cifar_options, ["--seed", "-1"], "must be an integer from 0 to 2147483647, got '-1'"),
+        (cifar_options, ["--devices", "0"], "must be an integer of at least 1, got '0'"),
+        (cifar_options, ["--warm-up", "-5"], "must be an integer of at least 0, got '-5'"),
+        (cifar_options, ["--samples", "0"], "must be an integer of at least 1, got '0'"),
+        (cifar_options, ["--batch-size", "0"], "must be an integer of at least 1, got '0'"),
+        (cifar_options, ["--cutout", "50"], "must be an integer from 0 to 32, got '50'"),
+        (cifar_options, ["--lr", "-1"], "must be a number above 0, got '-1'"),
+        (cifar_options, ["--lr", "nan"], "must be a number above 0, got 'nan'"),
+        (cifar_options, ["--lr", "fast"], "must be a number above 0, got 'fast'"),
+        (cifar_options, ["--wd", "-1"], "must be a number of at least 0, got '-1'"),
+        (cifar_options, ["--optimizer-args", "eta"], "must be NAME=NUMBER, .* got 'eta'"),
+        (cifar_options, ["--optimizer-args", "eta=x"], "must be NAME=NUMBER, .* got 'eta=x'"),
+        (cifar_options, ["--coefficient", "half"], "must be a number or auto, got 'half'"),
+        (large_batch, ["--epochs", "0"], "must be an integer of at least 1, got '0'"),
+        (large_batch, ["--batch-size", "0"], "must be an integer of at least 1, got '0'"),
+        (large_batch, ["--seeds", "0"], "must be an integer of at least 1, got '0'"),
+        (large_batch, ["--samples", "9"], "must be an integer of at least 10, got '9'"),
+        (softmax_regression, ["--epochs", "0"], "must be an integer of at least 1, got '0'"),
+    ],
+)  # fmt: skip
+def test_numbers_that_are_wrong_are_refused_as_they_are_read(recipe, arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        recipe.parse(arguments)
+    assert re.search(f"argument {arguments[0]}: {message}", capsys.readouterr().err)
+
+
+def test_the_milestones_of_a_preset_do_not_hinder_another_schedule():
+    options = cifar_options.parse(["--preset", "gluoncv-cifar10", "--schedule", "cosine"])
+    assert options.schedule == "cosine"
+
+
+@pytest.mark.parametrize("place", ["model", "."])
+def test_a_place_that_may_not_be_written_is_said_before_any_training(tmp_path, monkeypatch, place):
+    monkeypatch.setattr(cifar_resnet.gs.Estimator, "fit", None)
+    out = tmp_path / "run"
+    if place == "model":
+        (out / "model").mkdir(parents=True)
+        (out / "model" / "notes.txt").write_text("mine")
+    else:
+        out.write_text("mine")
+    with pytest.raises(SystemExit, match=r"--out .*run: .*(holds notes.txt|File exists)"):
+        cifar_resnet.main([*SMALL, "--out", str(out)])
+
+
+def files_of(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_resume_of_another_run_changes_nothing(tmp_path):
+    run = [*SMALL, "--resume", "--out", str(tmp_path)]
+    cifar_resnet.main(run)
+    before = files_of(tmp_path)
+    with pytest.raises(SystemExit, match=r"--resume: .* does not fit this run: .*optimizer.*--out"):
+        cifar_resnet.main([*run, "--epochs", "2", "--optimizer", "adam", "--lr", "1e-3"])
+    assert files_of(tmp_path) == before
+    cifar_resnet.main([*run, "--lr", "0.5"])  # nothing is left to be trained
+    assert json.loads((tmp_path / "options.json").read_text())["lr"] == 0.1
+    assert files_of(tmp_path) == before
+
+
+def test_a_resume_after_the_training_writes_what_is_missing(tmp_path):
+    run = [*SMALL, "--resume", "--out", str(tmp_path)]
+    cifar_resnet.main(run)
+    (tmp_path / "report.html").unlink()  # killed just before it was written
+    cifar_resnet.main(run)
+    assert (tmp_path / "report.html").is_file()
 
 
 def test_cifar_resnet_goes_on(tmp_path):
@@ -411,10 +489,11 @@ def test_large_batch_keeps_the_validation_set_out_of_training():
     assert np.sort(back.reshape(1500, -1) @ np.arange(1024.0)) == pytest.approx(given, rel=1e-4)
 
 
-@pytest.mark.parametrize("arguments", [["--batch-size", "0"], ["--seeds", "0"]])
-def test_large_batch_says_what_is_wrong(arguments):
-    with pytest.raises(SystemExit, match=f"{arguments[0]} must be positive, got 0"):
-        large_batch.main([*arguments, "--data", "synthetic"])
+@pytest.mark.parametrize("model", ["nope", "cifar_resnet21_v1", "resnet18_v1"])
+def test_large_batch_says_that_there_is_no_such_net(model, tmp_path):
+    with pytest.raises(SystemExit, match=r"--model must be a CIFAR net of gluoncv"):
+        large_batch.main(["--model", model, "--data", "synthetic", "--out", str(tmp_path / "a")])
+    assert not (tmp_path / "a").exists()
 
 
 def launch_lines():
@@ -444,7 +523,7 @@ def test_every_launch_line_is_one_that_the_recipe_takes(file, line):
 
 def test_every_recipe_has_its_launch_line_here_and_in_the_list():
     lines = list(launch_lines())
-    modules = {"run_report.py", "cifar_data.py", "cifar_options.py"}
+    modules = {"run_report.py", "cifar_data.py", "cifar_options.py", "option_types.py"}
     for path in RECIPES.glob("*.py"):
         if path.name not in modules:
             for file in (path.name, "README.md"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import zipfile
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -63,10 +65,24 @@ def _export_onnx(options: argparse.Namespace) -> None:
 
 
 def _quantize(options: argparse.Namespace) -> None:
-    with np.load(options.calibration, allow_pickle=False) as archive:
-        arrays = [archive[name] for name in archive.files]
+    arrays = _read_archive(options.calibration)
     report = quantize(options.directory, options.out_directory, arrays, overwrite=options.overwrite)
     print(f"{options.out_directory}: calibrated on {report['calibration_samples']} samples")
+
+
+def _read_archive(path: str) -> list[np.ndarray]:
+    """Return the arrays of an .npz, in their order; ValueError where it is none."""
+    try:
+        # Opened here: NumPy leaves a file open that it cannot read.
+        with open(path, "rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("it holds one array and no names")
+            return [archive[name] for name in archive.files]
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as e:
+        raise ValueError(
+            f"{path!r} is no .npz of arrays of numbers ({e}): write it with numpy.savez"
+        ) from e
 
 
 def _parser() -> argparse.ArgumentParser:

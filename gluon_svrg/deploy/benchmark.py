@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.deploy.card import read_model
+from gluon_svrg.deploy.card import read_card, read_model
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.eager import Eager
 from gluon_svrg.deploy.onnx import export_onnx, run, session_of
@@ -89,9 +89,12 @@ def benchmark(
     Raises
     ------
     TypeError, ValueError
-        If an argument is wrong, or the model cannot be read.
+        If an argument is wrong, a model cannot be read, or `int8_directory` has none of int8 with
+        the inputs, outputs and classes of this one.
     """
     check_number("seconds", seconds, "each batch size is measured as long", least=0, above=True)
+    if not isinstance(batches, Sequence) or isinstance(batches, str):
+        raise TypeError(f"batches must be a sequence of integers, got {batches!r}: as [1, 64]")
     if not batches:
         raise ValueError("batches is empty: give a batch size at least")
     for batch in batches:
@@ -102,6 +105,8 @@ def benchmark(
             f"the model {str(directory)!r} is of int8: give the float32 model, and this one as "
             "int8_directory (--int8)"
         )
+    if int8_directory is not None:
+        _check_int8(int8_directory, model.card)
     timings = []
     with _int8_model(Path(directory), int8_directory, model.card) as int8, autograd.pause():
         for batch in batches:
@@ -144,6 +149,21 @@ def machine() -> str:
     threads = os.environ.get("OMP_NUM_THREADS", "all")
     name = names[0] if names else platform.machine()
     return f"{name}, {os.cpu_count()} cores, {threads} threads; {', '.join(versions)}"
+
+
+def _check_int8(directory: str | os.PathLike[str], card: dict[str, Any]) -> None:
+    int8 = read_card(directory)
+    if int8["precision"] != "int8":
+        raise ValueError(
+            f"int8_directory {str(directory)!r} has a model of {int8['precision']}: give what "
+            "quantize() wrote, or leave it out"
+        )
+    for what in ("inputs", "outputs", "class_names"):
+        if int8[what] != card[what]:
+            raise ValueError(
+                f"int8_directory {str(directory)!r} has a model of another net, its {what} are "
+                f"{int8[what]} and not {card[what]}: give what quantize() wrote from this one"
+            )
 
 
 @contextmanager
@@ -197,7 +217,7 @@ def _onnxruntime(predictor: Predictor) -> _Contestant | str:
             session = session_of(str(path), int(os.environ.get("OMP_NUM_THREADS", 0)))
         except (ImportError, ValueError) as e:
             return str(e)
-    return lambda arrays: run(session, arrays)
+    return lambda arrays: run(session, predictor.card, arrays)
 
 
 def _measure(

@@ -50,6 +50,16 @@ class Model(NamedTuple):
     params: dict[str, NDArray]
 
 
+def as_path(directory: str | os.PathLike[str]) -> Path:
+    """Return `directory` as a Path; TypeError where it is none."""
+    if not isinstance(directory, str | os.PathLike):
+        raise TypeError(
+            f"directory must be the path of a model directory, got {directory!r}: give a str or "
+            "a Path"
+        )
+    return Path(directory)
+
+
 def check_target(directory: str | os.PathLike[str], overwrite: bool) -> Path:
     """Return `directory` as a path where a model may be written.
 
@@ -57,8 +67,10 @@ def check_target(directory: str | os.PathLike[str], overwrite: bool) -> Path:
     ------
     FileExistsError
         If something is there that is not an empty folder and, with `overwrite`, no model.
+    TypeError
+        If `directory` is no path.
     """
-    path = Path(directory)
+    path = as_path(directory)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return path
     others = (
@@ -146,7 +158,7 @@ def read_card(directory: str | os.PathLike[str]) -> dict[str, Any]:
     ValueError
         If there is no model, its card was changed, or a later version wrote it.
     """
-    path = Path(directory)
+    path = as_path(directory)
     if not path.is_dir():
         raise ValueError(
             f"there is no model directory {str(path)!r}: give what gluon_svrg.deploy.export wrote"
@@ -170,7 +182,7 @@ def read_card(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 def read_model(directory: str | os.PathLike[str]) -> Model:
     """Read a model directory onto the CPU; raises as :func:`read_card`, for its other files too."""
-    path = Path(directory)
+    path = as_path(directory)
     card = read_card(path)
     contents = {}
     for name in (SYMBOL, PARAMS):

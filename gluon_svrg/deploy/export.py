@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import os
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 from gluon_svrg.deploy import trace
 from gluon_svrg.deploy.card import check_target, write_model
 from gluon_svrg.deploy.compiled import Compiled
+from gluon_svrg.deploy.difference import difference_of, scale_of
 from gluon_svrg.deploy.images import Normalization, check_normalization
 from gluon_svrg.encoding import replicas_of
 from mxnet import autograd
@@ -79,8 +81,9 @@ def export(
     Raises
     ------
     TypeError, ValueError
-        If an argument is wrong, `net` is not initialized or cannot be hybridized (the sentence
-        names the layer), an output has no batch axis, or the graph gives other outputs than `net`.
+        If an argument is wrong, `net` is not initialized, has NaN in its parameters or cannot be
+        hybridized (the sentence names the layer), an output has no batch axis, or the graph gives
+        other outputs than `net`.
     FileExistsError
         If something is there that may not be replaced.
     OSError
@@ -94,7 +97,7 @@ def export(
     check_target(directory, overwrite)
     arrays = [_as_array(x, index) for index, x in enumerate(_as_sequence(sample))]
     names = _check_names(input_names, len(arrays))
-    graph = trace.trace(net, names)
+    graph = _graph_of(net, names)
     params = _params_of(net, graph.symbol, names)
     arrays = [_in_dtype_of(array, params) for array in arrays]
     inputs = [
@@ -110,17 +113,37 @@ def export(
             "shapes": shapes,
             "dtypes": [output.dtype.name for output in outputs],
         },
-        "precision": inputs[0]["dtype"],
+        "precision": _precision(arrays, params),
         "normalization": None
         if normalization is None
         else check_normalization(normalization, [spec["shape"] for spec in inputs]),
         "class_names": _check_class_names(class_names, shapes),
-        "from_logits": bool(from_logits),
+        "from_logits": _check_from_logits(from_logits),
         "metrics": _check_metrics(metrics),
     }
     auxiliary = set(graph.symbol.list_auxiliary_states())
     stored = {f"{'aux' if n in auxiliary else 'arg'}:{n}": array for n, array in params.items()}
     return write_model(directory, card, graph.symbol.tojson(), stored, overwrite)
+
+
+def _graph_of(net: HybridBlock, names: Sequence[str]) -> trace.Graph:
+    try:
+        return trace.trace(net, names)
+    except ValueError:
+        if len(names) > 1 and _takes_one_input(net):
+            raise ValueError(
+                f"sample is a sequence of {len(names)} arrays, one for each input, and net takes "
+                "one input: give one batch, as numpy.stack makes it of samples"
+            ) from None
+        raise
+
+
+def _takes_one_input(net: HybridBlock) -> bool:
+    try:
+        trace.trace(net, ["data"])
+    except ValueError:
+        return False
+    return True
 
 
 def _as_sequence(sample: Any) -> Sequence[Any]:
@@ -148,12 +171,20 @@ def _check_names(names: Sequence[str] | None, count: int) -> list[str]:
     if names is None:
         # What HybridBlock.export calls them.
         return ["data"] if count == 1 else [f"data{index}" for index in range(count)]
-    valid = not isinstance(names, str) and all(isinstance(n, str) and n for n in names)
-    if not valid or len(set(names)) != count or len(names) != count:
+    if not _are_texts(names) or "" in names or len(set(names)) != count or len(names) != count:
         raise ValueError(
             f"input_names must be {count} different names, got {names!r}: one for each input"
         )
     return list(names)
+
+
+def _are_texts(names: Any) -> bool:
+    """Return whether `names` is a sequence of texts, and no text itself."""
+    return (
+        isinstance(names, Sequence | np.ndarray)
+        and not isinstance(names, str)
+        and all(isinstance(name, str) for name in names)
+    )
 
 
 def _params_of(net: HybridBlock, symbol: Symbol, names: Sequence[str]) -> dict[str, NDArray]:
@@ -181,18 +212,30 @@ def _value_of(param: Parameter) -> NDArray:
             "net.initialize() and run a batch through it, or load its parameters"
         ) from e
     value = replicas[0]
+    if any(np.isnan(replica).any() for replica in replicas):
+        raise ValueError(
+            f"net's parameter {param.name!r} has NaN: its training has diverged, load the "
+            "parameters of an earlier epoch"
+        )
     if len(replicas) > 1:
         value = np.mean(replicas, axis=0, dtype="float64").astype(value.dtype)
     return mx.nd.array(value, ctx=mx.cpu(), dtype=value.dtype)
 
 
+def _float_of(params: Mapping[str, NDArray]) -> np.dtype:
+    """Return the dtype of the first parameter of floats; float32 where there is none."""
+    kinds = [np.dtype(param.dtype) for param in params.values()]
+    return next((kind for kind in kinds if kind.kind == "f"), np.dtype("float32"))
+
+
 def _in_dtype_of(array: np.ndarray, params: Mapping[str, NDArray]) -> np.ndarray:
     """Return an array that NumPy made in float64, by default, in the dtype of the parameters."""
-    if array.dtype != np.float64:
-        return array
-    kinds = [np.dtype(param.dtype) for param in params.values()]
-    floats = [kind for kind in kinds if kind.kind == "f"] or [np.dtype("float32")]
-    return array.astype(floats[0])
+    return array if array.dtype != np.float64 else array.astype(_float_of(params))
+
+
+def _precision(arrays: Sequence[np.ndarray], params: Mapping[str, NDArray]) -> str:
+    """Return the dtype in which the network computes, which integers as input do not tell."""
+    return (arrays[0].dtype if arrays[0].dtype.kind == "f" else _float_of(params)).name
 
 
 def _output_shapes(
@@ -244,9 +287,8 @@ def _check_outputs(
         return outputs  # the mean of the replicas is not what any of them computes
     for index, (one, other) in enumerate(zip(outputs, expected, strict=True)):
         tolerance = _TOLERANCE.get(one.dtype.name, 1e-4)
-        scale = max(1.0, float(np.abs(other).max(initial=0)))
-        difference = float(np.abs(one.astype("float64") - other).max(initial=0))
-        if not difference <= tolerance * scale and np.isfinite(other).all():
+        difference = difference_of(one, other)
+        if difference > tolerance * scale_of(other):
             raise ValueError(
                 f"output {index} of the graph differs from the net's by {difference:.3g}: the net "
                 "computes something else with arrays than with symbols, or draws random numbers"
@@ -261,14 +303,23 @@ def _has_equal_replicas(net: HybridBlock) -> bool:
 def _check_class_names(names: Any, shapes: Sequence[Sequence[int]]) -> list[str] | None:
     if names is None:
         return None
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+    if not _are_texts(names):
         raise TypeError(f"class_names must be a sequence of names, got {names!r}: one a class")
     if len(shapes) != 1 or list(shapes[0]) != [len(names)]:
         raise ValueError(
             f"class_names has {len(names)} names, net has outputs of the shapes "
             f"{[tuple(shape) for shape in shapes]}: one output of a number a class is needed"
         )
-    return list(names)
+    return [str(name) for name in names]
+
+
+def _check_from_logits(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(
+            f"from_logits must be a bool, got {value!r}: it says whether the outputs are scores "
+            "before a softmax"
+        )
+    return value
 
 
 def _check_metrics(metrics: Any) -> dict[str, float]:
@@ -277,4 +328,10 @@ def _check_metrics(metrics: Any) -> dict[str, float]:
         isinstance(name, str) and isinstance(value, numbers.Real) for name, value in metrics.items()
     ):
         raise TypeError(f"metrics must be a dict of names to numbers, got {metrics!r}")
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise ValueError(
+                f"metrics has {name!r} as {value!r}, which the card's JSON has no number for: "
+                "leave it out"
+            )
     return {name: float(value) for name, value in metrics.items()}

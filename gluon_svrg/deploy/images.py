@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numbers
 import os
+import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _MODES = {1: "L", 3: "RGB"}
+# Pillow's switches and Python's warning filters are the process's.
+_PILLOW = threading.Lock()
 _INSTALL = "image files need Pillow: install it with `pip install 'gluon-svrg[deploy]'`"
 
 
@@ -53,15 +58,16 @@ def check_normalization(given: Any, shapes: Sequence[Sequence[int]]) -> dict[str
         )
     channels = shapes[0][0]
     for name, values in (("mean", normalization.mean), ("std", normalization.std)):
-        array = np.asarray(values, dtype="float64")
-        if array.shape != (channels,) or not np.isfinite(array).all():
+        if not _are_finite(values, (channels,)):
             raise ValueError(
                 f"{name} must have a finite number for each of the {channels} channels, got "
                 f"{values!r}: it is what the training data was normalised with"
             )
-    if not (np.asarray(normalization.std) > 0).all() or not normalization.scale > 0:
+    scale = normalization.scale
+    is_above_0 = isinstance(scale, numbers.Real) and 0 < scale < np.inf
+    if not is_above_0 or not (np.asarray(normalization.std) > 0).all():
         raise ValueError(
-            f"std and scale must be above 0, got {normalization.std!r} and "
+            f"std and scale must be above 0 and finite, got {normalization.std!r} and "
             f"{normalization.scale!r}: pixels are divided by one and multiplied by the other"
         )
     return {
@@ -69,6 +75,14 @@ def check_normalization(given: Any, shapes: Sequence[Sequence[int]]) -> dict[str
         "mean": [float(value) for value in normalization.mean],
         "std": [float(value) for value in normalization.std],
     }
+
+
+def _are_finite(values: Any, shape: tuple[int, ...]) -> bool:
+    try:
+        array = np.asarray(values, dtype="float64")
+    except (TypeError, ValueError):
+        return False
+    return array.shape == shape and bool(np.isfinite(array).all())
 
 
 def is_one(images: Any) -> bool:
@@ -102,7 +116,13 @@ def read_images(
     ImportError
         If a file is to be read, or an image resized, and Pillow is not there.
     """
-    several = [images] if is_one(images) else list(images)
+    try:
+        several = [images] if is_one(images) else list(images)
+    except TypeError as e:
+        raise TypeError(
+            f"images must be a path, a uint8 array or a sequence of them, got a "
+            f"{type(images).__name__}: give the images to be read"
+        ) from e
     if not several:
         raise ValueError("images is empty: give one image at least")
     pixels = np.stack([_pixels_of(image, shape, resize) for image in several])
@@ -154,7 +174,7 @@ def _read_file(path: Path, shape: Sequence[int], resize: bool) -> np.ndarray:
     if not path.is_file():
         raise ValueError(f"there is no image file {str(path)!r}: give a JPEG or PNG file")
     try:
-        with _whole_files_only(), Image.open(path, formats=("JPEG", "PNG")) as image:
+        with _strict_pillow(), Image.open(path, formats=("JPEG", "PNG")) as image:
             # Before the pixels are decoded, which is where a hostile file would take memory.
             if image.mode != _MODES[channels]:
                 raise ValueError(
@@ -166,6 +186,10 @@ def _read_file(path: Path, shape: Sequence[int], resize: bool) -> np.ndarray:
                 _check_size(f"{str(path)!r}", image.size, shape, resize)
                 return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
             return np.asarray(image)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as e:
+        raise ValueError(
+            f"{str(path)!r} has too many pixels to be read ({e}): give an image of fewer"
+        ) from e
     except (UnidentifiedImageError, OSError, SyntaxError) as e:
         raise ValueError(
             f"{str(path)!r} cannot be read as an image ({e}): give a whole JPEG or PNG file"
@@ -173,16 +197,19 @@ def _read_file(path: Path, shape: Sequence[int], resize: bool) -> np.ndarray:
 
 
 @contextmanager
-def _whole_files_only() -> Iterator[None]:
-    """Let Pillow refuse a file that was cut: gluoncv makes it fill in what is missing."""
-    from PIL import ImageFile
+def _strict_pillow() -> Iterator[None]:
+    """Let Pillow refuse a file that was cut, which gluoncv makes it fill in, and a huge one."""
+    from PIL import Image, ImageFile
 
-    before = ImageFile.LOAD_TRUNCATED_IMAGES
-    ImageFile.LOAD_TRUNCATED_IMAGES = False
-    try:
-        yield
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = before
+    with _PILLOW, warnings.catch_warnings():
+        # Above 89 million pixels it warns, above twice as many it raises.
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        before = ImageFile.LOAD_TRUNCATED_IMAGES
+        ImageFile.LOAD_TRUNCATED_IMAGES = False
+        try:
+            yield
+        finally:
+            ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
 def _check_size(name: str, size: Sequence[int], shape: Sequence[int], resize: bool) -> None:

@@ -6,13 +6,14 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gluon_svrg.arguments import check_number
 from gluon_svrg.deploy.card import Model, read_model
+from gluon_svrg.deploy.difference import difference_of, scale_of
 from gluon_svrg.deploy.predictor import Predictor, random_inputs
 
 # MXNet 1.9.1 translates operators as opset 13 has them. Its own export_model writes the newest
@@ -30,8 +31,8 @@ def export_onnx(
 ) -> float:
     """Write a model as an ONNX file (opset 13) and compare it with MXNet in onnxruntime.
 
-    The file's metadata has the card (``gluon_svrg``) and the difference that was measured
-    (``max_abs_difference``).
+    The file's inputs have the names of the card, and may be in another order. Its metadata has the
+    card (``gluon_svrg``) and the difference that was measured (``max_abs_difference``).
 
     Parameters
     ----------
@@ -100,7 +101,9 @@ def _translate(model: Model, dynamic: bool) -> Any:
         from onnx import checker, helper
     except ImportError as e:
         raise ImportError(_INSTALL) from e
-    inputs = model.card["inputs"]
+    # In the order of the graph, in which MXNet gives shapes and dtypes to the names.
+    order = model.symbol.list_inputs()
+    inputs = sorted(model.card["inputs"], key=lambda spec: order.index(spec["name"]))
     kinds = [helper.np_dtype_to_tensor_dtype(np.dtype(spec["dtype"])) for spec in inputs]
     # MXNet has the graph checked as one of the newest opset, unless that is told otherwise.
     newest = checker.DEFAULT_CONTEXT.opset_imports
@@ -142,13 +145,12 @@ def _compare(content: bytes, predictor: Predictor, dynamic: bool, tolerance: flo
         arrays = random_inputs(predictor.card, count)
         expected = predictor._run(arrays, count)
         try:
-            outputs = run(session, arrays)
+            outputs = run(session, predictor.card, arrays)
         except Exception as e:
             raise _cannot_run(e) from e
         for index, (one, other) in enumerate(zip(outputs, expected, strict=True)):
-            difference = float(np.abs(one.astype("float64") - other).max(initial=0))
-            scale = max(1.0, float(np.abs(other).max(initial=0)))
-            if one.shape != other.shape or not difference <= tolerance * scale:
+            difference = difference_of(one, other)
+            if difference > tolerance * scale_of(other):
                 raise ValueError(
                     f"output {index} of the ONNX file differs from MXNet's by {difference:.3g}, "
                     f"more than the tolerance {tolerance:g}: use the model directory"
@@ -157,9 +159,9 @@ def _compare(content: bytes, predictor: Predictor, dynamic: bool, tolerance: flo
     return greatest
 
 
-def run(session: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the outputs of an onnxruntime session for an array an input, in order."""
-    names = [item.name for item in session.get_inputs()]
+def run(session: Any, card: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the outputs of an onnxruntime session for an array an input, in the card's order."""
+    names = [spec["name"] for spec in card["inputs"]]
     return list(session.run(None, dict(zip(names, arrays, strict=True))))
 
 

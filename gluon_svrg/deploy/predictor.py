@@ -13,6 +13,7 @@ import numpy as np
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.deploy.card import Model, read_model
 from gluon_svrg.deploy.compiled import Compiled
+from gluon_svrg.deploy.difference import difference_of, scale_of
 from gluon_svrg.deploy.images import is_one, read_images
 from gluon_svrg.deploy.trace import rebuild
 from mxnet import autograd
@@ -308,10 +309,7 @@ class Predictor:
         arrays = random_inputs(self.card, 1)
         with autograd.pause(train_mode=False):
             one, other = (self._compile(symbol, 1)(arrays) for symbol in (plain, fused))
-        return max(
-            float(np.abs(a - b).max(initial=0)) / max(1.0, float(np.abs(a).max(initial=0)))
-            for a, b in zip(one, other, strict=True)
-        )
+        return max(difference_of(b, a) / scale_of(a) for a, b in zip(one, other, strict=True))
 
 
 def _fused_by(backend: str, plain: Symbol) -> Symbol:
@@ -364,6 +362,13 @@ def _as_array(x: Any, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.
         )
     if x.shape[:1] == (0,):
         raise ValueError(f"{name} has no sample, its shape is {x.shape}: give one at least")
+    if dtype.kind in "ui" and x.dtype != dtype:
+        least, greatest = np.iinfo(dtype).min, np.iinfo(dtype).max
+        if x.size and (x.min() < least or x.max() > greatest):
+            raise ValueError(
+                f"{name} has numbers from {x.min()} to {x.max()}, {dtype} holds {least} to "
+                f"{greatest}: give those that the network was trained with"
+            )
     return x
 
 

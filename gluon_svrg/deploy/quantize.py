@@ -12,7 +12,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.deploy.card import Model, check_target, read_model, write_model
+from gluon_svrg.deploy.card import Model, as_path, check_target, read_model, write_model
 from gluon_svrg.deploy.predictor import Predictor
 from mxnet import gluon
 from mxnet.base import MXNetError
@@ -47,7 +47,8 @@ def quantize(
         How: their least and greatest, or what loses the least information of their histogram
         (slow, for outputs with rare great values).
     exclude_layers : sequence of str, optional
-        Nodes of the graph that stay in float32.
+        Nodes that stay in float32, by their names in the graph that oneDNN has fused for int8, as
+        ``sg_mkldnn_conv_bn_act_0``.
     evaluation_data : (x, labels), optional
         Labelled samples, other than those of the calibration; the accuracy of both models on
         them is returned, and written into the card. `x` is as `calibration_data`.
@@ -64,22 +65,26 @@ def quantize(
     Raises
     ------
     TypeError, ValueError
-        If an argument is wrong, the model is not of float32, or MXNet cannot quantize it.
+        If an argument is wrong, the model is not of float32, `out_directory` is `directory`, the
+        calibration data has NaN or zeros alone, or MXNet cannot quantize the model.
     FileExistsError
         As :func:`~gluon_svrg.deploy.export`.
     """
     if mode not in ("naive", "entropy"):
         raise ValueError(f"mode must be 'naive' or 'entropy', got {mode!r}: how ranges are taken")
+    if as_path(directory).resolve() == as_path(out_directory).resolve():
+        raise ValueError(
+            f"out_directory is the model directory {str(directory)!r} itself, whose float32 model "
+            "would be lost: give another"
+        )
     check_target(out_directory, overwrite)
     model = read_model(directory)
-    if model.card["precision"] != "float32":
-        raise ValueError(
-            f"the model {str(directory)!r} is of {model.card['precision']}, float32 is quantized: "
-            "give the float32 model"
-        )
+    _check_dtypes(model, str(directory))
     _check_graph(model.symbol)
+    _check_excluded(exclude_layers, model.symbol)
     predictor = Predictor(model)
     arrays = _check_samples("calibration_data", calibration_data, predictor)
+    _check_ranges(arrays, [spec["name"] for spec in model.card["inputs"]])
     symbol, params = _quantized(model, arrays, mode, exclude_layers)
     card = {
         **{key: model.card[key] for key in ("inputs", "outputs", "normalization")},
@@ -99,6 +104,20 @@ def quantize(
     return report
 
 
+def _check_dtypes(model: Model, directory: str) -> None:
+    if model.card["precision"] != "float32":
+        raise ValueError(
+            f"the model {directory!r} is of {model.card['precision']}, float32 is quantized: "
+            "give the float32 model"
+        )
+    kinds = [spec["dtype"] for spec in model.card["inputs"]]
+    if set(kinds) != {"float32"}:
+        raise ValueError(
+            f"the model {directory!r} has inputs of {', '.join(kinds)}, and int8 takes float32 "
+            "alone: use the float32 model"
+        )
+
+
 def _check_samples(name: str, data: Any, predictor: Predictor) -> list[np.ndarray]:
     """Return `data` as an array an input, checked as the predictor checks it."""
     several = list(data) if isinstance(data, list | tuple) else [data]
@@ -111,6 +130,37 @@ def _check_samples(name: str, data: Any, predictor: Predictor) -> list[np.ndarra
     if len({len(x) for x in arrays}) > 1:
         raise ValueError(f"{name} has {[len(x) for x in arrays]} samples: give as many an input")
     return arrays
+
+
+def _check_ranges(arrays: Sequence[np.ndarray], names: Sequence[str]) -> None:
+    """Refuse samples that have no range."""
+    for name, array in zip(names, arrays, strict=True):
+        if not np.isfinite(array).all():
+            raise ValueError(
+                f"calibration_data of {name!r} has NaN or infinities, of which no range can be "
+                "taken: leave out these samples"
+            )
+        if not array.any():
+            raise ValueError(
+                f"calibration_data of {name!r} is all zeros, of which no range can be taken: give "
+                "samples that look like those to come"
+            )
+
+
+def _check_excluded(names: Sequence[str], symbol: Symbol) -> None:
+    """Check that `names` are nodes of the graph as oneDNN fuses it for int8."""
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            f"exclude_layers must be a sequence of names, got {names!r}: give [name] for one"
+        )
+    nodes = json.loads(symbol.get_backend_symbol("MKLDNN_QUANTIZE").tojson())["nodes"]
+    known = [node["name"] for node in nodes if node["op"] != "null"]
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"exclude_layers has {name!r}, which is no node of the fused graph: it has "
+                f"{', '.join(known[:5])}{', ...' if len(known) > 5 else ''}"
+            )
 
 
 def _quantized(
@@ -126,6 +176,8 @@ def _quantized(
         mx.nd.save(f"{prefix}-0000.params", stored)
         data = {n: x.astype("float32") for n, x in zip(names, arrays, strict=True)}
         batches = mx.io.NDArrayIter(data, batch_size=min(_BATCH, len(arrays[0])))
+        # It sorts them by name, and MXNet calls the network with them in its order.
+        batches.data.sort(key=lambda item: names.index(item[0]))
         try:
             with warnings.catch_warnings():
                 # It imports graphs without their types, warns of that, and takes float32.
@@ -179,6 +231,11 @@ def _evaluate(predictor: Predictor, int8: Predictor, evaluation_data: Any) -> di
         raise TypeError("evaluation_data must be (x, labels): samples and their classes") from e
     arrays = _check_samples("evaluation_data", x, predictor)
     labels = labels.asnumpy() if isinstance(labels, mx.nd.NDArray) else np.asarray(labels)
+    if labels.dtype.kind not in "iuf":
+        raise TypeError(
+            f"evaluation_data has labels of {labels.dtype}: give the index of its class for each "
+            "sample"
+        )
     if labels.shape != (len(arrays[0]),):
         raise ValueError(
             f"evaluation_data has labels of shape {labels.shape} for {len(arrays[0])} samples: "

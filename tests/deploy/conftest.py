@@ -69,6 +69,35 @@ class Nested(gluon.HybridBlock):
         return (h, [h + y, None, (y * 2,)]), F.split(h, num_outputs=2, axis=1)
 
 
+class Backwards(gluon.HybridBlock):
+    """Two inputs; its graph reads the second one first, where `backwards`."""
+
+    def __init__(self, backwards=True, **kwargs):
+        super().__init__(**kwargs)
+        self._backwards = backwards
+        with self.name_scope():
+            self.dense, self.other = nn.Dense(4, in_units=3), nn.Dense(4, in_units=5)
+
+    def hybrid_forward(self, F, x, y):
+        if self._backwards:
+            return self.other(y) + self.dense(x)
+        return self.dense(x) + self.other(y)
+
+
+@pytest.fixture(params=[True, False])
+def backwards(request):
+    net = Backwards(request.param)
+    net.initialize(mx.init.Normal(1))
+    return net
+
+
+@pytest.fixture
+def pair():
+    """A batch for each input of `backwards`, of unequal shapes."""
+    random = np.random.default_rng(0)
+    return [random.normal(size=(40, size)).astype("float32") for size in (3, 5)]
+
+
 @pytest.fixture
 def nested():
     net = Nested(prefix="nested_")

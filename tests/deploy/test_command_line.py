@@ -90,6 +90,34 @@ def test_quantize(model, x, tmp_path, capsys):
     assert deploy.read_card(tmp_path / "int8")["precision"] == "int8"
 
 
+def compressed_badly(path):
+    np.savez_compressed(path, np.zeros(1000))
+    content = bytearray(path.read_bytes())
+    content[60:100] = b"?" * 40
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("one.npy", lambda path: np.save(path, np.zeros((2, 3, 8, 6), "f"))),
+        ("bad.npz", lambda path: path.write_bytes(b"PK\3\4garbage")),
+        ("damaged.npz", compressed_badly),
+        ("empty.npz", lambda path: path.write_bytes(b"")),
+        ("text.npz", lambda path: path.write_text("numbers")),
+        ("objects.npz", lambda path: np.savez(path, np.array([{}]))),
+    ],
+)
+def test_calibration_data_that_is_no_archive(name, write, model, tmp_path, capsys):
+    path = tmp_path / name
+    write(path)
+    arguments = ["quantize", str(model), str(tmp_path / "int8"), "--calibration", str(path)]
+    assert command_line.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {str(path)!r} is no .npz of arrays of numbers (")
+    assert error.count("\n") == 1
+
+
 def test_benchmark(model, capsys):
     arguments = ["benchmark", str(model), "--batch", "1", "3", "--seconds", "0.05"]
     assert command_line.main(arguments) == 0
@@ -121,11 +149,24 @@ def test_benchmark_takes_an_int8_model(model, x, tmp_path):
         deploy.benchmark(tmp_path / "int8")
 
 
+def test_benchmark_refuses_what_is_not_its_int8(model, grey, tmp_path):
+    with pytest.raises(ValueError, match=r"int8_directory .* has a model of float32: give what qu"):
+        deploy.benchmark(model, [1], 0.01, int8_directory=model)
+    other = np.random.default_rng(0).normal(size=(4, 1, 8, 6)).astype("float32")
+    deploy.quantize(grey, tmp_path / "int8", other)
+    with pytest.raises(
+        ValueError, match=r"int8_directory .* another net, its inputs are \[.*\] an"
+    ):
+        deploy.benchmark(model, [1], 0.01, int8_directory=tmp_path / "int8")
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"batches": []}, ValueError, "batches is empty"),
         ({"batches": [0]}, ValueError, "batches must be a positive integer, got 0"),
+        ({"batches": 1}, TypeError, "batches must be a sequence of integers, got 1"),
+        ({"batches": "12"}, TypeError, "batches must be a sequence of integers, got '12'"),
         ({"seconds": 0}, ValueError, "seconds must be a number above 0, got 0"),
     ],
 )

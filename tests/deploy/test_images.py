@@ -1,6 +1,8 @@
 """Image files and arrays of pixels, to the network's input."""
 
+import struct
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -86,6 +88,20 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:60])
 
 
+def of_size(width, height):
+    """Return a function that writes the header of a PNG of grey pixels, and few of its pixels."""
+
+    def make(path):
+        header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+        content = b"\x89PNG\r\n\x1a\n"
+        for kind, data in ((b"IHDR", header), (b"IDAT", zlib.compress(b"\0" * 9)), (b"IEND", b"")):
+            content += struct.pack(">I", len(data)) + kind + data
+            content += struct.pack(">I", zlib.crc32(kind + data))
+        path.write_bytes(content)
+
+    return make
+
+
 BAD = {
     "size": (
         a_file(lambda p: Image.new("RGB", (8, 6)).save(p)),
@@ -118,6 +134,9 @@ BAD = {
     ),
     "first": (lambda _: PIXELS[0].transpose(2, 0, 1), ValueError, "channels last"),
     "no image": (lambda _: [], ValueError, "images is empty: give one image at least"),
+    "bomb": (a_file(of_size(40000, 40000)), ValueError, "bad.png' has too many pixels to be read"),
+    "large": (a_file(of_size(12000, 9000)), ValueError, "bad.png' has too many pixels to be read"),
+    "nothing": (lambda _: None, TypeError, "images must be a path, .*, got a NoneType: give the"),
     "object": (lambda _: [3], TypeError, "must be a path or a uint8 NumPy array, got a int"),
 }
 

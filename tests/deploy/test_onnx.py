@@ -45,6 +45,20 @@ def test_a_mean_over_axes(x, tmp_path):
     np.testing.assert_allclose(output, x.mean(axis=(2, 3)), atol=1e-6)
 
 
+@pytest.mark.parametrize("names", [["x", "y"], ["x", "a"]])
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_inputs_in_any_order(names, dynamic, backwards, pair, tmp_path):
+    model = deploy.export(backwards, tmp_path / "model", pair, input_names=names)
+    assert deploy.export_onnx(model, tmp_path / "model.onnx", dynamic=dynamic) <= 1e-4
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"]
+    )
+    given = [array[:1] for array in pair]
+    (output,) = session.run(None, dict(zip(names, given, strict=True)))
+    expected = backwards(*(mx.nd.array(array) for array in given)).asnumpy()
+    np.testing.assert_allclose(output, expected, atol=1e-4)
+
+
 def test_the_metadata(model, tmp_path):
     difference = deploy.export_onnx(model, tmp_path / "model.onnx")
     proto = onnx.load(tmp_path / "model.onnx")

@@ -109,6 +109,9 @@ def test_integers_go_to_integers(tmp_path):
     )
     with pytest.raises(TypeError, match="data must be int32, got float32"):
         predictor(tokens.astype("float32"))
+    assert predictor.card["precision"] == "float32"
+    with pytest.raises(ValueError, match="data has numbers from 2 to 4294967297, int32 holds -21"):
+        predictor(np.array([[2, 3, 2**32 + 1]]))
 
 
 @pytest.mark.parametrize("from_logits", [True, False])
@@ -168,6 +171,12 @@ def test_wrong_options(options, error, message, model):
         pytest.skip("there is a GPU")
     with pytest.raises(error, match=message):
         deploy.Predictor.load(model, **options)
+
+
+def test_no_directory(net, x):
+    for call in (deploy.Predictor.load, deploy.read_card, lambda path: deploy.export(net, path, x)):
+        with pytest.raises(TypeError, match=r"directory must be the path of a .*got None: give a"):
+            call(None)
 
 
 @pytest.mark.parametrize(

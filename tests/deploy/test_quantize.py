@@ -84,6 +84,18 @@ def test_int8_runs_on_the_cpu_alone(model, data, tmp_path):
         (slice(0), {}, ValueError, "data has no sample"),
         (None, {}, TypeError, "data must be a NumPy array or an NDArray, got a NoneType"),
         (slice(None), {"evaluation_data": 3}, TypeError, r"must be \(x, labels\): samples and"),
+        (
+            slice(None),
+            {"exclude_layers": "conv"},
+            TypeError,
+            r"exclude_layers must be a sequence of names, got 'conv': give \[name\] for one",
+        ),
+        (
+            slice(None),
+            {"exclude_layers": ["tiny_conv0_fwd"]},
+            ValueError,
+            "'tiny_conv0_fwd', which is no node of the fused graph: it has sg_mkldnn_conv_bn_act_0",
+        ),
     ],
 )
 def test_errors(given, options, error, message, model, data, tmp_path):
@@ -91,6 +103,27 @@ def test_errors(given, options, error, message, model, data, tmp_path):
     with pytest.raises(error, match=message):
         deploy.quantize(model, tmp_path / "int8", calibration, **options)
     assert not (tmp_path / "int8").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (float("nan"), "calibration_data of 'data' has NaN or infinities"),
+        (float("inf"), "calibration_data of 'data' has NaN or infinities"),
+        (0, "calibration_data of 'data' is all zeros, of which no range can be taken"),
+    ],
+)
+def test_samples_without_a_range(value, message, model, data, tmp_path):
+    given = data.copy()
+    given[1 if value else slice(None)] = value
+    with pytest.raises(ValueError, match=message):
+        deploy.quantize(model, tmp_path / "int8", given)
+    assert not (tmp_path / "int8").exists()
+
+
+def test_labels_of_text(model, data, tmp_path):
+    with pytest.raises(TypeError, match="labels of <U3: give the index of its class for each"):
+        deploy.quantize(model, tmp_path / "int8", data, evaluation_data=(data, ["ant"] * 64))
 
 
 def test_labels_of_another_length(model, data, tmp_path):
@@ -134,6 +167,54 @@ def test_several_inputs_and_outputs(tmp_path):
     expected, (sums,) = net(mx.nd.array(x), mx.nd.array(y))
     np.testing.assert_allclose(one, expected.asnumpy(), atol=0.05)
     np.testing.assert_allclose(other, sums.asnumpy(), atol=0.1)
+
+
+@pytest.mark.parametrize("names", [["x", "y"], ["x", "a"]])
+def test_inputs_of_any_name(names, backwards, pair, tmp_path):
+    model = deploy.export(backwards, tmp_path / "model", pair, input_names=names)
+    deploy.quantize(model, tmp_path / "int8", pair)
+    found = deploy.Predictor.load(tmp_path / "int8")(*pair)
+    expected = backwards(*(mx.nd.array(array) for array in pair)).asnumpy()
+    assert np.abs(found - expected).max() <= 0.05 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("names", [["x", "y"], ["x", "a"]])
+def test_each_input_has_its_own_range(names, tmp_path):
+    class Apart(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            with self.name_scope():
+                self.a, self.b = nn.Dense(4, in_units=3), nn.Dense(4, in_units=3)
+
+        def hybrid_forward(self, F, x, y):
+            return self.a(x), self.b(y)
+
+    net = Apart()
+    net.initialize(mx.init.Normal(1))
+    x, y = np.random.default_rng(0).normal(size=(2, 40, 3)).astype("float32")
+    y *= 100
+    deploy.export(net, tmp_path / "model", (x, y), input_names=names)
+    deploy.quantize(tmp_path / "model", tmp_path / "int8", (x, y))
+    outputs = deploy.Predictor.load(tmp_path / "int8")(x, y)
+    for one, other in zip(outputs, net(mx.nd.array(x), mx.nd.array(y)), strict=True):
+        expected = other.asnumpy()
+        assert np.abs(one - expected).max() <= 0.05 * np.abs(expected).max()
+
+
+def test_the_float32_model_is_not_replaced_by_its_int8(model, data):
+    with pytest.raises(ValueError, match=r"out_directory is the model directory .* itself"):
+        deploy.quantize(model, model.parent / "." / model.name, data, overwrite=True)
+    assert deploy.read_card(model)["precision"] == "float32"
+
+
+def test_integers_are_refused(tmp_path):
+    net = nn.HybridSequential()
+    net.add(nn.Embedding(10, 4), nn.Dense(2, in_units=12))
+    net.initialize()
+    tokens = np.array([[1, 2, 3]], "int32")
+    deploy.export(net, tmp_path / "model", tokens)
+    with pytest.raises(ValueError, match="has inputs of int32, and int8 takes float32 alone"):
+        deploy.quantize(tmp_path / "model", tmp_path / "int8", tokens)
 
 
 def test_a_graph_that_would_crash_is_refused(nested, tmp_path):

@@ -1,0 +1,26 @@
+"""How far an array of outputs is from another that should be the same."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def difference_of(one: np.ndarray, other: np.ndarray) -> float:
+    """Return the greatest absolute difference of `one` from `other`, of the finite numbers.
+
+    It is infinite where the shapes differ, or `one` does not have the infinities and NaN of
+    `other` in their places.
+    """
+    if one.shape != other.shape:
+        return float("inf")
+    finite = np.isfinite(other)
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+        return float("inf")
+    if not np.isfinite(one[finite]).all():
+        return float("inf")
+    return float(np.abs(one[finite].astype("float64") - other[finite]).max(initial=0))
+
+
+def scale_of(outputs: np.ndarray) -> float:
+    """Return the greatest finite absolute value of `outputs`, or 1 if that is greater."""
+    return max(1.0, float(np.abs(outputs[np.isfinite(outputs)]).max(initial=0)))
