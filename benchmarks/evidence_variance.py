@@ -141,9 +141,9 @@ def draw(results: common.Results) -> None:
                 axes.fill_between(x, lows, highs, color=f"C{color}", alpha=0.12, linewidth=0)
         axes.axhline(1 / 3, color="black", linewidth=0.8, linestyle="--")
         axes.axhline(1, color="black", linewidth=0.8)
-        axes.set(title=NAMES[model], xlabel="% of the epoch done", yscale="log")
+        axes.set(title=NAMES[model], xlabel="% of the epoch done", yscale="log", ylim=(0.004, 60))
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+        axes.legend(fontsize="small", loc="lower right", ncols=2)
     figure.axes[0].set_ylabel("variance ratio")
     figure.savefig(common.IMAGES / "evidence_variance.png", dpi=130)
 

@@ -129,6 +129,11 @@ def _translate(model: Model, dynamic: bool) -> Any:
         ) from e
     finally:
         checker.DEFAULT_CONTEXT.opset_imports = newest
+    # MXNet lists the parameters as inputs, too, which keeps onnxruntime from folding them.
+    names = [spec["name"] for spec in inputs]
+    kept = [item for item in graph.input if item.name in names]
+    del graph.input[:]
+    graph.input.extend(kept)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)])
 
 
