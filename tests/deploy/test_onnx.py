@@ -41,7 +41,7 @@ def test_any_batch(tuned, from_predictor, net, x, tmp_path):
 def test_the_parameters_are_constants(net, x, tmp_path):
     """As inputs, which MXNet makes them, onnxruntime would not fold them, and warn of each."""
     deploy.export_onnx(deploy.export(net, tmp_path / "model", x), tmp_path / "model.onnx")
-    graph = onnx.load(tmp_path / "model.onnx").graph
+    graph = onnx.load(str(tmp_path / "model.onnx")).graph
     assert [item.name for item in graph.input] == ["data"]
     assert len(graph.initializer) >= len(net.collect_params())
 
