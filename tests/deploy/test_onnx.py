@@ -43,7 +43,7 @@ def test_the_parameters_are_constants(net, x, tmp_path):
     deploy.export_onnx(deploy.export(net, tmp_path / "model", x), tmp_path / "model.onnx")
     graph = onnx.load(str(tmp_path / "model.onnx")).graph
     assert [item.name for item in graph.input] == ["data"]
-    assert len(graph.initializer) >= len(net.collect_params())
+    assert len(graph.initializer) >= len(list(net.collect_params()))
 
 
 def test_a_mean_over_axes(x, tmp_path):
