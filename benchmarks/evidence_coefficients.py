@@ -23,8 +23,8 @@ METHODS = {
     "auto, the network": {"coefficient": gs.OptimalCoefficient("network")},
 }
 # Learning rate, epochs and training samples.
-MODELS = {"softmax": (0.02, 8, 60_000), "mlp": (0.1, 6, 60_000), "lenet": (0.05, 6, 4_000)}
-NAMES = {"softmax": "softmax regression", "mlp": "MLP", "lenet": "LeNet, 4,000 images"}
+MODELS = {"softmax": (0.02, 8, 60_000), "mlp": (0.1, 6, 60_000)}
+NAMES = {"softmax": "softmax regression", "mlp": "MLP"}
 
 
 class Clock(EpochBegin, BatchBegin, EpochEnd):

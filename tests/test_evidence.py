@@ -1,5 +1,7 @@
 """The evidence: its jobs run, and the page says what the committed results say."""
 
+import sys
+
 import evidence
 import evidence_coefficients
 import evidence_common as common
@@ -9,7 +11,6 @@ import numpy as np
 import pytest
 
 PAGE = common.ROOT / "docs" / "evidence.md"
-COMMITTED = [name for name in evidence.PARTS if common.Results(name).rows]
 
 
 @pytest.fixture
@@ -73,13 +74,30 @@ def test_a_job_is_done_once(tmp_path, monkeypatch):
     assert common.Results("part").of(a=2) == [{"twice": 4}]
 
 
-@pytest.mark.parametrize("name", COMMITTED)
+@pytest.mark.parametrize("name", evidence.PARTS)
 def test_the_page_says_what_the_results_say(name):
     section = evidence.PARTS[name].section(common.Results(name))
     assert section.strip() in PAGE.read_text()
 
 
-@pytest.mark.parametrize("name", COMMITTED)
+def test_the_command_writes_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(common, "IMAGES", tmp_path)
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(sys, "argv", ["evidence.py", "page", "--out", str(page)])
+    evidence.main()
+    text = page.read_text()
+    assert all(f"<!-- evidence-{name} -->" in text for name in evidence.PARTS)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".png"}
+
+
+def test_an_unknown_part_is_an_error(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["evidence.py", "run", "variances"])
+    with pytest.raises(SystemExit):
+        evidence.main()
+    assert "there is no part 'variances': the parts are presets, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", evidence.PARTS)
 def test_every_job_of_a_committed_part_was_done(name):
     done = [row["job"] for row in common.Results(name).rows]
     assert [job for job in evidence.PARTS[name].jobs() if job not in done] == []
