@@ -105,7 +105,7 @@ def draw(results: common.Results) -> None:
                 if not runs:
                     continue
                 losses = np.array([[row["loss"] for row in rows] for rows in runs])
-                x = np.mean([[row[key] / divisor for row in rows] for rows in runs], axis=0)
+                x = np.median([[row[key] / divisor for row in rows] for rows in runs], axis=0)
                 axes.plot(x, losses.mean(0), label=method, color=f"C{color}", linewidth=1.3)
                 axes.fill_between(
                     x, losses.min(0), losses.max(0), color=f"C{color}", alpha=0.15, linewidth=0

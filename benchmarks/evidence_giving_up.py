@@ -72,7 +72,7 @@ def section(results: common.Results) -> str:
                     (
                         model,
                         seed,
-                        "stays on"
+                        "on at the end"
                         if run["gave_up"] is None
                         else f"epoch {run['gave_up']}, {100 * last[1]:.0f} %",
                         f"{last[3]:.2g}",
