@@ -5,7 +5,6 @@ import random
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
-import oracle
 import problems
 import pytest
 from gluon_svrg.data import ArrayLoader
@@ -408,8 +407,3 @@ def test_mxnets_estimator_is_an_error():
     estimator = mx_estimator.Estimator(problem.net, problem.loss, trainer=trainer)
     with pytest.raises(ValueError, match=r"VarianceHandler needs gluon_svrg.Estimator, .*, got mx"):
         estimator.fit(data, epochs=1, event_handlers=[gs.VarianceHandler()])
-
-
-def test_the_oracle_is_the_one_of_the_other_tests():
-    problem = problems.make("mlp", samples=40)
-    assert problem.gradient is oracle.mlp_gradient
