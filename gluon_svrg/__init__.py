@@ -4,7 +4,7 @@ from gluon_svrg import _compat as _compat  # isort: skip  # before MXNet is impo
 from gluon_svrg import data as data
 from gluon_svrg import deploy as deploy
 from gluon_svrg import schedules as schedules
-from gluon_svrg.batches import BatchProcessor
+from gluon_svrg.cpu_tuning import tune_for_cpu
 from gluon_svrg.estimator import Estimator
 from gluon_svrg.handlers.checkpoint import CheckpointHandler
 from gluon_svrg.handlers.ema import EMAHandler
@@ -21,17 +21,17 @@ from gluon_svrg.handlers.svrg import SVRGHandler
 from gluon_svrg.handlers.update import GradientUpdateHandler
 from gluon_svrg.handlers.validation import ValidationHandler
 from gluon_svrg.handlers.variance import VarianceHandler
-from gluon_svrg.history import History
-from gluon_svrg.monitor import Monitor
 from gluon_svrg.optimizer import LARS, Signum
-from gluon_svrg.run import FitResult, Position, StopReason
+from gluon_svrg.run.batch_processor import BatchProcessor
+from gluon_svrg.run.history import History
+from gluon_svrg.run.monitor import Monitor
+from gluon_svrg.run.position import FitResult, Position, StopReason
 from gluon_svrg.seeding import seed_everything
 from gluon_svrg.summary import summary as summary
 from gluon_svrg.svrg.coefficient import OptimalCoefficient
 from gluon_svrg.svrg.rule import linear_decay
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.trainer import SVRGTrainer
-from gluon_svrg.tuning import tune_for_cpu
 
 __version__ = "0.1.0"
 

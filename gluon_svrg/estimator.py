@@ -9,15 +9,15 @@ from os import PathLike
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg.batches import BatchProcessor, check_data, length_of
-from gluon_svrg.checkpoint import Checkpoint
+from gluon_svrg.checkpoint.folder import Checkpoint
+from gluon_svrg.cpu_tuning import tune_for_cpu
 from gluon_svrg.events import HandlerList
 from gluon_svrg.handlers.checkpoint import checkpoint_for
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
-from gluon_svrg.history import History
 from gluon_svrg.loop import FitLoop, at_least_one, run_epoch
-from gluon_svrg.run import FitResult, Position, StopReason
-from gluon_svrg.tuning import tune_for_cpu
+from gluon_svrg.run.batch_processor import BatchProcessor, check_data, length_of
+from gluon_svrg.run.history import History
+from gluon_svrg.run.position import FitResult, Position, StopReason
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from gluon_svrg.checkpoint import Checkpoint
+from gluon_svrg.checkpoint.contents import restore
+from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.events import EventHandler, HandlerList
 from gluon_svrg.handlers.checkpoint import newest_for_roll_back
 from gluon_svrg.handlers.guard import NaNGuardHandler, NotFiniteError
-from gluon_svrg.resume import restore
-from gluon_svrg.run import FitResult, StopReason
+from gluon_svrg.run.position import FitResult, StopReason
 from mxnet.gluon.contrib.estimator import StoppingHandler
 
 # Reasons to stop that a roll-back does not undo.

@@ -7,10 +7,10 @@ import os
 from typing import Any
 
 import mxnet as mx
+from gluon_svrg.arrays.fused import Fused
+from gluon_svrg.checkpoint.optimizer_states import States, load_states, states_of
 from gluon_svrg.optimizer import create
-from gluon_svrg.states import States, load_states, states_of
 from gluon_svrg.svrg.coefficient import OptimalCoefficient
-from gluon_svrg.svrg.fused import Fused
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.rule import check_coefficient, correct
 from mxnet import gluon

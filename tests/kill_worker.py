@@ -15,9 +15,10 @@ from pathlib import Path
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
-from gluon_svrg import checkpoint, resume
-from gluon_svrg.encoding import from_bytes
-from gluon_svrg.history import MEASURED
+from gluon_svrg.checkpoint import contents as resume
+from gluon_svrg.checkpoint import folder as checkpoint
+from gluon_svrg.checkpoint.encoding import from_bytes
+from gluon_svrg.run.history import MEASURED
 from mxnet.gluon import nn
 
 # Where the process may end: in the full pass and in each batch's gradient at the snapshot, when a

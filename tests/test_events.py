@@ -5,7 +5,7 @@ import mxnet as mx
 import problems
 import pytest
 from gluon_svrg import events
-from gluon_svrg.run import StopReason
+from gluon_svrg.run.position import StopReason
 from mxnet.gluon.contrib.estimator import LoggingHandler, MetricHandler
 
 ALL = tuple(events.EVENTS.values())

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.data.arrays import as_ndarray, check_arrays, take, take_as_numpy
-from gluon_svrg.data.counter import EPOCH, IN_ORDER, LOCKED, ORDER, PARTITION, Draw
+from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED, ORDER, PARTITION, Draw
 from gluon_svrg.data.probing import repeats_exactly
-from gluon_svrg.data.transform import Transform
+from gluon_svrg.data.transforms.base import Transform
 from mxnet.ndarray import NDArray
 
 _PROBES = 4

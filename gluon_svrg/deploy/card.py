@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import mxnet as mx
-from gluon_svrg.encoding import DamagedError
+from gluon_svrg.checkpoint.encoding import DamagedError
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg import checkpoint as disk
 from gluon_svrg.arguments import check_integer, check_periods
-from gluon_svrg.checkpoint import Checkpoint, Key
-from gluon_svrg.encoding import DamagedError
+from gluon_svrg.checkpoint import folder as disk
+from gluon_svrg.checkpoint.contents import about, capture, check_data_can_go_on
+from gluon_svrg.checkpoint.encoding import DamagedError
+from gluon_svrg.checkpoint.folder import Checkpoint, Key
+from gluon_svrg.checkpoint.metrics import warn_of_what_is_left_out
 from gluon_svrg.events import ExceptionRaised, HandlerList, SafePoint, TrainBegin, TrainEnd
-from gluon_svrg.metric_state import warn_of_what_is_left_out
-from gluon_svrg.monitor import Monitor
-from gluon_svrg.resume import about, capture, check_data_can_go_on
+from gluon_svrg.run.monitor import Monitor
 
 # The descriptors of the folders in use. A loader's worker that outlives a killed run must not go
 # on to hold them.

@@ -8,10 +8,10 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.encoding import replicas_of, write_replicas
+from gluon_svrg.arrays.fused import Fused
+from gluon_svrg.arrays.replicas import replicas_of, write_replicas
+from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
 from gluon_svrg.events import BatchEnd, ExceptionRaised, Stateful, TrainBegin, TrainEnd
-from gluon_svrg.states import refresh_kvstore
-from gluon_svrg.svrg.fused import Fused
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.arrays.finite import FiniteWatch
 from gluon_svrg.events import (
     EpochBegin,
     EpochEnd,
@@ -15,8 +16,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.run import StopReason
-from gluon_svrg.svrg.finite import FiniteWatch
+from gluon_svrg.run.position import StopReason
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 

@@ -25,7 +25,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.history import History
+from gluon_svrg.run.history import History
 
 
 class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):

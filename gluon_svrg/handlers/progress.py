@@ -9,7 +9,6 @@ from time import monotonic
 from typing import Any, TextIO
 
 import mxnet as mx
-from gluon_svrg.batches import length_of
 from gluon_svrg.events import (
     BatchEnd,
     EpochBegin,
@@ -19,6 +18,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
+from gluon_svrg.run.batch_processor import length_of
 from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 

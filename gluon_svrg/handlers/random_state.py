@@ -8,7 +8,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg.events import EpochBegin, SafePoint, Stateful, TrainBegin
-from gluon_svrg.run import Position
+from gluon_svrg.run.position import Position
 from gluon_svrg.svrg.randomness import next_random_numbers, seed_mxnet
 
 _EPOCH, _BATCH = 0, 1  # what a seed is for

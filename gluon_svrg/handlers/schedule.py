@@ -9,7 +9,7 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.events import BatchBegin, EpochBegin, EpochEnd, Stateful, TrainBegin
-from gluon_svrg.monitor import Monitor
+from gluon_svrg.run.monitor import Monitor
 from gluon_svrg.schedules import Schedule, check_schedule
 
 # Numbers of every optimizer that are no hyper-parameters: counts, what the trainer sets at each

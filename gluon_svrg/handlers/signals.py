@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 from gluon_svrg.events import ExceptionRaised, TrainBegin, TrainEnd
-from gluon_svrg.run import StopReason
+from gluon_svrg.run.position import StopReason
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

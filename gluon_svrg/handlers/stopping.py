@@ -9,11 +9,11 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.encoding import replicas_of, write_replicas
+from gluon_svrg.arrays.replicas import replicas_of, write_replicas
+from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
 from gluon_svrg.events import BatchEnd, EpochEnd, Stateful, TrainBegin, TrainEnd
-from gluon_svrg.monitor import Monitor
-from gluon_svrg.run import StopReason
-from gluon_svrg.states import refresh_kvstore
+from gluon_svrg.run.monitor import Monitor
+from gluon_svrg.run.position import StopReason
 
 
 class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.batches import check_data
+from gluon_svrg.checkpoint.optimizer_states import places_of
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.events import (
     BatchBegin,
@@ -20,16 +20,16 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.handlers.full_pass import (
+from gluon_svrg.run.batch_processor import check_data
+from gluon_svrg.svrg.coefficient import OptimalCoefficient
+from gluon_svrg.svrg.giving_up import GivingUp
+from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
+from gluon_svrg.svrg.interval import (
     FullPass,
     arrays_of,
     backward_of,
     check_against_network,
 )
-from gluon_svrg.handlers.giving_up import GivingUp
-from gluon_svrg.states import places_of
-from gluon_svrg.svrg.coefficient import OptimalCoefficient
-from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.rule import Coefficient, check_coefficient, coefficient_at
 from gluon_svrg.svrg.table import GradientTable
 from gluon_svrg.trainer import SVRGTrainer

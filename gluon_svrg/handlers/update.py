@@ -8,9 +8,9 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.arrays.fused import Fused
+from gluon_svrg.checkpoint.optimizer_states import places_of, updates_on_kvstore
 from gluon_svrg.events import BatchEnd, EpochEnd, ExceptionRaised, Stateful, TrainBegin, TrainEnd
-from gluon_svrg.states import places_of, updates_on_kvstore
-from gluon_svrg.svrg.fused import Fused
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray

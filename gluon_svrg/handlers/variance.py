@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.batches import length_of
+from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.data.loader import ArrayLoader
-from gluon_svrg.encoding import replicas_of
 from gluon_svrg.events import BatchEnd, GradientReady, Stateful, TrainBegin
-from gluon_svrg.handlers.full_pass import backward_of
 from gluon_svrg.handlers.svrg import SVRGHandler
+from gluon_svrg.run.batch_processor import length_of
+from gluon_svrg.svrg.interval import backward_of
 from gluon_svrg.svrg.randomness import seed_mxnet
 from gluon_svrg.svrg.rule import check_coefficient
 from gluon_svrg.svrg.snapshot import Snapshot

@@ -8,7 +8,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.svrg.fused import Fused
+from gluon_svrg.arrays.fused import Fused
 from mxnet.ndarray import NDArray
 
 _SCOPES = ("parameter", "network")

@@ -8,9 +8,9 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.encoding import write_replicas
-from gluon_svrg.svrg.finite import FiniteWatch
-from gluon_svrg.svrg.fused import Fused
+from gluon_svrg.arrays.finite import FiniteWatch
+from gluon_svrg.arrays.fused import Fused
+from gluon_svrg.arrays.replicas import write_replicas
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray

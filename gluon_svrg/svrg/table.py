@@ -7,7 +7,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.svrg.fused import Fused
+from gluon_svrg.arrays.fused import Fused
 from gluon_svrg.svrg.gradient import BatchGradient
 from mxnet.ndarray import NDArray
 

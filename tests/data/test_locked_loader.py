@@ -10,7 +10,7 @@ import problems
 import pytest
 from gluon_svrg.data import ArrayLoader, first_batches
 from gluon_svrg.data import transforms as T
-from gluon_svrg.data.counter import EPOCH, IN_ORDER, LOCKED
+from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED
 
 SAMPLES, BATCH_SIZE = 22, 4
 IMAGES = np.random.default_rng(0).integers(0, 256, (SAMPLES, 3, 6, 6)).astype("uint8")

@@ -14,10 +14,10 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg import checkpoint
-from gluon_svrg.checkpoint import Key
+from gluon_svrg.checkpoint import folder as checkpoint
+from gluon_svrg.checkpoint.folder import Key
 from gluon_svrg.events import EpochBegin
-from gluon_svrg.run import Position, StopReason
+from gluon_svrg.run.position import Position, StopReason
 from mxnet import gluon
 from mxnet.gluon import nn
 

@@ -14,10 +14,11 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg import checkpoint, events
-from gluon_svrg.encoding import decode, from_bytes
+from gluon_svrg import events
+from gluon_svrg.checkpoint import folder as checkpoint
+from gluon_svrg.checkpoint.encoding import decode, from_bytes
 from gluon_svrg.events import BatchBegin, BatchEnd, Stateful
-from gluon_svrg.history import MEASURED
+from gluon_svrg.run.history import MEASURED
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.estimator import event_handler

@@ -8,7 +8,7 @@ import pytest
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.data.transforms import Compose, RandomFlipLeftRight, ToFloat
 from gluon_svrg.events import BatchBegin, BatchEnd, EpochBegin
-from gluon_svrg.handlers.giving_up import GivingUp
+from gluon_svrg.svrg.giving_up import GivingUp
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib import estimator as mx_estimator

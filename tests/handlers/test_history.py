@@ -7,7 +7,7 @@ import mxnet as mx
 import problems
 import pytest
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, SafePoint
-from gluon_svrg.history import MEASURED
+from gluon_svrg.run.history import MEASURED
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.estimator import ValidationHandler
 

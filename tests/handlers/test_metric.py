@@ -6,7 +6,7 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg.events import BatchBegin, BatchEnd, EpochEnd, GradientReady
-from gluon_svrg.history import MEASURED
+from gluon_svrg.run.history import MEASURED
 from mxnet.gluon.contrib import estimator as mx_estimator
 from problems import ONE, TWO
 

@@ -10,7 +10,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg import checkpoint
+from gluon_svrg.checkpoint import folder as checkpoint
 from gluon_svrg.events import EVENTS
 from mxnet import gluon
 from mxnet.gluon import nn

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from gluon_svrg.batches import length_of
+from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.data.locking import why_not_locked
-from gluon_svrg.encoding import replicas_of
+from gluon_svrg.run.batch_processor import length_of
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.randomness import MaskLock
 from gluon_svrg.svrg.snapshot import Snapshot

@@ -26,24 +26,17 @@ from typing import Any
 import gluon_svrg
 import mxnet as mx
 import numpy as np
-from gluon_svrg.batches import length_of
-from gluon_svrg.checkpoint import Checkpoint
+from gluon_svrg.arrays.replicas import replicas_of, write_replicas
+from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, is_data, to_bytes
+from gluon_svrg.checkpoint.folder import Checkpoint
+from gluon_svrg.checkpoint.metrics import metric_state, metrics_of, set_metric_state
+from gluon_svrg.checkpoint.optimizer_states import States, fits, load_states, places_of, states_of
 from gluon_svrg.data.loader import ArrayLoader
-from gluon_svrg.encoding import (
-    decode,
-    encode,
-    from_bytes,
-    is_data,
-    replicas_of,
-    to_bytes,
-    write_replicas,
-)
 from gluon_svrg.events import EventHandler, HandlerList, Stateful
 from gluon_svrg.handlers.random_state import RandomStateHandler
-from gluon_svrg.history import History
-from gluon_svrg.metric_state import metric_state, metrics_of, set_metric_state
-from gluon_svrg.run import Position, StopReason
-from gluon_svrg.states import States, fits, load_states, places_of, states_of
+from gluon_svrg.run.batch_processor import length_of
+from gluon_svrg.run.history import History
+from gluon_svrg.run.position import Position, StopReason
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray

@@ -9,8 +9,8 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg import encoding
-from gluon_svrg.states import States
+from gluon_svrg.checkpoint import encoding
+from gluon_svrg.checkpoint.optimizer_states import States
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from mxnet.lr_scheduler import CosineScheduler, FactorScheduler, MultiFactorScheduler, PolyScheduler

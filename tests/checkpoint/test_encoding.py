@@ -6,7 +6,14 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.encoding import DamagedError, decode, encode, from_bytes, is_data, to_bytes
+from gluon_svrg.checkpoint.encoding import (
+    DamagedError,
+    decode,
+    encode,
+    from_bytes,
+    is_data,
+    to_bytes,
+)
 
 VALUES = [
     None,

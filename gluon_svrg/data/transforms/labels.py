@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.data.counter import Draw
-from gluon_svrg.data.transform import (
+from gluon_svrg.data.draw import Draw
+from gluon_svrg.data.transforms.base import (
     RandomTransform,
     Transform,
     check_fraction,

@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg.svrg.fused import Fused
+from gluon_svrg.arrays.fused import Fused
 from gluon_svrg.svrg.rule import correct
 
 SHAPES = [(3, 4), (1,), (2, 3, 5), (7,)]

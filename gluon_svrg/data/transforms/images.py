@@ -1,24 +1,4 @@
-"""Transforms of whole batches of images, whose random numbers are a function of the draw.
-
-A transform acts on the first array of a batch, the images, N x C x H x W, uint8 or float; `OneHot`
-and `MixUp` on the second too, the labels. The rest goes through as it is. Work on uint8 is fast, so
-this order suits most nets::
-
-    Compose(
-        RandomCrop(pad=4),
-        RandomFlipLeftRight(),
-        ToFloat(),
-        Normalize(mean, std),
-        Cutout(16),
-        OneHot(classes=10, smoothing=0.1),
-        MixUp(classes=10, alpha=0.2),
-    )
-
-A sample's random numbers are a pure function of (seed, draw, sample index), so that
-:meth:`gluon_svrg.data.ArrayLoader.lock` can hold them from one snapshot of SVRG to the next, as
-A. Defazio, L. Bottou, "On the ineffectiveness of variance reduced optimization for deep learning",
-NeurIPS 2019, section 3, ask. Only `MixUp` also looks at the other samples of the batch.
-"""
+"""Transforms of whole batches of images."""
 
 from __future__ import annotations
 
@@ -27,30 +7,13 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.data.counter import Draw
-from gluon_svrg.data.soft_labels import MixUp, OneHot
-from gluon_svrg.data.transform import (
-    Compose,
+from gluon_svrg.data.draw import Draw
+from gluon_svrg.data.transforms.base import (
     RandomTransform,
     Transform,
     check_fraction,
     check_images,
 )
-
-__all__ = [
-    "Compose",
-    "Cutout",
-    "Draw",
-    "MixUp",
-    "Normalize",
-    "OneHot",
-    "RandomColorJitter",
-    "RandomCrop",
-    "RandomFlipLeftRight",
-    "RandomTransform",
-    "ToFloat",
-    "Transform",
-]
 
 _LUMA = np.array([0.299, 0.587, 0.114])  # of R, G, B, ITU-R BT.601; MXNet's image operators' too
 

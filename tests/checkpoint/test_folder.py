@@ -17,9 +17,10 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg import checkpoint, resume
-from gluon_svrg.checkpoint import Checkpoint, Key
-from gluon_svrg.encoding import DamagedError
+from gluon_svrg.checkpoint import contents as resume
+from gluon_svrg.checkpoint import folder as checkpoint
+from gluon_svrg.checkpoint.encoding import DamagedError
+from gluon_svrg.checkpoint.folder import Checkpoint, Key
 from mxnet import gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO
@@ -462,7 +463,7 @@ def test_a_failure_leaves_nothing(failure, tmp_path):
 FULL_DISK = """
 import gluon_svrg as gs  # before MXNet
 import logging, os, pathlib, resource, sys
-import test_checkpoint as test
+import test_folder as test
 
 def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

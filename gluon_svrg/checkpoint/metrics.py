@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg.encoding import is_data
+from gluon_svrg.checkpoint.encoding import is_data
 
 
 def metrics_of(estimator: Any) -> list[mx.metric.EvalMetric]:

@@ -5,7 +5,7 @@ import math
 import sys
 
 import pytest
-from gluon_svrg.history import MEASURED, History
+from gluon_svrg.run.history import MEASURED, History
 
 
 def row(epoch, **figures):

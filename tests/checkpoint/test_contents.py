@@ -15,11 +15,12 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg import encoding, metric_state
+from gluon_svrg.checkpoint import encoding
+from gluon_svrg.checkpoint import metrics as metric_state
+from gluon_svrg.checkpoint.optimizer_states import states_of
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, Stateful
-from gluon_svrg.history import MEASURED
-from gluon_svrg.states import states_of
+from gluon_svrg.run.history import MEASURED
 from gluon_svrg.svrg.randomness import seed_mxnet
 from mxnet import gluon
 from mxnet.gluon import nn

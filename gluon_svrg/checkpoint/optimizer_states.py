@@ -2,7 +2,7 @@
 
 They are the optimizer's states of each parameter, its plain attributes (learning rate, momentum,
 counts of updates, ...), those of its lr_scheduler, and what the parameters looked like, in the form
-of :mod:`gluon_svrg.encoding`.
+of :mod:`gluon_svrg.checkpoint.encoding`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.encoding import (
+from gluon_svrg.checkpoint.encoding import (
     DamagedError,
     decode,
     encode,

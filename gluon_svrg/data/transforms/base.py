@@ -9,7 +9,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.data.counter import Draw
+from gluon_svrg.data.draw import Draw
 from mxnet.ndarray import NDArray
 
 

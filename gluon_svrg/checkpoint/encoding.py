@@ -12,7 +12,6 @@ import reprlib
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
 from typing import Any
 
 import mxnet as mx
@@ -142,23 +141,3 @@ def decode(value: Any, arrays: dict[str, np.ndarray], context: mx.Context) -> An
     if kind == "dict":
         return {key: decode(item, arrays, context) for key, item in content}
     return _SEQUENCES[kind](decode(item, arrays, context) for item in content)
-
-
-def replicas_of(arrays: Sequence[NDArray]) -> list[np.ndarray]:
-    """Return the contents of the arrays of all contexts, or of one where all are equal."""
-    first, *others = (array.asnumpy() for array in arrays)
-    if all(np.array_equal(first, other, equal_nan=True) for other in others):
-        return [first]
-    return [first, *others]
-
-
-def write_replicas(values: Sequence[Any], arrays: Sequence[NDArray]) -> None:
-    """Write what :func:`replicas_of` returned into the arrays of all contexts.
-
-    For another number of contexts, their mean, as Gluon saves parameters of several.
-    """
-    values = [np.asarray(v.asnumpy() if isinstance(v, NDArray) else v) for v in values]
-    if len(values) not in (1, len(arrays)):
-        values = [np.mean(values, axis=0, dtype="float64").astype(values[0].dtype)]
-    for index, array in enumerate(arrays):
-        array[:] = mx.nd.array(values[index % len(values)], dtype=array.dtype)

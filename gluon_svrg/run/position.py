@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from gluon_svrg.history import History
+from gluon_svrg.run.history import History
 
 
 class StopReason(Enum):

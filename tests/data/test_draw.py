@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from gluon_svrg.data.counter import EPOCH, IN_ORDER, LOCKED, ORDER, PARTITION
+from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED, ORDER, PARTITION
 from gluon_svrg.data.transforms import Draw
 
 N = 50_000

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gluon_svrg.encoding import DamagedError
+from gluon_svrg.checkpoint.encoding import DamagedError
 
 FORMAT = 1
 MANIFEST = "manifest.json"

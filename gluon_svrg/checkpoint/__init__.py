@@ -1,0 +1,1 @@
+"""What is saved, and how: the parts of a checkpoint, its folder, the encoding of its files."""

@@ -1,0 +1,1 @@
+"""What a run is: its position, its history, the figure that is watched, one batch."""
