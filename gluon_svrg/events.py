@@ -57,9 +57,14 @@ keeps something from one event to the next, and is to go on with it after a resu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import mxnet as mx
+from mxnet import gluon
 from mxnet.gluon.contrib.estimator.event_handler import (
     BatchBegin,
     BatchEnd,
@@ -69,6 +74,12 @@ from mxnet.gluon.contrib.estimator.event_handler import (
     TrainBegin,
     TrainEnd,
 )
+
+if TYPE_CHECKING:
+    from gluon_svrg.checkpoint.folder import Checkpoint
+    from gluon_svrg.data.training_data import TrainingData
+    from gluon_svrg.run.history import History
+    from gluon_svrg.run.position import Position, StopReason
 
 __all__ = [
     "EVENTS",
@@ -80,11 +91,86 @@ __all__ = [
     "ExceptionRaised",
     "GradientReady",
     "HandlerList",
+    "Order",
+    "Run",
     "SafePoint",
     "Stateful",
     "TrainBegin",
     "TrainEnd",
 ]
+
+
+class Run(Protocol):
+    """What a handler may ask of the estimator that every event brings along.
+
+    :class:`gluon_svrg.Estimator` has all of it, and documents it. MXNet's own Estimator has the
+    first block only.
+    """
+
+    net: gluon.Block
+    loss: gluon.loss.Loss
+    trainer: gluon.Trainer
+    context: list[mx.Context]
+    logger: logging.Logger
+    val_net: gluon.Block
+    val_loss: gluon.loss.Loss
+    train_metrics: list[mx.metric.EvalMetric]
+    val_metrics: list[mx.metric.EvalMetric]
+    batch_processor: Any
+    max_epoch: int | None
+    max_batch: int | None
+
+    train_data: Any
+    val_data: Any
+    batch_axis: int
+    data: TrainingData
+    position: Position
+    history: History
+    figures: dict[str, Any]
+    last_evaluation: dict[str, float]
+    evaluation_seconds: float
+    evaluation_weights: Callable[[], AbstractContextManager[None]]
+    handlers: HandlerList
+    stop_reason: StopReason | None
+    resumed_from: Checkpoint | None
+
+    @property
+    def progress(self) -> float:
+        """The fraction of the run that is done, in [0, 1]."""
+
+    def stop(self, reason: StopReason = ...) -> None:
+        """End the run after the batch that is under way."""
+
+    def roll_back(self, reason: str) -> None:
+        """Go back to the newest checkpoint after the event that is under way."""
+
+    def evaluate(
+        self, val_data: Any, batch_axis: int = ..., event_handlers: Any = ...
+    ) -> dict[str, float]:
+        """Compute the validation metrics."""
+
+    def metric_names(self) -> list[str]:
+        """Return the names of the metrics that the history of this run has."""
+
+
+class Order(float, Enum):
+    """The places of this package's handlers in an event: the lower, the earlier.
+
+    A number of your own goes between two of them: ``priority = Order.SVRG + 100``. A handler
+    without a priority has 0.
+    """
+
+    SCHEDULE = -4000.0
+    SVRG = -3000.0
+    GUARD = -2500.0
+    STEP = -2000.0
+    AVERAGE = -1500.0
+    METRIC = -1000.0
+    VALIDATION = -1000.0
+    VARIANCE = 500.0
+    HISTORY = 1000.0
+    MONITOR = 2000.0
+    LAST = float("inf")
 
 
 class GradientReady(EventHandler):
@@ -124,7 +210,15 @@ class Stateful(EventHandler):
 
     The state is plain data: None, numbers, strings, NumPy arrays, NDArrays (of any context; they
     come back on the CPU), and lists, tuples and dicts of them. It is asked for at a *safe point*.
+
+    Attributes
+    ----------
+    state_key : str or None
+        What the state is filed under. It stays the same for ever, whatever becomes of the class's
+        name and module; None, for a class that does not declare one, stands for both.
     """
+
+    state_key: ClassVar[str | None] = None
 
     def state_dict(self, estimator: Any) -> dict[str, Any]:
         """Return the state."""
@@ -223,4 +317,4 @@ class HandlerList:
 
 def _priority(handler: EventHandler) -> float:
     # MXNet's handlers carry a priority or none: this attribute is part of their protocol.
-    return getattr(handler, "priority", 0)
+    return float(getattr(handler, "priority", 0))
