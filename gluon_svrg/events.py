@@ -85,12 +85,16 @@ __all__ = [
     "EVENTS",
     "BatchBegin",
     "BatchEnd",
+    "DecidesAboutNaN",
     "EpochBegin",
     "EpochEnd",
     "EventHandler",
     "ExceptionRaised",
     "GradientReady",
     "HandlerList",
+    "HasCompanions",
+    "HasPasses",
+    "NotFiniteError",
     "Order",
     "Run",
     "SafePoint",
@@ -230,6 +234,34 @@ class Stateful(EventHandler):
         Called after *train begin*, when network, trainer and ``estimator.position`` are back.
         """
         raise NotImplementedError(f"{type(self).__name__} has to define load_state_dict()")
+
+
+class HasCompanions(EventHandler):
+    """Needs other handlers, which `fit` adds unless one of their class is given."""
+
+    def companions(self) -> list[type[EventHandler]]:
+        """Return their classes; each is made without arguments."""
+        raise NotImplementedError(f"{type(self).__name__} has to define companions()")
+
+
+class HasPasses(EventHandler):
+    """Runs forward and backward passes besides the training's own."""
+
+    def passes(self) -> list[str]:
+        """Return lines that say how many per sample, for :func:`gluon_svrg.summary`."""
+        raise NotImplementedError(f"{type(self).__name__} has to define passes()")
+
+
+class NotFiniteError(FloatingPointError):
+    """A NaN or an infinity about which a handler has decided: the run ends with this."""
+
+
+class DecidesAboutNaN(EventHandler):
+    """Decides what becomes of the run when any handler raises FloatingPointError."""
+
+    def report(self, estimator: Run, message: str) -> None:
+        """Stop the run, roll it back, or raise :class:`NotFiniteError`."""
+        raise NotImplementedError(f"{type(self).__name__} has to define report()")
 
 
 EVENTS: dict[str, type[EventHandler]] = {
