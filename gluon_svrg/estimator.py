@@ -11,12 +11,12 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.cpu_tuning import tune_for_cpu
-from gluon_svrg.data.training_data import training_data
+from gluon_svrg.data.training_data import check_data, length_of, training_data
 from gluon_svrg.events import HandlerList
 from gluon_svrg.handlers.checkpoint import checkpoint_for
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
 from gluon_svrg.loop import FitLoop, at_least_one, run_epoch
-from gluon_svrg.run.batch_processor import BatchProcessor, check_data, length_of
+from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.history import History
 from gluon_svrg.run.mxnet_run import Located
 from gluon_svrg.run.position import FitResult, Position, StopReason
