@@ -32,9 +32,9 @@ from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.metrics import metric_state, metrics_of, set_metric_state
 from gluon_svrg.checkpoint.optimizer_states import States, fits, load_states, places_of, states_of
 from gluon_svrg.data.loader import ArrayLoader
+from gluon_svrg.data.training_data import length_of
 from gluon_svrg.events import EventHandler, HandlerList, Stateful
 from gluon_svrg.handlers.random_state import RandomStateHandler
-from gluon_svrg.run.batch_processor import length_of
 from gluon_svrg.run.history import History
 from gluon_svrg.run.position import Position, StopReason
 from mxnet import gluon

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluon_svrg.arguments import check_periods
-from gluon_svrg.run.batch_processor import check_data
+from gluon_svrg.data.training_data import check_data
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 
