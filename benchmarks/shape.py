@@ -336,10 +336,11 @@ def private_uses(package: Package, private: set[str]) -> dict[str, list[str]]:
     """Return the uses of MXNet's private names, by file; `PRIVATE_NAMES` is left out.
 
     A use is an attribute ``x._name``, the same name as a string (for `getattr` or `vars`), or an
-    import. A name that the module's own classes define is theirs. The `SUBCLASSES` may use
-    any on ``self`` and ``super()``.
+    import. A name that the module's own classes define is theirs; on ``self`` one that any class of
+    the package defines. The `SUBCLASSES` may use any on ``self`` and ``super()``.
     """
     found = {}
+    of_the_package = set().union(*map(own_names, package.values()))
     for module in package.values():
         if module.name == PRIVATE_NAMES:
             continue
@@ -347,7 +348,9 @@ def private_uses(package: Package, private: set[str]) -> dict[str, list[str]]:
         uses = [
             f"{module.path}:{line} {name}"
             for name, line, on_self in _underscored(module.tree)
-            if name in private and name not in own and not (on_self and module.room in SUBCLASSES)
+            if name in private
+            and name not in own
+            and not (on_self and (name in of_the_package or module.room in SUBCLASSES))
         ]
         uses += [
             f"{module.path}:{imp.line} {imp.target}"
@@ -419,7 +422,7 @@ def share_of_any(package: Package) -> float:
 
 
 def hops_of_a_batch(path: Path = ROOT) -> list[str]:
-    """Return the places that one batch passes, in order, in a run with SVRG and a table.
+    """Return what one batch passes, in order, in a run with SVRG and a table: place:function.
 
     Traced, in a process of its own, on the third batch of an epoch of `Estimator.fit` over an
     ArrayLoader, from the loop's asking for it until the optimizer has used its gradient. The first
@@ -485,7 +488,7 @@ class _Trace:
         if origin is None or origin == place or (activation, place) == self._last:
             return
         self._last = (activation, place)
-        self.hops.append(place)
+        self.hops.append(f"{place}:{frame.f_code.co_qualname}")  # type: ignore[attr-defined]
 
 
 def _trace() -> None:
@@ -522,7 +525,7 @@ def _trace() -> None:
     estimator.logger.disabled = True
     handlers = [gs.SVRGHandler(progress_bar=False), Switch()]
     estimator.fit(loader, epochs=1, event_handlers=handlers)
-    print("loop", *trace.hops, file=sys.__stdout__)
+    print("loop:FitLoop", *trace.hops, file=sys.__stdout__)
 
 
 # --- The table ---------------------------------------------------------------------------------

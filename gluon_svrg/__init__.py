@@ -1,6 +1,7 @@
 """SVRG, and a training loop to run it in, for Gluon (Apache MXNet 1.9.1)."""
 
 from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from gluon_svrg import _compat as _compat  # isort: skip  # before MXNet is imported
@@ -77,7 +78,7 @@ __all__ = [
 
 if not _TYPE_CHECKING:
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> _ModuleType:
         """Import a module of version 0.1 by its old name, as ``gluon_svrg.history``."""
         if name in _compat.MOVED:
             return _import_module(f"{__name__}.{name}")

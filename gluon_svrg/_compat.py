@@ -22,6 +22,7 @@ import sys
 import tomllib
 import warnings
 from collections.abc import MutableMapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -110,7 +111,7 @@ MOVED = {
 """Where the modules of version 0.1 are now, both without the package's name."""
 
 
-class OldModules:
+class OldModules(MetaPathFinder, Loader):
     """Finds a module by its name in version 0.1, and warns. The last to be asked.
 
     The old name is another one for the same module: its classes are the same classes.
