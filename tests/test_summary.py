@@ -68,7 +68,7 @@ def totals_of(text):
 
 def passes_of(text):
     lines = text.splitlines()
-    begin = lines.index("Forward and backward passes a sample, in an epoch:")
+    begin = lines.index("Forward and backward passes per sample, in an epoch:")
     assert lines[begin + 1] == "  the training itself: 1"
     return [line.strip() for line in lines[begin + 2 :]]
 
