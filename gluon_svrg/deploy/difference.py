@@ -1,4 +1,4 @@
-"""How far an array of outputs is from another that should be the same."""
+"""How far an array of outputs is from another one that should be equal."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 
 
 def difference_of(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the greatest absolute difference of `one` from `other`, of the finite numbers.
+    """Return the greatest absolute difference of `one` from `other`, over the finite numbers.
 
-    It is infinite where the shapes differ, or `one` does not have the infinities and NaN of
-    `other` in their places.
+    It is infinite if the shapes differ, or if `one` does not have the infinities and NaN of
+    `other` in the same places.
     """
     if one.shape != other.shape:
         return float("inf")
