@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import mxnet as mx
-import numpy as np
+from gluon_svrg._compat import NumPyArray
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, Trainer
 from mxnet.gluon.contrib.estimator.utils import _check_handler_metric_ref
 from mxnet.ndarray import NDArray
@@ -342,7 +342,7 @@ def carries_samples_over(loader: mx.gluon.data.DataLoader) -> bool:
 # --- NDArray -----------------------------------------------------------------------------------
 
 
-def copy_from_numpy(array: NDArray, values: np.ndarray) -> None:
+def copy_from_numpy(array: NDArray, values: NumPyArray) -> None:
     """Copy `values` into `array` and wait: ``array[:] = values`` at a quarter of its time.
 
     An array that shares NumPy's memory (`from_numpy`) would crash where Python ends before it is

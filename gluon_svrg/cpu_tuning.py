@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TypeVar
 
 import numpy as np
 from gluon_svrg import _mxnet
@@ -11,9 +10,6 @@ from mxnet.gluon import Block, HybridBlock, nn
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 from mxnet.util import is_np_array
-
-DType = str | type | np.dtype
-_Array = TypeVar("_Array", NDArray, Symbol)
 
 
 def tune_for_cpu(net: Block) -> list[str]:
@@ -72,20 +68,22 @@ class _AdaptiveAvgPool2D(nn.GlobalAvgPool2D):
     debugger and survives a copy and a pickle.
     """
 
-    def hybrid_forward(self, F: ModuleType, x: _Array) -> _Array:  # noqa: N803  # Gluon's name
+    def hybrid_forward(self, F: ModuleType, x: NDArray | Symbol) -> NDArray | Symbol:  # noqa: N803
         if is_np_array():
-            return super().hybrid_forward(F, x)
+            plain: NDArray | Symbol = super().hybrid_forward(F, x)
+            return plain
         # The name of the node is what the layer would give it: users find a graph's internal
         # outputs by name. F.mean over the axes is as fast backwards, but five times as slow
         # forwards; it also accepts inputs with too many axes, and is exported as a ReduceMean that
         # ONNX opset 18 refuses.
-        return F.contrib.AdaptiveAvgPooling2D(x, output_size=1, name="fwd")
+        pooled: NDArray | Symbol = F.contrib.AdaptiveAvgPooling2D(x, output_size=1, name="fwd")
+        return pooled
 
-    def cast(self, dtype: DType) -> None:
+    def cast(self, dtype: object) -> None:
         """Cast the layer; in float16, whose sums would overflow, make it an ordinary one again."""
         super().cast(dtype)
         if _is_half(dtype):
-            self.__class__ = nn.GlobalAvgPool2D
+            self.__class__ = nn.GlobalAvgPool2D  # type: ignore[assignment]
 
 
 # repr(net) and net.summary() print the same as before; pickle goes by __qualname__.
@@ -116,5 +114,5 @@ def _is_slow(block: Block) -> bool:
     return _mxnet.arguments_of(block) == _mxnet.arguments_of(plain)
 
 
-def _is_half(dtype: DType) -> bool:
+def _is_half(dtype: object) -> bool:
     return dtype in ("float16", np.float16)  # np.dtype() does not know all of MXNet's types

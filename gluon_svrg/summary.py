@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-import random
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
-from gluon_svrg.data.loader import ArrayLoader
+from gluon_svrg._compat import NumPyArray
+from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EventHandler, HandlerList, HasPasses
 from gluon_svrg.handlers.svrg import SVRGHandler
 from mxnet import autograd
@@ -51,7 +51,8 @@ def summary(
         The network, initialised; it may be hybridized.
     data : NDArray, numpy.ndarray, tuple of int, or iterable of batches
         The data of a batch (without labels), its shape (the pass then runs on zeros), or training
-        data, whose first batch is used.
+        data, whose first batch is used (of an ``mx.io.DataIter``, this ends a pass that is under
+        way).
     event_handlers : EventHandler or list of EventHandler, optional
         Those of `fit`: a handler that makes passes of its own, such as SVRGHandler, says how many.
 
@@ -167,20 +168,21 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _arrays_of_first_batch(data: object) -> Sequence[NDArray | np.ndarray]:
+def _arrays_of_first_batch(data: object) -> Sequence[NDArray | NumPyArray]:
     message = (
         f"data must be a batch as an NDArray or a NumPy array, its shape as a tuple, or training "
         f"data, got {reprlib.repr(data)}"
     )
     if (
         not isinstance(data, Iterable)
-        or isinstance(data, (str, bytes, dict, Iterator, mx.io.DataIter))
-        or (isinstance(data, (list, tuple)) and not data)
+        or isinstance(data, str | bytes | dict)
+        or (isinstance(data, Iterator) and not isinstance(data, mx.io.DataIter))
+        or (isinstance(data, list | tuple) and not data)
     ):
         raise TypeError(f"{message}: give (32, 3, 32, 32), for example")
     first = _first_batch_of(data)
-    batch = first[0] if isinstance(first, (list, tuple)) and first else first
-    arrays = batch if isinstance(batch, (list, tuple)) and batch else [batch]
+    batch = first[0] if isinstance(first, list | tuple) and first else first
+    arrays: list[Any] = list(batch) if isinstance(batch, list | tuple) and batch else [batch]
     if not all(isinstance(array, (NDArray, np.ndarray)) for array in arrays):
         raise TypeError(
             f"{message}, whose first batch is {reprlib.repr(first)}: give the data of a batch "
@@ -190,18 +192,7 @@ def _arrays_of_first_batch(data: object) -> Sequence[NDArray | np.ndarray]:
 
 
 def _first_batch_of(data: Iterable[object]) -> object:
-    with _unchanged_random_numbers():  # a DataLoader that shuffles draws
-        return next(iter(data.in_order() if isinstance(data, ArrayLoader) else data), None)
-
-
-@contextmanager
-def _unchanged_random_numbers() -> Iterator[None]:
-    numpy_state, python_state = np.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
+    return next(iter(training_data(data, "data").first_batches(1)), None)
 
 
 def _outputs_of(net: Block, blocks: dict[str, Block], inputs: list[NDArray]) -> dict[int, _Output]:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from mxnet.ndarray import NDArray
 
 
-def replicas_of(arrays: Sequence[NDArray]) -> list[np.ndarray]:
+def replicas_of(arrays: Sequence[NDArray]) -> list[NumPyArray]:
     """Return the contents of each context's array; only the first, if all are equal."""
     first, *others = (array.asnumpy() for array in arrays)
     if all(np.array_equal(first, other, equal_nan=True) for other in others):
@@ -17,7 +18,7 @@ def replicas_of(arrays: Sequence[NDArray]) -> list[np.ndarray]:
     return [first, *others]
 
 
-def write_replicas(values: Sequence[np.ndarray | NDArray], arrays: Sequence[NDArray]) -> None:
+def write_replicas(values: Sequence[NumPyArray | NDArray], arrays: Sequence[NDArray]) -> None:
     """Write what :func:`replicas_of` returned into the arrays of all contexts.
 
     If there are several values, and not one for each context, write their mean: Gluon saves the

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.deploy.benchmark import benchmark, format_timings, machine
 from gluon_svrg.deploy.onnx import export_onnx
 from gluon_svrg.deploy.predictor import Predictor
@@ -70,7 +71,7 @@ def _quantize(options: argparse.Namespace) -> None:
     print(f"{options.out_directory}: calibrated on {report['calibration_samples']} samples")
 
 
-def _read_archive(path: str) -> list[np.ndarray]:
+def _read_archive(path: str) -> list[NumPyArray]:
     """Return the arrays of an .npz, in their order; raises ValueError if it is not one."""
     try:
         # Opened here, since NumPy does not close a file that it cannot read.

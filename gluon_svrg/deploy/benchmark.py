@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.deploy.card import Card, read_card, read_model
 from gluon_svrg.deploy.compiled import Compiled
@@ -25,7 +26,7 @@ from gluon_svrg.deploy.quantize import quantize
 from mxnet import autograd
 
 # Takes the inputs and returns the outputs, as NumPy arrays.
-_Way = Callable[[list[np.ndarray]], object]
+_Way: TypeAlias = "Callable[[list[NumPyArray]], object]"
 
 
 class Timing(NamedTuple):
@@ -223,7 +224,7 @@ def _onnxruntime(predictor: Predictor) -> _Way | str:
 
 
 def _measure(
-    ways: dict[str, _Way | str], arrays: list[np.ndarray], batch: int, seconds: float
+    ways: dict[str, _Way | str], arrays: list[NumPyArray], batch: int, seconds: float
 ) -> list[Timing]:
     running = {name: way for name, way in ways.items() if not isinstance(way, str)}
     taken: dict[str, list[float]] = {name: [] for name in running}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.deploy.card import InputSpec
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
@@ -45,7 +46,7 @@ class Compiled:
         **flags: bool,
     ) -> None:
         self.batch_size = batch_size
-        self._staging: list[np.ndarray] = []
+        self._staging: list[NumPyArray] = []
         self._buffers: list[NDArray] = []
         for spec in inputs:
             array = np.zeros((batch_size, *spec["shape"]), spec["dtype"])
@@ -61,7 +62,7 @@ class Compiled:
         self._op = mx.nd.CachedOp(symbol, [*indices, *flags.items()])
         self._arguments = [values[name] if name in values else params[name] for name in wanted]
 
-    def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def __call__(self, arrays: Sequence[NumPyArray]) -> list[NumPyArray]:
         """Return the outputs for `batch_size` samples or fewer, as new arrays."""
         count = len(arrays[0])
         for staging, array in zip(self._staging, arrays, strict=True):

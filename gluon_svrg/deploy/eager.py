@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
-import numpy as np
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.deploy.card import InputSpec
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
@@ -45,16 +45,16 @@ class OperatorByOperator:
                 continue
             sources = [(source[0], source[1]) for source in node["inputs"]]
             count = 1 + max(output for source, output in used if source == index)
-            self._steps.append((_operator(node, count, graph["attrs"]), sources, index, count))
+            self._steps.append((_operator(node, count, graph["attrs"]), sources, index))
 
-    def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def __call__(self, arrays: Sequence[NumPyArray]) -> list[NumPyArray]:
         """Return the outputs for a batch."""
         values = dict(self._known)
         for name, array in zip(self._names, arrays, strict=True):
             values[self._inputs[name]] = mx.nd.array(array, dtype=array.dtype)
-        for operator, sources, index, count in self._steps:
-            outputs = operator(*(values[source] for source in sources))
-            for number, output in enumerate([outputs] if count == 1 else outputs):
+        for operator, sources, index in self._steps:
+            result = operator(*(values[source] for source in sources))
+            for number, output in enumerate([result] if isinstance(result, NDArray) else result):
                 values[index, number] = output
         return [values[head].asnumpy() for head in self._heads]
 

@@ -7,11 +7,12 @@ import numbers
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.deploy import trace
 from gluon_svrg.deploy.card import InputSpec, check_target, write_model
@@ -29,7 +30,7 @@ from mxnet.util import is_np_array
 # kernels add up in different orders.
 _TOLERANCE = {"float16": 2e-2, "float64": 1e-4}
 
-Array: TypeAlias = NDArray | np.ndarray
+Array: TypeAlias = "NDArray | NumPyArray"
 
 
 def export(
@@ -149,14 +150,14 @@ def _takes_one_input(net: HybridBlock) -> bool:
     return True
 
 
-def _as_sequence(sample: Array | Sequence[Array]) -> Sequence[Array]:
-    several = sample if isinstance(sample, list | tuple) else [sample]
+def _as_sequence(sample: Any) -> Sequence[Array]:
+    several: Sequence[Array] = sample if isinstance(sample, list | tuple) else [sample]
     if not several:
         raise ValueError("sample is empty: give a batch for each input of the network")
     return several
 
 
-def _as_array(x: object, index: int) -> np.ndarray:
+def _as_array(x: object, index: int) -> NumPyArray:
     if not isinstance(x, NDArray | np.ndarray):
         raise TypeError(
             f"sample {index} must be an NDArray or a NumPy array, got a {type(x).__name__}: give a "
@@ -223,18 +224,18 @@ def _value_of(param: Parameter) -> NDArray:
     return mx.nd.array(value, ctx=mx.cpu(), dtype=value.dtype)
 
 
-def _float_of(params: Mapping[str, NDArray]) -> np.dtype:
+def _float_of(params: Mapping[str, NDArray]) -> np.dtype[Any]:
     """Return the dtype of the first parameter with a float dtype; float32 if there is none."""
     kinds = [np.dtype(param.dtype) for param in params.values()]
     return next((kind for kind in kinds if kind.kind == "f"), np.dtype("float32"))
 
 
-def _in_dtype_of(array: np.ndarray, params: Mapping[str, NDArray]) -> np.ndarray:
+def _in_dtype_of(array: NumPyArray, params: Mapping[str, NDArray]) -> NumPyArray:
     """Return a float64 array, NumPy's default, in the dtype of the parameters; others as is."""
     return array if array.dtype != np.float64 else array.astype(_float_of(params))
 
 
-def _precision(arrays: Sequence[np.ndarray], params: Mapping[str, NDArray]) -> str:
+def _precision(arrays: Sequence[NumPyArray], params: Mapping[str, NDArray]) -> str:
     """Return the dtype in which the network computes: the input's, or, of integers, the params'."""
     return (arrays[0].dtype if arrays[0].dtype.kind == "f" else _float_of(params)).name
 
@@ -267,8 +268,8 @@ def _check_outputs(
     graph: trace.Graph,
     params: Mapping[str, NDArray],
     inputs: Sequence[InputSpec],
-    arrays: Sequence[np.ndarray],
-) -> list[np.ndarray]:
+    arrays: Sequence[NumPyArray],
+) -> list[NumPyArray]:
     """Return the outputs of the graph for `arrays`; they have to be the same as those of `net`."""
     ctx = next((param.list_ctx()[0] for param in net.collect_params().values()), mx.cpu())
     given = [mx.nd.array(array, ctx=ctx, dtype=array.dtype) for array in arrays]

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 
-Image: TypeAlias = str | os.PathLike[str] | np.ndarray
+Image: TypeAlias = "str | os.PathLike[str] | NumPyArray"
 
 _MODES = {1: "L", 3: "RGB"}
 # Pillow's switches and Python's warning filters are global to the process.
@@ -104,7 +105,7 @@ def read_images(
     shape: Sequence[int],
     normalization: dict[str, Any],
     resize: bool,
-) -> np.ndarray:
+) -> NumPyArray:
     """Return images as a batch, float32, (N, channels, height, width), normalised.
 
     Parameters
@@ -144,7 +145,7 @@ def read_images(
     return np.ascontiguousarray(((scaled - mean) / std).transpose(0, 3, 1, 2))
 
 
-def _pixels_of(image: object, shape: Sequence[int], resize: bool) -> np.ndarray:
+def _pixels_of(image: object, shape: Sequence[int], resize: bool) -> NumPyArray:
     """Return an image as uint8, (height, width, channels)."""
     channels, height, width = shape
     if isinstance(image, str | os.PathLike):
@@ -162,7 +163,7 @@ def _pixels_of(image: object, shape: Sequence[int], resize: bool) -> np.ndarray:
     return pixels.reshape(height, width, channels)
 
 
-def _check_array(image: np.ndarray, channels: int) -> np.ndarray:
+def _check_array(image: NumPyArray, channels: int) -> NumPyArray:
     if image.dtype != np.uint8:
         raise TypeError(
             f"pixels must be uint8, 0 to 255, got {image.dtype}: give the pixels as they are in "
@@ -178,7 +179,7 @@ def _check_array(image: np.ndarray, channels: int) -> np.ndarray:
     return image
 
 
-def _read_file(path: Path, shape: Sequence[int], resize: bool) -> np.ndarray:
+def _read_file(path: Path, shape: Sequence[int], resize: bool) -> NumPyArray:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as e:
@@ -233,7 +234,7 @@ def _check_size(name: str, size: Sequence[int], shape: Sequence[int], resize: bo
         )
 
 
-def _resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+def _resized(pixels: NumPyArray, height: int, width: int) -> NumPyArray:
     try:
         from PIL import Image
     except ImportError as e:

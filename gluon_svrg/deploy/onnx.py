@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from gluon_svrg import _mxnet
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_number
 from gluon_svrg.deploy.card import Card, Model, read_model
 from gluon_svrg.deploy.difference import difference_of, scale_of
@@ -173,7 +174,7 @@ def _compare(content: bytes, predictor: Predictor, dynamic: bool, tolerance: flo
     return greatest
 
 
-def run(session: InferenceSession, card: Card, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def run(session: InferenceSession, card: Card, arrays: Sequence[NumPyArray]) -> list[NumPyArray]:
     """Return the outputs of an onnxruntime session for one array per input, in the card's order."""
     names = [spec["name"] for spec in card["inputs"]]
     return list(session.run(None, dict(zip(names, arrays, strict=True))))

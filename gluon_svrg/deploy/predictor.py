@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.deploy.card import Card, Model, read_model
 from gluon_svrg.deploy.compiled import Compiled
@@ -121,11 +122,11 @@ class Predictor:
         """
         return cls(read_model(directory), ctx, backend, batch_size)
 
-    def __call__(self, *inputs: np.ndarray | NDArray) -> Any:
+    def __call__(self, *inputs: NumPyArray | NDArray) -> Any:
         """Return the outputs of the network, as :meth:`predict`."""
         return self.predict(*inputs)
 
-    def predict(self, *inputs: np.ndarray | NDArray) -> Any:
+    def predict(self, *inputs: NumPyArray | NDArray) -> Any:
         """Return the outputs of the network.
 
         Parameters
@@ -178,7 +179,7 @@ class Predictor:
         batch = self.read_images(images, resize)
         return self.predict(batch[0] if is_one(images) else batch)
 
-    def read_images(self, images: Image | Iterable[Image], resize: bool = False) -> np.ndarray:
+    def read_images(self, images: Image | Iterable[Image], resize: bool = False) -> NumPyArray:
         """Return images as a batch for :meth:`predict`, normalised as the card says.
 
         Parameters
@@ -210,7 +211,7 @@ class Predictor:
             )
         return read_images(images, self._inputs[0][1], self.card["normalization"], resize)
 
-    def classes(self, *inputs: np.ndarray | NDArray, top: int = 1) -> list[Any]:
+    def classes(self, *inputs: NumPyArray | NDArray, top: int = 1) -> list[Any]:
         """Return the most probable classes, the most probable first.
 
         Parameters
@@ -245,7 +246,7 @@ class Predictor:
             return self._best(outputs[None], top)[0]
         return self._best(outputs, top)
 
-    def _best(self, outputs: np.ndarray, top: int) -> list[list[Prediction]]:
+    def _best(self, outputs: NumPyArray, top: int) -> list[list[Prediction]]:
         probabilities = outputs.astype("float64")
         if self.card["from_logits"]:
             powers = np.exp(probabilities - probabilities.max(axis=1, keepdims=True))
@@ -257,7 +258,7 @@ class Predictor:
             for row, indices in zip(probabilities, order, strict=True)
         ]
 
-    def _run(self, arrays: list[np.ndarray], count: int) -> list[np.ndarray]:
+    def _run(self, arrays: list[NumPyArray], count: int) -> list[NumPyArray]:
         with self._lock, autograd.pause(train_mode=False):
             if count <= self.batch_size:
                 return self._graph_for(count)(arrays)
@@ -335,7 +336,7 @@ def _fused_by(backend: str, plain: Symbol) -> Symbol:
     return fused
 
 
-def random_inputs(card: Card, count: int) -> list[np.ndarray]:
+def random_inputs(card: Card, count: int) -> list[NumPyArray]:
     """Return `count` samples for each input: standard normal, or zeros for integers."""
     random = np.random.default_rng(0)
     return [
@@ -346,7 +347,7 @@ def random_inputs(card: Card, count: int) -> list[np.ndarray]:
     ]
 
 
-def _as_array(x: object, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _as_array(x: object, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NumPyArray:
     """Return `x` as a NumPy array; raises if it does not have this shape and kind of dtype."""
     if isinstance(x, NDArray):
         x = x.asnumpy()

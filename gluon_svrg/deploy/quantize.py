@@ -8,11 +8,12 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.deploy.card import Model, as_path, check_target, read_model, write_model
 from gluon_svrg.deploy.predictor import Predictor
 from mxnet import gluon
@@ -21,7 +22,7 @@ from mxnet.contrib import quantization
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
-Samples: TypeAlias = np.ndarray | NDArray | Sequence[np.ndarray | NDArray]
+Samples: TypeAlias = "NumPyArray | NDArray | Sequence[NumPyArray | NDArray]"
 """One array for each input, or the array of the only input."""
 
 _BATCH = 32
@@ -34,7 +35,7 @@ def quantize(
     *,
     mode: str = "naive",
     exclude_layers: Sequence[str] = (),
-    evaluation_data: tuple[Samples, Sequence[float] | np.ndarray | NDArray] | None = None,
+    evaluation_data: tuple[Samples, Sequence[float] | NumPyArray | NDArray] | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Write a float32 model in int8, for the CPU; ``Predictor.load`` reads it like any model.
@@ -124,23 +125,22 @@ def _check_dtypes(model: Model, directory: str) -> None:
         )
 
 
-def _check_samples(name: str, data: Samples, predictor: Predictor) -> list[np.ndarray]:
+def _check_samples(name: str, data: Samples, predictor: Predictor) -> list[NumPyArray]:
     """Return `data` as one array per input, checked as the predictor checks it."""
-    several = list(data) if isinstance(data, list | tuple) else [data]
-    given = [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in several]
+    several: list[Any] = list(data) if isinstance(data, list | tuple) else [data]
+    arrays: list[NumPyArray] = [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in several]
     shapes = [tuple(spec["shape"]) for spec in predictor.card["inputs"]]
-    if [np.shape(x) for x in given] == shapes:
+    if [np.shape(x) for x in arrays] == shapes:
         raise ValueError(f"{name} must be batches, batch axis first, got a single sample")
     # It raises if they do not fit the model.
-    predictor.predict(*(x[:1] if isinstance(x, np.ndarray) else x for x in given))
-    arrays = cast(list[np.ndarray], given)
+    predictor.predict(*(x[:1] if isinstance(x, np.ndarray) else x for x in arrays))
     if len({len(x) for x in arrays}) > 1:
         counts = " and ".join(str(len(x)) for x in arrays)
         raise ValueError(f"{name}: inputs have {counts} samples, give each the same number")
     return arrays
 
 
-def _check_ranges(arrays: Sequence[np.ndarray], names: Sequence[str]) -> None:
+def _check_ranges(arrays: Sequence[NumPyArray], names: Sequence[str]) -> None:
     """Refuse samples that have no range."""
     for name, array in zip(names, arrays, strict=True):
         if not np.isfinite(array).all():
@@ -172,7 +172,7 @@ def _check_excluded(names: Sequence[str], symbol: Symbol) -> None:
 
 
 def _quantized(
-    model: Model, arrays: Sequence[np.ndarray], mode: str, exclude_layers: Sequence[str]
+    model: Model, arrays: Sequence[NumPyArray], mode: str, exclude_layers: Sequence[str]
 ) -> tuple[str, dict[str, Any]]:
     """Return the int8 graph as JSON and its parameters by ``arg:name`` and ``aux:name``."""
     names = [spec["name"] for spec in model.card["inputs"]]
@@ -236,7 +236,7 @@ def _check_graph(symbol: Symbol) -> None:
 def _evaluate(
     predictor: Predictor,
     int8: Predictor,
-    evaluation_data: tuple[Samples, Sequence[float] | np.ndarray | NDArray],
+    evaluation_data: tuple[Samples, Sequence[float] | NumPyArray | NDArray],
 ) -> dict[str, float]:
     try:
         x, labels = evaluation_data
