@@ -283,8 +283,8 @@ class Optimizer(mxnet_optimizer.Optimizer):
         super()._set_current_context(device_id)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Without param_dict, whose Parameters hold the arrays. Its names and multipliers are copied,
-        # or a dist_sync server would not know them.
+        # Without param_dict, whose Parameters hold the arrays. The names and multipliers in it are
+        # copied, or a dist_sync server would not know them.
         state = super().__getstate__()
         params = self.param_dict.items()
         state["idx2name"] = {**self.idx2name, **{i: param.name for i, param in params}}
@@ -345,7 +345,7 @@ def check_step(
             raise ValueError(
                 f"the state of {optimizer._name(index)!r} has shape {shape}, but "
                 f"momentum={momentum} and a weight of shape {weight.shape} need {needed}: it is "
-                "from other parameters or another optimizer, load the states that belong to this run"
+                "from other parameters or another optimizer, load the states of this run"
             )
 
 

@@ -282,7 +282,7 @@ def test_an_exemption_of_another_kind_is_an_error(exempt):
 def test_a_refused_step_does_not_count(make, use_fused_step):
     optimizer = make(momentum=0.9, use_fused_step=use_fused_step)
     weight = mx.nd.ones((2,))
-    with pytest.raises(ValueError, match="load the states that belong to this run"):
+    with pytest.raises(ValueError, match="load the states of this run"):
         optimizer.update([0], [weight], [weight], [None])
     assert optimizer.num_update == 0
 
