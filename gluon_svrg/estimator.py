@@ -11,17 +11,19 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.cpu_tuning import tune_for_cpu
+from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import HandlerList
 from gluon_svrg.handlers.checkpoint import checkpoint_for
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
 from gluon_svrg.loop import FitLoop, at_least_one, run_epoch
 from gluon_svrg.run.batch_processor import BatchProcessor, check_data, length_of
 from gluon_svrg.run.history import History
+from gluon_svrg.run.mxnet_run import Located
 from gluon_svrg.run.position import FitResult, Position, StopReason
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 
-class Estimator(mx_estimator.Estimator):
+class Estimator(mx_estimator.Estimator, Located):
     """MXNet's Estimator, with any iterable as data, exact events and a result.
 
     The constructor, `fit` and `evaluate` take what those of
@@ -181,7 +183,7 @@ class Estimator(mx_estimator.Estimator):
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
         self.handlers = fit_handlers(self, val_data, event_handlers, resume is not None)
         self.resumed_from = checkpoint_for(resume, self.handlers, self.logger)
-        self.train_data = train_data
+        self.train_data, self.data = train_data, training_data(train_data)
         self.history, self.figures, self.last_evaluation = History(), {}, {}
         self.position, self.stop_reason = Position(), None
         self._loop = FitLoop(self, self.handlers)
