@@ -16,7 +16,6 @@ from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EventHandler, HandlerList, HasPasses
-from gluon_svrg.handlers.svrg import SVRGHandler
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
 from mxnet.ndarray import NDArray
@@ -338,35 +337,4 @@ def _passes_of(handlers: HandlerList) -> list[str]:
     for handler in handlers:
         if isinstance(handler, HasPasses):
             lines += [f"  {line}" for line in handler.passes()]
-        elif isinstance(handler, SVRGHandler):
-            lines += [f"  {line}" for line in _passes_of_svrg(handler)]
-    return lines
-
-
-def _passes_of_svrg(handler: SVRGHandler) -> list[str]:
-    if handler.coefficient == 0:
-        return ["SVRG adds none: its coefficient is 0"]
-    every = handler.update_freq
-    lines = []
-    for has_table in (True, False):
-        if handler.gradient_table not in ("auto", has_table):
-            continue
-        others = 0 if has_table else 1  # the gradient at the snapshot, of each batch
-        line = f"SVRG adds with{'' if has_table else 'out'} a gradient table: {others + 1}"
-        if every > 1:
-            line += (
-                f" in an epoch with a snapshot (one in {every}), {others} in the others: "
-                f"{others + 1 / every:.3g} on average"
-            )
-        lines.append(line)
-    if handler.gradient_table == "auto":
-        lines.append("gradient_table='auto' decides at the first snapshot, and logs what")
-    if handler.start_epoch or handler.stop_epoch is not None:
-        last = "" if handler.stop_epoch is None else f" to {handler.stop_epoch - 1}"
-        lines.append(
-            f"SVRG is on in the epochs from {handler.start_epoch}{last} (counted from 0), and "
-            "adds none in the others"
-        )
-    if callable(handler.coefficient):
-        lines.append("SVRG adds none while its coefficient, a schedule, is 0")
     return lines
