@@ -54,7 +54,7 @@ def trace(net: HybridBlock, input_names: Sequence[str]) -> Graph:
         with autograd.pause(train_mode=False):
             outputs = net(*(mx.sym.var(name) for name in input_names))
         flat, structure = _flatten(outputs)
-    except Exception as e:  # whatever the user's hybrid_forward raises
+    except Exception as e:  # the hybrid_forward of a user raises exceptions of any type
         layer = _layer_in(e.__traceback__) or net
         raise ValueError(
             f"net cannot be hybridized: its layer {_describe(net, layer)} fails with symbols "
