@@ -1,4 +1,4 @@
-"""MXNet's DataIters: each sample once in each pass, whatever the iterator fills its batches with."""
+"""MXNet's DataIters: each sample once in each pass, whatever fills up their batches."""
 
 import gc
 import itertools
@@ -15,13 +15,17 @@ from gluon_svrg.data import Batch, data_iter, first_batches
 from gluon_svrg.data.training_data import batches_of, training_data
 
 
+def flat(lists):
+    return list(itertools.chain.from_iterable(lists))
+
+
 def ids(some):
     """Label by label, which is the sample's number."""
     return [batch[1].asnumpy().astype(int).tolist() for batch in some]
 
 
 def samples_of(some):
-    return sorted(sum(ids(some), []))
+    return sorted(flat(ids(some)))
 
 
 MADE = []
@@ -104,7 +108,7 @@ def test_each_pass_has_each_sample_once(name, samples, tmp_path):
         assert all(np.array_equal(value_of(b), b[1].asnumpy().ravel()) for b in seen)
         assert [batch.index for batch in seen] == list(range(len(seen)))
         if name != SHUFFLED:
-            order = sum(ids(seen), [])
+            order = flat(ids(seen))
             turn = order.index(0)
             assert order[turn:] + order[:turn] == list(range(samples))
 
@@ -232,7 +236,7 @@ def test_an_ndarrayiter_against_plain_arrays(samples, size, handle, shuffle):
         assert [len(batch[0]) for batch in batches] == [
             min(size, number - i) for i in range(0, number, size)
         ]
-        order = sum(ids(batches), [])
+        order = flat(ids(batches))
         assert len(set(order)) == number
         assert shuffle or order == list(range(number))
         assert np.array_equal(np.concatenate([b[0].asnumpy() for b in batches]), x[order])
@@ -243,7 +247,7 @@ def test_an_ndarrayiter_shuffles_by_numpys_generator():
         np.random.seed(3)
         iterator = mx.io.NDArrayIter(np.arange(30.0), np.arange(30.0), 4, shuffle=True)
         data = training_data(iterator)
-        return [sum(ids(data.begin_epoch(epoch)), []) for epoch in range(3)]
+        return [flat(ids(data.begin_epoch(epoch))) for epoch in range(3)]
 
     first = orders()
     assert first == orders()
@@ -310,7 +314,7 @@ def test_a_wrapper_of_a_c_iterator_goes_around(tmp_path):
         mx.io.ResizeIter(record_file(tmp_path, 10), 5, reset_internal=False),
     ):
         seen = ids(training_data(wrapped).begin_epoch(0))
-        assert sum(seen, []) == [*range(10), *range(10)]
+        assert flat(seen) == [*range(10), *range(10)]
 
 
 def test_a_subclass_of_ndarrayiter_may_do_anything():
