@@ -208,7 +208,7 @@ def test_batches_of_several_shapes():
 
 def test_the_old_names_of_the_limits():
     metric, loss = CountingAccuracy(), mx.nd.array([1, 1])
-    with pytest.warns(DeprecationWarning) as caught:
+    with pytest.warns(DeprecationWarning, match="is now called max_") as caught:
         handler = gs.MetricHandler([metric], most_batches=2, most_bytes=2**20)
     assert [str(warning.message).split(":")[0] for warning in caught] == [
         "the argument most_batches is now called max_batches",
