@@ -18,8 +18,12 @@ import sys
 import warnings
 from collections.abc import MutableMapping
 from types import ModuleType
+from typing import Any, TypeAlias
 
 import numpy
+
+NumPyArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
+"""An array of any shape and dtype: NumPy 1.x has no defaults for the two."""
 
 # The aliases that MXNet 1.9.1 and gluoncv 0.10.5 read. Each was the Python built-in of that name.
 _REMOVED_ALIASES = ("bool", "float", "int", "object")

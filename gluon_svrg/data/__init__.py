@@ -1,8 +1,9 @@
 """Data sets read without a download, a loader for arrays, transforms that can be locked."""
 
 from gluon_svrg.data import transforms
+from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.datasets import load_fashion_mnist
-from gluon_svrg.data.limit import first_batches
-from gluon_svrg.data.loader import ArrayLoader, Batch
+from gluon_svrg.data.loader import ArrayLoader
+from gluon_svrg.data.training_data import first_batches
 
 __all__ = ["ArrayLoader", "Batch", "first_batches", "load_fashion_mnist", "transforms"]

@@ -13,40 +13,13 @@ from typing import Any
 import numpy as np
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.data.arrays import as_ndarray, check_arrays, take, take_as_numpy
+from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED, ORDER, PARTITION, Draw
 from gluon_svrg.data.probing import repeats_exactly
 from gluon_svrg.data.transforms.base import Transform
 from mxnet.ndarray import NDArray
 
 _PROBES = 4
-
-
-class Batch(tuple):
-    """The arrays of a batch, normally data and label, as a tuple.
-
-    Parameters
-    ----------
-    arrays : iterable of NDArray
-        What the tuple holds.
-    index : int
-        Which batch of the loader's partition it is, whatever the order of the visit.
-
-    Attributes
-    ----------
-    index : int
-        As given.
-    """
-
-    index: int  # type: ignore[assignment]  # in the place of tuple.index, which finds a value
-
-    def __new__(cls, arrays: Iterable[NDArray], index: int) -> Batch:
-        """Return the tuple, with its index."""
-        batch = super().__new__(cls, arrays)
-        batch.index = index
-        return batch
-
-    def __getnewargs__(self) -> tuple[Any, ...]:  # for pickle and copy
-        return tuple(self), self.index
 
 
 class ArrayLoader:

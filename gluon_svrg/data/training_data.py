@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
+
+import mxnet as mx
+from gluon_svrg.arguments import check_integer
+from gluon_svrg.data.data_iter import CxxIterData, DataIterData, NDArrayIterData
+from gluon_svrg.data.kinds import (
+    ArrayLoaderData,
+    DataLoaderData,
+    IterableData,
+    ListData,
+    length_of,
+)
+from gluon_svrg.data.loader import ArrayLoader
+from mxnet import gluon
+
+__all__ = [
+    "TrainingData",
+    "batches_of",
+    "check_data",
+    "first_batches",
+    "length_of",
+    "training_data",
+    "why_not_locked",
+]
 
 
 class TrainingData(Protocol):
@@ -27,7 +50,7 @@ class TrainingData(Protocol):
     can_lock : bool
         Whether :meth:`lock` holds all randomness of the batches, or there is none.
     locked_draw : int or None
-        The draw of :meth:`lock`; None if it is not locked.
+        The draw of :meth:`lock`; None if it is not locked, or there is nothing to lock.
     """
 
     @property
@@ -59,25 +82,46 @@ class TrainingData(Protocol):
         """See the class."""
 
     def begin_epoch(self, epoch: int, done: int = 0) -> Iterator[Any]:
-        """Return the batches of an epoch, without the first `done` of them."""
+        """Return the batches of an epoch, without the first `done` of them.
+
+        An ArrayLoader is told the epoch by the call. Batches of other data that are done are drawn
+        and dropped by the call, too, with the random generators as they are then; but if none is
+        done, nothing is drawn before the first batch is asked for.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer batches than `done`.
+        """
 
     def in_order(self) -> Iterator[Any]:
-        """Return all batches by their index, with the draw that is locked, if any."""
+        """Return all batches by their index, if there is one, with the draw that is locked."""
 
     def batch(self, index: int) -> Any:
-        """Return the batch of this index, if `is_indexed`."""
+        """Return the batch of this index, if `is_indexed`; -1 is the last."""
 
     def first_batches(self, number: int) -> list[Any]:
-        """Return the first batches, leaving no trace in the order of later epochs."""
+        """Return the first batches, leaving no trace in the order of later epochs.
 
-    def index_of(self, batch: Any, position: int) -> int:
+        NumPy's and Python's generators are left as they were. A DataIter has one place only: but
+        for an NDArrayIter, this ends a pass that is under way.
+        """
+
+    def index_of(self, batch: object, position: int) -> int:
         """Return the index of a batch, whose place in the epoch is `position`."""
 
     def why_it_may_not_repeat(self) -> str:
         """Return why batches may not be the same, bit for bit, each time; '' if they are."""
 
     def why_not_locked(self) -> str:
-        """Return why a sample may change from one pass to the next; '' if it does not."""
+        """Return why a sample may change from one pass to the next; '' if it does not.
+
+        SVRG needs that a sample is augmented alike in the full pass and in the epochs until the
+        next snapshot; the order may change. The samples of a DataLoader's dataset are tried, a few
+        of them several times. NumPy's and Python's generators are left as they were; what the
+        dataset draws from MXNet's is drawn. A draw that changes a sample only rarely, or other
+        samples only, is not found.
+        """
 
     def lock(self, draw: int) -> None:
         """Give each sample the augmentation of this draw from now on, if `can_lock`."""
@@ -89,7 +133,120 @@ class TrainingData(Protocol):
         """Return what has to be the same after a resume, as plain data."""
 
     def check_description(self, saved: dict[str, Any]) -> None:
-        """Raise ValueError where `saved`, of the run to be resumed, is of other data."""
+        """Raise ValueError if `saved`, of the run to be resumed, is of other data."""
 
     def check_can_resume(self) -> None:
         """Raise ValueError if a run on these data cannot be resumed."""
+
+
+def training_data(obj: object, name: str = "train_data") -> TrainingData:
+    """Return what a run asks of `obj`, the user's data.
+
+    Parameters
+    ----------
+    obj : iterable
+        A list of batches, an ArrayLoader, a DataLoader, a DataIter, or anything else that can be
+        iterated once an epoch.
+    name : str
+        What the caller calls it, for messages.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be iterated once an epoch, or is empty.
+    """
+    check_data(obj, name)
+    return _kind_of(obj, name)
+
+
+def batches_of(obj: object, name: str) -> Iterator[Any]:
+    """Return all batches of validation data, once, in the order that the data give them.
+
+    Parameters
+    ----------
+    obj, name
+        As for :func:`training_data`.
+
+    Raises
+    ------
+    ValueError
+        If `obj` cannot be iterated, or is empty.
+    """
+    check_data(obj, name)
+    return _kind_of(obj, name).one_pass()
+
+
+def first_batches(data: Iterable[Any], number: int) -> list[Any]:
+    """Return the first batches as a list: for a dry run, or to see if a net can overfit them.
+
+    ::
+
+        estimator.fit(first_batches(train_data, 3), first_batches(val_data, 3), epochs=1)
+        estimator.fit(first_batches(train_data, 1), epochs=200)
+
+    Parameters
+    ----------
+    data : iterable
+        Training or validation data. Of an ArrayLoader, the first batches of its epoch 0, with the
+        augmentation of that epoch, or of the draw that the loader is locked to.
+    number : int
+        How many batches; if there are fewer, all of them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `number` is no positive integer.
+    """
+    check_integer("number", number, 1, "that many batches are taken")
+    return _kind_of(data, "data").take(number)
+
+
+def why_not_locked(data: object) -> str:
+    """Return why the samples of `data` may change from one pass to the next, or '' if they do not.
+
+    As :meth:`TrainingData.why_not_locked`, also of what is no training data: a clause to follow
+    "is not locked: ".
+    """
+    return _kind_of(data, "data").why_not_locked()
+
+
+def check_data(data: object, name: str) -> None:
+    """Raise ValueError, with the way out, if `data` cannot be iterated once an epoch.
+
+    Parameters
+    ----------
+    data : object
+        Training or validation data.
+    name : str
+        What the caller calls it.
+    """
+    if isinstance(data, Iterator) and not isinstance(data, mx.io.DataIter):
+        raise ValueError(
+            f"{name} must be iterable again each epoch, got {data!r}, which is gone after one "
+            "pass: give a DataLoader, or make a list of it"
+        )
+    if not isinstance(data, Iterable):
+        raise ValueError(
+            f"{name} must be an iterable of (data, label) batches, got {data!r}: give a "
+            "DataLoader or a list of batches"
+        )
+    if _kind_of(data, name).num_batches == 0:
+        raise ValueError(f"{name} is empty: give at least one batch")
+
+
+def _kind_of(obj: Any, name: str) -> IterableData:
+    """Return `obj` as the kind of data that it is: the one place that asks for its class."""
+    if isinstance(obj, ArrayLoader):
+        return ArrayLoaderData(obj, name)
+    if isinstance(obj, (list, tuple)):
+        return ListData(obj, name)
+    if isinstance(obj, gluon.data.DataLoader):
+        return DataLoaderData(obj, name)
+    if isinstance(obj, mx.io.MXDataIter):
+        return CxxIterData(obj, name)
+    # A class of the user's own on top of it may do anything.
+    if type(obj) is mx.io.NDArrayIter:
+        return NDArrayIterData(obj, name)
+    if isinstance(obj, mx.io.DataIter):
+        return DataIterData(obj, name)
+    return IterableData(obj, name)

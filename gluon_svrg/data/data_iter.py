@@ -1,0 +1,349 @@
+"""MXNet's ``DataIter`` as training data: a pass is one ``reset()`` and what comes after it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import mxnet as mx
+from gluon_svrg.data.batch import Batch
+from gluon_svrg.data.kinds import IterableData
+from mxnet.ndarray import NDArray
+
+Arrays = tuple[list[NDArray], list[NDArray]]
+"""The data arrays and the label arrays of a batch."""
+
+
+@dataclass
+class _Reading:
+    """How far an iterator was read; it has one place only, whoever reads it.
+
+    Attributes
+    ----------
+    passes : int
+        How many passes were begun.
+    is_whole : bool
+        Whether the last of them came to its end.
+    batches : int
+        The number of batches that it has given, without the newest.
+    newest : tuple of Arrays and int, optional
+        The newest batch of a C++ iterator, and its `pad`.
+    samples : int, optional
+        The number of samples of the data, known after a whole pass.
+    early : Arrays, optional
+        Samples of the next pass that came at the end of this one.
+    """
+
+    passes: int = 0
+    is_whole: bool = True
+    batches: int = 0
+    newest: tuple[Arrays, int] | None = None
+    samples: int | None = None
+    early: Arrays | None = field(default=None, repr=False)
+
+
+# By the iterator, since the same one may be given to several calls of fit or evaluate.
+_READINGS: WeakKeyDictionary[mx.io.DataIter, _Reading] = WeakKeyDictionary()
+
+
+class DataIterData(IterableData):
+    """A DataIter of which nothing else is known: ImageIter, a class of the user's own.
+
+    Batches come as pairs ``(data, label)`` of NDArrays; if there are several arrays of either,
+    or none, as a tuple in their place. The samples that fill up a batch (its `pad`) are cut off.
+    The arrays are copies: an iterator may write into its own again.
+    """
+
+    _data: mx.io.DataIter
+
+    def __init__(self, iterator: mx.io.DataIter, name: str) -> None:
+        super().__init__(iterator, name)
+        self._reading = _READINGS.setdefault(iterator, _Reading())
+        # A C++ iterator goes around: its padding is the first samples of the next pass.
+        self._has_padding = not any(
+            isinstance(inner, mx.io.MXDataIter) for inner in _wrapped_by(iterator)
+        )
+
+    @property
+    def kind(self) -> str:
+        """See TrainingData."""
+        name = type(self._data).__name__
+        return f"{'an' if name[0] in 'AEIOU' or name[:2] in ('MX', 'ND') else 'a'} {name}"
+
+    def one_pass(self) -> Iterator[Batch]:
+        """Reset the iterator and return its batches; nothing is done before the first."""
+        reading = self._reading
+        self._begin_pass()
+        reading.passes += 1
+        own = reading.passes
+        for index, arrays in enumerate(self._pass()):
+            yield Batch(map(_one_or_all, arrays), index)
+            if reading.passes != own:
+                raise ValueError(
+                    f"{self._name} was read from its beginning again before this pass over it was "
+                    f"at its end, and {self.kind} has one place only: give validation an iterator "
+                    "of its own, or use a gluon.data.DataLoader or a gluon_svrg.data.ArrayLoader"
+                )
+
+    def description(self) -> dict[str, Any]:
+        """See TrainingData."""
+        return {
+            "iterator": type(self._data).__name__,
+            "batch_size": self._data.batch_size,
+            "samples": self.num_samples,
+        }
+
+    def check_can_resume(self) -> None:
+        """See TrainingData."""
+        raise ValueError(
+            f"{self._name} is {self.kind}, of which cannot be known whether it gives the same "
+            "batches after a resume: it may shuffle with a generator of its own, or carry samples "
+            "from epoch to epoch; with a CheckpointHandler, use a gluon_svrg.data.ArrayLoader, a "
+            "gluon.data.DataLoader, or an mx.io.NDArrayIter that does not shuffle"
+        )
+
+    def _begin_pass(self) -> None:
+        self._data.reset()
+
+    def _pass(self) -> Iterator[Arrays]:
+        """Yield the batches that follow a reset."""
+        for batch in self._data:
+            yield self._without_padding(_copied(batch), batch.pad)
+
+    def _without_padding(self, arrays: Arrays, pad: int | None) -> Arrays:
+        if not pad or not self._has_padding:
+            return arrays
+        return self._rows(arrays, 0, _length(arrays, _batch_axis(self._data)) - pad)
+
+    def _rows(self, arrays: Arrays, begin: int, end: int) -> Arrays:
+        """Return some samples of a batch, or all."""
+        axis = _batch_axis(self._data)
+        data, label = ([_sliced(array, axis, begin, end) for array in part] for part in arrays)
+        return data, label
+
+
+class NDArrayIterData(DataIterData):
+    """An NDArrayIter: in order, its batches are slices of arrays in memory.
+
+    A copy of it reads the same arrays at another place, so that the user's is left as it is.
+    """
+
+    _data: mx.io.NDArrayIter
+
+    def __init__(self, iterator: mx.io.NDArrayIter, name: str) -> None:
+        super().__init__(iterator, name)
+        self._rolls_over = iterator.last_batch_handle == "roll_over"
+        # The first batch of an epoch that begins with samples of the last calls those padding.
+        self._has_padding = not self._rolls_over
+
+    @property
+    def num_batches(self) -> int | None:
+        """See TrainingData."""
+        samples = self.num_samples
+        return None if samples is None else -(-samples // self._data.batch_size)
+
+    @property
+    def num_samples(self) -> int | None:  # type: ignore[override]
+        """See TrainingData."""
+        if self._rolls_over:
+            return None
+        rest = self._data.num_data % self._data.batch_size
+        is_cut = self._data.last_batch_handle == "discard"
+        return int(self._data.num_data - rest if is_cut else self._data.num_data)
+
+    @property
+    def is_indexed(self) -> bool:  # type: ignore[override]
+        """See TrainingData."""
+        return not self._data.shuffle and not self._rolls_over
+
+    @property
+    def can_lock(self) -> bool:  # type: ignore[override]
+        """See TrainingData."""
+        return True  # there is nothing to lock
+
+    def in_order(self) -> Iterator[Batch]:
+        """Return all batches, in the order in which the arrays are now: nothing is drawn."""
+        twin = self._twin(0)
+        for index, batch in enumerate(twin):
+            yield self._batch_of(batch, index)
+
+    def batch(self, index: int) -> Batch:
+        """See TrainingData."""
+        number = self.num_batches
+        if not self.is_indexed or number is None:
+            return super().batch(index)
+        position = index + number if index < 0 else index
+        if not 0 <= position < number:
+            raise IndexError(f"there is no batch {index}: {self._name} has {number}, from 0")
+        return self._batch_of(self._twin(position).next(), position)
+
+    def take(self, number: int) -> list[Batch]:
+        """See TrainingData."""
+        return [batch for batch, _ in zip(self.in_order(), range(number), strict=False)]
+
+    def why_it_may_not_repeat(self) -> str:
+        """See TrainingData."""
+        if self._data.shuffle:
+            return f"{self.kind} with shuffle=True divides the samples anew in each epoch"
+        if self._rolls_over:
+            return f"{self.kind} with 'roll_over' divides the samples anew in each epoch"
+        arrays = [array for _, array in [*self._data.data, *self._data.label]]
+        is_pair = len(self._data.data) == len(self._data.label) == 1
+        # By their contents they are recognised as pairs of dense arrays only.
+        if not is_pair or any(getattr(array, "stype", "default") != "default" for array in arrays):
+            return f"{self.kind} promises that only of pairs of one data and one label array, dense"
+        return ""
+
+    def why_not_locked(self) -> str:
+        """See TrainingData."""
+        return ""
+
+    def check_can_resume(self) -> None:
+        """See TrainingData."""
+        if self._data.shuffle:
+            raise ValueError(
+                f"{self._name} is {self.kind} with shuffle=True, which shuffles what the epoch "
+                "before has left, and a checkpoint does not hold that order: use a "
+                "gluon_svrg.data.ArrayLoader or a gluon.data.DataLoader, which shuffle too"
+            )
+        if self._rolls_over:
+            raise ValueError(
+                f"{self._name} has last_batch_handle='roll_over', which carries samples from epoch "
+                "to epoch, and a checkpoint cannot hold them: use 'pad' or 'discard'"
+            )
+
+    def _pass(self) -> Iterator[Arrays]:
+        for batch in self._data:  # whose arrays are new ones
+            yield self._without_padding((batch.data, batch.label), batch.pad)
+
+    def _twin(self, position: int) -> mx.io.NDArrayIter:
+        """Return a copy whose next batch is the one at `position`."""
+        twin = copy.copy(self._data)
+        twin.cursor = (position - 1) * twin.batch_size
+        return twin
+
+    def _batch_of(self, batch: mx.io.DataBatch, index: int) -> Batch:
+        arrays = self._without_padding((batch.data, batch.label), batch.pad)
+        return Batch(map(_one_or_all, arrays), index)
+
+
+class CxxIterData(DataIterData):
+    """An iterator of MXNet's C++ library: ImageRecordIter, LibSVMIter, CSVIter, MNISTIter.
+
+    With ``round_batch=True``, their default, the last batch of a pass is filled up with the first
+    samples of the next, and these are left out there. Here each pass has each sample once: the
+    samples that came early are its last batch. The `pad` of a batch is right in the first pass;
+    later an ImageRecordIter gives also other batches a `pad`, left over in a buffer that is used
+    again. So it is computed, from the number of samples that the first pass has shown.
+
+    An ImageRecordIter with ``round_batch=False`` does not say how it fills up its last batch, with
+    what its memory holds: of that nothing is cut off.
+    """
+
+    _data: mx.io.MXDataIter
+
+    def why_not_locked(self) -> str:
+        """See TrainingData."""
+        # The one C++ iterator of sparse batches, LibSVMIter, neither shuffles nor augments.
+        return "" if self._is_sparse() else super().why_not_locked()
+
+    def _is_sparse(self) -> bool:
+        first, newest = self._data.first_batch, self._reading.newest
+        array = first.data[0] if first is not None else newest[0][0][0] if newest else None
+        return array is not None and array.stype == "csr"
+
+    def _begin_pass(self) -> None:
+        reading = self._reading
+        if not reading.is_whole:
+            # A thread has read ahead, maybe to the samples that come early: they must be known.
+            for _ in self._rest():
+                pass
+        # As it was made it is at its beginning; reset() might skip samples that were read ahead.
+        if self._data.first_batch is None:
+            self._data.reset()
+        reading.is_whole, reading.batches, reading.newest = False, 0, None
+
+    def _pass(self) -> Iterator[Arrays]:
+        return self._rest()
+
+    def _rest(self) -> Iterator[Arrays]:
+        """Yield the batches of the pass under way after `newest`, which only the end can judge."""
+        reading = self._reading
+        passes = reading.passes
+        for batch in self._data:
+            before, reading.newest = reading.newest, (_copied(batch), batch.pad)
+            if before is not None:
+                reading.batches += 1
+                yield before[0]
+                if reading.passes != passes:
+                    return
+        if reading.newest is None:
+            return
+        last, _ = reading.newest
+        early = reading.early
+        size = self._data.batch_size
+        number, has_rolled = self._number_in_last(size)
+        reading.is_whole = True
+        reading.early = self._rows(last, number, size) if number < size else None
+        yield self._rows(last, 0, number)
+        if has_rolled and early is not None:
+            yield early
+
+    def _number_in_last(self, size: int) -> tuple[int, bool]:
+        """Return how many samples of the last batch are this pass's, and if it had some early."""
+        reading = self._reading
+        assert reading.newest is not None
+        pad = reading.newest[1]
+        rows = (reading.batches + 1) * size
+        if reading.samples is None:
+            reading.samples = rows - pad
+            return size - pad, False
+        early = 0 if reading.early is None else _length(reading.early, _batch_axis(self._data))
+        padding = rows - (reading.samples - early)
+        if 0 <= padding < size and padding in (0, pad):
+            return size - padding, early > 0
+        padding = rows - reading.samples
+        if 0 <= padding < size and padding in (0, pad):  # round_batch=False
+            return size - padding, False
+        raise ValueError(
+            f"{self._name} gave {reading.samples} samples in its first epoch, and now "
+            f"{reading.batches + 1} batches of {size}, {pad} of them to fill up: {self.kind} that "
+            "was read from before may begin anywhere; make it anew, and give it to nothing else"
+        )
+
+
+def _wrapped_by(iterator: mx.io.DataIter) -> list[mx.io.DataIter]:
+    if isinstance(iterator, mx.io.ResizeIter):
+        return [iterator.data_iter]
+    return list(iterator.iters) if isinstance(iterator, mx.io.PrefetchingIter) else []
+
+
+def _copied(batch: mx.io.DataBatch) -> Arrays:
+    return [array.copy() for array in batch.data], [array.copy() for array in batch.label or []]
+
+
+def _one_or_all(arrays: Sequence[NDArray]) -> NDArray | tuple[NDArray, ...]:
+    return arrays[0] if len(arrays) == 1 else tuple(arrays)
+
+
+def _batch_axis(iterator: mx.io.DataIter) -> int:
+    """Return the axis that counts the samples."""
+    descriptions = getattr(iterator, "provide_data", None)
+    # A user's own may describe its data by pairs of name and shape.
+    layout = getattr(descriptions[0], "layout", None) if descriptions else None
+    return max(0, mx.io.DataDesc.get_batch_axis(layout))
+
+
+def _sliced(array: NDArray, axis: int, begin: int, end: int) -> NDArray:
+    axis = axis if array.ndim > axis else 0
+    if begin == 0 and end >= array.shape[axis]:
+        return array
+    # A sparse array has rows, and no slice_axis.
+    return array[begin:end] if axis == 0 else array.slice_axis(axis=axis, begin=begin, end=end)
+
+
+def _length(arrays: Arrays, axis: int) -> int:
+    return int(arrays[0][0].shape[axis])

@@ -1,0 +1,308 @@
+"""The kinds of training data: an ArrayLoader, a list of batches, a DataLoader, any iterable.
+
+Each is an implementation of :class:`gluon_svrg.data.training_data.TrainingData`, which says what
+the members are. Those of MXNet's ``DataIter`` are in `data_iter.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from gluon_svrg._mxnet import batch_sampler_of, batchify_of, carries_samples_over, dataset_of
+from gluon_svrg.data.loader import ArrayLoader
+from gluon_svrg.data.probing import repeats_exactly, unchanged_generators
+from mxnet import gluon
+from mxnet.gluon.data.dataloader import default_batchify_fn, default_mp_batchify_fn
+
+# A mirror image with probability 1/2 stays undetected in 6 trials of 4 samples once in 2**20.
+_SAMPLES, _PROBES = 4, 6
+
+_DRAWS = (
+    "its transform draws other numbers each time, from NumPy's or MXNet's generator or its own; "
+    "use gluon_svrg.data.ArrayLoader with gluon_svrg.data.transforms"
+)
+
+
+def length_of(data: object) -> int | None:
+    """Return ``len(data)``, or None if it is not known before the items are counted."""
+    try:
+        return len(data)  # type: ignore[arg-type]
+    # No length, or a DataLoader or MXNet Dataset without one.
+    except (TypeError, NotImplementedError):
+        return None
+
+
+class IterableData:
+    """Data of which is known only that each ``iter(data)`` is a pass over its batches.
+
+    Parameters
+    ----------
+    data : iterable
+        The user's object.
+    name : str
+        What the user calls it, for messages.
+    """
+
+    is_indexed = False
+    keeps_batches = False
+    can_lock = False
+    locked_draw: int | None = None
+    num_samples: int | None = None
+
+    def __init__(self, data: Iterable[Any], name: str) -> None:
+        self._data = data
+        self._name = name
+
+    @property
+    def kind(self) -> str:
+        """See TrainingData."""
+        return f"a {type(self._data).__name__}"
+
+    @property
+    def num_batches(self) -> int | None:
+        """See TrainingData."""
+        return length_of(self._data)
+
+    def one_pass(self) -> Iterator[Any]:
+        """Return the batches in the order of the data's own; nothing is drawn before the first."""
+        yield from self._data
+
+    def begin_epoch(self, epoch: int, done: int = 0) -> Iterator[Any]:
+        """See TrainingData."""
+        batches = self.one_pass()
+        for index in range(done):
+            if next(batches, None) is None:
+                raise ValueError(
+                    f"{self._name} has {index} batches in this epoch and the checkpoint was "
+                    f"written after {done} of them: resume with the data that it was written with"
+                )
+        return batches
+
+    def in_order(self) -> Iterator[Any]:
+        """See TrainingData."""
+        return self.one_pass()
+
+    def batch(self, index: int) -> Any:
+        """See TrainingData."""
+        raise TypeError(f"{self.kind} cannot give batch {index} by itself: see is_indexed")
+
+    def take(self, number: int) -> list[Any]:
+        """Return the first batches of a pass, or of an ArrayLoader's epoch 0."""
+        return list(itertools.islice(self.one_pass(), number))
+
+    def first_batches(self, number: int) -> list[Any]:
+        """See TrainingData."""
+        with unchanged_generators():
+            return self.take(number)
+
+    def index_of(self, batch: object, position: int) -> int:
+        """See TrainingData."""
+        return position
+
+    def why_it_may_not_repeat(self) -> str:
+        """See TrainingData."""
+        return f"{self.kind} does not promise that"
+
+    def why_not_locked(self) -> str:
+        """See TrainingData."""
+        return (
+            f"whether {self.kind} gives the same samples each time cannot be told; use "
+            "gluon_svrg.data.ArrayLoader, or a list of batches"
+        )
+
+    def lock(self, draw: int) -> None:
+        """See TrainingData."""
+        if not self.can_lock:
+            raise ValueError(f"{self._name} cannot be locked: {self.why_not_locked()}")
+
+    def unlock(self) -> None:
+        """See TrainingData."""
+        pass  # there is nothing to lock, or nothing that can be
+
+    def description(self) -> dict[str, Any]:
+        """See TrainingData."""
+        return {"batches": self.num_batches}
+
+    def check_description(self, saved: dict[str, Any]) -> None:
+        """See TrainingData."""
+        own = self.description()
+        if set(own) != set(saved):
+            before, now = _kinds_of(saved, own)
+            raise ValueError(
+                f"its train_data was {before} and now it is {now}: resume with the data that it "
+                "was written with"
+            )
+        for name, value in own.items():
+            if value != saved[name]:
+                raise ValueError(
+                    f"its train_data had {name}={saved[name]!r} and now it has {name}={value!r}: "
+                    "resume with the data that it was written with"
+                )
+
+    def check_can_resume(self) -> None:
+        """See TrainingData."""
+        pass  # an epoch begins anew with the generators as they were
+
+
+class ListData(IterableData):
+    """A list or tuple of batches: the same objects each time."""
+
+    is_indexed = True
+    keeps_batches = True
+    can_lock = True
+
+    _data: Sequence[Any]
+
+    def batch(self, index: int) -> Any:
+        """See TrainingData."""
+        return self._data[index]
+
+    def why_it_may_not_repeat(self) -> str:
+        """See TrainingData."""
+        return ""
+
+    def why_not_locked(self) -> str:
+        """See TrainingData."""
+        return ""
+
+
+class ArrayLoaderData(IterableData):
+    """An ArrayLoader: what seed, epoch and index decide."""
+
+    is_indexed = True
+    kind = "an ArrayLoader"
+
+    def __init__(self, loader: ArrayLoader, name: str) -> None:
+        super().__init__(loader, name)
+        self._loader = loader
+
+    @property
+    def num_samples(self) -> int:  # type: ignore[override]
+        """See TrainingData."""
+        return self._loader.num_samples
+
+    @property
+    def keeps_batches(self) -> bool:  # type: ignore[override]
+        """See TrainingData."""
+        return self._loader.keeps_batches
+
+    @property
+    def can_lock(self) -> bool:  # type: ignore[override]
+        """See TrainingData."""
+        return self._loader.can_lock
+
+    @property
+    def locked_draw(self) -> int | None:  # type: ignore[override]
+        """See TrainingData."""
+        return self._loader.locked_draw
+
+    def begin_epoch(self, epoch: int, done: int = 0) -> Iterator[Any]:
+        """See TrainingData."""
+        # At once, since in_order() draws for the loader's epoch; the lock is looked at later.
+        self._loader.set_epoch(epoch, done)
+        return self.one_pass()
+
+    def in_order(self) -> Iterator[Any]:
+        """See TrainingData."""
+        return self._loader.in_order()
+
+    def batch(self, index: int) -> Any:
+        """See TrainingData."""
+        return self._loader[index]
+
+    def take(self, number: int) -> list[Any]:
+        """See TrainingData."""
+        loader = copy.copy(self._loader)  # which leaves the epoch of the user's loader as it is
+        loader.set_epoch(0)
+        return list(itertools.islice(loader, number))
+
+    def index_of(self, batch: Any, position: int) -> int:
+        """See TrainingData."""
+        return int(batch.index)
+
+    def why_it_may_not_repeat(self) -> str:
+        """See TrainingData."""
+        if self._loader.repeats:
+            return ""
+        return "the loader's transform gives something else each time"
+
+    def why_not_locked(self) -> str:
+        """See TrainingData."""
+        return "" if self._loader.can_lock else _DRAWS
+
+    def lock(self, draw: int) -> None:
+        """See TrainingData."""
+        self._loader.lock(draw)
+
+    def unlock(self) -> None:
+        """See TrainingData."""
+        self._loader.unlock()
+
+    def description(self) -> dict[str, Any]:
+        """See TrainingData."""
+        loader = self._loader
+        return {
+            "samples": loader.num_samples,
+            "batch_size": loader.batch_size,
+            "shuffle": loader.shuffle,
+            "seed": loader.seed if loader.shuffle or loader.is_random else None,
+        }
+
+
+class DataLoaderData(IterableData):
+    """A ``gluon.data.DataLoader``: its dataset can be tried, sample by sample."""
+
+    _data: gluon.data.DataLoader
+
+    def why_not_locked(self) -> str:
+        """See TrainingData."""
+        dataset = dataset_of(self._data)
+        length = length_of(dataset)
+        if length is None:
+            return (
+                f"whether a {type(dataset).__name__}, which has no length, gives the same samples "
+                "each time cannot be told"
+            )
+        return "" if _repeats(dataset, length) and self._batchify_repeats() else _DRAWS
+
+    def check_can_resume(self) -> None:
+        """See TrainingData."""
+        if carries_samples_over(self._data):
+            raise ValueError(
+                f"{self._name} has last_batch='rollover', which carries samples from epoch to "
+                "epoch, and a checkpoint cannot hold them: use last_batch='keep' or 'discard'"
+            )
+
+    def _batchify_repeats(self) -> bool:
+        """Return whether a batchify_fn of the user's own gives the same batch each time."""
+        batchify = batchify_of(self._data)
+        if batchify in (default_batchify_fn, default_mp_batchify_fn):
+            return True
+        with unchanged_generators():
+            indices: list[int] = next(iter(batch_sampler_of(self._data)), [])
+        dataset = dataset_of(self._data)
+        return not indices or repeats_exactly(
+            lambda: batchify([dataset[i] for i in indices]), _PROBES
+        )
+
+
+def _repeats(dataset: Any, length: int) -> bool:
+    indices = sorted({length * k // _SAMPLES for k in range(_SAMPLES)}) if length else []
+    return all(repeats_exactly(partial(dataset.__getitem__, i), _PROBES) for i in indices)
+
+
+def _kinds_of(saved: dict[str, Any], own: dict[str, Any]) -> list[str]:
+    """Return in words of which kinds of data two descriptions are, if these are different."""
+    key, is_one, is_none = next(
+        row
+        for row in (
+            ("seed", "an ArrayLoader", "no ArrayLoader"),
+            ("iterator", "a DataIter", "no DataIter"),
+        )
+        if row[0] in saved or row[0] in own
+    )
+    return [is_one if key in description else is_none for description in (saved, own)]

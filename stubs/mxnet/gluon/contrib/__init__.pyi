@@ -1,0 +1,1 @@
+from mxnet.gluon.contrib import estimator as estimator

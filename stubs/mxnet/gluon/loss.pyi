@@ -1,0 +1,22 @@
+from typing import Any
+
+from mxnet.gluon.block import HybridBlock
+
+class Loss(HybridBlock):
+    def __init__(self, weight: float | None, batch_axis: int | None, **kwargs: Any) -> None: ...
+
+class L2Loss(Loss):
+    def __init__(self, weight: float = 1.0, batch_axis: int = 0, **kwargs: Any) -> None: ...
+
+class SoftmaxCrossEntropyLoss(Loss):
+    def __init__(
+        self,
+        axis: int = -1,
+        sparse_label: bool = True,
+        from_logits: bool = False,
+        weight: float | None = None,
+        batch_axis: int = 0,
+        **kwargs: Any,
+    ) -> None: ...
+
+SoftmaxCELoss = SoftmaxCrossEntropyLoss

@@ -1,0 +1,3 @@
+from mxnet.context import Context
+
+def seed(seed_state: int, ctx: Context | str = "all") -> None: ...
