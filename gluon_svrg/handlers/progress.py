@@ -20,7 +20,6 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.run.batch_processor import length_of
 from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
@@ -150,7 +149,7 @@ class ProgressHandler(
         """Return the bar of the epoch, opened at the estimator's position if it was not open."""
         if self._epoch_bar is None:
             self._epoch_bar = tqdm(
-                total=length_of(estimator.train_data),
+                total=estimator.data.num_batches,
                 initial=estimator.position.batch_in_epoch,
                 desc=f"epoch {estimator.position.epoch}",
                 unit="batch",

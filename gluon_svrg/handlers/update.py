@@ -129,9 +129,7 @@ class GradientUpdateHandler(
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take the step, if it is time for one."""
-        losses = kwargs["loss"]  # a list, or one NDArray from a batch processor of the user's own
-        for loss in losses if isinstance(losses, (list, tuple)) else [losses]:
-            self._samples += loss.shape[0]
+        self._samples += sum(loss.shape[0] for loss in kwargs["loss"])
         self._batches += 1
         if self._batches == self.accumulate:
             self._step(estimator.trainer)

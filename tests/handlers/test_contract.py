@@ -17,6 +17,7 @@ import pytest
 from gluon_svrg import events
 from gluon_svrg.checkpoint import folder as checkpoint
 from gluon_svrg.checkpoint.encoding import decode, from_bytes
+from gluon_svrg.checkpoint.locate import HasCheckpoints
 from gluon_svrg.events import BatchBegin, BatchEnd, Stateful
 from gluon_svrg.run.history import MEASURED
 from mxnet import gluon
@@ -66,7 +67,11 @@ EXPORTED = [
     if isinstance(value, type) and issubclass(value, events.EventHandler)
 ]
 STATEFUL = [handler for handler in EXPORTED if issubclass(handler, Stateful)]
-EVENT_CLASSES = {*events.EVENTS.values(), Stateful, events.EventHandler}
+EVENT_CLASSES = {
+    *events.EVENTS.values(),
+    *(Stateful, events.EventHandler),
+    *(events.HasCompanions, events.HasPasses, events.DecidesAboutNaN, HasCheckpoints),
+}
 
 each = pytest.mark.parametrize("cls", EXPORTED, ids=lambda cls: cls.__name__)
 

@@ -298,9 +298,7 @@ def test_a_full_disk_ends_no_run(failing, suffix, tmp_path, monkeypatch, capsys)
 
 def test_a_folder_that_cannot_be_written_is_an_error_before_training(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        PermissionError, match=r"cannot be written .*: give one in a folder that"
-    ):
+    with pytest.raises(PermissionError, match=r"cannot be written .*: give one in a folder that"):
         fit([LogHandler(tmp_path / "file" / "history.csv")])
 
 
