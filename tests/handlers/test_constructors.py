@@ -7,6 +7,7 @@ import mxnet as mx
 import problems
 import pytest
 from gluon_svrg.events import EventHandler, HandlerList, Order, Stateful
+from gluon_svrg.run.history import MEASURED
 
 ORDER = {
     gs.EMAHandler: Order.AVERAGE,
@@ -143,3 +144,27 @@ def test_companions_are_added_unless_one_of_their_class_is_given():
     assert classes_of() == []
     assert classes_of(Asks(), Asks()) == [Companion]
     assert classes_of(Asks(), Given()) == [Given]
+
+
+def test_arrays_of_a_batch_processor_of_the_users_own_may_be_no_lists():
+    class Bare(gs.BatchProcessor):
+        def fit_batch(self, estimator, batch, batch_axis=0):
+            return tuple(array for (array,) in super().fit_batch(estimator, batch, batch_axis))
+
+    rows = []
+    for processor in (gs.BatchProcessor(), Bare()):
+        problem = problems.make("softmax")
+        trainer = mx.gluon.Trainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
+        metrics = [mx.metric.Accuracy(), mx.metric.Loss()]
+        estimator = gs.Estimator(
+            problem.net, problem.loss, metrics, trainer=trainer, batch_processor=processor
+        )
+        handlers = [gs.NaNGuardHandler(every_n_batches=2), gs.GradientUpdateHandler(clip_norm=0.1)]
+        result = estimator.fit(problem.ndarrays(), epochs=2, event_handlers=handlers)
+        figures = [
+            {name: value for name, value in row.items() if name not in MEASURED}
+            for row in result.history
+        ]
+        rows.append((figures, problem.params))
+    assert rows[0][0] == rows[1][0]
+    assert problems.same(rows[0][1], rows[1][1])
