@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from mxnet.ndarray import NDArray
+
+
+def by_device(replicas: Iterable[Sequence[NDArray]]) -> list[list[NDArray]]:
+    """Return lists with one array per device, one list for each parameter, as one per device."""
+    return [list(arrays) for arrays in zip(*replicas, strict=True)]
 
 
 def replicas_of(arrays: Sequence[NDArray]) -> list[NumPyArray]:

@@ -250,7 +250,9 @@ def linear_decay(start: float = 0.75, end: float = 0.0) -> Callable[[float], flo
     return schedule
 
 
-def _rules(samples: float, snapshot_scale: float, memory: float, dtype: str) -> tuple[FusedFunction, FusedFunction]:
+def _rules(
+    samples: float, snapshot_scale: float, memory: float, dtype: str
+) -> tuple[FusedFunction, FusedFunction]:
     """Return the functions that correct a gradient, and that move its sums on."""
 
     def control(snapshot_grad: Symbol, full_grad: Symbol) -> Symbol:
