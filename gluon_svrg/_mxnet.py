@@ -358,3 +358,29 @@ def check_metrics_of_handlers(handlers: Sequence[Any], known: set[Any]) -> None:
     """Raise ValueError where a handler watches a metric that the Estimator does not have."""
     for handler in handlers:
         _check_handler_metric_ref(handler, known)
+
+
+# --- Errors ------------------------------------------------------------------------------------
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the last line of an error's message, or its type if it has no message.
+
+    MXNet puts the stack of C++ calls above the reason, and the reason last.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+# --- ONNX --------------------------------------------------------------------------------------
+
+
+def onnx_translator() -> Any:
+    """Return what translates a Symbol into ONNX; raises ImportError if onnx is not installed.
+
+    ``mx.onnx.export_model`` would write the newest opset of the installed onnx into the file, but
+    translate the operators as opset 13 has them.
+    """
+    from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph  # onnx is an optional extra
+
+    return MXNetGraph()

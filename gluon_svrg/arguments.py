@@ -1,12 +1,63 @@
-"""Checks of arguments: the value, the reason, the way out."""
+"""Checks of arguments, whose messages have the value, the reason and the way out; old names."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import math
 import numbers
-from typing import Any
+import warnings
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
 
 
-def check_integer(name: str, value: Any, least: int, meaning: str) -> int:
+def renamed(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
+    """Let a function take arguments under their old names, too, with a DeprecationWarning.
+
+    Parameters
+    ----------
+    **new_names : str
+        The new name of each old one. In the function there is the new name only.
+
+    Returns
+    -------
+    callable
+        A decorator. The function that it returns raises TypeError for an argument that is given
+        under both names.
+    """
+
+    def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
+        names = list(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def with_old_names(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
+            for old, new in new_names.items():
+                if old not in kwargs:
+                    continue
+                value = kwargs.pop(old)
+                if new in kwargs or new in names[: len(args)]:
+                    raise TypeError(
+                        f"{new} is given twice, once under its old name {old} (the value "
+                        f"{value!r}): give {new} alone"
+                    )
+                warnings.warn(
+                    f"the argument {old} is now called {new}: the old name will be removed; give "
+                    f"{new}={value!r}",
+                    DeprecationWarning,
+                    stacklevel=2,
+                )
+                kwargs[new] = value
+            return function(*args, **kwargs)
+
+        return with_old_names
+
+    return decorate
+
+
+def check_integer(name: str, value: object, least: int, meaning: str) -> int:
     """Return `value` as an int.
 
     Parameters
@@ -36,7 +87,9 @@ def check_integer(name: str, value: Any, least: int, meaning: str) -> int:
     return int(value)
 
 
-def check_periods(every_n_epochs: Any, every_n_batches: Any, what: str) -> None:
+def check_periods(
+    every_n_epochs: object, every_n_batches: object, what: str, done: str = "is written"
+) -> None:
     """Check two periods of which one may be None; raises as :func:`check_integer`, or ValueError.
 
     Parameters
@@ -44,11 +97,13 @@ def check_periods(every_n_epochs: Any, every_n_batches: Any, what: str) -> None:
     every_n_epochs, every_n_batches : object
         What was given.
     what : str
-        What is done after as many, with its article.
+        What is done once in a period, with its article: ``'a checkpoint'``.
+    done : str
+        The verb for it: ``'is written'``.
     """
-    for name, value in (("every_n_epochs", every_n_epochs), ("every_n_batches", every_n_batches)):
+    for unit, value in (("epochs", every_n_epochs), ("batches", every_n_batches)):
         if value is not None:
-            check_integer(name, value, 1, f"{what} follows as many")
+            check_integer(f"every_n_{unit}", value, 1, f"{what} {done} every that many {unit}")
     if every_n_epochs is None and every_n_batches is None:
         raise ValueError(
             f"every_n_epochs and every_n_batches are both None, so there would never be {what}: "
@@ -57,13 +112,25 @@ def check_periods(every_n_epochs: Any, every_n_batches: Any, what: str) -> None:
 
 
 def check_number(
-    name: str, value: Any, meaning: str, least: float = -float("inf"), above: bool = False
+    name: str, value: object, meaning: str, least: float = -math.inf, above: bool = False
 ) -> float:
-    """Return `value` as a float that is at least `least`, or `above` it; raises as above."""
-    bound = "" if least == -float("inf") else f" {'above' if above else 'of at least'} {least:g}"
+    """Return `value` as a float that is at least `least`, or `above` it.
+
+    The other parameters, and what is raised, are as for :func:`check_integer`.
+    """
+    bound = "" if least == -math.inf else f" {'above' if above else 'of at least'} {least:g}"
     message = f"{name} must be a number{bound}, got {value!r}: {meaning}"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(message)
     if not (float(value) > least if above else float(value) >= least):
         raise ValueError(message)
     return float(value)
+
+
+def check_finite(
+    name: str, value: object, meaning: str, least: float = -math.inf, above: bool = False
+) -> float:
+    """Return `value` as :func:`check_number` does; raise ValueError if it is NaN or infinite."""
+    if isinstance(value, numbers.Real) and not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}: {meaning}")
+    return check_number(name, value, meaning, least, above)

@@ -10,12 +10,12 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg.checkpoint.folder import Checkpoint
+from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
 from gluon_svrg.cpu_tuning import tune_for_cpu
-from gluon_svrg.data.training_data import check_data, length_of, training_data
+from gluon_svrg.data.training_data import batches_of, check_data, training_data
 from gluon_svrg.events import HandlerList
-from gluon_svrg.handlers.checkpoint import checkpoint_for
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
-from gluon_svrg.loop import FitLoop, at_least_one, run_epoch
+from gluon_svrg.loop import FitLoop, at_least_one, outputs_of_batch, run_epoch
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.history import History
 from gluon_svrg.run.mxnet_run import Located
@@ -68,7 +68,9 @@ class Estimator(mx_estimator.Estimator, Located):
     evaluation_seconds : float
         How long all evaluations have taken together.
     train_data, val_data : iterable
-        The data while `fit` runs.
+        The data while `fit` runs, as it was given them.
+    data : TrainingData
+        What the run asks of `train_data`, while `fit` runs.
     position : Position
         Where the run stands.
     stop_reason : StopReason or None
@@ -174,7 +176,7 @@ class Estimator(mx_estimator.Estimator, Located):
         FileNotFoundError
             If there is no checkpoint at the path `resume`.
         """
-        check_data(train_data, "train_data")
+        data = training_data(train_data, "train_data")
         if val_data is not None:
             check_data(val_data, "val_data")
         _check_duration(epochs, batches)
@@ -182,8 +184,8 @@ class Estimator(mx_estimator.Estimator, Located):
         self.val_data = val_data
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
         self.handlers = fit_handlers(self, val_data, event_handlers, resume is not None)
-        self.resumed_from = checkpoint_for(resume, self.handlers, self.logger)
-        self.train_data, self.data = train_data, training_data(train_data)
+        self.resumed_from = checkpoint_for(resume, checkpoint_folders(self.handlers), self.logger)
+        self.train_data, self.data = train_data, data
         self.history, self.figures, self.last_evaluation = History(), {}, {}
         self.position, self.stop_reason = Position(), None
         self._loop = FitLoop(self, self.handlers)
@@ -194,6 +196,7 @@ class Estimator(mx_estimator.Estimator, Located):
             raise
         finally:
             self.train_data = self.val_data = None
+            del self.data  # which holds the user's
 
     def evaluate(
         self, val_data: Any, batch_axis: int = 0, event_handlers: Any = None
@@ -219,7 +222,7 @@ class Estimator(mx_estimator.Estimator, Located):
         ValueError
             If the data cannot be used or has no batch.
         """
-        check_data(val_data, "val_data")
+        batches = batches_of(val_data, "val_data")
         mx.nd.waitall()  # what the training still computes is not the evaluation's
         begin = time.perf_counter()
         for metric in self.val_metrics:
@@ -230,7 +233,7 @@ class Estimator(mx_estimator.Estimator, Located):
             run_epoch(
                 self,
                 handlers,
-                at_least_one(val_data, "val_data"),
+                at_least_one(batches, "val_data"),
                 run_batch=lambda batch: self._evaluate_batch(batch, batch_axis),
                 is_over=lambda _: False,
             )
@@ -276,7 +279,7 @@ class Estimator(mx_estimator.Estimator, Located):
             return min(1.0, self.position.batch / self.max_batch)
         if self.max_epoch is None:
             return 0.0
-        batches = length_of(self.train_data)
+        batches = self.data.num_batches if self.train_data is not None else None
         part = self.position.batch_in_epoch / batches if batches else 0.0
         return min(1.0, (self.position.epoch + part) / self.max_epoch)
 
@@ -292,7 +295,7 @@ class Estimator(mx_estimator.Estimator, Located):
 
     def _evaluate_batch(self, batch: Any, batch_axis: int) -> dict:
         _, label, pred, loss = self.batch_processor.evaluate_batch(self, batch, batch_axis)
-        return {"label": label, "pred": pred, "loss": loss}
+        return outputs_of_batch(label, pred, loss)
 
     def metric_names(self) -> list[str]:
         """Return the names of the metrics that the history of this run has."""

@@ -65,6 +65,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import mxnet as mx
 from mxnet import gluon
+from mxnet.gluon.contrib.estimator import BatchProcessor
 from mxnet.gluon.contrib.estimator.event_handler import (
     BatchBegin,
     BatchEnd,
@@ -118,9 +119,7 @@ class Run(Protocol):
     logger: logging.Logger
     val_net: gluon.Block
     val_loss: gluon.loss.Loss
-    train_metrics: list[mx.metric.EvalMetric]
-    val_metrics: list[mx.metric.EvalMetric]
-    batch_processor: Any
+    batch_processor: BatchProcessor
     max_epoch: int | None
     max_batch: int | None
 
@@ -137,6 +136,14 @@ class Run(Protocol):
     handlers: HandlerList
     stop_reason: StopReason | None
     resumed_from: Checkpoint | None
+
+    @property
+    def train_metrics(self) -> list[mx.metric.EvalMetric]:
+        """The metrics of the training."""
+
+    @property
+    def val_metrics(self) -> list[mx.metric.EvalMetric]:
+        """The metrics of the evaluation."""
 
     @property
     def progress(self) -> float:

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from gluon_svrg.checkpoint.contents import restore
+from gluon_svrg.checkpoint.contents import restored
 from gluon_svrg.checkpoint.folder import Checkpoint
-from gluon_svrg.data.loader import ArrayLoader
-from gluon_svrg.events import EventHandler, HandlerList
-from gluon_svrg.handlers.checkpoint import newest_for_roll_back
-from gluon_svrg.handlers.guard import NaNGuardHandler, NotFiniteError
+from gluon_svrg.checkpoint.locate import checkpoint_folders, newest_for_roll_back
+from gluon_svrg.events import DecidesAboutNaN, EventHandler, HandlerList, NotFiniteError, Run
 from gluon_svrg.run.position import FitResult, StopReason
 from mxnet.gluon.contrib.estimator import StoppingHandler
 
-# Reasons to stop that a roll-back does not undo.
-_WHATEVER_COMES = (StopReason.REQUESTED, StopReason.SIGNAL, StopReason.TIME_LIMIT)
+_SURVIVES_ROLL_BACK = (StopReason.REQUESTED, StopReason.SIGNAL, StopReason.TIME_LIMIT)
 
 
 class FitLoop:
@@ -23,7 +20,7 @@ class FitLoop:
 
     Parameters
     ----------
-    estimator : Estimator
+    estimator : Run
         Whose position, history and reason to stop it moves on.
     handlers : HandlerList
         Who hears its events.
@@ -36,9 +33,11 @@ class FitLoop:
         Why the run is to go back to the newest checkpoint after the event that is under way.
     """
 
-    def __init__(self, estimator: Any, handlers: HandlerList) -> None:
+    def __init__(self, estimator: Run, handlers: HandlerList) -> None:
         self._estimator = estimator
         self._handlers = handlers
+        # Those that are left of an epoch that has begun, here or in the run resumed; else None.
+        self._batches: Iterator[Any] | None = None
         self.stop_request: StopReason | None = None
         self.roll_back_because: str | None = None
 
@@ -47,35 +46,48 @@ class FitLoop:
         estimator = self._estimator
         self._notify("train_begin")
         self._accept_stop()
-        batches = self._go_on_from(estimator.resumed_from) if estimator.resumed_from else None
-        while batches is not None or estimator.stop_reason is None:
+        if estimator.resumed_from is not None:
+            self._go_on_from(estimator.resumed_from)
+        while self._is_to_go_on():
             try:
-                if batches is None:
-                    batches = self._begin_epoch()
-                self._fit_epoch(batches)
+                self._fit_epoch()
             except FloatingPointError as error:
                 self._report(error)
-            batches = None
             if self.roll_back_because is not None:
-                batches = self._roll_back()
+                self._roll_back()
         self._notify("train_end")
         epochs_run = estimator.position.epoch + estimator.position.is_in_epoch
         return FitResult(estimator.stop_reason, epochs_run, estimator.history)
 
-    def _begin_epoch(self) -> Iterator[Any]:
-        """Begin the next epoch; return its batches."""
+    def _is_to_go_on(self) -> bool:
+        """Return whether another epoch is to be trained, or one that was under way to end."""
+        return self._batches is not None or self._estimator.stop_reason is None
+
+    def _begin_epoch(self) -> None:
+        """Begin the next epoch."""
         estimator = self._estimator
-        if isinstance(estimator.train_data, ArrayLoader):
-            estimator.train_data.set_epoch(estimator.position.epoch)
+        # Before the event: what a handler asks of the data there is of this epoch.
+        batches = self._ask_for_batches()
         estimator.position.begin_epoch()
         self._notify("epoch_begin")
         if self.roll_back_because is None:
             self._reach_safe_point()
-        return at_least_one(estimator.train_data, "train_data")
+        self._batches = batches
 
-    def _fit_epoch(self, batches: Iterable[Any]) -> None:
-        """Train on the batches of an epoch that are left."""
+    def _ask_for_batches(self) -> Iterator[Any]:
+        """Return the batches that are left of the epoch at which the run stands."""
+        position, data = self._estimator.position, self._estimator.data
+        if position.is_cut:
+            return iter(())
+        batches = data.begin_epoch(position.epoch, position.batch_in_epoch)
+        return batches if position.batch_in_epoch else at_least_one(batches, "train_data")
+
+    def _fit_epoch(self) -> None:
+        """Begin an epoch, unless one is under way, train on its batches, and end it."""
         estimator = self._estimator
+        if self._batches is None:
+            self._begin_epoch()
+        batches, self._batches = self._batches or iter(()), None
         if estimator.stop_reason is None and self.roll_back_because is None:
             run_epoch(estimator, self._handlers, batches, self._fit_batch, self._end_batch)
         if self.roll_back_because is not None:
@@ -95,7 +107,7 @@ class FitLoop:
         _, label, pred, loss = estimator.batch_processor.fit_batch(
             estimator, batch, estimator.batch_axis
         )
-        outputs = {"label": label, "pred": pred, "loss": loss}
+        outputs = outputs_of_batch(label, pred, loss)
         self._notify("gradient_ready", batch=batch, **outputs)
         return outputs
 
@@ -129,18 +141,19 @@ class FitLoop:
         is_by_epochs = self._estimator.max_epoch is not None
         return StopReason.EPOCHS_DONE if is_by_epochs else StopReason.BATCHES_DONE
 
-    def _go_on_from(self, checkpoint: Checkpoint) -> Iterator[Any] | None:
-        """Put everything back; return the batches that are left of the epoch under way, if any."""
+    def _go_on_from(self, checkpoint: Checkpoint) -> None:
+        """Put everything back, and ask for the batches that are left of the epoch under way."""
         estimator = self._estimator
         estimator.resumed_from = checkpoint
-        batches = restore(estimator, self._handlers, checkpoint)
+        with restored(estimator, checkpoint):
+            if estimator.position.is_in_epoch:
+                self._batches = self._ask_for_batches()
         position = estimator.position
         if estimator.max_epoch is not None and position.epoch >= estimator.max_epoch:
             self._note_that_all_is_done(StopReason.EPOCHS_DONE, f"epochs={estimator.max_epoch}")
         if estimator.max_batch is not None and position.batch >= estimator.max_batch:
             self._note_that_all_is_done(StopReason.BATCHES_DONE, f"batches={estimator.max_batch}")
         self._accept_stop()
-        return batches
 
     def _note_that_all_is_done(self, reason: StopReason, target: str) -> None:
         self._estimator.stop(reason)
@@ -150,21 +163,22 @@ class FitLoop:
             target,
         )
 
-    def _roll_back(self) -> Iterator[Any] | None:
+    def _roll_back(self) -> None:
         """Go back to the newest checkpoint, and forget why the run was to end after it."""
         reason, self.roll_back_because = self.roll_back_because or "", None
-        checkpoint = newest_for_roll_back(self._handlers, reason, self._estimator.logger)
-        if self.stop_request not in _WHATEVER_COMES:
+        folders = checkpoint_folders(self._handlers)
+        checkpoint = newest_for_roll_back(folders, reason, self._estimator.logger)
+        if self.stop_request not in _SURVIVES_ROLL_BACK:
             self.stop_request = None
         self._estimator.stop_reason = None
-        return self._go_on_from(checkpoint)
+        self._go_on_from(checkpoint)
 
     def _report(self, error: FloatingPointError) -> None:
-        """Let a NaNGuardHandler decide about a NaN that another handler has found, or raise."""
-        guard = next((h for h in self._handlers if isinstance(h, NaNGuardHandler)), None)
-        if guard is None or isinstance(error, NotFiniteError):
+        """Let a handler that decides about NaN do so with what another has found, or raise."""
+        judge = next((h for h in self._handlers if isinstance(h, DecidesAboutNaN)), None)
+        if judge is None or isinstance(error, NotFiniteError):
             raise error
-        guard.report(self._estimator, str(error))
+        judge.report(self._estimator, str(error))
         self._accept_stop()
 
     def _notify(self, event: str, **details: Any) -> list[EventHandler]:
@@ -172,7 +186,7 @@ class FitLoop:
 
 
 def run_epoch(
-    estimator: Any,
+    estimator: Run,
     handlers: HandlerList,
     batches: Iterable[Any],
     run_batch: Callable[[Any], dict[str, Any]],
@@ -198,13 +212,25 @@ def run_epoch(
             return
 
 
-def at_least_one(data: Iterable[Any], name: str) -> Iterator[Any]:
-    """Yield the batches; raise ValueError, which names the data, where there is none."""
+def outputs_of_batch(label: object, pred: object, loss: object) -> dict[str, list[Any]]:
+    """Return what the events of a batch bring along: lists, one item per context.
+
+    A batch processor of the user's own may return arrays by themselves.
+    """
+    return {"label": _as_list(label), "pred": _as_list(pred), "loss": _as_list(loss)}
+
+
+def at_least_one(batches: Iterable[Any], name: str) -> Iterator[Any]:
+    """Yield the batches; raise ValueError, which names the data, if there is none."""
     batch = None
-    for batch in data:
+    for batch in batches:
         yield batch
     if batch is None:
         raise ValueError(
             f"{name} gave no batch: it is empty, or it can be iterated only once; give a "
             "DataLoader or a list of batches"
         )
+
+
+def _as_list(value: object) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -1,12 +1,15 @@
 """Schedules: pure functions from training progress to a value.
 
-Each function here returns a schedule, a callable that takes the fraction of training that is done,
-in [0, 1] (values outside are taken as the nearer end), and returns a float. They serve as the
-`schedule` of :class:`gluon_svrg.ScheduleHandler` and, where their values are in [0, 1], as
-``SVRGHandler(coefficient=...)``.
+Each function here returns a schedule, a callable that takes the fraction `p` of training that is
+done, in [0, 1] (a value outside is replaced by the nearer end), and returns the value, a float. It
+raises TypeError for an argument that is no number, and ValueError for one that is NaN, infinite or
+out of the range that its description gives.
 
-A run of `n` batches asks for the progress 0, 1/n, ..., (n - 1)/n: the value at 1 is what the
-schedule ends at, one batch after the last.
+A schedule is the `schedule` of :class:`gluon_svrg.ScheduleHandler` and, if its values are in
+[0, 1], may be ``SVRGHandler(coefficient=...)``.
+
+A run of `n` batches asks for the progress 0, 1/n, ..., (n - 1)/n. The value at progress 1 would be
+that of the batch after the last.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
-from gluon_svrg.arguments import check_number
+from gluon_svrg.arguments import check_finite, check_number
 
 __all__ = ["constant", "cosine", "linear", "one_cycle", "poly", "step", "warm_up"]
 
@@ -26,24 +29,14 @@ _ROUNDING = 1e-9
 
 
 def constant(value: float) -> Schedule:
-    """Return a schedule that is `value` all the time.
+    """Return a schedule that is always `value`.
 
     Parameters
     ----------
     value : float
         The value.
-
-    Returns
-    -------
-    callable
-        From training progress in [0, 1] to `value`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `value` is not a finite number.
     """
-    value = _finite("value", value, "it is the schedule's value")
+    value = check_finite("value", value, "it is the schedule's value")
     return lambda _: value
 
 
@@ -56,16 +49,6 @@ def linear(start: float, end: float) -> Schedule:
     ----------
     start, end : float
         The values at the beginning and at the end of training.
-
-    Returns
-    -------
-    callable
-        From training progress `p` in [0, 1] to the value.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a finite number.
     """
     start, end = _ends(start, end)
     return lambda progress: _between(start, end, 1 - _clipped(progress))
@@ -86,21 +69,9 @@ def step(value: float, milestones: Sequence[float], factor: float = 0.1) -> Sche
         In progress, increasing: (0.5, 0.75) is at half and at three quarters of training.
     factor : float above 0
         What the value is multiplied by.
-
-    Returns
-    -------
-    callable
-        From training progress `p` in [0, 1] to the value.
-
-    Raises
-    ------
-    TypeError
-        If an argument is of the wrong type.
-    ValueError
-        If an argument is out of its range, or the milestones do not increase.
     """
-    value = _finite("value", value, "it is the schedule's value before the first milestone")
-    factor = _finite("factor", factor, "the value is multiplied by it", least=0, above=True)
+    value = check_finite("value", value, "it is the schedule's value before the first milestone")
+    factor = check_finite("factor", factor, "the value is multiplied by it", least=0, above=True)
     if isinstance(milestones, str) or not isinstance(milestones, Sequence):
         raise TypeError(
             f"milestones must be a sequence of fractions of training, got {milestones!r}: give "
@@ -133,16 +104,6 @@ def cosine(start: float, end: float = 0.0) -> Schedule:
     start, end : float
         The values at the beginning and at the end of training.
 
-    Returns
-    -------
-    callable
-        From training progress `p` in [0, 1] to the value.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not a finite number.
-
     References
     ----------
     I. Loshchilov, F. Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017,
@@ -162,26 +123,14 @@ def poly(start: float, end: float = 0.0, power: float = 2.0) -> Schedule:
     start, end : float
         The values at the beginning and at the end of training.
     power : float above 0
-        1 is a straight line; the greater, the sooner the value is near `end`.
-
-    Returns
-    -------
-    callable
-        From training progress `p` in [0, 1] to the value.
-
-    Raises
-    ------
-    TypeError
-        If an argument is not a number.
-    ValueError
-        If an argument is not finite, or `power` is not above 0.
+        1 is a straight line; the greater it is, the sooner the value is near `end`.
 
     References
     ----------
     It is MXNet's ``PolyScheduler``, whose ``pwr`` is `power`.
     """
     start, end = _ends(start, end)
-    power = _finite("power", power, "what is left of training is raised to it", 0, above=True)
+    power = check_finite("power", power, "what is left of training is raised to it", 0, above=True)
     return lambda progress: _between(start, end, (1 - _clipped(progress)) ** power)
 
 
@@ -204,25 +153,13 @@ def one_cycle(
     Parameters
     ----------
     peak : float
-        The value where the fraction `warm_up` of training is done.
+        The value when the fraction `warm_up` of training is done.
     start : float, optional
         The value at the beginning; by default peak / 25.
     end : float, optional
         The value at the end; by default peak / 250,000, which is the default start / 10,000.
     warm_up : float in [0, 1)
         The fraction of training in which the value rises.
-
-    Returns
-    -------
-    callable
-        From training progress `p` in [0, 1] to the value.
-
-    Raises
-    ------
-    TypeError
-        If an argument is not a number.
-    ValueError
-        If an argument is not finite, or `warm_up` is not in [0, 1).
 
     Notes
     -----
@@ -234,9 +171,9 @@ def one_cycle(
     L. N. Smith, N. Topin, "Super-convergence: very fast training of neural networks using large
     learning rates", arXiv:1708.07120, 2018. Cosines in both phases and the default values are
     those of PyTorch's ``OneCycleLR``, which reaches `peak` and `end` at a batch, not between two
-    (it divides by one batch less than there are).
+    batches (it divides by the number of batches minus 1).
     """
-    peak = _finite("peak", peak, "it is the schedule's value after the warm-up")
+    peak = check_finite("peak", peak, "it is the schedule's value after the warm-up")
     start, end = _ends(peak / 25 if start is None else start, peak / 2.5e5 if end is None else end)
     warm_up = _fraction("warm_up", warm_up)
 
@@ -262,23 +199,11 @@ def warm_up(schedule: Schedule, fraction: float, start: float = 0.0) -> Schedule
     Parameters
     ----------
     schedule : callable
-        `s`, from progress in [0, 1] to a value; the rest of training is all of its progress.
+        `s` above. It goes from 0 to 1 in the rest of training.
     fraction : float in [0, 1)
-        The fraction of training in which the value goes to ``schedule(0)``; 0: none.
+        The fraction of training in which the value goes to ``schedule(0)``; 0 for no warm-up.
     start : float
         The value at the beginning.
-
-    Returns
-    -------
-    callable
-        From training progress `p` in [0, 1] to the value.
-
-    Raises
-    ------
-    TypeError
-        If `schedule` cannot be called, or another argument is not a number.
-    ValueError
-        If `start` is not finite, or `fraction` is not in [0, 1).
 
     References
     ----------
@@ -287,7 +212,7 @@ def warm_up(schedule: Schedule, fraction: float, start: float = 0.0) -> Schedule
     """
     check_schedule(schedule)
     fraction = _fraction("fraction", fraction)
-    start = _finite("start", start, "it is the value at the beginning of training")
+    start = check_finite("start", start, "it is the value at the beginning of training")
 
     def warmed_up(progress: float) -> float:
         progress = _clipped(progress)
@@ -322,18 +247,9 @@ def _clipped(progress: float) -> float:
 
 def _ends(start: float, end: float) -> tuple[float, float]:
     return (
-        _finite("start", start, "it is the value at the beginning of training"),
-        _finite("end", end, "it is the value at the end of training"),
+        check_finite("start", start, "it is the value at the beginning of training"),
+        check_finite("end", end, "it is the value at the end of training"),
     )
-
-
-def _finite(
-    name: str, value: float, meaning: str, least: float = -math.inf, above: bool = False
-) -> float:
-    number = check_number(name, value, meaning, least, above)
-    if not math.isfinite(number):
-        raise ValueError(f"{name} must be a finite number, got {value!r}: {meaning}")
-    return number
 
 
 def _fraction(name: str, value: float) -> float:

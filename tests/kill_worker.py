@@ -15,9 +15,10 @@ from pathlib import Path
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
-from gluon_svrg.checkpoint import contents as resume
 from gluon_svrg.checkpoint import folder as checkpoint
+from gluon_svrg.checkpoint import parts
 from gluon_svrg.checkpoint.encoding import from_bytes
+from gluon_svrg.checkpoint.optimizer_states import states_of
 from gluon_svrg.run.history import MEASURED
 from mxnet.gluon import nn
 
@@ -28,12 +29,12 @@ POINTS = {
     "snapshot": (gs.Snapshot, "take"),
     "batch": (gs.BatchProcessor, "fit_batch"),
     "optimizer": (mx.optimizer.Updater, "__call__"),
-    "capture": (resume, "replicas_of"),
-    "file": (checkpoint, "_write_through"),
+    "capture": (parts, "replicas_of"),
+    "file": (checkpoint, "write_through"),
     "flush": (os, "fsync"),
     "rename": (Path, "rename"),
     "removal": (checkpoint.shutil, "rmtree"),
-    "restore": (resume, "write_replicas"),
+    "restore": (parts, "write_replicas"),
 }
 
 
@@ -111,7 +112,7 @@ def run(config, folder):
         for name, param in net.collect_params().items()
         for i, array in enumerate(param.list_data())
     }
-    states, state_arrays = from_bytes(resume.states_of(trainer).to_bytes())
+    states, state_arrays = from_bytes(states_of(trainer).to_bytes())
     history = [{k: v for k, v in row.items() if k not in MEASURED} for row in result.history]
     told = json.dumps([states, history, result.stop_reason.value, result.epochs_run])
     return arrays | {f"state {name}": a for name, a in state_arrays.items()}, told

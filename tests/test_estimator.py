@@ -338,10 +338,6 @@ BAD_DATA = {
     "empty": ([], "train_data is empty: give at least one batch"),
     "generator": ((batch for batch in [1]), "which is gone after one pass: give a DataLoader"),
     "number": (3, "train_data must be an iterable of .* got 3"),
-    "DataIter": (
-        mx.io.NDArrayIter(np.ones((4, 2)), np.ones(4), batch_size=2),
-        "got the DataIter .*: use a gluon.data.DataLoader",
-    ),
     "empty iterable": (Again([]), "train_data gave no batch: it is empty"),
     "no pair": ([(mx.nd.ones((2, 6)),)], r"must be a \(data, label\) pair, got a tuple of 1"),
     "an array": ([mx.nd.ones((2, 6))], r"must be a \(data, label\) pair, got a NDArray"),
@@ -368,6 +364,27 @@ def test_bad_data_is_an_error_and_nothing_is_trained(case, handlers):
     with pytest.raises(ValueError, match=message):
         estimator.fit(data, epochs=1, event_handlers=handlers)
     assert problems.same(problem.params, before)
+
+
+@pytest.mark.parametrize("handlers", [list, lambda: [gs.SVRGHandler()]], ids=["plain", "svrg"])
+def test_a_data_iter_is_trained_and_evaluated_as_a_list_is(handlers):
+    results = []
+    for is_iterator in (False, True):
+        problem = problems.make("softmax")
+        x, y = (np.concatenate(part) for part in zip(*problem.batches, strict=True))
+        size = len(problem.batches[0][1])
+        data = [
+            tuple(mx.nd.array(a[i : i + size], dtype=a.dtype) for a in (x, y))
+            for i in range(0, len(x), size)
+        ]
+        if is_iterator:
+            whole = [mx.nd.array(a, dtype=a.dtype) for a in (x, y)]
+            data = mx.io.NDArrayIter(*whole, batch_size=size)
+        estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem))
+        estimator.fit(data, epochs=2, event_handlers=handlers())
+        results.append((problem.params, estimator.evaluate(data)))
+    assert problems.same(results[0][0], results[1][0])
+    assert results[0][1] == results[1][1]
 
 
 def test_data_that_is_gone_after_one_pass_is_an_error():

@@ -5,6 +5,7 @@ import mxnet as mx
 import problems
 import pytest
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, GradientReady
+from gluon_svrg.run.history import MEASURED
 
 
 class Once:
@@ -54,7 +55,7 @@ def run(*handlers, duration=None, every=None, directory=None):
     if directory is not None:
         given.append(gs.CheckpointHandler(directory, every_n_batches=every))
     result = estimator.fit(problem.ndarrays(), event_handlers=given, **(duration or {"epochs": 3}))
-    figures = [{k: v for k, v in row.items() if k not in gs.history.MEASURED}
+    figures = [{k: v for k, v in row.items() if k not in MEASURED}
                for row in result.history]  # fmt: skip
     return problem.params, figures, result
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg.files import DamagedError
 from mxnet import nd
 from mxnet.ndarray import NDArray
 
@@ -35,10 +36,6 @@ _DAMAGED = (
 
 
 _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set}
-
-
-class DamagedError(ValueError):
-    """The bytes are not what was once written."""
 
 
 def to_bytes(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:

@@ -1,6 +1,6 @@
 """What a checkpoint is on disk: a folder, written whole or not at all, read without pickle.
 
-A checkpoint is the folder ``epoch-E-batch-B`` (E epochs and B batches are done; ``-begun`` where
+A checkpoint is the folder ``epoch-E-batch-B`` (E epochs and B batches are done; ``-begun`` if
 epoch E has begun and no batch of it is done) with its files and ``manifest.json``, which has the
 size and the SHA-256 of each of them, and of itself. It is written under a hidden name, flushed to
 the disk and renamed.
@@ -17,9 +17,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gluon_svrg.checkpoint.encoding import DamagedError
+from gluon_svrg.files import DamagedError, aside, flush_folder, write_through
 
-FORMAT = 1
+FORMAT = 2
+"""The number of the format that is written."""
+
+OLDEST_FORMAT = 1
+"""The number of the oldest format that is read: version 0.1's."""
+
 MANIFEST = "manifest.json"
 
 # Any other failure to read a file (no permission, too many open files) says nothing of the file.
@@ -106,21 +111,21 @@ def write(
             for name, content in files.items()
         },
     }
-    aside = _aside(path)
+    temporary = aside(path)
     try:
-        aside.mkdir()
+        temporary.mkdir()
         for name, content in files.items():
-            _write_through(aside / name, content)
-        _write_through(aside / MANIFEST, _text_of(manifest).encode())
-        _flush_folder(aside)
-        aside.rename(path)
+            write_through(temporary / name, content)
+        write_through(temporary / MANIFEST, _text_of(manifest).encode())
+        flush_folder(temporary)
+        temporary.rename(path)
         try:
-            _flush_folder(folder)
+            flush_folder(folder)
         except OSError:
             remove(path)
             raise
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return path
 
 
@@ -133,7 +138,7 @@ def found_in(folder: Path) -> dict[Key, Path]:
 
 
 def key_of(path: Path) -> Key | None:
-    """Return which checkpoint is at `path`, by its name, or None where it is none."""
+    """Return which checkpoint is at `path`, by its name, or None if it is none."""
     match = _NAME.fullmatch(path.name)
     return Key(int(match[2]), int(match[1]), bool(match[3])) if match else None
 
@@ -146,7 +151,7 @@ def manifest_of(path: Path) -> dict[str, Any]:
     DamagedError
         If it is not as it was written.
     ValueError
-        If it is of a later version's format.
+        If its format is a later one than this version's, or one that is not read any more.
     """
     try:
         text = (path / MANIFEST).read_text()
@@ -160,8 +165,14 @@ def manifest_of(path: Path) -> dict[str, Any]:
     if manifest["format"] > FORMAT:
         raise ValueError(
             f"the checkpoint {str(path)!r} has the format {manifest['format']}, of a later version "
-            f"({manifest.get('versions', {}).get('gluon_svrg', 'unknown')}), and this version "
-            f"reads up to format {FORMAT}: install that version"
+            f"({_version_in(manifest)}), and this version reads up to format {FORMAT}: install "
+            "that version"
+        )
+    if manifest["format"] < OLDEST_FORMAT:
+        raise ValueError(
+            f"the checkpoint {str(path)!r} has the format {manifest['format']}, of an earlier "
+            f"version ({_version_in(manifest)}), and this version reads from format "
+            f"{OLDEST_FORMAT} on: install that version"
         )
     return manifest
 
@@ -174,7 +185,8 @@ def read(path: Path) -> Checkpoint:
     DamagedError
         If a file is missing, or not as it was written.
     ValueError
-        If it is of a later version's format, or `path` has not the name of a checkpoint.
+        If its format is one that this version does not read, or `path` has not the name of a
+        checkpoint.
     """
     key = key_of(path)
     if key is None:
@@ -200,7 +212,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def newest_in(folder: Path, warn: Callable[[str], object]) -> Checkpoint | None:
-    """Read the newest undamaged checkpoint in `folder`; None where there is no checkpoint at all.
+    """Read the newest undamaged checkpoint in `folder`; None if there is no checkpoint at all.
 
     Parameters
     ----------
@@ -231,9 +243,9 @@ def newest_in(folder: Path, warn: Callable[[str], object]) -> Checkpoint | None:
 
 def remove(path: Path) -> None:
     """Remove the checkpoint at `path`: it is gone as a whole, whenever the process ends."""
-    aside = _aside(path)
-    path.rename(aside)
-    shutil.rmtree(aside, ignore_errors=True)
+    temporary = aside(path)
+    path.rename(temporary)
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -242,6 +254,11 @@ def remove_leftovers(folder: Path) -> None:
         match = _ASIDE.fullmatch(path.name)
         if match and not _is_another_process(int(match[2])):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _version_in(manifest: dict[str, Any]) -> str:
+    versions = manifest.get("versions", {})
+    return str(versions.get("gluon_svrg", "unknown"))
 
 
 def _is_of_this_form(manifest: dict[str, Any]) -> bool:
@@ -254,10 +271,6 @@ def _is_of_this_form(manifest: dict[str, Any]) -> bool:
             for entry in files.values()
         )
     )
-
-
-def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def _is_another_process(pid: int) -> bool:
@@ -277,18 +290,3 @@ def _text_of(manifest: dict[str, Any]) -> str:
     content = {key: value for key, value in manifest.items() if key != "sha256"}
     checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return json.dumps({**content, "sha256": checksum}, indent=2, sort_keys=True) + "\n"
-
-
-def _write_through(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

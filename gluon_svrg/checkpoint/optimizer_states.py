@@ -7,17 +7,19 @@ of :mod:`gluon_svrg.checkpoint.encoding`.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg import _mxnet
+from gluon_svrg._mxnet import updates_on_kvstore as updates_on_kvstore
+from gluon_svrg.checkpoint import version_0_1
 from gluon_svrg.checkpoint.encoding import (
-    DamagedError,
     decode,
     encode,
     from_bytes,
@@ -25,10 +27,14 @@ from gluon_svrg.checkpoint.encoding import (
     plain_attributes,
     to_bytes,
 )
+from gluon_svrg.checkpoint.keys import class_key
+from gluon_svrg.files import DamagedError, write_whole
 from gluon_svrg.optimizer.optimizer import merged_update_count
 from mxnet.gluon import Block, Parameter, Trainer
 
-FORMAT = "gluon_svrg.states/1"
+FORMAT = "gluon_svrg.states/2"
+
+_A_FORMAT = re.compile(r"gluon_svrg\.states/[1-9]\d*")
 
 _logger = logging.getLogger(__name__)
 
@@ -40,9 +46,8 @@ _NOT_SAVED = frozenset(
         "sym_info",
         "lr_scheduler",
         "allow_np_array",
-        "_index_update_count",
-        "_all_index_update_counts",
         "_loaded_update_count",
+        *_mxnet.UPDATE_COUNTS,
     }
 )
 
@@ -76,10 +81,10 @@ class States:
         _warn_of_what_is_left_out(schedule)
         meta = {
             "format": FORMAT,
-            "optimizer": _class_name(optimizer),
+            "optimizer": class_key(optimizer),
             "attributes": attributes,
             "update_counts": encode(merged_update_count(optimizer), arrays),
-            "lr_scheduler": None if schedule is None else _class_name(schedule),
+            "lr_scheduler": None if schedule is None else class_key(schedule),
             "schedule": {} if schedule is None else plain_attributes(schedule, arrays, _NOT_SAVED),
             "params": [[p.name, list(p.shape), np.dtype(p.dtype).name] for p in params],
             "states": encode(updater_states, arrays),
@@ -100,15 +105,7 @@ class States:
                 f"{os.fspath(path)!r} cannot be written: there is no folder "
                 f"{os.fspath(path.parent)!r}; make it first"
             )
-        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with open(aside, "wb") as file:
-                file.write(self.to_bytes())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, path)
-        finally:
-            aside.unlink(missing_ok=True)
+        write_whole(path, self.to_bytes())
 
     def to_bytes(self) -> bytes:
         """Return the content of the file."""
@@ -121,7 +118,7 @@ class States:
         Raises
         ------
         ValueError
-            If it is not such a file, or damaged.
+            If it is not such a file, damaged, or of a later version.
         """
         content = Path(path).read_bytes()
         try:
@@ -135,10 +132,26 @@ class States:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> States:
-        """Return what :meth:`to_bytes` wrote; raises DamagedError where `content` is not that."""
+        """Return what :meth:`to_bytes` wrote, in this version or an earlier one.
+
+        Raises
+        ------
+        DamagedError
+            If `content` is not that.
+        ValueError
+            If it is of a later version.
+        """
         meta, arrays = from_bytes(content)
-        if meta.get("format") != FORMAT:
-            raise DamagedError(f"its format is {meta.get('format')!r}")
+        saved = meta.get("format")
+        if saved == version_0_1.STATES_FORMAT:
+            meta = version_0_1.states_meta(meta)
+        elif saved != FORMAT:
+            if isinstance(saved, str) and _A_FORMAT.fullmatch(saved):
+                raise ValueError(
+                    f"the states have the format {saved!r}, of a later version, and this version "
+                    f"reads up to {FORMAT!r}: install that version"
+                )
+            raise DamagedError(f"its format is {saved!r}")
         return cls(meta, arrays)
 
     def reordered(self, order: Sequence[int]) -> States:
@@ -158,11 +171,11 @@ class States:
 
     def check(self, optimizer: mx.optimizer.Optimizer, params: list[Parameter]) -> None:
         """Raise ValueError if these are not the states of such an optimizer and parameters."""
-        saved, own = self._meta["optimizer"], _class_name(optimizer)
+        saved, own = self._meta["optimizer"], class_key(optimizer)
         if saved != own:
             raise ValueError(f"the states are of the optimizer {saved}, and this trainer has {own}")
         scheduler = optimizer.lr_scheduler
-        saved, own = self._meta["lr_scheduler"], scheduler and _class_name(scheduler)
+        saved, own = self._meta["lr_scheduler"], scheduler and class_key(scheduler)
         if saved != own:
             raise ValueError(
                 f"the states are of the lr_scheduler {saved}, and this trainer has {own}"
@@ -191,12 +204,9 @@ class States:
         for target, name in ((optimizer, "attributes"), (optimizer.lr_scheduler, "schedule")):
             for key, value in self._meta[name].items():
                 vars(target)[key] = decode(value, self._arrays, contexts[0])
-        # MXNet counts the updates by device and would begin anew on one that is not in the file,
-        # with num_update standing still until the count has caught up (MXNet issue 17357).
         counts = decode(self._meta["update_counts"], self._arrays, contexts[0])
-        devices = {0, *(context.device_id for context in contexts)}
-        optimizer._all_index_update_counts = {device: dict(counts) for device in devices}
-        optimizer._index_update_count = optimizer._all_index_update_counts[0]
+        devices = {context.device_id for context in contexts}
+        _mxnet.set_update_counts(optimizer, counts, devices)
 
     def updater_states(self) -> dict[int, Any]:
         """Return new states of the parameters, by index; an Updater moves them to its device."""
@@ -212,17 +222,13 @@ def fits(param: Parameter, shape: Sequence[int]) -> bool:
     )
 
 
-def _class_name(value: object) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
 def _warn_of_what_is_left_out(schedule: Any) -> None:
     for name, value in vars(schedule).items() if schedule is not None else ():
         is_function = callable(value) and not isinstance(value, mx.lr_scheduler.LRScheduler)
         if not (is_function or is_data(value)):
             _logger.warning(
                 "%s.%s, a %s, is not part of the saved states: set it by hand after loading",
-                _class_name(schedule),
+                class_key(schedule),
                 name,
                 type(value).__name__,
             )
@@ -234,7 +240,7 @@ def places_of(net: Block, params: Iterable[Parameter]) -> list[str]:
     A network that is made anew in the same process has other names, and a trainer sorts by names,
     where ``dense10`` comes before ``dense9``; the places stay.
     """
-    places = {id(param): place for place, param in net._collect_params_with_prefix().items()}
+    places = {id(param): place for place, param in _mxnet.parameters_by_place(net).items()}
     return [places.get(id(param), param.name) for param in params]
 
 
@@ -246,15 +252,17 @@ def states_of(trainer: Trainer) -> States:
     RuntimeError
         If the servers of a dist kvstore run the optimizer, because they hold its states.
     """
-    updater, *_ = _updaters_in_use(trainer)
-    return States.of(trainer._optimizer, updater.states, trainer._params)
+    updater, *_ = _mxnet.updaters_in_use(trainer)
+    params = _mxnet.parameters_of(trainer)
+    return States.of(_mxnet.optimizer_of(trainer), updater.states, params)
 
 
 def load_states(trainer: Trainer, states: States) -> None:
     """Let `trainer` go on from `states`; raises as :meth:`States.check` and `states_of` do."""
-    updaters = _updaters_in_use(trainer)
-    states.check(trainer._optimizer, trainer._params)
-    states.apply(trainer._optimizer, trainer._contexts)
+    updaters = _mxnet.updaters_in_use(trainer)
+    optimizer = _mxnet.optimizer_of(trainer)
+    states.check(optimizer, _mxnet.parameters_of(trainer))
+    states.apply(optimizer, _mxnet.contexts_of(trainer))
     for updater in updaters:
         updater.states = states.updater_states()
         updater.states_synced = dict.fromkeys(updater.states, False)
@@ -265,40 +273,8 @@ def refresh_kvstore(trainer: Trainer) -> None:
 
     The servers of a dist kvstore cannot be told: they keep those of the last step.
     """
-    if not (trainer._kv_initialized and trainer._update_on_kvstore) or trainer._distributed:
+    if not _mxnet.has_kvstore_that_updates(trainer) or _mxnet.is_distributed(trainer):
         return
     states = states_of(trainer)
-    trainer._reset_kvstore()
+    _mxnet.forget_kvstore(trainer)
     load_states(trainer, states)
-
-
-def updates_on_kvstore(trainer: Trainer) -> bool:
-    """Return whether the kvstore of `trainer` runs the optimizer; initialises the kvstore.
-
-    MXNet gives the first device's arrays to all then, BatchNorm's running statistics too, so that
-    they would depend on the moment: here they stay as they are.
-    """
-    if not trainer._kv_initialized:
-        trainer._init_kvstore()
-    if trainer._params_to_init:
-        replicas = [
-            [(data, data.copy()) for data in param.list_data()[1:]]
-            for param in trainer._params_to_init
-            if not param._deferred_init
-        ]
-        trainer._init_params()
-        for data, copy in itertools.chain.from_iterable(replicas):
-            copy.copyto(data)
-    return bool(trainer._kvstore and trainer._update_on_kvstore)
-
-
-def _updaters_in_use(trainer: Trainer) -> list[mx.optimizer.Updater]:
-    """Return what holds the optimizer's states: one for each device, or the kvstore's."""
-    if not updates_on_kvstore(trainer):
-        return trainer._updaters
-    if trainer._distributed:
-        raise RuntimeError(
-            f"with the kvstore {trainer._kvstore.type!r} the servers hold the optimizer's states: "
-            "to save or load them, make the trainer with update_on_kvstore=False"
-        )
-    return [trainer._kvstore._updater]

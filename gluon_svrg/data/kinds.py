@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from gluon_svrg._mxnet import batch_sampler_of, batchify_of, carries_samples_over, dataset_of
+from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.data.probing import repeats_exactly, unchanged_generators
 from mxnet import gluon
@@ -220,9 +221,11 @@ class ArrayLoaderData(IterableData):
         loader.set_epoch(0)
         return list(itertools.islice(loader, number))
 
-    def index_of(self, batch: Any, position: int) -> int:
+    def index_of(self, batch: object, position: int) -> int:
         """See TrainingData."""
-        return int(batch.index)
+        if not isinstance(batch, Batch):
+            raise TypeError(f"{self.kind} gives a Batch, got a {type(batch).__name__}")
+        return batch.index
 
     def why_it_may_not_repeat(self) -> str:
         """See TrainingData."""

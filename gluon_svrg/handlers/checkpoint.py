@@ -11,14 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import mxnet as mx
+from gluon_svrg._mxnet import has_shape
 from gluon_svrg.arguments import check_integer, check_periods
 from gluon_svrg.checkpoint import folder as disk
-from gluon_svrg.checkpoint.contents import about, capture, check_data_can_go_on
-from gluon_svrg.checkpoint.encoding import DamagedError
+from gluon_svrg.checkpoint.contents import about, capture
 from gluon_svrg.checkpoint.folder import Checkpoint, Key
+from gluon_svrg.checkpoint.locate import HasCheckpoints, checkpoint_folders, is_in
 from gluon_svrg.checkpoint.metrics import warn_of_what_is_left_out
-from gluon_svrg.events import ExceptionRaised, HandlerList, SafePoint, TrainBegin, TrainEnd
+from gluon_svrg.events import (
+    EventHandler,
+    ExceptionRaised,
+    HasCompanions,
+    Order,
+    Run,
+    SafePoint,
+    TrainBegin,
+    TrainEnd,
+)
+from gluon_svrg.files import DamagedError
+from gluon_svrg.handlers.random_state import RandomStateHandler
+from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.run.monitor import Monitor
+from gluon_svrg.run.position import Position
 
 # The descriptors of the folders in use. A loader's worker that outlives a killed run must not go
 # on to hold them.
@@ -33,7 +47,9 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-class CheckpointHandler(TrainBegin, SafePoint, TrainEnd, ExceptionRaised):
+class CheckpointHandler(
+    TrainBegin, SafePoint, TrainEnd, ExceptionRaised, HasCompanions, HasCheckpoints
+):
     """Writes checkpoints from which ``fit(..., resume='auto')`` goes on, exact to the batch.
 
     A checkpoint holds all that the run depends on: parameters and auxiliary states, the
@@ -87,10 +103,11 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd, ExceptionRaised):
         every_n_epochs: int | None = 1,
         every_n_batches: int | None = None,
         monitor: str | mx.metric.EvalMetric | None = None,
+        *,
         mode: str = "auto",
         keep_last: int | None = 3,
         keep_best: int = 1,
-        priority: float = float("inf"),
+        priority: float = Order.LAST,
     ) -> None:
         check_periods(every_n_epochs, every_n_batches, "a checkpoint")
         if keep_last is not None:
@@ -120,17 +137,21 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd, ExceptionRaised):
         best = self._best_keys()
         return self.directory / best[0].name if best else None
 
-    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def companions(self) -> list[type[EventHandler]]:
+        """Return what lets a run be ended at a safe point, and its random numbers continue."""
+        return [SignalHandler, RandomStateHandler]
+
+    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Make sure that checkpoints can be written, and that none of another run is in the way."""
         if self.monitor is not None:
             self.monitor.check(estimator)
-        check_data_can_go_on(estimator.train_data)
+        estimator.data.check_can_resume()
         warn_of_what_is_left_out(estimator)
         self._make_directory()
         self._take_lock()
         disk.remove_leftovers(self.directory)
-        resumed_from: Checkpoint | None = estimator.resumed_from
-        if resumed_from is not None and not _is_of_this_run(resumed_from, estimator.handlers):
+        resumed_from = estimator.resumed_from
+        if resumed_from and not is_in(resumed_from, checkpoint_folders(estimator.handlers)):
             resumed_from = None  # its folder is another: here there must be none
         self._values = {}
         self._gone_on_from = estimator.resumed_from
@@ -147,19 +168,19 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd, ExceptionRaised):
                 self._values[key] = self._value_in(path)
         self._failed = None
 
-    def safe_point(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Write a checkpoint, if it is time for one or the run is to end."""
         position = estimator.position
         if estimator.stop_reason is None and not self._is_due(position):
             return
         is_begun = position.is_in_epoch and position.batch_in_epoch == 0
         key = Key(position.batch, position.epoch, is_begun)
-        if any(param._deferred_init for param in estimator.net.collect_params().values()):
+        if not all(has_shape(param) for param in estimator.net.collect_params().values()):
             estimator.logger.warning(
                 "no checkpoint %s is written: the network has not inferred its shapes yet", key.name
             )
             return
-        resumed_from: Checkpoint | None = estimator.resumed_from
+        resumed_from = estimator.resumed_from
         if resumed_from is not None:
             if resumed_from.path == self.directory / key.name:
                 return
@@ -192,7 +213,7 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd, ExceptionRaised):
         self._values[key] = value
         self._remove_old(estimator.logger)
 
-    def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Say once more where the last checkpoint could not be written."""
         self._give_lock_back()
         if self._failed:
@@ -200,7 +221,7 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd, ExceptionRaised):
                 "the run has ended without its last checkpoint, %s", self._failed
             )
 
-    def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let others write into the directory."""
         self._give_lock_back()
 
@@ -229,7 +250,7 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd, ExceptionRaised):
                 os.close(self._lock)
             self._lock = None
 
-    def _is_due(self, position: Any) -> bool:
+    def _is_due(self, position: Position) -> bool:
         if not position.is_in_epoch:
             return bool(self.every_n_epochs) and position.epoch % self.every_n_epochs == 0
         return (
@@ -306,90 +327,3 @@ class CheckpointHandler(TrainBegin, SafePoint, TrainEnd, ExceptionRaised):
             return None
         is_ours = self.monitor is not None and monitored.get("name") == self.monitor.name
         return monitored.get("value") if is_ours else None
-
-
-def checkpoint_for(
-    resume: object, handlers: HandlerList, logger: logging.Logger
-) -> Checkpoint | None:
-    """Return the checkpoint that ``fit(resume=...)`` asks for, or None to begin anew.
-
-    Raises
-    ------
-    TypeError
-        If `resume` is neither None, nor 'auto', nor a path.
-    ValueError
-        If 'auto' has no CheckpointHandler to look at, or what it finds is damaged or of a later
-        version.
-    FileNotFoundError
-        If there is no checkpoint at the path.
-    """
-    if resume is None:
-        return None
-    if not isinstance(resume, str | PathLike):
-        raise TypeError(f"resume must be None, 'auto' or the path of a checkpoint, got {resume!r}")
-    if resume == "auto":
-        if not _checkpoint_handlers(handlers):
-            raise ValueError(
-                "resume='auto' needs a CheckpointHandler in event_handlers, whose directory has "
-                "the checkpoints: give one, or the path of a checkpoint"
-            )
-        found = _newest_of(handlers, logger)
-        if found is None:
-            logger.info("no checkpoint in %s yet: the run begins", _directories(handlers)[0])
-    else:
-        found = _checkpoint_at(Path(resume).expanduser().absolute(), logger)
-    if found is not None:
-        logger.info("the run goes on from the checkpoint %s", found.path)
-    return found
-
-
-def newest_for_roll_back(handlers: HandlerList, reason: str, logger: logging.Logger) -> Checkpoint:
-    """Return the newest checkpoint of the run; RuntimeError where there is none."""
-    found = _newest_of(handlers, logger)
-    if found is None:
-        is_there = bool(_checkpoint_handlers(handlers))
-        why = "a checkpoint that is written already" if is_there else "a CheckpointHandler"
-        raise RuntimeError(f"{reason}; to go back needs {why}")
-    logger.warning("%s: the run goes back to the checkpoint %s", reason, found.path)
-    return found
-
-
-def _checkpoint_handlers(handlers: HandlerList) -> list[CheckpointHandler]:
-    return [handler for handler in handlers if isinstance(handler, CheckpointHandler)]
-
-
-def _directories(handlers: HandlerList) -> list[Path]:
-    return [handler.directory for handler in _checkpoint_handlers(handlers)]
-
-
-def _newest_of(handlers: HandlerList, logger: logging.Logger) -> Checkpoint | None:
-    """Return the newest undamaged checkpoint in the directories of all CheckpointHandlers."""
-    found = [disk.newest_in(directory, logger.warning) for directory in _directories(handlers)]
-    known = [checkpoint for checkpoint in found if checkpoint is not None]
-    return max(known, key=lambda checkpoint: checkpoint.key, default=None)
-
-
-def _is_of_this_run(checkpoint: Checkpoint, handlers: HandlerList) -> bool:
-    """Return whether `checkpoint` is in a directory that this run writes into."""
-    folder = checkpoint.path.parent.resolve()
-    return folder in [directory.resolve() for directory in _directories(handlers)]
-
-
-def _checkpoint_at(path: Path, logger: logging.Logger) -> Checkpoint:
-    if not path.exists():
-        raise FileNotFoundError(
-            f"there is no checkpoint at resume={fspath(path)!r}: give the path of one, or of the "
-            "folder that has them"
-        )
-    if disk.key_of(path) is None:
-        found = disk.newest_in(path, logger.warning)
-        if found is None:
-            raise FileNotFoundError(f"there is no checkpoint in the folder {fspath(path)!r}")
-        return found
-    try:
-        return disk.read(path)
-    except DamagedError as e:
-        raise ValueError(
-            f"the checkpoint {fspath(path)!r} is damaged ({e}): resume from another, or from the "
-            "newest undamaged one by the path of the folder"
-        ) from e

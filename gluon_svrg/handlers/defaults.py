@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
-from gluon_svrg.events import EventHandler, HandlerList
-from gluon_svrg.handlers.checkpoint import CheckpointHandler
+import mxnet as mx
+from gluon_svrg._mxnet import check_metrics_of_handlers
+from gluon_svrg.events import EventHandler, HandlerList, HasCompanions, Run
 from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.signals import SignalHandler
-from gluon_svrg.handlers.svrg import SVRGHandler
 from gluon_svrg.handlers.update import GradientUpdateHandler
 from gluon_svrg.handlers.validation import ValidationHandler
-from gluon_svrg.handlers.variance import VarianceHandler
 from mxnet.gluon.contrib import estimator as mx_estimator
-from mxnet.gluon.contrib.estimator.utils import _check_handler_metric_ref
+
+EventHandlers: TypeAlias = EventHandler | Iterable[EventHandler] | None
+"""What `fit` and `evaluate` take as `event_handlers`."""
 
 
-def fit_handlers(estimator: Any, val_data: Any, event_handlers: Any, resumes: bool) -> HandlerList:
+def fit_handlers(
+    estimator: Run, val_data: Iterable[Any] | None, event_handlers: EventHandlers, resumes: bool
+) -> HandlerList:
     """Return all handlers of a call of `fit`; raises as :class:`HandlerList` does.
 
     Parameters
@@ -27,9 +31,9 @@ def fit_handlers(estimator: Any, val_data: Any, event_handlers: Any, resumes: bo
     estimator : Estimator
         Whose metrics are updated.
     val_data, event_handlers
-        As `fit` was given them.
+        The arguments of `fit`.
     resumes : bool
-        Whether the run goes on from a checkpoint.
+        Whether the run continues from a checkpoint.
     """
     given = _as_list(event_handlers)
     defaults: list[EventHandler] = [
@@ -45,19 +49,13 @@ def fit_handlers(estimator: Any, val_data: Any, event_handlers: Any, resumes: bo
         defaults.append(HistoryHandler())
     if not _has(given, ProgressHandler, mx_estimator.LoggingHandler):
         defaults.append(ProgressHandler())
-    if any(isinstance(h, SVRGHandler) and h.giving_up.above is not None for h in given) and (
-        not _has(given, VarianceHandler)
-    ):
-        defaults.append(VarianceHandler())
-    if resumes or _has(given, CheckpointHandler):
-        if not _has(given, SignalHandler):
-            defaults.append(SignalHandler())
-        if not _has(given, RandomStateHandler):
-            defaults.append(RandomStateHandler())
+    for companion in _companions(given, resumes):
+        if not _has([*given, *defaults], companion):
+            defaults.append(companion())
     return _checked(given + defaults, estimator.train_metrics + estimator.val_metrics)
 
 
-def evaluation_handlers(estimator: Any, event_handlers: Any) -> HandlerList:
+def evaluation_handlers(estimator: Run, event_handlers: EventHandlers) -> HandlerList:
     """Return all handlers of a call of `evaluate`; raises as :class:`HandlerList` does."""
     handlers = _as_list(event_handlers)
     if not _has(handlers, mx_estimator.MetricHandler):
@@ -65,19 +63,30 @@ def evaluation_handlers(estimator: Any, event_handlers: Any) -> HandlerList:
     return _checked(handlers, estimator.val_metrics)
 
 
-def _checked(handlers: list[EventHandler], metrics: list[Any]) -> HandlerList:
-    for handler in handlers:
-        # MXNet's own check, kept for MXNet's handlers: one that watches a metric of another
-        # Estimator would see values that never change.
-        _check_handler_metric_ref(handler, set(metrics))
+def _companions(given: list[EventHandler], resumes: bool) -> list[type[EventHandler]]:
+    """Return the classes of the handlers that those given need, and that a resume needs."""
+    companions = [
+        companion
+        for handler in given
+        if isinstance(handler, HasCompanions)
+        for companion in handler.companions()
+    ]
+    # As with a CheckpointHandler: a resume alone needs the random numbers of the checkpoint, too.
+    return [*companions, SignalHandler, RandomStateHandler] if resumes else companions
+
+
+def _checked(handlers: list[EventHandler], metrics: list[mx.metric.EvalMetric]) -> HandlerList:
+    # MXNet's own check, kept for MXNet's handlers: one that watches a metric of another Estimator
+    # would see values that never change.
+    check_metrics_of_handlers(handlers, set(metrics))
     return HandlerList(handlers)
 
 
-def _as_list(event_handlers: Any) -> list[EventHandler]:
+def _as_list(event_handlers: EventHandlers) -> list[EventHandler]:
     if event_handlers is None:
         return []
     return [event_handlers] if isinstance(event_handlers, EventHandler) else list(event_handlers)
 
 
-def _has(handlers: list[EventHandler], *classes: type) -> bool:
+def _has(handlers: Iterable[EventHandler], *classes: type[EventHandler]) -> bool:
     return any(isinstance(handler, classes) for handler in handlers)

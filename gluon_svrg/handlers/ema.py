@@ -8,10 +8,18 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.arrays.fused import Fused
-from gluon_svrg.arrays.replicas import replicas_of, write_replicas
+from gluon_svrg.arrays.fused import FusedFunction
+from gluon_svrg.arrays.replicas import by_device, replicas_of, write_replicas
 from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
-from gluon_svrg.events import BatchEnd, ExceptionRaised, Stateful, TrainBegin, TrainEnd
+from gluon_svrg.events import (
+    BatchEnd,
+    ExceptionRaised,
+    Order,
+    Run,
+    Stateful,
+    TrainBegin,
+    TrainEnd,
+)
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
@@ -21,21 +29,21 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
 
     .. math:: \bar w \leftarrow d\,\bar w + (1 - d)\,w
 
-    after each step, for parameters and auxiliary states alike: running statistics are of the
-    averaged weights then, too. It costs one copy of the parameters, and two more while the network
-    wears them.
+    after each step. The auxiliary states (the running statistics of BatchNorm) are averaged, too.
+    It costs the memory of one copy of the parameters, and of a second one while the network has
+    the average.
 
     Parameters
     ----------
     decay : float in (0, 1)
-        d above; with `warm_up` the least of it and (1 + n) / (10 + n) after n averages, as in
-        TensorFlow's ExponentialMovingAverage, so that the first weights are soon forgotten.
+        d above.
     every_n_batches : int
-        The average is taken after as many batches.
+        The number of batches between two updates of the average.
     warm_up : bool
-        As above.
+        Whether the n-th update takes min(decay, (1 + n) / (10 + n)) for d, as TensorFlow's
+        ExponentialMovingAverage does, so that the first weights are soon forgotten.
     evaluate : bool
-        Whether `Estimator.evaluate` looks at the average while `fit` runs.
+        Whether `Estimator.evaluate` uses the average while `fit` runs.
     keep : bool
         Whether the network has the average when `fit` ends.
     priority : float
@@ -52,40 +60,48 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
     Control Optim. 1992, with an exponential instead of the plain mean.
     """
 
+    state_key = "average"
+
     def __init__(
         self,
         decay: float = 0.999,
         every_n_batches: int = 1,
         warm_up: bool = True,
         evaluate: bool = True,
+        *,
         keep: bool = False,
-        priority: float = -1500,
+        priority: float = Order.AVERAGE,
     ) -> None:
         check_number("decay", decay, "what the average keeps of itself at a step", 0, above=True)
         if decay >= 1:
             raise ValueError(
                 f"decay must be less than 1, got {decay!r}: the average would not move"
             )
-        check_integer("every_n_batches", every_n_batches, 1, "an average is taken after as many")
+        check_integer(
+            "every_n_batches",
+            every_n_batches,
+            1,
+            "the average is updated every that many batches",
+        )
         self.decay = decay
         self.every_n_batches = every_n_batches
         self.warm_up = warm_up
         self.evaluate = evaluate
         self.keep = keep
-        self.priority = priority
+        self.priority = float(priority)
         self._averages: dict[str, list[NDArray]] = {}
         self._count = 0
-        self._move = Fused(_moved)
+        self._move = FusedFunction(_moved)
         self._params: dict[str, gluon.Parameter] = {}
 
-    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Begin anew."""
+    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Forget earlier runs."""
         self._params = dict(estimator.net.collect_params().items())
         self._averages, self._count = {}, 0
         if self.evaluate:
             estimator.evaluation_weights = self.applied
 
-    def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Move the average towards the weights."""
         if (estimator.position.batch + 1) % self.every_n_batches:
             return
@@ -99,7 +115,10 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
         decay = self.decay
         if self.warm_up:
             decay = min(decay, (1 + self._count) / (10 + self._count))
-        for averages, weights in _by_device(self._averages, self._params):
+        weights_of = [self._params[name].list_data() for name in self._averages]
+        for averages, weights in zip(
+            by_device(self._averages.values()), by_device(weights_of), strict=True
+        ):
             rests = {
                 dtype: mx.nd.full((1,), 1 - decay, averages[0].context, dtype)
                 for dtype in {array.dtype for array in averages}
@@ -107,27 +126,27 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
             rest = [rests[array.dtype] for array in averages]
             self._move(averages, weights, rest, out=averages)
 
-    def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Give the network the average, if it is to keep it."""
         estimator.evaluation_weights = nullcontext
         if self.keep and self._averages:
             _write(self._averages, self._params)
             refresh_kvstore(estimator.trainer)
 
-    def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Let evaluations look at the network's own weights again."""
+    def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Let evaluations use the network's own weights again."""
         estimator.evaluation_weights = nullcontext
 
-    def state_dict(self, estimator: Any) -> dict[str, Any]:
-        """Return the average."""
+    def state_dict(self, estimator: Run) -> dict[str, Any]:
+        """Return the average and the number of updates."""
         return {
             "count": self._count,
-            # By their order: a network that is made anew may have other names.
+            # In their order, without names: a network that is made again may have other names.
             "averages": [replicas_of(arrays) for arrays in self._averages.values()],
         }
 
-    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
-        """Go on with the average."""
+    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+        """Continue with the average."""
         self._count = state["count"]
         self._averages = {}
         for name, values in zip(self._params, state["averages"], strict=False):
@@ -136,7 +155,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Let the network have the average inside the ``with`` block; before one is there, itself.
+        """Give the network the average inside the ``with`` block, if there is one yet.
 
         For an evaluation or an export after `fit`::
 
@@ -154,20 +173,9 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
             _write(own, self._params)
 
 
-def _moved(average: Any, weight: Any, rest: Any) -> Any:
+def _moved(average: mx.sym.Symbol, weight: mx.sym.Symbol, rest: mx.sym.Symbol) -> mx.sym.Symbol:
     # Not d * average + (1 - d) * weight: equal numbers stay equal, bit for bit.
     return average + mx.sym.broadcast_mul(weight - average, rest)
-
-
-def _by_device(
-    averages: dict[str, list[NDArray]], params: dict[str, gluon.Parameter]
-) -> Iterator[tuple[list[NDArray], list[NDArray]]]:
-    rows = [
-        list(zip(arrays, params[name].list_data(), strict=True))
-        for name, arrays in averages.items()
-    ]
-    for pairs in zip(*rows, strict=True):
-        yield [average for average, _ in pairs], [weight for _, weight in pairs]
 
 
 def _write(arrays: dict[str, list[NDArray]], params: dict[str, gluon.Parameter]) -> None:

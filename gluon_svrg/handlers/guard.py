@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg._mxnet import parameters_of, scales_losses, trained_parameters
+from gluon_svrg.arguments import check_integer, check_number, renamed
 from gluon_svrg.arrays.finite import FiniteWatch
+from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.events import (
+    DecidesAboutNaN,
     EpochBegin,
     EpochEnd,
     ExceptionRaised,
     GradientReady,
+    NotFiniteError,
+    Order,
+    Run,
     Stateful,
     TrainBegin,
     TrainEnd,
@@ -20,40 +26,45 @@ from gluon_svrg.run.position import StopReason
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
+__all__ = ["NaNGuardHandler", "NotFiniteError"]
+
 _ACTIONS = ("raise", "stop", "roll_back")
 
 
-class NotFiniteError(FloatingPointError):
-    """What a NaNGuardHandler raises."""
-
-
 class NaNGuardHandler(
-    TrainBegin, EpochBegin, GradientReady, EpochEnd, TrainEnd, ExceptionRaised, Stateful
+    TrainBegin,
+    EpochBegin,
+    GradientReady,
+    EpochEnd,
+    TrainEnd,
+    ExceptionRaised,
+    DecidesAboutNaN,
+    Stateful,
 ):
     """Ends a run, or goes back to a checkpoint, when a loss or a gradient is NaN or infinite.
 
-    The sums of squares of losses and gradients are computed on the device at each batch, after
-    SVRG's correction, and read every `every_n_batches` batches and at each epoch's end. So the
-    message names the first bad batch and parameter exactly, though it may come later. (A value
-    beyond 1e19, whose square overflows float32, counts as infinite.) A checkpoint with a
-    NaN is never written, guard or not. Where MXNet's AMP scales the loss, an overflow is no error:
-    there the guard looks at the loss only.
+    The sums of squares of the gradients are computed on the device at each batch, after SVRG's
+    correction. They and the losses are read every `every_n_batches` batches and at the end of each
+    epoch. So the message names the first bad batch and parameter exactly, though it may come later.
+    (A value beyond 1e19, whose square overflows float32, counts as infinite.) A checkpoint with a
+    NaN is never written, with this handler or without it. If MXNet's AMP scales the loss, an
+    overflow of a gradient is no error, and only the losses are checked.
 
     Parameters
     ----------
     action : 'raise', 'stop' or 'roll_back'
         'raise' a NotFiniteError, which is a FloatingPointError; 'stop' the run with
-        ``StopReason.NOT_FINITE``, where the weights may be NaN already; 'roll_back' to the newest
-        checkpoint, which needs a CheckpointHandler, and go on with a smaller learning rate. What
-        SVRG's full pass finds is treated in the same way.
+        ``StopReason.NOT_FINITE`` (the weights may be NaN by then); or 'roll_back' to the newest
+        checkpoint, which needs a CheckpointHandler, and continue with a smaller learning rate. A
+        NaN that SVRG's full pass finds is treated in the same way.
     every_n_batches : int
-        How often the device is waited for.
+        The number of batches between two checks. Each check waits for the device.
     factor : float in (0, 1)
         With 'roll_back': what the learning rate is multiplied by each time. It goes into every
-        parameter's ``lr_mult``, so that it holds whatever schedule there is; the row of the epoch
-        in the history tells it as ``learning_rate_factor``. After the run ``lr_mult`` is as it was.
-    most_roll_backs : int
-        With 'roll_back': after as many, the next raises.
+        parameter's ``lr_mult``, so it acts together with any schedule; the row of the epoch
+        in the history has it as ``learning_rate_factor``. After the run ``lr_mult`` is as it was.
+    max_roll_backs : int
+        With 'roll_back': raise after this many roll-backs.
     priority : float
         After SVRG's correction and before everything else that uses the gradient.
 
@@ -63,26 +74,32 @@ class NaNGuardHandler(
         If an argument is of the wrong type, or out of its range.
     """
 
+    state_key = "nan_guard"
+
+    @renamed(most_roll_backs="max_roll_backs")
     def __init__(
         self,
         action: str = "raise",
         every_n_batches: int = 50,
         factor: float = 0.1,
-        most_roll_backs: int = 3,
-        priority: float = -2500,
+        max_roll_backs: int = 3,
+        *,
+        priority: float = Order.GUARD,
     ) -> None:
         if action not in _ACTIONS:
             raise ValueError(f"action must be one of {', '.join(_ACTIONS)}, got {action!r}")
-        check_integer("every_n_batches", every_n_batches, 1, "the device is waited for as often")
+        check_integer(
+            "every_n_batches", every_n_batches, 1, "a check is made every that many batches"
+        )
         check_number("factor", factor, "the learning rate is multiplied by it", 0, above=True)
         if factor >= 1:
             raise ValueError(f"factor must be less than 1, got {factor!r}: the rate is to fall")
-        check_integer("most_roll_backs", most_roll_backs, 1, "after as many, the next raises")
+        check_integer("max_roll_backs", max_roll_backs, 1, "raise after this many roll-backs")
         self.action = action
         self.every_n_batches = every_n_batches
         self.factor = factor
-        self.most_roll_backs = most_roll_backs
-        self.priority = priority
+        self.max_roll_backs = max_roll_backs
+        self.priority = float(priority)
         self._roll_backs = 0
         self._lr_mults: list[tuple[gluon.Parameter, float]] = []
         self._begin = 0
@@ -91,75 +108,78 @@ class NaNGuardHandler(
         self._gradients: list[list[NDArray]] = []
         self._names: list[str] = []
 
-    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Begin anew."""
+    @property
+    def most_roll_backs(self) -> int:
+        """The old name of `max_roll_backs`."""
+        return self.max_roll_backs
+
+    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Forget earlier runs."""
         self._roll_backs = 0
-        self._lr_mults = [(param, param.lr_mult) for param in estimator.trainer._params]
+        self._lr_mults = [(param, param.lr_mult) for param in parameters_of(estimator.trainer)]
         self._start(estimator)
 
-    def epoch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Watch the epoch."""
         self._start(estimator)
 
-    def gradient_ready(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Look at the losses and gradients of the batch."""
-        losses = kwargs["loss"]  # a list, or one NDArray from a batch processor of the user's own
-        self._losses.append(list(losses) if isinstance(losses, (list, tuple)) else [losses])
-        # MXNet's AMP puts this attribute there; MXNet itself asks for it in this way.
-        if getattr(estimator.trainer, "_amp_loss_scaler", None) is None:
+    def gradient_ready(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Note the losses and gradients of the batch; check them if it is time."""
+        self._losses.append(kwargs["loss"])
+        if not scales_losses(estimator.trainer):
             if not self._gradients:
                 self._collect(estimator.trainer)
             self._watch.see(self._gradients)
         if len(self._losses) == self.every_n_batches:
             self._check(estimator)
 
-    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Look at what has not been looked at."""
+    def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Check the batches that have not been checked yet."""
         self._check(estimator)
         if self._roll_backs:
             estimator.figures["learning_rate_factor"] = self.factor**self._roll_backs
 
-    def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Give the parameters their rates back."""
+    def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Set the learning rates of the parameters back."""
         if self._roll_backs:
             for param, lr_mult in self._lr_mults:
                 param.lr_mult = lr_mult
         self._lr_mults = []
 
-    def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Give the parameters their rates back."""
+    def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Set the learning rates of the parameters back."""
         self.train_end(estimator)
 
-    def state_dict(self, estimator: Any) -> dict[str, Any]:
-        """Return how often the run has gone back."""
+    def state_dict(self, estimator: Run) -> dict[str, Any]:
+        """Return the number of roll-backs."""
         return {"roll_backs": self._roll_backs}
 
-    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
-        """Go on with the smaller learning rate; what has been rolled back in this run counts."""
+    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+        """Lower the learning rate again; roll-backs in this run count, too."""
         self._roll_backs = max(self._roll_backs, state["roll_backs"])
         self._lower_learning_rate()
         self._start(estimator)
 
-    def report(self, estimator: Any, message: str) -> None:
-        """Do what `action` says about a NaN or an infinity that somebody else has found."""
+    def report(self, estimator: Run, message: str) -> None:
+        """Do what `action` says about a NaN or an infinity that another handler has found."""
         self._act(estimator, message)
 
-    def _start(self, estimator: Any) -> None:
+    def _start(self, estimator: Run) -> None:
         self._begin = estimator.position.batch_in_epoch
         self._losses, self._watch = [], FiniteWatch()
         self._gradients, self._names = [], []
 
     def _collect(self, trainer: gluon.Trainer) -> None:
-        trained = [param for param in trainer._params if param.grad_req != "null"]
-        for grads in zip(*(param.list_grad() for param in trained), strict=True):
+        trained = trained_parameters(trainer)
+        for grads in by_device(param.list_grad() for param in trained):
             kinds = sorted({np.dtype(grad.dtype).name for grad in grads})
             for kind in kinds:
                 chosen = [i for i, grad in enumerate(grads) if np.dtype(grad.dtype).name == kind]
                 self._gradients.append([grads[i] for i in chosen])
                 self._names += [trained[i].name for i in chosen]
 
-    def _check(self, estimator: Any) -> None:
-        """Read what has been computed since the last time."""
+    def _check(self, estimator: Run) -> None:
+        """Check the batches since the last check."""
         first_loss = next(
             (step for step, losses in enumerate(self._losses) if not _are_finite(losses)), None
         )
@@ -177,17 +197,17 @@ class NaNGuardHandler(
         if what:
             self._act(
                 estimator,
-                f"{what} is NaN or infinite in batch {batch} of epoch {epoch} (the first are 0)",
+                f"{what} is NaN or infinite in batch {batch} of epoch {epoch} (both count from 0)",
             )
 
-    def _act(self, estimator: Any, message: str) -> None:
+    def _act(self, estimator: Run, message: str) -> None:
         advice = "look at the data of the batch, or lower the learning rate"
         if self.action == "stop":
             estimator.logger.error("%s: the run ends; %s", message, advice)
             estimator.stop(StopReason.NOT_FINITE)
         elif self.action == "raise":
             raise NotFiniteError(f"{message}: {advice}")
-        elif self._roll_backs == self.most_roll_backs:
+        elif self._roll_backs == self.max_roll_backs:
             raise NotFiniteError(
                 f"{message}, after the learning rate was lowered {self._roll_backs} times: {advice}"
             )

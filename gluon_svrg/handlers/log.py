@@ -21,22 +21,25 @@ from gluon_svrg.events import (
     BatchEnd,
     EpochEnd,
     ExceptionRaised,
+    Order,
+    Run,
     SafePoint,
     TrainBegin,
     TrainEnd,
 )
+from gluon_svrg.files import write_whole
 from gluon_svrg.run.history import History
 
 
 class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
     """Writes the history into a file: a row at the end of each epoch.
 
-    The file always holds ``estimator.history``: after a resume the rows until then, none twice
-    and none missing, and the rows after a checkpoint go when the run goes back to it. It is read
-    while the run goes on: a row is appended whole; where older rows change (a figure that no epoch
-    had before is a new column of a CSV file) the file is written anew beside the old one, which it
-    then replaces. Where it cannot be written (a full disk), the log says so, the run goes on, and
-    the next epoch tries again.
+    The file always holds ``estimator.history``: after a resume it has the rows from before, none
+    twice and none missing, and after a roll-back to a checkpoint it no longer has the rows after
+    it. It may be read during the run: a row is appended whole; if older rows change (a figure that
+    no epoch had before is a new column of a CSV file), a new file is written, which then replaces
+    the old one. If it cannot be written (a full disk), the run continues with a warning in the log,
+    and the next epoch tries again.
 
     Numbers have all their digits. A figure that an epoch does not have, or that is NaN, is an
     empty cell of a CSV file; in JSON it is left out, or null. An infinite value is ``inf`` in CSV
@@ -45,12 +48,12 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
     Parameters
     ----------
     path : str or path
-        ``.csv``: a table with a header; ``.jsonl``: a JSON object a line. Parent folders are made.
+        ``.csv``: a table with a header; ``.jsonl``: one JSON object per line. Parent folders are
+        made.
     overwrite : bool
-        Whether a run that begins anew replaces a file that is there; where not, that is an error
-        before any training. A run that goes on from a checkpoint replaces it in any case. So a
-        job that is started again with ``resume='auto'``, perhaps before its first checkpoint,
-        wants True.
+        Whether a new run replaces an existing file; if not, that is an error before any training.
+        A run that continues from a checkpoint replaces it in any case. So give True to a
+        job that is started again with ``resume='auto'``, perhaps before its first checkpoint.
     priority : float
         Last, so that every figure is there.
 
@@ -71,13 +74,13 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         self,
         path: str | PathLike[str],
         overwrite: bool = False,
-        priority: float = float("inf"),
+        priority: float = Order.LAST,
     ) -> None:
         self.path = Path(path).expanduser().absolute()
         if self.path.suffix.lower() not in (".csv", ".jsonl"):
             raise ValueError(
                 f"path must end in .csv or .jsonl, got {fspath(path)!r}: the suffix says what is "
-                "written, a table or a JSON object a line"
+                "written, a table or one JSON object per line"
             )
         if not isinstance(overwrite, bool):
             raise TypeError(
@@ -85,22 +88,22 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
                 "replace the file of another"
             )
         self.overwrite = overwrite
-        self.priority = priority
+        self.priority = float(priority)
         self._is_table = self.path.suffix.lower() == ".csv"
-        # What is in the file: the rows of this history, as many, under these columns.
+        # What is in the file: this number of rows of this history, under these columns.
         self._history: History | None = None
         self._rows = 0
         self._columns: list[str] = []
 
-    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Make sure that the file can be written, and that none of another run is in the way.
+    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Make sure that the file can be written, and that there is none of another run.
 
         Raises
         ------
         FileExistsError
-            If the run begins anew and there is a file already.
+            If the run is new and the file exists already.
         IsADirectoryError, PermissionError
-            If there cannot be one.
+            If the file cannot be written.
         """
         self._history, self._rows, self._columns = None, 0, []
         name = fspath(self.path)
@@ -108,32 +111,32 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
             raise IsADirectoryError(f"path {name!r} is a folder: give the name of a file in it")
         if estimator.resumed_from is None and self.path.exists() and not self.overwrite:
             raise FileExistsError(
-                f"the file {name!r} is there already and this run begins anew: give another path, "
-                "go on with its run by fit(..., resume='auto'), or replace it by overwrite=True"
+                f"the file {name!r} exists already and this run is a new one: give another path, "
+                "continue the run of the file by fit(..., resume='auto'), or replace the file by "
+                "overwrite=True"
             )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.path.parent).close()
         except OSError as e:
             raise PermissionError(
-                f"path {name!r} cannot be written ({e}): give one in a folder where files can be "
-                "made"
+                f"path {name!r} cannot be written ({e}): give one in a folder that you may write to"
             ) from e
 
-    def safe_point(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Bring the file to the history that a checkpoint has brought back."""
+    def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Write the history that was restored from a checkpoint."""
         if estimator.history is not self._history:
             self._update(estimator)
 
-    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Write the row."""
         self._update(estimator)
 
-    def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Write what is not written yet."""
+    def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Write the rows that are not written yet."""
         self._update(estimator)
 
-    def _update(self, estimator: Any) -> None:
+    def _update(self, estimator: Run) -> None:
         """Make the file hold the history."""
         history = estimator.history
         is_same = history is self._history and self.path.exists()
@@ -149,7 +152,7 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         except OSError as e:
             self._rows = -1  # everything is to be written next time
             estimator.logger.warning(
-                "the history cannot be written into %r (%s): the run goes on, and the next epoch "
+                "the history cannot be written into %r (%s): the run continues, and the next epoch "
                 "tries again",
                 fspath(self.path),
                 e,
@@ -170,15 +173,7 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         lines = [self._line(row) for row in history]
         if self._is_table:
             lines.insert(0, _csv_line(self._columns))
-        aside = self.path.with_name(f".{self.path.name}.tmp")
-        try:
-            with aside.open("w", encoding="utf-8", newline="") as file:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, self.path)
-        finally:
-            aside.unlink(missing_ok=True)
+        write_whole(self.path, "".join(lines).encode("utf-8"))
 
     def _line(self, row: dict[str, Any]) -> str:
         if self._is_table:
@@ -189,23 +184,22 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
 class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRaised):
     """Writes the figures of a run for TensorBoard, by tensorboardX.
 
-    Each number in the row of an epoch is a scalar ``epoch/NAME`` in `log_dir`, at the number of
-    the epoch (from 0). With `every_n_batches`, the training metrics of the epoch so far and the
-    learning rate are scalars ``batch/NAME`` in the folder ``batches`` of `log_dir`, at the number
-    of batches that are done in all epochs. In a name, ``_`` stands for what TensorBoard does not
-    take, such as a space.
+    Each number in the row of an epoch is a scalar ``epoch/NAME`` in `log_dir`, with the number of
+    the epoch (from 0) as its step. With `every_n_batches`, the training metrics of the epoch so far
+    and the learning rate are scalars ``batch/NAME`` in the folder ``batches`` of `log_dir`, with
+    the number of batches that are done in all epochs as their step. In a name, ``_`` replaces
+    characters that TensorBoard does not take, such as a space.
 
-    After a resume, and where the run goes back to a checkpoint, the steps go on from there: what
-    had been written after it is no longer shown. A run that begins anew takes the place of one
-    that `log_dir` has already; its files stay. Give each run a folder of its own to see them
-    side by side.
+    After a resume or a roll-back the steps continue from the checkpoint: what had been written
+    after it is no longer shown. A new run hides an earlier one in the same `log_dir`, whose files
+    stay. Give each run its own folder to see them side by side.
 
     Parameters
     ----------
     log_dir : str or path
-        The folder; made if it is not there.
+        The folder; made if it does not exist.
     every_n_batches : int, optional
-        How often figures are written in an epoch. To read the metrics waits for the device.
+        Write figures every `every_n_batches` batches. Reading the metrics waits for the device.
     priority : float
         Last, so that every figure is there.
 
@@ -226,25 +220,28 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
         self,
         log_dir: str | PathLike[str],
         every_n_batches: int | None = None,
-        priority: float = float("inf"),
+        priority: float = Order.LAST,
     ) -> None:
         if every_n_batches is not None:
             check_integer(
-                "every_n_batches", every_n_batches, 1, "figures are written after as many"
+                "every_n_batches",
+                every_n_batches,
+                1,
+                "figures are written every that many batches",
             )
         writer_class = _summary_writer_class()
         self.log_dir = Path(log_dir).expanduser().absolute()
         self.every_n_batches = every_n_batches
-        self.priority = priority
+        self.priority = float(priority)
         self._epochs = _Scalars(writer_class, self.log_dir)
         self._batches = _Scalars(writer_class, self.log_dir / "batches")
 
-    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Begin new files."""
         self._close()
 
-    def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Write the training metrics, where it is time to."""
+    def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Write the training metrics, if it is time."""
         if self.every_n_batches is None:
             return
         step = estimator.position.batch + 1  # this batch is done, too
@@ -255,7 +252,7 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
                     self._batches.write(f"batch/{name}", value, step)
             self._batches.write("batch/learning_rate", estimator.trainer.learning_rate, step)
 
-    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Write the row of the epoch."""
         row = estimator.history[-1]
         self._epochs.go_to(row["epoch"])
@@ -263,11 +260,11 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
             if name != "epoch" and isinstance(value, numbers.Real):
                 self._epochs.write(f"epoch/{name}", value, row["epoch"])
 
-    def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Close the files."""
         self._close()
 
-    def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Close the files."""
         self._close()
 
@@ -277,7 +274,7 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
 
 
 class _Scalars:
-    """The scalars of one folder, whose steps have one unit: TensorBoard hides by the step."""
+    """The scalars of one folder, whose steps count the same thing: TensorBoard hides by step."""
 
     def __init__(self, writer_class: Callable[..., Any], folder: Path) -> None:
         self._writer_class = writer_class
@@ -286,11 +283,11 @@ class _Scalars:
         self._step = 0
 
     def go_to(self, step: int) -> None:
-        """Go on to `step`; where that is no later one, what is written from it on is hidden."""
+        """Move to `step`; if it is no later one, hide what was written from it on."""
         if self._writer is not None and step <= self._step:
             self.close()
         if self._writer is None:
-            # The library tells its files apart by the second in which they are made.
+            # The library names its files by the second in which they are made.
             number = len(list(self._folder.glob("*.tfevents.*")))
             self._writer = self._writer_class(
                 logdir=os.fspath(self._folder),
@@ -319,7 +316,8 @@ def _summary_writer_class() -> Callable[..., Any]:
             "TensorBoardHandler needs tensorboardX: install it with "
             "pip install 'gluon-svrg[tensorboard]'"
         ) from e
-    return SummaryWriter
+    writer_class: Callable[..., Any] = SummaryWriter
+    return writer_class
 
 
 def _csv_line(cells: list[Any]) -> str:
@@ -329,7 +327,7 @@ def _csv_line(cells: list[Any]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return what csv writes as `value`: a float with all its digits, None and NaN as nothing."""
+    """Return what csv writes for `value`: a float with all its digits, None and NaN as nothing."""
     value = _plain(value)
     if isinstance(value, float) and math.isnan(value):
         return None
@@ -337,7 +335,7 @@ def _cell(value: Any) -> Any:
 
 
 def _json_value(value: Any) -> Any:
-    """Return `value` as JSON has it: None for what it has no number for."""
+    """Return `value` as JSON has it, with None for NaN and infinities."""
     value = _plain(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -347,7 +345,7 @@ def _json_value(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return NumPy's values as Python's, and what is no data as its text."""
+    """Return NumPy's values as Python's, and anything that is no plain data as its text."""
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, tuple):

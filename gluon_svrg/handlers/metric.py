@@ -7,7 +7,16 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, ExceptionRaised, Stateful
+from gluon_svrg.arguments import renamed
+from gluon_svrg.events import (
+    BatchEnd,
+    EpochBegin,
+    EpochEnd,
+    ExceptionRaised,
+    Order,
+    Run,
+    Stateful,
+)
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
 
@@ -28,79 +37,82 @@ class MetricHandler(
     """MXNet's MetricHandler, which does not wait for the device at each batch.
 
     `EvalMetric.update` reads what the network has computed, so it waits until that is done, and
-    the device then waits for the next batch. Here outputs are put aside, and the metrics updated
-    when there are enough of them or as soon as someone reads a metric: whoever asks, at any
-    moment, gets the value that MXNet's handler would have given (of a loss, one whose sum was
-    rounded less often).
+    the device then waits for the next batch. This handler collects the outputs of several batches,
+    and updates the metrics when it has enough of them or as soon as a metric is read. So a metric
+    has the value that it would have with MXNet's handler whenever it is read (for a loss, with
+    fewer rounding errors in the sum).
 
     Parameters
     ----------
     metrics : EvalMetric or list of EvalMetric
         What to update.
     priority : float
-        As MXNet's: before the handlers that read metrics.
-    most_batches : int
-        The metrics are updated at the latest after as many batches,
-    most_bytes : int
-        or when as many bytes have been put aside.
+        That of MXNet's handler: before the handlers that read metrics.
+    max_batches : int
+        The metrics are updated after at most this many batches.
+    max_bytes : int
+        The metrics are updated when the outputs take this many bytes.
     """
 
+    state_key = "metrics"
+
+    @renamed(most_batches="max_batches", most_bytes="max_bytes")
     def __init__(
         self,
-        metrics: Any,
-        priority: float = -1000,
-        most_batches: int = 64,
-        most_bytes: int = 2**24,
+        metrics: mx.metric.EvalMetric | list[mx.metric.EvalMetric],
+        priority: float = Order.METRIC,
+        max_batches: int = 64,
+        max_bytes: int = 2**24,
     ) -> None:
-        super().__init__(metrics, priority)
-        self._most_batches = most_batches
-        self._most_bytes = most_bytes
+        super().__init__(metrics, float(priority))
+        self._max_batches = max_batches
+        self._max_bytes = max_bytes
         self._waiting: list[_Outputs] = []
         self._nbytes = 0
 
-    def epoch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Reset the metrics."""
         self._listen()
         super().epoch_begin(estimator, *args, **kwargs)
 
-    def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Put the outputs of the batch aside."""
+    def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Keep the outputs of the batch."""
         outputs = _Outputs(
             # Copied: the data may write its next labels into the same arrays.
-            [label.copy() for label in _as_list(kwargs["label"])],
-            _as_list(kwargs["pred"]),
-            _as_list(kwargs["loss"]),
+            [label.copy() for label in kwargs["label"]],
+            list(kwargs["pred"]),
+            list(kwargs["loss"]),
         )
         self._waiting.append(outputs)
         self._nbytes += sum(_nbytes(array) for arrays in outputs for array in arrays)
-        if len(self._waiting) >= self._most_batches or self._nbytes >= self._most_bytes:
+        if len(self._waiting) >= self._max_batches or self._nbytes >= self._max_bytes:
             self.flush()
 
-    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Update the metrics with all that was put aside."""
+    def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Update the metrics with the outputs that were kept."""
         self.flush()
         self._stop_listening()
 
-    def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Let go of the outputs and of the metrics."""
+    def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Update the metrics, and stop watching for reads of them."""
         try:
             self.flush()
         finally:
             self._stop_listening()
 
-    def state_dict(self, estimator: Any) -> dict[str, Any]:
-        """Bring the metrics up to date; what they are is the metrics' own state."""
+    def state_dict(self, estimator: Run) -> dict[str, Any]:
+        """Bring the metrics up to date; a checkpoint has their values without this handler."""
         self.flush()
         return {}
 
-    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
-        """Go on with metrics that are up to date."""
+    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+        """Watch for reads of the metrics, if an epoch is under way."""
         self._stop_listening()
         if estimator.position.is_in_epoch:
             self._listen()
 
     def flush(self) -> None:
-        """Update the metrics with all that was put aside."""
+        """Update the metrics with the outputs that were kept."""
         waiting, self._waiting, self._nbytes = self._waiting, [], 0
         if not waiting:
             return
@@ -120,10 +132,10 @@ class MetricHandler(
     def _listen(self) -> None:
         self._waiting.clear()
         self._nbytes = 0
-        self._stop_listening()  # where an exception ended the last epoch
+        self._stop_listening()  # an exception may have ended the last epoch
         for metric in _with_parts(self.metrics):
             for name in _READERS:
-                # On the object itself: the metric is the user's, who may ask it directly.
+                # On the object itself: it is the user's, who may read it at any time.
                 vars(metric)[name] = _Reader(self, getattr(metric, name), name in vars(metric))
 
     def _stop_listening(self) -> None:
@@ -149,8 +161,8 @@ class _Reader(NamedTuple):
 
 
 def _merge(waiting: list[_Outputs]) -> _Outputs | None:
-    """Return all outputs as one array a context, or None where their shapes do not allow it."""
-    by_context: dict[mx.Context, list[tuple]] = {}
+    """Return all outputs as one array per context, or None if their shapes do not allow it."""
+    by_context: dict[mx.Context, list[tuple[NDArray, ...]]] = {}
     for outputs in waiting:
         if not len(outputs.label) == len(outputs.pred) == len(outputs.loss):
             return None
@@ -164,13 +176,14 @@ def _merge(waiting: list[_Outputs]) -> _Outputs | None:
             return None
         for name, arrays in zip(merged._fields, zip(*rows, strict=True), strict=True):
             joined = mx.nd.concat(*arrays, dim=0) if len(arrays) > 1 else arrays[0]
-            # float32 would round a sum over thousands of losses more than one over a batch's.
+            # In float32 a sum over thousands of losses has greater rounding errors than one over a
+            # batch.
             getattr(merged, name).append(joined.astype("float64") if name == "loss" else joined)
     return merged
 
 
 def _add_losses(metric: mx.metric.Loss, waiting: list[_Outputs], merged: _Outputs) -> None:
-    """Update `metric` by one sum a batch, in order: when they are added up changes no bit."""
+    """Update `metric` by one sum per batch, in order, so that each bit is as without waiting."""
     values = {array.context: array.asnumpy() for array in merged.loss}
     used = dict.fromkeys(values, 0)
     for outputs in waiting:
@@ -184,7 +197,7 @@ def _add_losses(metric: mx.metric.Loss, waiting: list[_Outputs], merged: _Output
             metric.global_num_inst += loss.size
 
 
-def _with_parts(metrics: list[Any]) -> list[Any]:
+def _with_parts(metrics: list[mx.metric.EvalMetric]) -> list[mx.metric.EvalMetric]:
     """Return the metrics and those that they are composed of."""
     parts = [
         part
@@ -193,10 +206,6 @@ def _with_parts(metrics: list[Any]) -> list[Any]:
         for part in metric.metrics
     ]
     return [*metrics, *_with_parts(parts)] if parts else list(metrics)
-
-
-def _as_list(arrays: Any) -> list[Any]:
-    return list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]
 
 
 def _nbytes(array: NDArray) -> int:

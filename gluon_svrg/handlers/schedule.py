@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.events import BatchBegin, EpochBegin, EpochEnd, Stateful, TrainBegin
+from gluon_svrg._mxnet import has_kvstore_that_updates, is_distributed, kvstore_type
+from gluon_svrg.arguments import check_finite, check_integer, check_number
+from gluon_svrg.events import BatchBegin, EpochBegin, EpochEnd, Order, Run, Stateful, TrainBegin
 from gluon_svrg.run.monitor import Monitor
 from gluon_svrg.schedules import Schedule, check_schedule
 
@@ -20,11 +20,10 @@ _NOT_TO_BE_SET = {"aggregate_num", "begin_num_update", "lr", "num_update", "resc
 class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
     """Sets a hyper-parameter of the optimizer to a function of training progress.
 
-    The value is a function of where the run stands alone (``estimator.progress``: the fraction of
-    ``epochs`` or ``batches`` that is done; by batches where the data has a length, else by whole
-    epochs), so it is right after a resume, too. A resume with a greater ``epochs`` stretches the
-    schedule: the progress is then a fraction of the new number. After the run the optimizer keeps
-    the last value.
+    The value is a function of ``estimator.progress`` alone (the fraction of ``epochs`` or
+    ``batches`` that is done: by batches if the data has a length, else by whole epochs), so it is
+    right after a resume, too. A resume with a greater ``epochs`` stretches the schedule: the
+    progress is then a fraction of the new number. After the run the optimizer keeps the last value.
 
     Parameters
     ----------
@@ -34,8 +33,7 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
     schedule : callable
         From progress in [0, 1] to the value, one of :mod:`gluon_svrg.schedules` or your own.
     per : 'batch' or 'epoch'
-        Whether the value is set at the begin of each batch, or holds for an epoch: that of the
-        progress at its begin.
+        Whether the value is set at the beginning of each batch or of each epoch.
     priority : float
         First, so that other handlers see the value of the batch.
 
@@ -46,11 +44,11 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
         returns no number.
     ValueError
         If `per` is neither, or `hyperparameter` is SVRG's coefficient. At *train begin*: if the
-        optimizer has no such number, has an lr_scheduler that sets the learning rate as well, has
-        a momentum of 0 that is to be scheduled, or another handler sets the same. While training:
-        if the schedule's value is NaN or infinite, or a momentum is not above 0.
+        optimizer has no such number, has an lr_scheduler that sets the learning rate as well, or
+        has a momentum of 0 that is to be scheduled, or if another handler sets the same number.
+        While training: if the schedule's value is NaN or infinite, or a momentum is not above 0.
     NotImplementedError
-        If servers of a distributed kvstore run the optimizer: they do not see the value.
+        If servers of a distributed kvstore run the optimizer: they do not get the value.
     """
 
     def __init__(
@@ -58,20 +56,20 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
         hyperparameter: str,
         schedule: Schedule,
         per: str = "batch",
-        priority: float = -4000,
+        priority: float = Order.SCHEDULE,
     ) -> None:
         check_schedule(schedule)
         if per not in ("batch", "epoch"):
             raise ValueError(
-                f"per must be 'batch' or 'epoch', got {per!r}: the value is set at its begin"
+                f"per must be 'batch' or 'epoch', got {per!r}: the value is set at its beginning"
             )
         self.hyperparameter = _check_name(hyperparameter)
         self.schedule = schedule
         self.per = per
-        self.priority = priority
+        self.priority = float(priority)
 
-    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Check that the optimizer has the hyper-parameter, and that nobody else sets it."""
+    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Check that the optimizer has the hyper-parameter, and that nothing else sets it."""
         _check_owner(self, estimator)
         value = _value_of(self.hyperparameter, estimator.trainer)
         if self.hyperparameter == "momentum" and value == 0:
@@ -81,42 +79,38 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
                 "whatever the schedule begins with"
             )
 
-    def epoch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Set the value of the epoch."""
         if self.per == "epoch":
             self._set(estimator)
 
-    def batch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Set the value of the batch."""
         if self.per == "batch":
             self._set(estimator)
 
-    def _set(self, estimator: Any) -> None:
+    def _set(self, estimator: Run) -> None:
         progress = estimator.progress
-        value = self.schedule(progress)
         what = f"the schedule's value of {self.hyperparameter!r} at progress {progress:.3g}"
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise TypeError(f"{what} must be a finite number, got {value!r}: look at the schedule")
-        if not math.isfinite(value):
-            raise ValueError(f"{what} must be a finite number, got {value!r}: look at the schedule")
+        value = check_finite(what, self.schedule(progress), "look at the schedule")
         if self.hyperparameter == "momentum" and not value > 0:
             raise ValueError(
-                f"{what} must be above 0, got {value!r}: optimizers keep no state of a momentum "
+                f"{what} must be above 0, got {value!r}: optimizers keep no state for a momentum "
                 "of 0; begin and end with a small one"
             )
-        _set_value(self.hyperparameter, estimator.trainer, float(value))
+        _set_value(self.hyperparameter, estimator.trainer, value)
 
 
 class PlateauHandler(TrainBegin, EpochEnd, Stateful):
-    """Multiplies a hyper-parameter by `factor` when the monitored figure improves no longer.
+    """Multiplies a hyper-parameter by `factor` when the monitored figure stops improving.
 
-    It is reduced at the end of the `patience`-th epoch in a row that brought no improvement, as in
-    Keras' ``ReduceLROnPlateau``; PyTorch's waits for one epoch more. The next epoch is the first
-    with the new value. `cooldown` is PyTorch's: so many epochs after a reduction do not count.
+    It is reduced after `patience` epochs in a row without improvement, as in Keras'
+    ``ReduceLROnPlateau``; PyTorch's waits for one epoch more. The next epoch is the first
+    with the new value. `cooldown` is PyTorch's: that many epochs after a reduction do not count.
 
-    An epoch without the figure (no evaluation, or NaN) does not count at all. The best value, and
-    what has been counted, go into checkpoints; so does the optimizer's hyper-parameter. After the
-    run the optimizer keeps the last value.
+    An epoch without the figure (no evaluation, or NaN) does not count. Checkpoints have the best
+    value, the counts, and the optimizer's hyper-parameter. After the run the optimizer keeps the
+    last value.
 
     Parameters
     ----------
@@ -129,13 +123,13 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful):
     factor : float above 0 and below 1
         What the hyper-parameter is multiplied by.
     patience : int
-        The number of epochs without improvement, in a row, after which it is.
+        The number of epochs in a row without improvement after which it is multiplied.
     min_delta : float
-        By how much more than this a value has to be better than the best one to be an improvement.
+        A value is an improvement if it is better than the best one by more than this.
     cooldown : int
-        The number of epochs after a reduction in which none is counted.
+        The number of epochs after a reduction that do not count.
     minimum : float
-        The hyper-parameter does not become less.
+        The hyper-parameter is not reduced below this.
     priority : float
         After the HistoryHandler, which has 1000, so that the figure is there.
 
@@ -144,12 +138,14 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful):
     TypeError
         If an argument is of the wrong type.
     ValueError
-        If an argument is out of its range. At *train begin*: if the run has no such figure, the
+        If an argument is out of its range. At *train begin*: if the run has no such figure, if the
         optimizer has no such number or has an lr_scheduler that sets the learning rate as well, or
-        another handler sets the same.
+        if another handler sets the same number.
     NotImplementedError
-        If servers of a distributed kvstore run the optimizer: they do not see the value.
+        If servers of a distributed kvstore run the optimizer: they do not get the value.
     """
+
+    state_key = "plateau"
 
     def __init__(
         self,
@@ -157,11 +153,12 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful):
         mode: str = "auto",
         hyperparameter: str = "learning_rate",
         factor: float = 0.1,
+        *,
         patience: int = 10,
         min_delta: float = 0.0,
         cooldown: int = 0,
         minimum: float = 0.0,
-        priority: float = 2000,
+        priority: float = Order.MONITOR,
     ) -> None:
         meaning = "the hyper-parameter is multiplied by it"
         if not check_number("factor", factor, meaning, 0, above=True) < 1:
@@ -170,31 +167,31 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful):
         self.hyperparameter = _check_name(hyperparameter)
         self.factor = float(factor)
         self.patience = check_integer(
-            "patience", patience, 1, "so many epochs in a row have to bring no improvement"
+            "patience", patience, 1, "that many epochs in a row have to bring no improvement"
         )
         self.min_delta = check_number(
             "min_delta", min_delta, "an improvement has to be greater than it", 0
         )
         self.cooldown = check_integer(
-            "cooldown", cooldown, 0, "so many epochs after a reduction do not count"
+            "cooldown", cooldown, 0, "that many epochs after a reduction do not count"
         )
         self.minimum = check_number(
-            "minimum", minimum, "the hyper-parameter does not become less", 0
+            "minimum", minimum, "the hyper-parameter is not reduced below it", 0
         )
-        self.priority = priority
+        self.priority = float(priority)
         self._best: float | None = None
         self._wait = 0
         self._cooldown_left = 0
 
-    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Check figure and hyper-parameter, and start to count anew."""
+    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Check figure and hyper-parameter, and forget earlier runs."""
         self.monitor.check(estimator)
         _check_owner(self, estimator)
         _value_of(self.hyperparameter, estimator.trainer)
         self._best, self._wait, self._cooldown_left = None, 0, 0
 
-    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Count the epoch, and reduce where there have been enough."""
+    def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Count the epoch, and reduce if it is time."""
         value = self.monitor.read(estimator)
         if value is None:
             return
@@ -207,16 +204,16 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful):
             self._wait, self._cooldown_left = 0, self.cooldown
             self._reduce(estimator)
 
-    def state_dict(self, estimator: Any) -> dict[str, Any]:
+    def state_dict(self, estimator: Run) -> dict[str, Any]:
         """Return the best value and the counts."""
         return {"best": self._best, "wait": self._wait, "cooldown_left": self._cooldown_left}
 
-    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
-        """Go on to count."""
+    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+        """Continue to count."""
         self._best, self._wait = state["best"], state["wait"]
         self._cooldown_left = state["cooldown_left"]
 
-    def _reduce(self, estimator: Any) -> None:
+    def _reduce(self, estimator: Run) -> None:
         before = _value_of(self.hyperparameter, estimator.trainer)
         after = max(before * self.factor, self.minimum)
         if after < before:
@@ -247,8 +244,8 @@ def _check_name(hyperparameter: object) -> str:
     return hyperparameter
 
 
-def _check_owner(handler: ScheduleHandler | PlateauHandler, estimator: Any) -> None:
-    """Raise ValueError if somebody else sets the hyper-parameter, too."""
+def _check_owner(handler: ScheduleHandler | PlateauHandler, estimator: Run) -> None:
+    """Raise ValueError if something else sets the hyper-parameter, too."""
     name = handler.hyperparameter
     if name == "learning_rate" and estimator.trainer.optimizer.lr_scheduler is not None:
         raise ValueError(
@@ -268,7 +265,7 @@ def _check_owner(handler: ScheduleHandler | PlateauHandler, estimator: Any) -> N
 
 
 def _value_of(hyperparameter: str, trainer: mx.gluon.Trainer) -> float:
-    """Return the value; raise ValueError, naming those that are there, where there is none."""
+    """Return the value; raise ValueError, with the names that there are, if there is none."""
     if hyperparameter == "learning_rate":
         return float(trainer.learning_rate)
     values = {
@@ -282,17 +279,17 @@ def _value_of(hyperparameter: str, trainer: mx.gluon.Trainer) -> float:
     if hyperparameter not in values:
         names = ["learning_rate", *sorted(values)]
         raise ValueError(
-            f"hyperparameter {hyperparameter!r} is no number that can be set of this optimizer, a "
+            f"hyperparameter {hyperparameter!r} is no number of this optimizer that can be set, a "
             f"{type(trainer.optimizer).__name__}, which has {', '.join(map(repr, names))}"
         )
     return values[hyperparameter]
 
 
 def _set_value(hyperparameter: str, trainer: mx.gluon.Trainer, value: float) -> None:
-    if trainer._kv_initialized and trainer._distributed and trainer._update_on_kvstore:
+    if has_kvstore_that_updates(trainer) and is_distributed(trainer):
         raise NotImplementedError(
-            f"{hyperparameter!r} cannot be set where servers run the optimizer (kvstore "
-            f"{trainer._kvstore.type!r}): make the trainer with update_on_kvstore=False"
+            f"{hyperparameter!r} cannot be set because servers run the optimizer (kvstore "
+            f"{kvstore_type(trainer)!r}): make the trainer with update_on_kvstore=False"
         )
     if hyperparameter == "learning_rate":
         trainer.set_learning_rate(value)

@@ -7,25 +7,25 @@ from datetime import timedelta
 from typing import Any
 
 import mxnet as mx
-import numpy as np
+from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import has_data, parameters_by_place, parameters_of
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.replicas import replicas_of, write_replicas
 from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
-from gluon_svrg.events import BatchEnd, EpochEnd, Stateful, TrainBegin, TrainEnd
+from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, Stateful, TrainBegin, TrainEnd
 from gluon_svrg.run.monitor import Monitor
 from gluon_svrg.run.position import StopReason
 
 
 class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
-    """Ends the run when the monitored figure improves no longer, and can bring the best back.
+    """Ends the run when the monitored figure stops improving, and can restore the best weights.
 
-    `patience` is Keras': the run ends at the end of the `patience`-th epoch in a row that brought
-    no improvement (0 and 1 mean the same: the first such epoch ends it). It ends with
-    ``StopReason.NO_IMPROVEMENT``. An epoch without the figure (no evaluation, or NaN) does not
-    count at all.
+    `patience` is that of Keras: the run ends after `patience` epochs in a row without improvement
+    (0 and 1 mean the same: the first such epoch ends it), with ``StopReason.NO_IMPROVEMENT``. An
+    epoch without the figure (no evaluation, or NaN) does not count.
 
-    After a resume the count goes on. A run that this handler had ended ends at once again, with
-    the same reason and the same weights, unless it now has more `patience`.
+    After a resume the count continues. A run that this handler had ended ends again at once, with
+    the same reason and the same weights, unless `patience` is greater now.
 
     Parameters
     ----------
@@ -34,17 +34,17 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
     mode : 'auto', 'min' or 'max'
         Which value is better; 'auto' infers it from the name, or raises.
     patience : int or None
-        The number of epochs without improvement, in a row, that ends the run. None: none does,
-        which is for `restore_best` alone.
+        The number of epochs in a row without improvement after which the run ends. With None it
+        never ends for that, and the handler is for `restore_best` alone.
     min_delta : float
-        An improvement is a value that is better by more than this than the last improvement.
+        A value is an improvement if it is better than the last improvement by more than this.
     baseline : float, optional
-        A value is no improvement unless it is better than this (by more than `min_delta`), either.
+        An improvement must also be better than this, by more than `min_delta`.
     restore_best : bool
         Whether the network gets the parameters and auxiliary states of the best epoch back at
-        *train end*, whatever ended the run (an exception does not come by there). They are those
+        *train end*, whatever ended the run (except an exception). They are those
         that were evaluated. A copy of them is kept in the memory of the host, and in checkpoints.
-        The optimizer's states stay those of the last step, wherever they are; to train on with
+        The optimizer's states stay those of the last step. To train further with
         ``multi_precision``, whose optimizers hold weights of their own, make a new trainer.
     priority : float
         After the HistoryHandler, which has 1000, so that the figure is there.
@@ -52,7 +52,7 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
     Attributes
     ----------
     best : float or None
-        The best value, however little better it was. None before the first.
+        The best value, whether it was better by `min_delta` or less. None before the first value.
     best_epoch : int or None
         Its epoch, from 0.
 
@@ -61,9 +61,11 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
     TypeError
         If an argument is of the wrong type.
     ValueError
-        If an argument is out of its range, nothing is to be done (``patience=None`` without
-        `restore_best`), or, at *train begin*, the run has no such figure.
+        If an argument is out of its range, if there is nothing to do (``patience=None`` without
+        `restore_best`), or, at *train begin*, if the run has no such figure.
     """
+
+    state_key = "early_stopping"
 
     def __init__(
         self,
@@ -71,13 +73,17 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
         mode: str = "auto",
         patience: int | None = 0,
         min_delta: float = 0.0,
+        *,
         baseline: float | None = None,
         restore_best: bool = False,
-        priority: float = 2000,
+        priority: float = Order.MONITOR,
     ) -> None:
         if patience is not None:
             check_integer(
-                "patience", patience, 0, "so many epochs in a row without improvement end the run"
+                "patience",
+                patience,
+                0,
+                "the run ends after that many epochs in a row without improvement",
             )
         elif not restore_best:
             raise ValueError(
@@ -93,21 +99,21 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
             baseline = check_number("baseline", baseline, "the figure has to be better than it")
         self.baseline = baseline
         self.restore_best = restore_best
-        self.priority = priority
+        self.priority = float(priority)
         self.best: float | None = None
         self.best_epoch: int | None = None
         self._to_beat: float | None = None
         self._wait = 0
-        self._weights: dict[str, list[np.ndarray]] | None = None
+        self._weights: dict[str, list[NumPyArray]] | None = None
 
-    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Check the figure, and start to count anew."""
+    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Check the figure, and forget earlier runs."""
         self.monitor.check(estimator)
         self.best = self.best_epoch = self._weights = None
         self._to_beat = self.baseline
         self._wait = 0
 
-    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Count the epoch; keep the weights if they are the best; end the run if it is time."""
         value = self.monitor.read(estimator)
         if value is None:
@@ -127,12 +133,12 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
         if estimator.stop_reason is None:
             self._stop_if_it_is_time(estimator)
 
-    def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Give the network the weights of the best epoch."""
+    def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Restore the weights of the best epoch."""
         if self._weights is not None:
             _write(self._weights, estimator)
 
-    def state_dict(self, estimator: Any) -> dict[str, Any]:
+    def state_dict(self, estimator: Run) -> dict[str, Any]:
         """Return the best value, its epoch and weights, and the count."""
         return {
             "best": self.best,
@@ -142,20 +148,20 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
             "weights": self._weights,
         }
 
-    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
-        """Go on to count, or end the run again."""
+    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+        """Continue to count, or end the run again."""
         self.best, self.best_epoch = state["best"], state["best_epoch"]
         self._to_beat, self._wait = state["to_beat"], state["wait"]
         self._weights = state["weights"] if self.restore_best else None
         if self.restore_best and self._weights is None and self.best is not None:
             estimator.logger.warning(
                 "the checkpoint is of a run without restore_best and lacks the weights of the best "
-                "epoch, %d: those of a better one to come will be restored, if there is one",
+                "epoch, %d: only if a later epoch is better will its weights be restored",
                 self.best_epoch,
             )
         self._stop_if_it_is_time(estimator)
 
-    def _stop_if_it_is_time(self, estimator: Any) -> None:
+    def _stop_if_it_is_time(self, estimator: Run) -> None:
         if self.patience is None or self._wait < max(1, self.patience):
             return
         estimator.stop(StopReason.NO_IMPROVEMENT)
@@ -172,14 +178,14 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
 class TimeLimitHandler(TrainBegin, BatchEnd):
     """Ends the run after a time, at the end of the batch that is under way.
 
-    The run ends with ``StopReason.TIME_LIMIT``; a CheckpointHandler then writes a checkpoint, and
-    the evaluation at the epoch's end still follows, so leave time for both. The clock begins with
-    each call of `fit`: a resumed run has the whole time again, as a job scheduler's limit has.
+    The run ends with ``StopReason.TIME_LIMIT``. A CheckpointHandler then writes a checkpoint, and
+    the evaluation of the epoch's end still follows, so leave time for both. The clock starts at
+    each call of `fit`: a resumed run has the whole time again, as with a job scheduler.
 
     Parameters
     ----------
     seconds : float or datetime.timedelta
-        The wall-clock time.
+        The wall-clock time after which the run ends.
 
     Raises
     ------
@@ -197,31 +203,31 @@ class TimeLimitHandler(TrainBegin, BatchEnd):
         )
         self._begin = 0.0
 
-    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Start the clock."""
         self._begin = time.monotonic()
 
-    def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """End the run where the time is over."""
+    def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """End the run if the time is over."""
         if estimator.stop_reason is None and time.monotonic() - self._begin >= self.seconds:
             estimator.stop(StopReason.TIME_LIMIT)
-            estimator.logger.info("the run ends: its time of %g s is over", self.seconds)
+            estimator.logger.info("the run ends: its time limit of %g s is over", self.seconds)
 
 
-def _parameters(estimator: Any) -> dict[str, mx.gluon.Parameter]:
+def _parameters(estimator: Run) -> dict[str, mx.gluon.Parameter]:
     """Return all initialised parameters of network and trainer.
 
-    Those of the network by the name of their place in it, as in checkpoints, which is the same in
-    a new network of the same architecture.
+    Those of the network have the name of their place in it, as in checkpoints. It is the same in a
+    new network of the same architecture.
     """
-    params = dict(estimator.net._collect_params_with_prefix())
+    params = dict(parameters_by_place(estimator.net))
     known = {id(param) for param in params.values()}
-    others = [*estimator.net.collect_params().values(), *estimator.trainer._params]
+    others = [*estimator.net.collect_params().values(), *parameters_of(estimator.trainer)]
     params |= {param.name: param for param in others if id(param) not in known}
-    return {name: param for name, param in params.items() if param._data is not None}
+    return {name: param for name, param in params.items() if has_data(param)}
 
 
-def _write(weights: dict[str, list[np.ndarray]], estimator: Any) -> None:
+def _write(weights: dict[str, list[NumPyArray]], estimator: Run) -> None:
     """Write the parameters in place: `Parameter.set_data` would reset the kvstore each time."""
     params = _parameters(estimator)
     for name, values in weights.items():

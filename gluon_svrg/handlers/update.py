@@ -7,10 +7,31 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._mxnet import (
+    has_gradient,
+    is_distributed,
+    kvstore_type,
+    mark_fresh,
+    scales_losses,
+    step_scale,
+    storage_types,
+    trained_parameters,
+    updates_on_kvstore,
+)
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.arrays.fused import Fused
-from gluon_svrg.checkpoint.optimizer_states import places_of, updates_on_kvstore
-from gluon_svrg.events import BatchEnd, EpochEnd, ExceptionRaised, Stateful, TrainBegin, TrainEnd
+from gluon_svrg.arrays.fused import FusedFunction
+from gluon_svrg.arrays.replicas import by_device
+from gluon_svrg.checkpoint.optimizer_states import places_of
+from gluon_svrg.events import (
+    BatchEnd,
+    EpochEnd,
+    ExceptionRaised,
+    Order,
+    Run,
+    Stateful,
+    TrainBegin,
+    TrainEnd,
+)
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
@@ -25,34 +46,34 @@ class GradientUpdateHandler(
     ExceptionRaised,
     Stateful,
 ):
-    """Takes the optimizer's step at the end of each batch, or of each few.
+    """Takes the optimizer's step at the end of each batch, or of every few batches.
 
     Clipping acts on the gradient that the optimizer gets: of the mean loss over all samples of the
     step, on all devices, after SVRG's correction. `gluon.utils.clip_global_norm` on each device
-    would clip other gradients than their sum (MXNet issue 12859).
+    would clip the gradient of each device, not their sum (MXNet issue 12859).
 
     Parameters
     ----------
     accumulate : int
-        How many batches' gradients are added up for one step. The last step of an epoch takes
-        what is left. It sets ``grad_req='add'`` while `fit` runs.
+        The number of batches whose gradients are added up for one step. The last step of an epoch
+        may have fewer. Above 1, ``grad_req`` is 'add' while `fit` runs.
     clip_norm : float, optional
-        The gradient is scaled down to this norm (over all parameters) where it is greater.
+        If the norm of the gradient (over all parameters) is greater, it is scaled down to this.
     clip_value : float, optional
         Each entry of the gradient is clipped to [-clip_value, clip_value].
     priority : float
-        As MXNet's: the first at *batch end*.
+        That of MXNet's handler: the step comes first at *batch end*.
 
     Attributes
     ----------
     gradient_norm : float or None
-        The norm at the last step, before it was clipped; None without `clip_norm`. To read it
+        The norm at the last step, before it was clipped; None without `clip_norm`. Reading it
         waits for the device.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is no positive number, or both kinds of clipping are asked for.
+        If an argument is no positive number, or both `clip_norm` and `clip_value` are given.
 
     References
     ----------
@@ -60,15 +81,17 @@ class GradientUpdateHandler(
     ICML 2013.
     """
 
+    state_key = "accumulation"
+
     def __init__(
         self,
         accumulate: int = 1,
         clip_norm: float | None = None,
         clip_value: float | None = None,
-        priority: float = -2000,
+        priority: float = Order.STEP,
     ) -> None:
-        super().__init__(priority)
-        check_integer("accumulate", accumulate, 1, "a step is taken after as many batches")
+        super().__init__(float(priority))
+        check_integer("accumulate", accumulate, 1, "a step is taken every that many batches")
         if clip_norm is not None:
             check_number("clip_norm", clip_norm, "the greatest norm of the gradient", 0, above=True)
         if clip_value is not None:
@@ -88,49 +111,46 @@ class GradientUpdateHandler(
         # The parameters whose gradients add up, and the grad_req that they had.
         self._accumulated: list[tuple[gluon.Parameter, str]] = []
         self._norm: NDArray | None = None
-        self._squares = Fused(_sum_of_squares)
-        self._scale = Fused(_scaled)
-        self._limit = Fused(_limited)
+        self._squares = FusedFunction(_sum_of_squares)
+        self._scale = FusedFunction(_scaled)
+        self._limit = FusedFunction(_limited)
 
     @property
     def gradient_norm(self) -> float | None:
         """The norm at the last step, before it was clipped."""
         return None if self._norm is None else float(self._norm.asscalar())
 
-    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Let gradients add up, where several batches make a step."""
+    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Let gradients add up, if a step has several batches."""
         self._batches = self._samples = 0
         self._norm = None
-        trainer = estimator.trainer
         if self.accumulate > 1:
-            self._add_up(trainer)
+            self._add_up(estimator.trainer)
 
-    def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take the step, if it is time for one."""
-        losses = kwargs["loss"]  # a list, or one NDArray from a batch processor of the user's own
-        for loss in losses if isinstance(losses, (list, tuple)) else [losses]:
-            self._samples += loss.shape[0]
+        self._samples += sum(loss.shape[0] for loss in kwargs["loss"])
         self._batches += 1
         if self._batches == self.accumulate:
             self._step(estimator.trainer)
 
-    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take the step with what is left."""
         if self._batches:
             self._step(estimator.trainer)
 
-    def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let gradients be overwritten again."""
         for param, grad_req in self._accumulated:
             param.grad_req = grad_req
         self._accumulated = []
 
-    def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let gradients be overwritten again."""
         self.train_end(estimator)
 
-    def state_dict(self, estimator: Any) -> dict[str, Any]:
-        """Return the counts, and the gradients that wait for the step."""
+    def state_dict(self, estimator: Run) -> dict[str, Any]:
+        """Return the counts, and the gradients that have not been used yet."""
         return {
             "batches": self._batches,
             "samples": self._samples,
@@ -140,8 +160,8 @@ class GradientUpdateHandler(
             },
         }
 
-    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
-        """Go on with the gradients that wait for the step."""
+    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+        """Continue with the gradients that have not been used yet."""
         self._batches, self._samples = state["batches"], state["samples"]
         if self._batches >= self.accumulate:
             raise ValueError(
@@ -153,38 +173,38 @@ class GradientUpdateHandler(
         for place, param in self._waiting_params(estimator):
             saved = state["gradients"][place]
             grads = param.list_grad()
-            if len(saved) != len(grads):  # on other devices the first has the sum
+            if len(saved) != len(grads):  # another number of devices: the first gets the sum
                 saved = [np.sum(saved, axis=0)]
             for grad, value in zip(grads, saved, strict=False):
                 grad[:] = mx.nd.array(value, dtype=grad.dtype)
             for data in param.list_data():  # a step may follow before the next backward pass
-                data._fresh_grad = True
+                mark_fresh(data, True)
 
-    def _waiting_params(self, estimator: Any) -> list[tuple[str, gluon.Parameter]]:
-        """Return the parameters whose gradients wait for the step, with their places."""
+    def _waiting_params(self, estimator: Run) -> list[tuple[str, gluon.Parameter]]:
+        """Return the parameters with gradients that have not been used yet, with their places."""
         params = [param for param, _ in self._accumulated] if self._batches else []
         return list(zip(places_of(estimator.net, params), params, strict=True))
 
     def _add_up(self, trainer: gluon.Trainer) -> None:
-        trained = [param for param in trainer._params if param.grad_req != "null"]
+        trained = trained_parameters(trainer)
         for param in trained:
-            if param._grad_stype != "default":
+            _, grad_stype = storage_types(param)
+            if grad_stype != "default":
                 raise ValueError(
-                    f"parameter {param.name!r} has a gradient of stype {param._grad_stype!r}, "
+                    f"parameter {param.name!r} has a gradient of stype {grad_stype!r}, "
                     "which cannot be added up over batches: make the layer with "
                     "sparse_grad=False, or accumulate=1"
                 )
         self._accumulated = [(param, param.grad_req) for param in trained]
         for param in trained:
             param.grad_req = "add"
-        if all(param._grad is not None for param in trained):
-            self._zero_gradients()  # what a user has added up before is not of this run
+        if all(has_gradient(param) for param in trained):
+            self._zero_gradients()  # gradients from before this run do not count
 
     def _step(self, trainer: gluon.Trainer) -> None:
         samples, self._samples, self._batches = self._samples, 0, 0
         is_on_kvstore = updates_on_kvstore(trainer)
-        # MXNet's AMP puts this attribute there; MXNet itself asks for it in this way.
-        if is_on_kvstore and getattr(trainer, "_amp_loss_scaler", None) is not None:
+        if is_on_kvstore and scales_losses(trainer):
             raise ValueError(
                 "AMP's loss scaling looks for an overflow after a kvstore has made the update: "
                 "make the trainer with update_on_kvstore=False"
@@ -196,19 +216,19 @@ class GradientUpdateHandler(
             trainer.step(samples)
         else:
             trainer.allreduce_grads()
-            for grads in _by_device(trainer):
-                self._clip(grads, [grads], samples / trainer._scale)
+            for grads in _gradients_of(trainer):
+                self._clip(grads, [grads], samples / step_scale(trainer))
             trainer.update(samples)
         if self.accumulate > 1:
             self._zero_gradients()
 
     def _clip_before_the_sum(self, trainer: gluon.Trainer, samples: int) -> None:
-        """Clip what the kvstore is to add up over the devices, and use at once."""
-        devices = _by_device(trainer)
-        if trainer._distributed:
+        """Clip before the kvstore adds up over the devices and takes the step, both in one."""
+        devices = _gradients_of(trainer)
+        if is_distributed(trainer):
             raise ValueError(
                 f"clipping needs the sum of the gradients of all workers, which the kvstore "
-                f"{trainer._kvstore.type!r} does not give away: make the trainer with "
+                f"{kvstore_type(trainer)!r} keeps to itself: make the trainer with "
                 "update_on_kvstore=False"
             )
         first, *others = devices
@@ -218,7 +238,7 @@ class GradientUpdateHandler(
                 mx.nd.add_n(*(grad.as_in_context(grads[0].context) for grad in grads))
                 for grads in zip(*devices, strict=True)
             ]
-        scale = samples / trainer._scale
+        scale = samples / step_scale(trainer)
         if self.clip_norm is not None:
             self._clip(totals, devices, scale)
             return
@@ -243,7 +263,7 @@ class GradientUpdateHandler(
         assert self.clip_norm is not None
         squares = self._squares(_at_least_float32(totals))
         norm = mx.nd.sqrt(mx.nd.add_n(*squares)) / scale
-        # Exactly 1 where the norm is small enough; without the 1e-6 that PyTorch adds to the norm.
+        # Exactly 1 if the norm is small enough; without the 1e-6 that PyTorch adds to the norm.
         factor = self.clip_norm / mx.nd.maximum(norm, self.clip_norm)
         for grads in clipped:
             here = factor.as_in_context(grads[0].context)
@@ -251,27 +271,25 @@ class GradientUpdateHandler(
         self._norm = norm
 
     def _zero_gradients(self) -> None:
-        by_context = zip(*(param.list_grad() for param, _ in self._accumulated), strict=True)
-        for grads in by_context:
+        for grads in by_device(param.list_grad() for param, _ in self._accumulated):
             mx.nd.reset_arrays(*grads, num_arrays=len(grads))
 
 
-def _by_device(trainer: gluon.Trainer) -> list[list[NDArray]]:
-    trained = [param for param in trainer._params if param.grad_req != "null"]
-    return [list(grads) for grads in zip(*(p.list_grad() for p in trained), strict=True)]
+def _gradients_of(trainer: gluon.Trainer) -> list[list[NDArray]]:
+    return by_device(param.list_grad() for param in trained_parameters(trainer))
 
 
-def _sum_of_squares(grad: Any) -> Any:
+def _sum_of_squares(grad: mx.sym.Symbol) -> mx.sym.Symbol:
     # A dot product is ten times as fast as MXNet's norm and sum.
     flat = mx.sym.reshape(grad, shape=(-1,))
     return mx.sym.dot(flat, flat)
 
 
-def _scaled(grad: Any, factor: Any) -> Any:
+def _scaled(grad: mx.sym.Symbol, factor: mx.sym.Symbol) -> mx.sym.Symbol:
     return mx.sym.broadcast_mul(grad, factor)
 
 
-def _limited(grad: Any, bound: Any) -> Any:
+def _limited(grad: mx.sym.Symbol, bound: mx.sym.Symbol) -> mx.sym.Symbol:
     low = mx.sym.broadcast_maximum(grad, mx.sym.negative(bound))
     return mx.sym.broadcast_minimum(low, bound)
 

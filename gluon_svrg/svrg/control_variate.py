@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gluon_svrg.arrays.fused import Fused
+from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.svrg.coefficient import OptimalCoefficient
 from gluon_svrg.svrg.rule import correct
 from mxnet.ndarray import NDArray
@@ -29,7 +29,7 @@ class ControlVariate:
         self.optimal: OptimalCoefficient | None = None
         self._coefficient = 0.0
         # They outlive the snapshot: to write a rule down anew takes as long as some steps.
-        self._rules: dict[tuple[int, float, float, float], Fused] = {}
+        self._rules: dict[tuple[int, float, float, float], FusedFunction] = {}
 
     def set(
         self,
@@ -96,13 +96,13 @@ class ControlVariate:
         rule = self._rule_for(samples, scale, snapshot_scale)
         rule(grads, snapshot_grads, full_grads, out=grads)
 
-    def _rule_for(self, samples: int, scale: float, snapshot_scale: float) -> Fused:
+    def _rule_for(self, samples: int, scale: float, snapshot_scale: float) -> FusedFunction:
         coefficient = self._coefficient
         key = samples, coefficient, scale, snapshot_scale
         if key not in self._rules:
             if len(self._rules) == _MAX_RULES:
                 self._rules.clear()
-            self._rules[key] = Fused(
+            self._rules[key] = FusedFunction(
                 lambda grad, snapshot_grad, full_grad: correct(
                     grad,
                     snapshot_grad

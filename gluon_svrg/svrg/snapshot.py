@@ -11,7 +11,7 @@ import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arrays.finite import FiniteWatch
-from gluon_svrg.arrays.fused import Fused
+from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import write_replicas
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from mxnet import autograd, gluon
@@ -64,7 +64,7 @@ class Snapshot:
         self._layout: Mapping[str, tuple[object, ...]] = {}
         self._contexts: list[mx.Context] = []
         self._blocks: list[_mxnet.BlockState] = []
-        self._add = Fused(lambda total, grad: total + mx.sym.cast(grad, dtype="float64"))
+        self._add = FusedFunction(lambda total, grad: total + mx.sym.cast(grad, dtype="float64"))
 
     def take(self) -> None:
         """Copy the network's weights and auxiliary states as they are now.

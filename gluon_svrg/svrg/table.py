@@ -7,7 +7,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.arrays.fused import Fused
+from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.svrg.gradient import BatchGradient
 from mxnet.ndarray import NDArray
 
@@ -36,7 +36,7 @@ class GradientTable:
         self._fingerprints: list[list[NDArray]] = []
         self._compared: list[tuple[int, list[NDArray]]] = []
         self._weights: dict[tuple[int, mx.Context], NDArray] = {}
-        self._copy = Fused(mx.sym.identity)
+        self._copy = FusedFunction(mx.sym.identity)
 
     def __len__(self) -> int:
         return len(self._gradients)

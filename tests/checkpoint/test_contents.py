@@ -368,7 +368,7 @@ def test_what_seeds_are_paid_for(dropout, monkeypatch, tmp_path):
         batches_seeded.append((epoch, batch))
         seed_mxnet(run, kind, epoch, batch)
 
-    monkeypatch.setattr("gluon_svrg.handlers.random_state.seed_mxnet", seed)
+    monkeypatch.setattr("gluon_svrg.checkpoint.random_state.seed_mxnet", seed)
     checkpoints = gs.CheckpointHandler(tmp_path)
     estimator_of(dropout=dropout).fit(batches(), epochs=1, event_handlers=checkpoints)
     assert ({(0, 2), (0, 3), (0, 4)} <= set(batches_seeded)) == bool(dropout)

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,8 @@ import problems
 import pytest
 from gluon_svrg.checkpoint import contents as resume
 from gluon_svrg.checkpoint import folder as checkpoint
-from gluon_svrg.checkpoint.encoding import DamagedError
 from gluon_svrg.checkpoint.folder import Checkpoint, Key
+from gluon_svrg.files import DamagedError
 from mxnet import gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO
@@ -273,7 +274,7 @@ def npz(**arrays):
 
 def traps(marker):
     trap = np.array([Trap(marker)], dtype=object)
-    text = np.frombuffer(b'{"state": {"array": "a"}, "format": "gluon_svrg.states/1"}', np.uint8)
+    text = np.frombuffer(b'{"state": {"array": "a"}, "format": "gluon_svrg.states/2"}', np.uint8)
     return {
         "pickle": pickle.dumps(Trap(marker)),
         "meta": npz(meta=trap),
@@ -360,14 +361,21 @@ def test_a_manifest_of_another_form(forgery, folder):
         checkpoint.read(path)
 
 
-def test_a_later_format_is_said(folder):
-    def later(manifest):
-        return {**manifest, "format": 2, "versions": {"gluon_svrg": "9.8"}}
+@pytest.mark.parametrize(
+    ("number", "which"),
+    [
+        (checkpoint.FORMAT + 1, "a later version (9.8), and this version reads up to format 2"),
+        (checkpoint.OLDEST_FORMAT - 1, "an earlier version (9.8), and this version reads from"),
+    ],
+)
+def test_a_format_that_is_not_read_is_said(number, which, folder):
+    def other(manifest):
+        return {**manifest, "format": number, "versions": {"gluon_svrg": "9.8"}}
 
-    path = forged(folder, later)
+    path = forged(folder, other)
     message = (
-        rf"the checkpoint '.*{NEWEST}' has the format 2, of a later version \(9\.8\), and this "
-        "version reads up to format 1: install that version"
+        rf"the checkpoint '.*{NEWEST}' has the format {number}, of {re.escape(which)}.*: "
+        "install that version"
     )
     with pytest.raises(ValueError, match=message):
         checkpoint.newest_in(folder, pytest.fail)

@@ -16,6 +16,7 @@ import problems
 import pytest
 from gluon_svrg.checkpoint import folder as checkpoint
 from gluon_svrg.checkpoint.folder import Key
+from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EpochBegin
 from gluon_svrg.run.position import Position, StopReason
 from mxnet import gluon
@@ -118,7 +119,7 @@ def test_what_the_manifest_says_for_people(tmp_path):
 class Run:
     """What a handler sees of an Estimator: epochs of one batch, and a figure for each."""
 
-    train_data, train_metrics, val_metrics = BATCHES, (), ()
+    data, train_metrics, val_metrics = training_data(BATCHES), (), ()
     net = nn.HybridSequential()
 
     def __init__(self, handler, resumed_from=None):

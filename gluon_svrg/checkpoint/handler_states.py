@@ -1,0 +1,144 @@
+"""The states of a run's handlers, filed by their keys."""
+
+from __future__ import annotations
+
+import reprlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from gluon_svrg.checkpoint.encoding import is_data
+from gluon_svrg.checkpoint.keys import RANDOM_STATE, state_key
+from gluon_svrg.checkpoint.parts import Part
+from gluon_svrg.events import EventHandler, Run, Stateful
+from gluon_svrg.run.position import StopReason
+from mxnet.gluon.contrib import estimator as mx_estimator
+
+
+class HandlerStates(Part):
+    """The states of handlers: by key, the class's name and the state of each that has it.
+
+    Parameters
+    ----------
+    run : Run
+        Is given to the handlers.
+    handlers : iterable of EventHandler
+        Those that are neither Stateful nor MXNet's own have no state. Several with one key keep
+        their order.
+    """
+
+    def __init__(self, run: Run, handlers: Iterable[EventHandler]) -> None:
+        self._run = run
+        self._handlers = [h for h in handlers if isinstance(h, Stateful) or _counters_of(h)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states; raises TypeError if one is no plain data."""
+        filed: dict[str, list[list[Any]]] = {}
+        for handler in self._handlers:
+            name = type(handler).__name__
+            state = self._state_of(handler)
+            if not is_data(state):
+                raise TypeError(
+                    f"the state of {name} cannot be saved: state_dict() must return None, numbers, "
+                    "strings, arrays, and lists, tuples, sets and dicts (by strings or integers) "
+                    f"of them, got {reprlib.repr(state)}"
+                )
+            filed.setdefault(state_key(handler), []).append([name, state])
+        return filed
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Give each handler its state; the log says which have none, and which state has none."""
+        waiting = {key: list(saved) for key, saved in state.items()}
+        for handler in self._handlers:
+            saved = waiting.get(state_key(handler))
+            if saved:
+                _, content = saved.pop(0)
+                self._load(handler, content)
+            else:
+                self._run.logger.info(
+                    "%s was not in the run that wrote the checkpoint: it begins now",
+                    type(handler).__name__,
+                )
+        for saved in waiting.values():
+            # A handler without anything to keep is not missed.
+            if any(content for _, content in saved):
+                self._run.logger.warning(
+                    "the run that wrote the checkpoint had a %s and this one has none: it goes on "
+                    "without",
+                    saved[0][0],
+                )
+
+    def _state_of(self, handler: EventHandler) -> dict[str, Any]:
+        if isinstance(handler, Stateful):
+            return handler.state_dict(self._run)
+        own = vars(handler)
+        return {
+            name: own[name] for row in _counters_of(handler) for name in row.names if name in own
+        }
+
+    def _load(self, handler: EventHandler, state: dict[str, Any]) -> None:
+        if isinstance(handler, Stateful):
+            handler.load_state_dict(self._run, state)
+            return
+        vars(handler).update(state)
+        for row in _counters_of(handler):
+            row.go_on(self._run, handler)
+
+
+def handlers_of(run: Run) -> HandlerStates:
+    """Return the states of all handlers but those that keep the run's random numbers."""
+    return HandlerStates(run, (h for h in run.handlers if state_key(h) != RANDOM_STATE))
+
+
+def random_state_of(run: Run) -> HandlerStates:
+    """Return the states of the handlers that keep the run's random numbers."""
+    return HandlerStates(run, (h for h in run.handlers if state_key(h) == RANDOM_STATE))
+
+
+class _Counters(NamedTuple):
+    """What a handler of MXNet's keeps from one event to the next, if it has it."""
+
+    kind: type[EventHandler]
+    names: tuple[str, ...]
+    go_on: Callable[[Run, Any], None] = lambda run, handler: None
+
+
+def _forget_that_it_has_stopped(run: Run, handler: mx_estimator.StoppingHandler) -> None:
+    handler.stop_training = False  # the run may have a greater number of epochs now
+
+
+def _begin_to_time(run: Run, handler: mx_estimator.LoggingHandler) -> None:
+    handler.epoch_start = time.time()  # which it asks for at the epoch's end
+
+
+def _stop_again(run: Run, handler: mx_estimator.EarlyStoppingHandler) -> None:
+    if handler.stop_training:
+        run.stop(StopReason.HANDLER)  # it had ended the run
+
+
+_COUNTERS = (
+    _Counters(
+        mx_estimator.StoppingHandler,
+        ("current_batch", "current_epoch"),
+        _forget_that_it_has_stopped,
+    ),
+    _Counters(mx_estimator.ValidationHandler, ("current_batch", "current_epoch")),
+    _Counters(
+        mx_estimator.LoggingHandler,
+        ("batch_index", "current_epoch", "processed_samples"),
+        _begin_to_time,
+    ),
+    _Counters(
+        mx_estimator.EarlyStoppingHandler,
+        ("wait", "best", "stopped_epoch", "current_epoch", "stop_training"),
+        _stop_again,
+    ),
+    _Counters(
+        mx_estimator.CheckpointHandler,
+        ("current_batch", "current_epoch", "best", "saved_checkpoints"),
+    ),
+)
+
+
+def _counters_of(handler: EventHandler) -> list[_Counters]:
+    return [row for row in _COUNTERS if isinstance(handler, row.kind)][:1]

@@ -1,0 +1,118 @@
+"""Which checkpoint a run goes on from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+
+from gluon_svrg.checkpoint import folder as disk
+from gluon_svrg.checkpoint.folder import Checkpoint
+from gluon_svrg.events import EventHandler
+from gluon_svrg.files import DamagedError
+
+
+class HasCheckpoints(EventHandler):
+    """Writes checkpoints.
+
+    Attributes
+    ----------
+    directory : Path
+        The folder in which they are.
+    """
+
+    directory: Path
+
+
+def checkpoint_folders(handlers: Iterable[EventHandler]) -> list[Path]:
+    """Return the folders into which `handlers` write checkpoints."""
+    return [handler.directory for handler in handlers if isinstance(handler, HasCheckpoints)]
+
+
+def checkpoint_for(
+    resume: object, folders: Sequence[Path], logger: logging.Logger
+) -> Checkpoint | None:
+    """Return the checkpoint that ``fit(resume=...)`` asks for, or None to begin anew.
+
+    Parameters
+    ----------
+    resume : None, 'auto' or path
+        As `fit` was given it.
+    folders : sequence of Path
+        The folders of the run's checkpoints, for 'auto'.
+    logger : Logger
+        Is told what is found, and what is damaged.
+
+    Raises
+    ------
+    TypeError
+        If `resume` is neither None, nor 'auto', nor a path.
+    ValueError
+        If 'auto' has no folder to look at, or what it finds is damaged or of a later version.
+    FileNotFoundError
+        If there is no checkpoint at the path.
+    """
+    if resume is None:
+        return None
+    if not isinstance(resume, str | PathLike):
+        raise TypeError(f"resume must be None, 'auto' or the path of a checkpoint, got {resume!r}")
+    if resume == "auto":
+        if not folders:
+            raise ValueError(
+                "resume='auto' needs a CheckpointHandler in event_handlers, whose directory has "
+                "the checkpoints: give one, or the path of a checkpoint"
+            )
+        found = _newest_in(folders, logger)
+        if found is None:
+            logger.info("no checkpoint in %s yet: the run begins", folders[0])
+    else:
+        found = _checkpoint_at(Path(resume).expanduser().absolute(), logger)
+    if found is not None:
+        logger.info("the run goes on from the checkpoint %s", found.path)
+    return found
+
+
+def newest_for_roll_back(
+    folders: Sequence[Path], reason: str, logger: logging.Logger
+) -> Checkpoint:
+    """Return the newest checkpoint of the run; RuntimeError if there is none."""
+    found = _newest_in(folders, logger)
+    if found is None:
+        why = "a checkpoint that is written already" if folders else "a CheckpointHandler"
+        raise RuntimeError(f"{reason}; to go back needs {why}")
+    logger.warning("%s: the run goes back to the checkpoint %s", reason, found.path)
+    return found
+
+
+def is_in(checkpoint: Checkpoint, folders: Iterable[Path]) -> bool:
+    """Return whether `checkpoint` is in one of the folders."""
+    folder = checkpoint.path.parent.resolve()
+    return folder in [path.resolve() for path in folders]
+
+
+def _newest_in(folders: Iterable[Path], logger: logging.Logger) -> Checkpoint | None:
+    """Return the newest undamaged checkpoint in all the folders."""
+    found = [disk.newest_in(folder, logger.warning) for folder in folders]
+    known = [checkpoint for checkpoint in found if checkpoint is not None]
+    return max(known, key=lambda checkpoint: checkpoint.key, default=None)
+
+
+def _checkpoint_at(path: Path, logger: logging.Logger) -> Checkpoint:
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no checkpoint at resume={fspath(path)!r}: give the path of one, or of the "
+            "folder that has them"
+        )
+    if disk.key_of(path) is None:
+        found = disk.newest_in(path, logger.warning)
+        if found is None:
+            raise FileNotFoundError(f"there is no checkpoint in the folder {fspath(path)!r}")
+        return found
+    try:
+        return disk.read(path)
+    except DamagedError as e:
+        raise ValueError(
+            f"the checkpoint {fspath(path)!r} is damaged ({e}): resume from another, or from the "
+            "newest undamaged one by the path of the folder"
+        ) from e

@@ -1,0 +1,340 @@
+"""The parts of a run that a checkpoint holds: each is saved, checked and put back by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import reprlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gluon_svrg._mxnet import (
+    finish_initialization,
+    forget_kvstore,
+    has_data,
+    has_kvstore_that_updates,
+    has_shape,
+    loss_scaler_state,
+    optimizer_of,
+    parameters_by_place,
+    parameters_of,
+    set_loss_scaler_state,
+)
+from gluon_svrg.arrays.replicas import replicas_of, write_replicas
+from gluon_svrg.checkpoint.encoding import is_data
+from gluon_svrg.checkpoint.metrics import metric_state, metrics_of, set_metric_state
+from gluon_svrg.checkpoint.optimizer_states import States, fits, load_states, places_of, states_of
+from gluon_svrg.events import Run
+from gluon_svrg.run.history import History
+from gluon_svrg.run.position import Position
+from mxnet.gluon import Parameter
+from mxnet.ndarray import NDArray
+
+
+class Part(ABC):
+    """One of the things that a run depends on.
+
+    Its state is plain data, as :mod:`gluon_svrg.checkpoint.encoding` takes it.
+    """
+
+    @abstractmethod
+    def state_dict(self) -> Any:
+        """Return the state, at a *safe point*."""
+
+    def check(self, state: Any) -> None:
+        """Raise ValueError if `state` is not of such a run; changes nothing."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Any) -> None:
+        """Continue from `state`, which was checked."""
+
+    def undo(self) -> Callable[[], None]:
+        """Return what puts the part back to what it is now, for a restore that fails.
+
+        Nothing by default: what belongs to one call of `fit` begins anew with the next.
+        """
+        return lambda: None
+
+
+class Network(Part):
+    """Parameters and auxiliary states, and what is trained besides (a loss's parameters).
+
+    Parameters
+    ----------
+    run : Run
+        Whose network, trainer and contexts it is.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the arrays of one context, and of all if they differ.
+
+        Raises
+        ------
+        FloatingPointError
+            If one is NaN or infinite: to continue from there would be of no use.
+        """
+        params = parameters_by_place(self._run.net)
+        values = {place: replicas_of(param.list_data()) for place, param in params.items()}
+        for place, copies in values.items():
+            if not all(np.isfinite(array).all() for array in copies):
+                raise FloatingPointError(f"parameter {params[place].name!r} is NaN or infinite")
+        return {
+            "weights": {place: param.list_data()[0] for place, param in params.items()},
+            "contexts": len(self._run.context),
+            # Auxiliary states differ from context to context.
+            "replicas": {place: copies for place, copies in values.items() if len(copies) > 1},
+            "outside": [replicas_of(param.list_data()) for param in self._outside()],
+        }
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Compare names, shapes and dtypes with the network's."""
+        params, weights = parameters_by_place(self._run.net), state["weights"]
+        if len(params) != len(weights):
+            raise ValueError(
+                f"it has {len(weights)} parameters and the network has {len(params)}: resume with "
+                "the network that it was written with"
+            )
+        for place, param in params.items():
+            if place not in weights:
+                raise ValueError(
+                    f"it has no parameter {place!r}, which the network has: resume with the "
+                    "network that it was written with"
+                )
+            _check_parameter(place, param, weights[place])
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Write the parameters in place: `Parameter.set_data` would reset the kvstore each time."""
+        if state["contexts"] != len(self._run.context):
+            self._warn_of_devices(state["contexts"])
+        for place, param in parameters_by_place(self._run.net).items():
+            weight = state["weights"][place]
+            if not has_shape(param):
+                finish_initialization(param, weight.shape)
+            write_replicas(state["replicas"].get(place) or [weight.asnumpy()], param.list_data())
+        for param, values in zip(self._outside(), state["outside"], strict=True):
+            write_replicas(values, param.list_data())
+        self._renew_kvstore()
+
+    def undo(self) -> Callable[[], None]:
+        """Return what writes the arrays back as they are now."""
+        params = [*self._run.net.collect_params().values(), *self._outside()]
+        copies = [
+            (data, data.copy()) for param in params if has_data(param) for data in param.list_data()
+        ]
+
+        def put_back() -> None:
+            for data, copy in copies:
+                copy.copyto(data)
+            self._renew_kvstore()
+
+        return put_back
+
+    def _outside(self) -> list[Parameter]:
+        """Return the parameters that are trained and that the network does not have."""
+        inside = {id(param) for param in self._run.net.collect_params().values()}
+        return [param for param in parameters_of(self._run.trainer) if id(param) not in inside]
+
+    def _renew_kvstore(self) -> None:
+        if has_kvstore_that_updates(self._run.trainer):
+            forget_kvstore(self._run.trainer)  # it holds the weights, too
+
+    def _warn_of_devices(self, saved: int) -> None:
+        self._run.logger.warning(
+            "the checkpoint was written on %d devices and this run has %d: sums over a batch are "
+            "taken in another order, random numbers and BatchNorm's statistics are different, so "
+            "the weights will be close to those of the run on %d, not the same bits",
+            saved,
+            len(self._run.context),
+            saved,
+        )
+
+
+class TrainerStates(Part):
+    """The optimizer's states, counts, rates and schedule.
+
+    Parameters
+    ----------
+    run : Run
+        Whose trainer it is.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states, and the place in the network of each parameter."""
+        return {"states": states_of(self._run.trainer), "places": self._places()}
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Compare optimizer, schedule and parameters with the trainer's."""
+        trainer = self._run.trainer
+        self._in_own_order(state).check(optimizer_of(trainer), parameters_of(trainer))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the trainer continue."""
+        load_states(self._run.trainer, self._in_own_order(state))
+
+    def undo(self) -> Callable[[], None]:
+        """Return what loads the states as they are now."""
+        trainer = self._run.trainer
+        params = [*self._run.net.collect_params().values(), *parameters_of(trainer)]
+        if not all(has_shape(param) for param in params):
+            return lambda: None  # it has no states yet
+        states = states_of(trainer)
+        return lambda: load_states(trainer, states)
+
+    def _in_own_order(self, state: dict[str, Any]) -> States:
+        """Return the states in the trainer's order, which depends on the parameters' names."""
+        states: States = state["states"]
+        saved, own = state["places"], self._places()
+        if sorted(own) != sorted(saved):
+            return states
+        return states.reordered([saved.index(place) for place in own])
+
+    def _places(self) -> list[str]:
+        return places_of(self._run.net, parameters_of(self._run.trainer))
+
+
+class LossScale(Part):
+    """The loss scaler of MXNet's AMP, if there is one.
+
+    Parameters
+    ----------
+    run : Run
+        Whose trainer has it.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return its attributes."""
+        return loss_scaler_state(self._run.trainer)
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Put them back."""
+        set_loss_scaler_state(self._run.trainer, state)
+
+    def undo(self) -> Callable[[], None]:
+        """Return what puts them back as they are now."""
+        state = self.state_dict()
+        return lambda: self.load_state_dict(state)
+
+
+class PositionOfRun(Part):
+    """Where the run stands.
+
+    Parameters
+    ----------
+    run : Run
+        Whose position it is.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position."""
+        return dataclasses.asdict(self._run.position)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put it back."""
+        self._run.position = Position(**state)
+
+
+class HistoryOfRun(Part):
+    """The rows of the epochs that are done, and what is known of the next.
+
+    Parameters
+    ----------
+    run : Run
+        Whose history it is.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rows; raises TypeError if something in them is no plain data."""
+        for row in [self._run.figures, *self._run.history]:
+            for name, value in row.items():
+                if not is_data(value):
+                    raise TypeError(
+                        f"estimator.figures[{name!r}] is {reprlib.repr(value)}, which cannot be "
+                        "saved: put numbers or strings there"
+                    )
+        return {
+            "history": list(self._run.history),
+            "figures": self._run.figures,
+            "last_evaluation": self._run.last_evaluation,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put the rows back."""
+        self._run.history = History(state["history"])
+        self._run.figures = state["figures"]
+        self._run.last_evaluation = state["last_evaluation"]
+
+
+class Metrics(Part):
+    """What the metrics of training and evaluation have counted, by their names.
+
+    Parameters
+    ----------
+    run : Run
+        Whose metrics they are.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the metrics."""
+        return {metric.name: metric_state(metric) for metric in metrics_of(self._run)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back the states of those that both runs have."""
+        for metric in metrics_of(self._run):
+            if metric.name in state:
+                set_metric_state(metric, state[metric.name])
+
+
+class Data(Part):
+    """What of the training data has to be the same; their order follows from the position.
+
+    Parameters
+    ----------
+    run : Run
+        Whose data they are.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a description of the data."""
+        return self._run.data.description()
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Compare it with that of this run's data."""
+        self._run.data.check_description(state)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Do nothing: the loop asks the data for the batches that are left of the epoch."""
+
+
+def _check_parameter(place: str, param: Parameter, weight: NDArray) -> None:
+    if not fits(param, weight.shape):
+        raise ValueError(
+            f"its parameter {place!r} has shape {weight.shape} and the network's {param.shape}: "
+            "resume with the network that it was written with"
+        )
+    if np.dtype(param.dtype) != weight.dtype:
+        raise ValueError(
+            f"its parameter {place!r} has dtype {np.dtype(weight.dtype).name} and the network's "
+            f"{np.dtype(param.dtype).name}: cast the network as it was"
+        )

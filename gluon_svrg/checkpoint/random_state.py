@@ -1,0 +1,130 @@
+"""Every random number of a run is a function of where the run stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg.events import EventHandler, Run
+from gluon_svrg.run.generators import (
+    host_states,
+    next_random_numbers,
+    seed_mxnet,
+    set_host_states,
+)
+from gluon_svrg.run.position import Position
+
+_EPOCH, _BATCH = 0, 1  # what a seed is for
+
+_CPU = ("cpu", "cpu_pinned")
+
+
+class RandomState:
+    """The random numbers of a run, so that they are the same after a resume.
+
+    The states of NumPy's and Python's global generators can be read, and are kept. MXNet's cannot,
+    so they are seeded at a *safe point* by a function of (seed of the run, epoch, batch). A seed
+    takes about a millisecond: it is paid at each begin and end of an epoch, and at each batch only
+    if batches draw random numbers, as dropout does.
+    """
+
+    def __init__(self) -> None:
+        self._seed = 0
+        self._is_needed = False
+        self._at_epoch_begin: dict[str, Any] = {}
+        self._now: dict[str, Any] = {}
+
+    def begin(self, contexts: list[mx.Context]) -> None:
+        """Draw the seed of the run."""
+        self._seed = int(mx.nd.random.randint(0, 2**31 - 1).asscalar())
+        # On other devices cuDNN draws from generators of its own, which no look finds out.
+        self._is_needed = any(context.device_type not in _CPU for context in contexts)
+
+    def begin_epoch(self) -> None:
+        """Remember with what the data begin the epoch: a DataLoader shuffles then."""
+        self._at_epoch_begin = host_states()
+
+    def reach_safe_point(self, position: Position, contexts: list[mx.Context]) -> None:
+        """Seed MXNet for what comes next."""
+        done = position.batch_in_epoch
+        if done > 0 and done & (done - 1) == 0:  # a power of two
+            self._look(position, contexts)
+        if self._is_needed or done == 0:
+            self._seed_mxnet(position)
+
+    def state_dict(self, position: Position, contexts: list[mx.Context]) -> dict[str, Any]:
+        """Return the seed, and the states of the generators, now and at the epoch's begin."""
+        if position.batch_in_epoch:
+            self._look(position, contexts)
+        return {
+            "seed": self._seed,
+            "is_needed": self._is_needed,
+            "at_epoch_begin": self._at_epoch_begin,
+            "now": host_states(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned; :func:`drawing_again` puts it into force."""
+        self._seed, self._is_needed = state["seed"], state["is_needed"]
+        self._at_epoch_begin, self._now = state["at_epoch_begin"], state["now"]
+
+    def go_back_to_epoch_begin(self, position: Position) -> None:
+        """Let the host's generators give what they gave when the data began the epoch."""
+        if position.is_in_epoch:
+            set_host_states(self._at_epoch_begin)
+
+    def go_on(self, position: Position) -> None:
+        """Let all generators continue from the *safe point* of the checkpoint."""
+        is_untouched = position.batch_in_epoch > 0 and not self._is_needed
+        self._seed_mxnet(_begin_of_epoch(position) if is_untouched else position)
+        set_host_states(self._now)
+
+    def _look(self, position: Position, contexts: list[mx.Context]) -> None:
+        """Find out whether the batches of this epoch have drawn random numbers.
+
+        The generators give the same numbers as after the seed of the epoch's begin, or not.
+        """
+        if self._is_needed:
+            return
+        begin = _begin_of_epoch(position)
+        now = next_random_numbers(contexts)
+        self._seed_mxnet(begin)
+        self._is_needed = not np.array_equal(now, next_random_numbers(contexts))
+        self._seed_mxnet(begin)
+
+    def _seed_mxnet(self, position: Position) -> None:
+        kind = _BATCH if position.is_in_epoch else _EPOCH
+        seed_mxnet(self._seed, kind, position.epoch, position.batch)
+
+
+class HasRandomState(EventHandler):
+    """Keeps the random numbers of the run.
+
+    Attributes
+    ----------
+    random_state : RandomState
+        They go on from there after a resume.
+    """
+
+    random_state: RandomState
+
+
+@contextmanager
+def drawing_again(run: Run) -> Iterator[None]:
+    """Let the data draw inside the block what they drew before; then go on from the safe point.
+
+    Data that are iterated give the batches that are done once more, which are left out.
+    """
+    states = [h.random_state for h in run.handlers if isinstance(h, HasRandomState)]
+    for state in states:
+        state.go_back_to_epoch_begin(run.position)
+    yield
+    for state in states:
+        state.go_on(run.position)
+
+
+def _begin_of_epoch(position: Position) -> Position:
+    return Position(position.epoch, position.batch - position.batch_in_epoch, 0, True)

@@ -1,0 +1,85 @@
+"""From the formats of version 0.1 to those of today.
+
+Version 0.1 filed each state under the module and the name of its class, at which this package's
+classes then were. The table is fixed: it is not to follow a class that moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gluon_svrg.checkpoint.keys import RANDOM_STATE, class_path, state_key
+from gluon_svrg.events import EventHandler
+
+HANDLERS = {
+    "gluon_svrg.handlers.ema.EMAHandler": "average",
+    "gluon_svrg.handlers.guard.NaNGuardHandler": "nan_guard",
+    "gluon_svrg.handlers.history.HistoryHandler": "history",
+    "gluon_svrg.handlers.metric.MetricHandler": "metrics",
+    "gluon_svrg.handlers.progress.ProgressHandler": "progress",
+    "gluon_svrg.handlers.random_state.RandomStateHandler": RANDOM_STATE,
+    "gluon_svrg.handlers.schedule.PlateauHandler": "plateau",
+    "gluon_svrg.handlers.stopping.EarlyStoppingHandler": "early_stopping",
+    "gluon_svrg.handlers.svrg.SVRGHandler": "svrg",
+    "gluon_svrg.handlers.update.GradientUpdateHandler": "accumulation",
+    "gluon_svrg.handlers.validation.ValidationHandler": "gluon_svrg.ValidationHandler",
+    "gluon_svrg.handlers.variance.VarianceHandler": "variance",
+    **{
+        f"mxnet.gluon.contrib.estimator.event_handler.{name}": f"mxnet.{name}"
+        for name in (
+            "CheckpointHandler",
+            "EarlyStoppingHandler",
+            "LoggingHandler",
+            "StoppingHandler",
+            "ValidationHandler",
+        )
+    },
+}
+"""The key of each handler that has a state, by its name in a checkpoint of version 0.1."""
+
+OPTIMIZERS = {
+    "gluon_svrg.optimizer.lars.LARS": "gluon_svrg.LARS",
+    "gluon_svrg.optimizer.optimizer.Optimizer": "gluon_svrg.Optimizer",
+    "gluon_svrg.optimizer.signum.Signum": "gluon_svrg.Signum",
+}
+"""The key of each optimizer of this package, by its name in the states of version 0.1."""
+
+RUN_FORMAT = 1
+STATES_FORMAT = "gluon_svrg.states/1"
+
+
+def run_states(saved: Mapping[str, Any], handlers: Iterable[EventHandler]) -> dict[str, Any]:
+    """Return what a ``run.npz`` of format 1 holds, by part.
+
+    Parameters
+    ----------
+    saved : dict
+        The content of the file.
+    handlers : iterable of EventHandler
+        Those of the run that is to go on. A class of a user's own that has declared a key since is
+        found by its name.
+    """
+    keys = HANDLERS | {class_path(handler): state_key(handler) for handler in handlers}
+    filed: dict[str, list[list[Any]]] = {}
+    for name, state in saved["handlers"]:
+        key = keys.get(name, name)
+        filed.setdefault(key, []).append([name.rpartition(".")[2], state])
+    random_state = {key: filed.pop(key) for key in [RANDOM_STATE] if key in filed}
+    return {
+        "net": {name: saved[name] for name in ("contexts", "replicas", "outside")},
+        "trainer": {"places": saved["trained"]},
+        "loss_scale": saved["loss_scaler"],
+        "position": saved["position"],
+        "history": {name: saved[name] for name in ("history", "figures", "last_evaluation")},
+        "metrics": saved["metrics"],
+        "data": saved["data"],
+        "handlers": filed,
+        "random_state": random_state,
+    }
+
+
+def states_meta(saved: dict[str, Any]) -> dict[str, Any]:
+    """Return the text of a trainer's states of format 1 as it would be written today."""
+    name = saved.get("optimizer")
+    return {**saved, "optimizer": OPTIMIZERS.get(name, name)}
