@@ -54,8 +54,8 @@ TAKES_MORE = {
     "test_batch_processor_fit": "a DataIter as training data",
     "test_batch_processor_validation": "a DataIter as validation data",
 }
-"""What this package takes and MXNet refuses: one ``assert_raises(ValueError)`` of the test may see no
-error. All else that the test asks has to hold."""
+"""What this package takes and MXNet refuses: one ``assert_raises(ValueError)`` of the test may see
+no error. All else that the test asks has to hold."""
 
 TAKEN: dict[str, str] = {}
 """Those of them that were met, by test."""
