@@ -95,6 +95,7 @@ __all__ = [
     "HandlerList",
     "HasCompanions",
     "HasPasses",
+    "InsteadOfGradientReady",
     "NotFiniteError",
     "Order",
     "Run",
@@ -192,6 +193,13 @@ class GradientReady(EventHandler):
 
     def gradient_ready(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Get ``batch``, ``pred``, ``label`` and ``loss``."""
+
+
+class InsteadOfGradientReady(BatchEnd):
+    """Hears *batch end* in MXNet's Estimator only, which fires no *gradient ready*.
+
+    By its priority it can be the last to hear it before the optimizer's step.
+    """
 
 
 class SafePoint(EventHandler):
@@ -316,6 +324,10 @@ class HandlerList:
             event: [handler for handler in self._handlers if isinstance(handler, hears)]
             for event, hears in EVENTS.items()
         }
+        heard = self._by_event["batch_end"]
+        self._by_event["batch_end"] = [
+            handler for handler in heard if not isinstance(handler, InsteadOfGradientReady)
+        ]
 
     def __iter__(self) -> Iterator[EventHandler]:
         """Iterate over the handlers."""

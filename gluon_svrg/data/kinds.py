@@ -49,6 +49,7 @@ class IterableData:
     """
 
     is_indexed = False
+    numbers_batches = False
     keeps_batches = False
     can_lock = False
     locked_draw: int | None = None
@@ -99,10 +100,6 @@ class IterableData:
         """See TrainingData."""
         with unchanged_generators():
             return self.take(number)
-
-    def index_of(self, batch: object, position: int) -> int:
-        """See TrainingData."""
-        return position
 
     def why_it_may_not_repeat(self) -> str:
         """See TrainingData."""
@@ -175,6 +172,7 @@ class ArrayLoaderData(IterableData):
     """An ArrayLoader: what seed, epoch and index decide."""
 
     is_indexed = True
+    numbers_batches = True
     kind = "an ArrayLoader"
 
     def __init__(self, loader: ArrayLoader, name: str) -> None:

@@ -2,60 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from gluon_svrg import _mxnet
+from gluon_svrg import _mxnet, events
+from gluon_svrg.checkpoint.optimizer_states import places_of
 from gluon_svrg.data.training_data import TrainingData, training_data
-from gluon_svrg.events import (
-    BatchBegin,
-    BatchEnd,
-    EpochBegin,
-    EpochEnd,
-    EventHandler,
-    ExceptionRaised,
-    GradientReady,
-    HasCompanions,
-    HasPasses,
-    Order,
-    Run,
-    Stateful,
-    TrainBegin,
-    TrainEnd,
-)
+from gluon_svrg.events import Order, Run
 from gluon_svrg.handlers.variance import Measured, VarianceHandler
 from gluon_svrg.run.batch_processor import backward_of, infer_shapes
-from gluon_svrg.run.mxnet_run import Located, MXNetRun
+from gluon_svrg.run.mxnet_run import Located, MXNetRun, located
+from gluon_svrg.svrg.choices import check_lock, check_table
 from gluon_svrg.svrg.coefficient import (
     Coefficient,
     OptimalCoefficient,
     checked_coefficient,
     coefficient_at,
-    resumed_coefficient,
 )
 from gluon_svrg.svrg.cost import passes_of
 from gluon_svrg.svrg.epochs import SnapshotEpochs
 from gluon_svrg.svrg.giving_up import GivingUp
-from gluon_svrg.svrg.interval import Interval, Numbered, check_table_and_lock
+from gluon_svrg.svrg.interval import Interval
+from gluon_svrg.svrg.state import load_state, state_of
 from gluon_svrg.svrg.table import GradientTable
-from gluon_svrg.trainer import SVRGTrainer
-from tqdm.auto import tqdm
+from gluon_svrg.trainer import SVRGTrainer, svrg_trainer_of
 
 
 class SVRGHandler(
-    TrainBegin,
-    EpochBegin,
-    BatchBegin,
-    GradientReady,
-    BatchEnd,
-    EpochEnd,
-    TrainEnd,
-    ExceptionRaised,
-    Stateful,
-    HasCompanions,
-    HasPasses,
+    events.TrainBegin,
+    events.EpochBegin,
+    events.BatchBegin,
+    events.GradientReady,
+    events.InsteadOfGradientReady,
+    events.EpochEnd,
+    events.TrainEnd,
+    events.ExceptionRaised,
+    events.Stateful,
+    events.HasCompanions,
+    events.HasPasses,
 ):
     """Runs SVRG: snapshot and full gradient at an epoch's begin, then a correction per batch.
 
@@ -100,9 +85,9 @@ class SVRGHandler(
     Attributes
     ----------
     interval : Interval
-        What lives from snapshot to snapshot, from *train begin* on.
+        What lives from snapshot to snapshot; there from *train begin* on.
     giving_up : GivingUp
-        Whether, and when, SVRG was switched off: ``giving_up.epoch``.
+        When SVRG was switched off: ``giving_up.epoch``.
 
     Raises
     ------
@@ -136,19 +121,16 @@ class SVRGHandler(
     ) -> None:
         self._epochs = SnapshotEpochs(update_freq, start_epoch, stop_epoch)
         self._epochs.check()
-        check_table_and_lock(gradient_table, table_memory, lock)
-        self.update_freq = update_freq
+        check_table(gradient_table, table_memory)
+        check_lock(lock)
+        self.update_freq, self.start_epoch, self.stop_epoch = self._epochs
         self.coefficient = checked_coefficient(coefficient)
-        self.gradient_table = gradient_table
-        self.table_memory = table_memory
-        self.start_epoch = start_epoch
-        self.stop_epoch = stop_epoch
-        self.train_data = train_data
-        self.progress_bar = progress_bar
-        self.priority = priority
-        self.lock = lock
+        self.gradient_table, self.table_memory, self.lock = gradient_table, table_memory, lock
+        self.train_data, self.progress_bar = train_data, progress_bar
+        self.priority = float(priority)
         self.giving_up = GivingUp(give_up_above, look_again_every, stop_epoch)
         self.interval: Interval
+        self._trainer: SVRGTrainer
         self._run: Located
         self._data: TrainingData
 
@@ -162,7 +144,7 @@ class SVRGHandler(
         """How many samples' gradients SVRG has computed, in addition to the network's own."""
         return self.interval.gradient_evaluations if "interval" in vars(self) else 0
 
-    def companions(self) -> list[type[EventHandler]]:
+    def companions(self) -> list[type[events.EventHandler]]:
         """Return who measures whether SVRG is to be switched off."""
         return [] if self.giving_up.above is None else [VarianceHandler]
 
@@ -172,17 +154,30 @@ class SVRGHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check what the estimator brings, and begin without a snapshot."""
-        trainer = _trainer_of(estimator)
-        self._data = _data_of(estimator, self.train_data)
-        self._run = estimator if isinstance(estimator, Located) else MXNetRun(estimator, self._data)
-        self.interval = _interval_of(self, estimator, trainer)
-        self._end_interval(trainer)
+        self._trainer = svrg_trainer_of(estimator)
+        data = None if self.train_data is None else training_data(self.train_data)
+        self._run = located(estimator, data)
+        self._data = data or self._run.data
+        self.interval = Interval(
+            estimator.net,
+            backward_of(estimator),
+            [param.name for param in _mxnet.parameters_of(self._trainer)],
+            gradient_table=self.gradient_table,
+            table_memory=self.table_memory,
+            lock=self.lock,
+            loss_scaler=self._trainer,
+            infer_shapes=partial(infer_shapes, estimator),
+            progress_bar=self.progress_bar,
+            logger=estimator.logger,
+        )
+        self._end_interval()
         self.giving_up.reset()
         for handler in () if isinstance(self._run, MXNetRun) else estimator.handlers:
             if isinstance(handler, VarianceHandler):
                 self.giving_up.is_metered = True
-                now = partial(_coefficient_now, self.coefficient, self._run)
-                handler.measure(Measured(self.interval, self.giving_up, now, self._consider))
+                handler.measure(
+                    Measured(self.interval, self.giving_up, self._coefficient_now, self._consider)
+                )
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take the snapshot and the full gradient, if it is time for one."""
@@ -191,28 +186,27 @@ class SVRGHandler(
             self._run.epoch_begin()
         epoch = self._run.position.epoch
         if self.giving_up.epoch is not None or self._epochs.is_over(epoch):
-            self._end_interval(_trainer_of(estimator))
+            self._end_interval()
         elif self._epochs.has_snapshot(epoch):
-            self._begin_interval(_trainer_of(estimator))
+            self._begin_interval()
         if not isinstance(self.coefficient, OptimalCoefficient):
-            self._tell_coefficient(estimator)
+            self._tell_coefficient()
 
     def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let the network draw the random numbers that are drawn at the snapshot."""
-        if self.is_on(estimator):
+        if self.interval.is_open and self.interval.masks.is_needed:
             self.interval.before(kwargs["batch"], self._run.position.batch_in_epoch)
 
     def gradient_ready(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Correct the gradient of the batch."""
-        if self.is_on(estimator):
+        if self.interval.is_open:
             index = self._run.position.batch_in_epoch
-            _trainer_of(estimator).correct(self.interval.gradient(kwargs["batch"], index))
+            self._trainer.correct(self.interval.gradient(kwargs["batch"], index))
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Correct the gradient in MXNet's Estimator, which fires no *gradient ready*."""
+        """Correct the gradient, in MXNet's Estimator."""
+        self.gradient_ready(estimator, *args, **kwargs)
         if isinstance(self._run, MXNetRun):
-            # The last event before the step, by the priority.
-            self.gradient_ready(estimator, *args, **kwargs)
             self._run.batch_end()
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -220,137 +214,76 @@ class SVRGHandler(
         self.interval.check()
         if isinstance(self._run, MXNetRun):
             self._run.epoch_end()
-        self._tell_coefficient(estimator)
+        self._tell_coefficient()
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Leave a trainer that steps by itself again."""
-        self._end_interval(_trainer_of(estimator))
+        self._end_interval()
 
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Leave a trainer that steps by itself again."""
-        if "interval" in vars(self) and isinstance(estimator.trainer, SVRGTrainer):
-            self._end_interval(estimator.trainer)
-
-    def is_on(self, estimator: Run) -> bool:
-        """Return whether the batches are corrected at present."""
-        return _trainer_of(estimator).full_gradient is not None
+        if "interval" in vars(self):
+            self._end_interval()
 
     def state_dict(self, estimator: Run) -> dict[str, Any]:
         """Return the snapshot, the full gradient and the counts, but not the table."""
-        return {
-            "giving_up": self.giving_up.state_dict(),
-            "pass": self.interval.state_dict(),
-            **_trainer_of(estimator).control_variate_state(estimator.net),
-        }
+        names = _names_by_place(estimator)
+        return state_of(self._trainer, self.interval, self.giving_up, names)
 
     def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
         """Continue from `state`; computes a table again, if the epoch under way needs it."""
-        trainer = _trainer_of(estimator)
-        trainer.clear_control_variate()
-        self.giving_up.load_state_dict(state["giving_up"])
-        full_gradient = trainer.saved_full_gradient(estimator.net, state)
-        epoch = self._run.position.epoch
-        self.interval.epoch = self._epochs.last_snapshot(epoch)
-        is_renewed = self._epochs.has_snapshot(epoch) or self._epochs.is_over(epoch)
-        is_used = self._run.position.is_in_epoch or not is_renewed
-        # Version 0.1 had some of the interval's state beside it.
-        of_interval = state | state["pass"]
-        self.interval.load_state_dict(of_interval, self._data, full_gradient, is_used)
-        if full_gradient is not None:
-            coefficient = resumed_coefficient(self.coefficient, state["coefficient"])
-            trainer.load_control_variate_state(estimator.net, state, coefficient)
+        position, epochs = self._run.position, self._epochs
+        self.interval.epoch = epochs.last_snapshot(position.epoch)
+        is_renewed = epochs.has_snapshot(position.epoch) or epochs.is_over(position.epoch)
+        load_state(
+            state,
+            self._trainer,
+            self.interval,
+            self.giving_up,
+            _names_by_place(estimator),
+            self._data,
+            self.coefficient,
+            estimator.context,
+            is_used=position.is_in_epoch or not is_renewed,
+        )
 
-    def _begin_interval(self, trainer: SVRGTrainer) -> None:
+    def _coefficient_now(self) -> float | OptimalCoefficient:
+        """Return the coefficient that a snapshot now would have."""
+        return coefficient_at(self.coefficient, self._run.part_done)
+
+    def _begin_interval(self) -> None:
         """Take a snapshot, and correct by its full gradient from now on."""
-        coefficient = _coefficient_now(self.coefficient, self._run)
-        # What the last interval held goes before the full pass takes its own memory.
-        trainer.clear_control_variate()
-        if coefficient == 0:
-            # The plain optimizer, bit for bit: no pass, no random number drawn.
-            self._end_interval(trainer)
-            return
-        full_gradient = self.interval.begin(self._data, self._run.position.epoch)
-        trainer.set_control_variate(full_gradient, coefficient)
-        self.giving_up.check_workers(trainer)
+        coefficient = self._coefficient_now()
+        # What the last interval held goes before the full pass takes its own memory; with the
+        # coefficient 0 it is the plain optimizer, bit for bit: no pass, no random number drawn.
+        self._end_interval()
+        if coefficient != 0:
+            full_gradient = self.interval.begin(self._data, self._run.position.epoch)
+            self._trainer.set_control_variate(full_gradient, coefficient)
+            self.giving_up.check_workers(self._trainer)
 
-    def _end_interval(self, trainer: SVRGTrainer) -> None:
+    def _end_interval(self) -> None:
         """Continue with the plain optimizer, and with an augmentation of each epoch's own."""
-        trainer.clear_control_variate()
+        self._trainer.clear_control_variate()
+        self.interval.end()
         self._data.unlock()
 
     def _consider(self, estimator: Run, ratio: float, at: float, epoch: int, is_last: bool) -> None:
         """Switch SVRG off, or on again, as the variance ratio says: see `GivingUp.decide`."""
-        is_on = self.is_on(estimator)
+        is_on = self.interval.is_open
         stays_on = self.giving_up.decide(estimator, is_on, ratio, at, epoch, is_last)
         if is_on and not stays_on:
-            self._tell_coefficient(estimator)
-            # The data stays locked to the end of the epoch, whose batches are under way.
-            self.interval.drop_table()
-            _trainer_of(estimator).clear_control_variate()
+            self._tell_coefficient()
+            self.interval.break_off()
+            self._trainer.clear_control_variate()
 
-    def _tell_coefficient(self, estimator: Run) -> None:
+    def _tell_coefficient(self) -> None:
         """Let the row of the epoch have the coefficient; one that is estimated is waited for."""
-        if self.is_on(estimator):
-            self._run.figures["coefficient"] = _trainer_of(estimator).coefficient
+        if self.interval.is_open:
+            self._run.figures["coefficient"] = self._trainer.coefficient
 
 
-def _interval_of(handler: SVRGHandler, estimator: Run, trainer: SVRGTrainer) -> Interval:
-    return Interval(
-        estimator.net,
-        backward_of(estimator),
-        [param.name for param in _mxnet.parameters_of(trainer)],
-        gradient_table=handler.gradient_table,
-        table_memory=handler.table_memory,
-        lock=handler.lock,
-        loss_scaler=trainer,
-        infer_shapes=lambda batch: infer_shapes(estimator, batch),
-        bar=partial(_bar, is_wanted=handler.progress_bar),
-        logger=estimator.logger,
-    )
-
-
-def _coefficient_now(
-    coefficient: Coefficient | OptimalCoefficient, run: Located
-) -> float | OptimalCoefficient:
-    """Return the coefficient that a snapshot now would have."""
-    if isinstance(coefficient, OptimalCoefficient):
-        return coefficient
-    if run.max_epoch:
-        return coefficient_at(coefficient, run.position.epoch / run.max_epoch)
-    return coefficient_at(coefficient, run.position.batch / (run.max_batch or 1))
-
-
-def _trainer_of(estimator: Run) -> SVRGTrainer:
-    trainer = estimator.trainer
-    if not isinstance(trainer, SVRGTrainer):
-        raise ValueError(
-            f"SVRGHandler needs an SVRGTrainer, got {type(trainer).__name__}: make it with "
-            "gluon_svrg.SVRGTrainer, which takes the same arguments as gluon.Trainer"
-        )
-    return trainer
-
-
-def _data_of(estimator: Run, data: Iterable[object] | None) -> TrainingData:
-    if data is not None:
-        return training_data(data)
-    if isinstance(estimator, Located):
-        return estimator.data
-    raise ValueError(
-        f"SVRGHandler does not know the training data: {type(estimator).__module__}."
-        f"{type(estimator).__name__} does not tell it; give SVRGHandler(train_data=...)"
-    )
-
-
-def _bar(
-    batches: Iterator[Numbered], total: int | None, is_wanted: bool
-) -> AbstractContextManager[Iterable[Numbered]]:
-    bar: AbstractContextManager[Iterable[Numbered]] = tqdm(
-        batches,
-        total=total,
-        desc="full gradient",
-        unit="batch",
-        leave=False,
-        # None: off if the output is no terminal.
-        disable=None if is_wanted else True,
-    )
-    return bar
+def _names_by_place(estimator: Run) -> dict[str, str]:
+    params = _mxnet.parameters_of(estimator.trainer)
+    places = places_of(estimator.net, params)
+    return {place: param.name for place, param in zip(places, params, strict=True)}

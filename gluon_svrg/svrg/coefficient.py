@@ -204,14 +204,20 @@ def check_coefficient(value: object, source: str = "coefficient") -> float:
     return float(value)
 
 
-def coefficient_at(coefficient: Coefficient, progress: float) -> float:
+def coefficient_at(
+    coefficient: Coefficient | OptimalCoefficient, progress: float
+) -> float | OptimalCoefficient:
     """Return the coefficient at `progress`, the fraction of training that is done, in [0, 1].
+
+    One that is estimated is returned as it is.
 
     Raises
     ------
     TypeError, ValueError
         As `check_coefficient` does, for what a schedule returned.
     """
+    if isinstance(coefficient, OptimalCoefficient):
+        return coefficient
     if not callable(coefficient):
         return check_coefficient(coefficient)
     return check_coefficient(
@@ -271,7 +277,7 @@ def _rules(
         products = [mx.sym.sum(by_mean[0] * x) for x in (by_mean[1], by_mean[0])]
         pair = mx.sym.concat(*products, dim=0)
         # A step that overflows, which AMP leaves out, teaches nothing: NaN would stay for ever.
-        is_zero: Any = mx.sym.sum(pair, keepdims=True) * 0 == 0  # type: ignore[comparison-overlap]
+        is_zero: Any = mx.sym.sum(pair, keepdims=True) * 0 == 0
         is_finite = mx.sym.broadcast_like(is_zero, pair)
         return mx.sym.where(is_finite, sums * memory + pair, sums)
 

@@ -22,11 +22,14 @@ class ControlVariate:
         The mean gradient over all samples at the snapshot, by parameter name and context.
     optimal : OptimalCoefficient or None
         What estimates the coefficient; None if it is a number.
+    is_idle : bool
+        Whether gradients stay as they are, bit for bit: it is not set, or its coefficient is 0.
     """
 
     def __init__(self) -> None:
         self.full_gradient: dict[str, list[NDArray]] | None = None
         self.optimal: OptimalCoefficient | None = None
+        self.is_idle = True
         self._coefficient = 0.0
         # They outlive the snapshot: to write a rule down anew takes as long as some steps.
         self._rules: dict[tuple[int, float, float, float], FusedFunction] = {}
@@ -40,17 +43,14 @@ class ControlVariate:
         self.full_gradient = full_gradient
         self.optimal = coefficient if isinstance(coefficient, OptimalCoefficient) else None
         self._coefficient = 1.0 if isinstance(coefficient, OptimalCoefficient) else coefficient
+        self.is_idle = self._coefficient == 0
         if self.optimal is not None:
             self.optimal.reset()
 
     def clear(self) -> None:
         """Correct nothing from now on."""
         self.full_gradient, self.optimal, self._coefficient = None, None, 0.0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether gradients stay as they are, bit for bit: there is none, or it counts 0."""
-        return self._coefficient == 0
+        self.is_idle = True
 
     def coefficient(self) -> float:
         """Return the coefficient; if it is estimated, the best for all parameters together."""

@@ -33,6 +33,10 @@ def batches():
     ]
 
 
+def index_of(data, batch, position):
+    return batch.index if data.numbers_batches else position
+
+
 def array_loader(**arguments):
     return ArrayLoader(X, Y, **{"batch_size": BATCH_SIZE, "shuffle": True, "seed": 3} | arguments)
 
@@ -188,7 +192,7 @@ def test_the_index_of_a_batch(name):
     data = make(name)
     assert data.is_indexed == (name in INDEXED)
     for position, batch in enumerate(data.begin_epoch(0)):
-        index = data.index_of(batch, position)
+        index = index_of(data, batch, position)
         if name in LOADERS:
             assert index == batch.index
         else:
@@ -196,7 +200,7 @@ def test_the_index_of_a_batch(name):
         if name in REPEAT:
             assert rows(data.batch(index)) == rows(batch)
     for index, batch in enumerate(data.in_order()):
-        assert name in REPEAT or name not in INDEXED or data.index_of(batch, index) == index
+        assert name in REPEAT or name not in INDEXED or index_of(data, batch, index) == index
         if name in REPEAT:
             assert rows(data.batch(index)) == rows(batch)
     if name in INDEXED:
@@ -216,10 +220,10 @@ def test_what_repeats_is_equal_each_time(name):
     assert (data.why_it_may_not_repeat() == "") == (name in REPEAT)
     if name not in REPEAT:
         return
-    first = {data.index_of(b, i): b for i, b in enumerate(data.begin_epoch(0))}
+    first = {index_of(data, b, i): b for i, b in enumerate(data.begin_epoch(0))}
     for some in (data.in_order(), data.begin_epoch(1), data.begin_epoch(5)):
         for position, batch in enumerate(some):
-            index = data.index_of(batch, position)
+            index = index_of(data, batch, position)
             assert rows(batch) == rows(first[index])
             is_same = all(a is b for a, b in zip(batch, first[index], strict=True))
             assert is_same == data.keeps_batches
