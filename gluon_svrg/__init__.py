@@ -28,8 +28,7 @@ from gluon_svrg.run.monitor import Monitor
 from gluon_svrg.run.position import FitResult, Position, StopReason
 from gluon_svrg.seeding import seed_everything
 from gluon_svrg.summary import summary as summary
-from gluon_svrg.svrg.coefficient import OptimalCoefficient
-from gluon_svrg.svrg.rule import linear_decay
+from gluon_svrg.svrg.coefficient import OptimalCoefficient, linear_decay
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.trainer import SVRGTrainer
 

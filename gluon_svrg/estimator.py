@@ -13,16 +13,17 @@ from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.cpu_tuning import tune_for_cpu
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
 from gluon_svrg.data.training_data import TrainingData, batches_of, check_data, training_data
-from gluon_svrg.events import EventHandler, HandlerList
+from gluon_svrg.events import HandlerList
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
 from gluon_svrg.loop import FitLoop, at_least_one, outputs_of_batch, run_epoch
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.history import History
+from gluon_svrg.run.mxnet_run import Located
 from gluon_svrg.run.position import FitResult, Position, StopReason
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 
-class Estimator(mx_estimator.Estimator):
+class Estimator(mx_estimator.Estimator, Located):
     """MXNet's Estimator, with any iterable as data, exact events and a result.
 
     The constructor, `fit` and `evaluate` take what those of
@@ -183,9 +184,8 @@ class Estimator(mx_estimator.Estimator):
         self.val_data = val_data
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
         self.handlers = fit_handlers(self, val_data, event_handlers, resume is not None)
-        self.resumed_from = checkpoint_for(
-            resume, checkpoint_folders(self.handlers), self.logger
-        )
+        folders = checkpoint_folders(self.handlers)
+        self.resumed_from = checkpoint_for(resume, folders, self.logger)
         self.train_data, self.data = train_data, data
         self.history, self.figures, self.last_evaluation = History(), {}, {}
         self.position, self.stop_reason = Position(), None

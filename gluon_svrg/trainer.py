@@ -7,19 +7,16 @@ import os
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg.arrays.fused import Fused
-from gluon_svrg.checkpoint.optimizer_states import States, load_states, states_of
+from gluon_svrg import _mxnet
+from gluon_svrg.checkpoint.optimizer_states import States, load_states, places_of, states_of
 from gluon_svrg.optimizer import create
-from gluon_svrg.svrg.coefficient import OptimalCoefficient
+from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
+from gluon_svrg.svrg.control_variate import ControlVariate
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
-from gluon_svrg.svrg.rule import check_coefficient, correct
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
 _logger = logging.getLogger(__name__)
-
-# Batch sizes (of whole and of last batches, by device) times coefficients that are kept ready.
-_MOST_RULES = 16
 
 
 class SVRGTrainer(gluon.Trainer):
@@ -36,11 +33,11 @@ class SVRGTrainer(gluon.Trainer):
 
     :class:`gluon_svrg.SVRGHandler` does the calls below in an Estimator; by hand they are::
 
-        snapshot.take()
-        trainer.set_control_variate(snapshot.full_gradient(backward, batches))
-        for batch in batches:
+        trainer.set_control_variate(interval.begin(batches))
+        for index, batch in enumerate(batches):
+            interval.before(batch, index)
             loss = backward(batch)
-            trainer.correct(snapshot.gradient(backward, batch))
+            trainer.correct(interval.gradient(batch, index))
             trainer.step(len(loss))
 
     Parameters
@@ -54,6 +51,11 @@ class SVRGTrainer(gluon.Trainer):
     kvstore, compression_params, update_on_kvstore
         As for `gluon.Trainer`. With a ``dist_sync`` kvstore a control variate needs
         ``update_on_kvstore=False``.
+
+    Attributes
+    ----------
+    is_corrected : bool
+        Whether the gradients that wait for a step are corrected.
 
     References
     ----------
@@ -80,12 +82,9 @@ class SVRGTrainer(gluon.Trainer):
         super().__init__(
             params, optimizer, optimizer_params, kvstore, compression_params, update_on_kvstore
         )
-        self._full_gradient: dict[str, list[NDArray]] | None = None
-        self._coefficient = 0.0
-        self._optimal: OptimalCoefficient | None = None
-        self._is_corrected = False
-        self._rules: dict[tuple[int, float, float, float], Fused] = {}
-        self._store_with_sum_keys: Any = None
+        self.is_corrected = False
+        self._control_variate = ControlVariate()
+        self._sums = _SumsOverWorkers()
 
     @property
     def coefficient(self) -> float:
@@ -94,50 +93,35 @@ class SVRGTrainer(gluon.Trainer):
         Of an :class:`OptimalCoefficient`, the one that would be best for all parameters together as
         of now, which waits for the devices.
         """
-        return self._coefficient if self._optimal is None else self._optimal.value()
+        return self._control_variate.coefficient()
 
     @property
     def coefficients(self) -> dict[str, float]:
         """The coefficient of each corrected parameter, by its name; waits for the devices."""
         names = [param.name for param in self._corrected_params()]
-        if self._optimal is None:
-            return dict.fromkeys(names, self._coefficient)
-        values = self._optimal.values()
-        if len(values) != len(names):  # before the first batch, or since a parameter was frozen
-            values = [1.0] * len(names)
-        return dict(zip(names, values, strict=True))
+        return dict(zip(names, self._control_variate.coefficients(len(names)), strict=True))
 
     @property
     def optimal_coefficient(self) -> OptimalCoefficient | None:
-        """What estimates the coefficient; None where it is a number."""
-        return self._optimal
+        """What estimates the coefficient; None if it is a number."""
+        return self._control_variate.optimal
 
     @property
     def full_gradient(self) -> dict[str, list[NDArray]] | None:
         """The mean gradient over all samples at the snapshot, by parameter name and context."""
-        return self._full_gradient
+        return self._control_variate.full_gradient
 
     @property
     def loss_scale(self) -> float:
         """What MXNet's AMP multiplies the losses by at the moment; 1.0 without it."""
-        # MXNet's AMP puts this attribute there; MXNet itself asks for it in this way.
-        scaler = getattr(self, "_amp_loss_scaler", None)
-        return 1.0 if scaler is None else float(scaler.loss_scale)
+        return _mxnet.loss_scale_of(self)
 
     def lower_loss_scale(self) -> bool:
         """Halve :attr:`loss_scale`, after an overflow; return whether there is one to halve."""
-        scaler = getattr(self, "_amp_loss_scaler", None)
-        if scaler is None or scaler.loss_scale <= 1:
-            return False
-        scaler._loss_scale = scaler._next_loss_scale = scaler.loss_scale / 2
-        scaler._unskipped = 0
-        return True
+        return _mxnet.halve_loss_scale(self)
 
     def set_control_variate(
-        self,
-        full_gradient: FullGradient,
-        coefficient: float | OptimalCoefficient = 1.0,
-        loss_scale: float | None = None,
+        self, full_gradient: FullGradient, coefficient: float | OptimalCoefficient = 1.0
     ) -> None:
         """Correct the gradients from now on.
 
@@ -149,8 +133,6 @@ class SVRGTrainer(gluon.Trainer):
         coefficient : float in [0, 1] or OptimalCoefficient
             1 is SVRG; 0 leaves the gradient as it is. An :class:`OptimalCoefficient` estimates it,
             from this snapshot on.
-        loss_scale : float, optional
-            What the losses of the full pass were multiplied by; by default, :attr:`loss_scale`.
 
         Raises
         ------
@@ -158,14 +140,14 @@ class SVRGTrainer(gluon.Trainer):
             If `coefficient` is not a number in [0, 1], if `full_gradient` is none or lacks a
             parameter that is trained here, or if a distributed kvstore runs the optimizer.
         """
-        optimal = coefficient if isinstance(coefficient, OptimalCoefficient) else None
-        coefficient = 1.0 if optimal else check_coefficient(coefficient)
+        if not isinstance(coefficient, OptimalCoefficient):
+            coefficient = check_coefficient(coefficient)
         if not isinstance(full_gradient, FullGradient):
             raise TypeError(
                 f"full_gradient must be what Snapshot.full_gradient() returns, got "
                 f"{full_gradient!r}"
             )
-        trained = [param for param in self._params if param.grad_req != "null"]
+        trained = _mxnet.trained_parameters(self)
         missing = [param.name for param in trained if param.name not in full_gradient.means]
         if missing:
             raise ValueError(
@@ -173,30 +155,26 @@ class SVRGTrainer(gluon.Trainer):
                 "take the snapshot of the Block that holds all the trainer's parameters"
             )
         means = self._mean_over_workers(full_gradient)
-        if loss_scale is None:
-            loss_scale = self.loss_scale
-        if loss_scale != 1:
+        scale = self._scale_of(full_gradient)
+        if scale != 1:
             # By powers of two: exact.
-            means = {name: mean / loss_scale for name, mean in means.items()}
-        self._full_gradient = {
+            means = {name: mean / scale for name, mean in means.items()}
+        on_all_contexts = {
             param.name: [
                 means[param.name].as_in_context(grad.context).astype(grad.dtype, copy=False)
                 for grad in param.list_grad()
             ]
             for param in trained
         }
-        if optimal is not None:
-            optimal.reset()
-        self._coefficient, self._optimal = coefficient, optimal
-        self._is_corrected = False
+        self._control_variate.set(on_all_contexts, coefficient)
+        self.is_corrected = False
 
     def clear_control_variate(self) -> None:
         """Go on as a plain `gluon.Trainer`."""
-        self._full_gradient = None
-        self._coefficient, self._optimal = 0.0, None
-        self._is_corrected = False
+        self._control_variate.clear()
+        self.is_corrected = False
 
-    def correct(self, snapshot_gradient: BatchGradient, loss_scale: float | None = None) -> None:
+    def correct(self, snapshot_gradient: BatchGradient) -> None:
         """Correct the gradient of the batch that has just been through the backward pass.
 
         To be called once for each backward pass, before :meth:`step` or :meth:`allreduce_grads`.
@@ -208,96 +186,102 @@ class SVRGTrainer(gluon.Trainer):
         ----------
         snapshot_gradient : BatchGradient
             The gradient of the same batch at the snapshot.
-        loss_scale : float, optional
-            What its losses were multiplied by; by default :attr:`loss_scale`, which is in the
-            network's own gradient.
 
         Raises
         ------
         RuntimeError
             If no control variate is set, or if the gradient is corrected already.
         """
-        if self._full_gradient is None:
+        full_gradient = self.full_gradient
+        if full_gradient is None:
             raise RuntimeError(
                 "there is no control variate to correct with: call set_control_variate() first"
             )
-        if self._is_corrected and not self._has_fresh_gradient():
+        if self.is_corrected and not self._has_fresh_gradient():
             raise RuntimeError(
-                "the gradient is corrected already: call correct() once a backward pass, and "
+                "the gradient is corrected already: call correct() once per backward pass, and "
                 "give an Estimator one SVRGHandler only"
             )
-        if self._coefficient == 0:  # the base optimizer, bit for bit
-            self._is_corrected = True
-            return
-        params = self._corrected_params()
+        params = [] if self._control_variate.is_idle else self._corrected_params()
+        scale, snapshot_scale = self.loss_scale, self._scale_of(snapshot_gradient)
         for device, samples in enumerate(snapshot_gradient.samples):
             self._clear_stale(params, device, samples)
             # .grad holds sums over the samples of one device; an idle one has none.
-            if samples:
-                self._apply_rule(
+            if samples and params:
+                self._control_variate.apply(
                     device,
                     samples,
                     [param.list_grad()[device] for param in params],
                     [snapshot_gradient.sums[param.name][device] for param in params],
-                    [self._full_gradient[param.name][device] for param in params],
-                    loss_scale or self.loss_scale,
+                    [full_gradient[param.name][device] for param in params],
+                    scale,
+                    snapshot_scale,
                 )
-        self._is_corrected = True
+        self.is_corrected = True
+
+    def _scale_of(self, gradient: BatchGradient | FullGradient) -> float:
+        return self.loss_scale if gradient.loss_scale is None else gradient.loss_scale
 
     def _corrected_params(self) -> list[gluon.Parameter]:
         # A parameter that was frozen at the snapshot has no full gradient: until the next snapshot
         # its gradient stays the plain one, which is unbiased too.
-        return [
-            param
-            for param in self._params
-            if param.grad_req != "null" and param.name in (self._full_gradient or ())
-        ]
+        known = self.full_gradient or {}
+        return [param for param in _mxnet.trained_parameters(self) if param.name in known]
 
     def _clear_stale(self, params: list[gluon.Parameter], device: int, samples: int) -> None:
         """Clear the gradients that hold an earlier batch's; until the next pass all are used."""
         for param in params:
             data = param.list_data()[device]
-            is_stale = not (data._fresh_grad or self._is_corrected)
+            is_stale = not (_mxnet.is_fresh(data) or self.is_corrected)
             if is_stale and samples and param.grad_req == "write":
                 param.list_grad()[device][:] = 0
-            data._fresh_grad = False
+            _mxnet.mark_fresh(data, False)
 
-    def _apply_rule(
-        self,
-        device: int,
-        samples: int,
-        grads: list[NDArray],
-        snapshot_grads: list[NDArray],
-        full_grads: list[NDArray],
-        snapshot_scale: float,
+    def control_variate_state(self, net: gluon.Block) -> dict[str, Any]:
+        """Return the control variate as plain data, for a run that is to continue later.
+
+        Parameters
+        ----------
+        net : Block
+            Its parameters are named by their place in it, which is the same in a new network.
+        """
+        full_gradient, optimal = self.full_gradient, self.optimal_coefficient
+        params = _mxnet.parameters_of(self)
+        return {
+            "coefficient": self.coefficient if optimal is None else optimal.state_dict(),
+            # With accumulation over batches, gradients that are corrected may wait for the step.
+            "is_corrected": self.is_corrected,
+            "full_gradient": None
+            if full_gradient is None
+            else {
+                place: full_gradient[param.name][0]
+                for place, param in zip(places_of(net, params), params, strict=True)
+                if param.name in full_gradient
+            },
+        }
+
+    def saved_full_gradient(self, net: gluon.Block, state: dict[str, Any]) -> FullGradient | None:
+        """Return the full gradient in what :meth:`control_variate_state` returned; None if none."""
+        if state["full_gradient"] is None:
+            return None
+        params = _mxnet.parameters_of(self)
+        places = zip(places_of(net, params), params, strict=True)
+        names = {place: param.name for place, param in places}
+        means = {names[place]: mean for place, mean in state["full_gradient"].items()}
+        # The scale has been taken out; one sample per worker weighs the workers alike.
+        return FullGradient(means, 1, loss_scale=1.0)
+
+    def load_control_variate_state(
+        self, net: gluon.Block, state: dict[str, Any], coefficient: float | OptimalCoefficient
     ) -> None:
-        """Correct the gradients of one device in place."""
-        if self._optimal is None:
-            rule = self._rule_for(samples, snapshot_scale)
-            rule(grads, snapshot_grads, full_grads, out=grads)
+        """Continue from what :meth:`control_variate_state` returned, if it has a full gradient."""
+        full_gradient = self.saved_full_gradient(net, state)
+        if full_gradient is None:
             return
-        scale = self.loss_scale
-        self._optimal.correct(
-            device, grads, snapshot_grads, full_grads, samples * scale, scale / snapshot_scale
-        )
-
-    def _rule_for(self, samples: int, loss_scale: float) -> Fused:
-        """Return the rule for a batch of that many samples, and its snapshot gradient's scale."""
-        scale = self.loss_scale
-        key = samples, self._coefficient, scale, loss_scale
-        if key not in self._rules:
-            coefficient = self._coefficient
-            if len(self._rules) == _MOST_RULES:
-                self._rules.clear()
-            self._rules[key] = Fused(
-                lambda grad, snapshot_grad, full_grad: correct(
-                    grad,
-                    snapshot_grad if loss_scale == scale else snapshot_grad * (scale / loss_scale),
-                    full_grad * (samples * scale),
-                    coefficient,
-                )
-            )
-        return self._rules[key]
+        self.set_control_variate(full_gradient, coefficient)
+        if isinstance(coefficient, OptimalCoefficient):
+            coefficient.load_state_dict(state["coefficient"], _mxnet.contexts_of(self))
+        self.is_corrected = state["is_corrected"]
 
     def save_states(self, fname: str | os.PathLike[str]) -> None:
         """Save the optimizer's states, its counts of updates, its rates and its schedule.
@@ -315,7 +299,7 @@ class SVRGTrainer(gluon.Trainer):
         RuntimeError
             If the servers of a dist kvstore run the optimizer, because they hold its states.
         """
-        if self._full_gradient is not None:
+        if self.full_gradient is not None:
             _logger.warning(
                 "the control variate is not part of the saved states in %s: take a new snapshot "
                 "after loading them",
@@ -348,16 +332,16 @@ class SVRGTrainer(gluon.Trainer):
     def _allreduce_grads(self) -> None:
         # step() and allreduce_grads() both pass here: the last moment to notice that a gradient
         # was not corrected.
-        if self._full_gradient is not None and not self._is_corrected:
+        if self.full_gradient is not None and not self.is_corrected:
             raise RuntimeError(
                 "a control variate is set, but the gradient of this step was not corrected: call "
                 "correct() after each backward pass, or clear_control_variate() to go on without"
             )
-        self._is_corrected = False
+        self.is_corrected = False
         super()._allreduce_grads()
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
-        if self._coefficient == 0:  # as it is without a control variate, too
+        if self._control_variate.is_idle:  # as it is without a control variate, too
             super()._update(ignore_stale_grad)
             return
         # Corrected gradients are all to be used, those that the backward pass did not reach too.
@@ -366,16 +350,14 @@ class SVRGTrainer(gluon.Trainer):
         self._mark_corrected_gradients(fresh=False)
 
     def _mark_corrected_gradients(self, fresh: bool) -> None:
-        for param in self._params:
-            if param.grad_req != "null" and param.name in (self._full_gradient or ()):
-                for data in param.list_data():
-                    data._fresh_grad = fresh
+        for param in self._corrected_params():
+            for data in param.list_data():
+                _mxnet.mark_fresh(data, fresh)
 
     def _has_fresh_gradient(self) -> bool:
         return any(
-            data._fresh_grad
-            for param in self._params
-            if param.grad_req != "null"
+            _mxnet.is_fresh(data)
+            for param in _mxnet.trained_parameters(self)
             for data in param.list_data()
         )
 
@@ -396,24 +378,51 @@ class SVRGTrainer(gluon.Trainer):
             # MXNet does not order this pull of the initial weights before the first push of
             # gradients to the same keys, and has been seen to pull the sum of those gradients.
             mx.nd.waitall()
-        # Keys of their own: float64, and never confused with the weights and gradients, which have
-        # the keys below. A key may be initialised once: doing it again would wait for ever.
+        names = [param.name for param in self._params]
+        return self._sums.mean(self._kvstore, full_gradient, names)
+
+
+class _SumsOverWorkers:
+    """Adds up full gradients over the workers of a distributed kvstore.
+
+    By keys of their own: float64, and never confused with the weights and gradients, whose keys are
+    the numbers of the parameters.
+    """
+
+    def __init__(self) -> None:
+        self._kvstore: Any = None
+
+    def mean(
+        self, kvstore: Any, full_gradient: FullGradient, names: list[str]
+    ) -> dict[str, NDArray]:
+        """Return the means over the samples of all workers, by name.
+
+        Parameters
+        ----------
+        kvstore : KVStore
+            The trainer's.
+        full_gradient : FullGradient
+            That of this worker's samples.
+        names : list of str
+            The trainer's parameters in their order, the same on all workers.
+        """
         keys = {
-            param.name: len(self._params) + index
-            for index, param in enumerate(self._params)
-            if param.name in full_gradient.means
+            name: len(names) + index
+            for index, name in enumerate(names)
+            if name in full_gradient.means
         }
         sums = {
             name: full_gradient.means[name].astype("float64") * full_gradient.samples
             for name in keys
         }
         samples = mx.nd.array([full_gradient.samples], dtype="float64")
-        arrays = [(keys[name], sums[name]) for name in keys] + [(2 * len(self._params), samples)]
-        if self._store_with_sum_keys is not self._kvstore:
+        arrays = [(keys[name], sums[name]) for name in keys] + [(2 * len(names), samples)]
+        if self._kvstore is not kvstore:
+            # A key may be initialised once: doing it again would wait for ever.
             for key, array in arrays:
-                self._kvstore.init(key, mx.nd.zeros_like(array))
-            self._store_with_sum_keys = self._kvstore
+                kvstore.init(key, mx.nd.zeros_like(array))
+            self._kvstore = kvstore
         for key, array in arrays:
-            self._kvstore.pushpull(key, array, out=array, priority=-key)
+            kvstore.pushpull(key, array, out=array, priority=-key)
         total = samples.asscalar()
         return {name: (sums[name] / total).astype(full_gradient.means[name].dtype) for name in keys}

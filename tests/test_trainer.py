@@ -366,7 +366,7 @@ def test_correcting_twice_is_an_error():
     gradient = snapshot.gradient(backward, data_for(ONE))
     trainer.correct(gradient)
     with pytest.raises(
-        RuntimeError, match=r"corrected already: call correct\(\) once a .* one SVRGHandler"
+        RuntimeError, match=r"corrected already: call correct\(\) once per .* one SVRGHandler"
     ):
         trainer.correct(gradient)
 

@@ -155,6 +155,8 @@ def training_data(obj: object, name: str = "train_data") -> TrainingData:
     ValueError
         If it cannot be iterated once an epoch, or is empty.
     """
+    if isinstance(obj, IterableData):  # made here already
+        return obj
     check_data(obj, name)
     return _kind_of(obj, name)
 

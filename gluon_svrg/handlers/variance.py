@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import numbers
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.replicas import replicas_of
-from gluon_svrg.data.loader import ArrayLoader
-from gluon_svrg.events import BatchEnd, GradientReady, Stateful, TrainBegin
-from gluon_svrg.handlers.svrg import SVRGHandler
-from gluon_svrg.run.batch_processor import length_of
-from gluon_svrg.svrg.interval import backward_of
+from gluon_svrg.data.training_data import TrainingData
+from gluon_svrg.events import BatchEnd, GradientReady, Order, Run, Stateful, TrainBegin, TrainEnd
+from gluon_svrg.run.batch_processor import backward_of
+from gluon_svrg.run.mxnet_run import Located
+from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
+from gluon_svrg.svrg.giving_up import GivingUp
+from gluon_svrg.svrg.interval import Interval
 from gluon_svrg.svrg.randomness import seed_mxnet
-from gluon_svrg.svrg.rule import check_coefficient
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.svrg.variance import Coefficients, GradientMoments, VarianceMeter, average_ratio
 from gluon_svrg.trainer import SVRGTrainer
@@ -60,20 +60,43 @@ class VarianceRecord:
     average: float
 
 
-class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
+@dataclass(frozen=True)
+class Measured:
+    """The method that a VarianceHandler measures.
+
+    Attributes
+    ----------
+    interval : Interval
+        What lives from snapshot to snapshot.
+    giving_up : GivingUp
+        In which epochs the ratio is wanted while the method is off.
+    coefficient : callable
+        Returns the coefficient that a snapshot now would have.
+    tell : callable
+        Gets the estimator, the average ratio of the epoch, how much of the epoch is done, its
+        number, and whether nothing more is measured in it.
+    """
+
+    interval: Interval
+    giving_up: GivingUp
+    coefficient: Callable[[], float | OptimalCoefficient]
+    tell: Callable[[Run, float, float, int, bool], None]
+
+
+class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
     """Measures whether SVRG pays: what the correction does to the variance of the gradient.
 
     At some points of an epoch it computes, for a few batches drawn at random (of a DataLoader, the
-    first of a new iteration), the gradient at the
-    weights and at the snapshot, and from them the variance ratio: the variance of the corrected
-    gradient by that of the plain one. An epoch with SVRG takes about three
-    gradients a sample, so the ratio has to be under 1/3 for it to pay (Defazio & Bottou 2019, who
-    measured at the points that are the default here). With
+    first of a new iteration), the gradient at the weights and at the snapshot, and from them the
+    variance ratio: the variance of the corrected gradient divided by that of the plain one. An
+    epoch with SVRG takes about three gradients per sample, so the ratio has to be under 1/3 for it
+    to pay (Defazio & Bottou 2019, who measured at the points that are the default here). With
     ``SVRGHandler(give_up_above=...)`` it tells the SVRGHandler.
 
-    Where SVRG is off it measures what it *would* do, from a copy of the weights at the beginning of
-    the epoch, without a full pass: a plain run with a VarianceHandler says whether SVRG would pay.
-    (After an SVRGHandler has given up, only where that looks again.)
+    While SVRG is off it measures what it *would* do, from a copy of the weights at the beginning of
+    the epoch. That needs no full pass, since the variance does not depend on the full gradient,
+    which is a constant: a plain run with a VarianceHandler says whether SVRG would pay. (After SVRG
+    has been switched off, only in the epochs in which it is to be measured again.)
 
     A row of the history gets ``variance_ratio``, the ratio averaged over the epoch, and
     ``variance_ratio_at_11``, the ratio when 11 % of it are done, for each point.
@@ -122,14 +145,17 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
     learning", NeurIPS 2019.
     """
 
+    state_key = "variance"
+
     def __init__(
         self,
         at: Sequence[float] = (2, 11, 33, 100),
         batches: int = 8,
         every_n_epochs: int = 1,
         coefficient: float | str = 1.0,
+        *,
         seed: int = 0,
-        priority: float = 500,
+        priority: float = Order.VARIANCE,
     ) -> None:
         self.at = _checked_points(at)
         self.batches = check_integer(
@@ -150,55 +176,60 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
         self.priority = priority
         self.records: list[VarianceRecord] = []
         self.gradient_evaluations = 0
-        self._svrg: SVRGHandler | None = None
+        self._method: Measured | None = None
+        self._data: TrainingData
         self._meter: VarianceMeter
         self._reference: Snapshot
         # Whether the weights at the beginning of this epoch stand in for a snapshot.
         self._has_reference = False
 
-    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Look for the SVRGHandler, and whether the data can be measured on."""
-        # MXNet's Estimator has no such attribute: it does not keep the data that fit was given.
-        data = getattr(estimator, "train_data", None)
-        if data is None:
+    def measure(self, method: Measured) -> None:
+        """Measure this method in the run that begins."""
+        self._method = method
+
+    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Check whether the data can be measured on."""
+        if not isinstance(estimator, Located):
             raise ValueError(
                 f"VarianceHandler needs gluon_svrg.Estimator, which tells its data and position, "
                 f"got {type(estimator).__module__}.{type(estimator).__name__}"
             )
-        _check_length(data)
+        self._data = estimator.data
+        _check_length(self._data)
         self.records, self.gradient_evaluations = [], 0
         self._has_reference = False
-        names = [param.name for param in estimator.trainer._params]
+        names = [param.name for param in _mxnet.parameters_of(estimator.trainer)]
         self._meter = VarianceMeter(estimator.net, names)
         self._reference = Snapshot(estimator.net, names)
-        self._svrg = next((h for h in estimator.handlers if isinstance(h, SVRGHandler)), None)
-        if self._svrg is not None:
-            self._svrg.giving_up.is_metered = True
 
-    def gradient_ready(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Copy the weights before an epoch's first step, where they stand in for a snapshot."""
+    def gradient_ready(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Copy the weights before an epoch's first step, if they stand in for a snapshot."""
         position = estimator.position
         if position.batch_in_epoch:
             return
-        self._has_reference = self._measures_in(position.epoch) and not self._svrg_decides(
+        self._has_reference = self._measures_in(position.epoch) and not self._method_decides(
             estimator, position.epoch
         )
         if self._has_reference:
             self._reference.take()
 
-    def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Measure, where this is a point for it."""
+    def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Measure, if this is a point for it."""
         epoch, done = estimator.position.epoch, estimator.position.batch_in_epoch + 1
-        length = length_of(estimator.train_data)
+        length = self._data.num_batches
         if not length or not self._measures_in(epoch):
             return
         numbers = [max(1, round(point / 100 * length)) for point in self.at]
-        is_on = self._svrg is not None and self._svrg.is_on(estimator)
+        is_on = self._is_on(estimator)
         if done not in numbers or not (is_on or self._has_reference):
             return
         self._measure(estimator, epoch, done / length, is_on)
 
-    def state_dict(self, estimator: Any) -> dict[str, Any]:
+    def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Forget the method: the next run may have another, or none."""
+        self._method = None
+
+    def state_dict(self, estimator: Run) -> dict[str, Any]:
         """Return what was measured, and the weights that stand in for a snapshot."""
         return {
             "records": [asdict(record) for record in self.records],
@@ -210,7 +241,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
             ),
         }
 
-    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
+    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
         """Go on from `state`."""
         self.records = [VarianceRecord(**record) for record in state["records"]]
         self.gradient_evaluations = state["gradient_evaluations"]
@@ -219,26 +250,32 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
             names = estimator.net.collect_params().keys()
             self._reference.load(dict(zip(names, state["reference"], strict=True)))
 
+    def _is_on(self, estimator: Run) -> bool:
+        trainer = estimator.trainer
+        has_control_variate = isinstance(trainer, SVRGTrainer) and trainer.full_gradient is not None
+        return self._method is not None and has_control_variate
+
     def _measures_in(self, epoch: int) -> bool:
-        if self._svrg is not None and self._svrg.is_looking_again(epoch):
+        if self._method is not None and self._method.giving_up.is_looking_again(epoch):
             return True
         return epoch % self.every_n_epochs == 0
 
-    def _svrg_decides(self, estimator: Any, epoch: int) -> bool:
-        """Return whether SVRG is on, or has given up and does not look again in this epoch."""
-        if self._svrg is None:
+    def _method_decides(self, estimator: Run, epoch: int) -> bool:
+        """Return whether SVRG is on, or is off and not to be measured again in this epoch."""
+        if self._method is None:
             return False
-        gave_up = self._svrg.giving_up.epoch is not None
-        return self._svrg.is_on(estimator) or (gave_up and not self._svrg.is_looking_again(epoch))
+        giving_up = self._method.giving_up
+        is_off = giving_up.epoch is not None
+        return self._is_on(estimator) or (is_off and not giving_up.is_looking_again(epoch))
 
-    def _measure(self, estimator: Any, epoch: int, at: float, is_on: bool) -> None:
+    def _measure(self, estimator: Run, epoch: int, at: float, is_on: bool) -> None:
         moments = self._moments(estimator, epoch, is_on)
         coefficient = self._coefficient_now(estimator, moments, is_on)
         ratio = moments.ratio(coefficient)
         earlier = [r for r in self.records if r.epoch == epoch]
         # At the snapshot both gradients are the same, for which 1 is the best coefficient.
         at_snapshot = (1 - coefficient) ** 2 if isinstance(coefficient, float) else 0.0
-        if is_on and self._svrg is not None and not self._svrg.renews_at(epoch):
+        if is_on and self._method is not None and self._method.interval.epoch < epoch:
             # The snapshot is of an earlier epoch: go on from what was measured last.
             at_snapshot = next((r.ratio for r in reversed(self.records) if r.epoch < epoch), ratio)
         average = average_ratio(
@@ -263,79 +300,76 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, Stateful):
             record.optimal_coefficient,
             record.optimal_ratio,
         )
-        points = self._points_of(at, estimator)
+        points = self._points_of(at)
         estimator.figures |= {f"variance_ratio_at_{point:g}": ratio for point in points}
         estimator.figures["variance_ratio"] = average
-        if self._svrg is not None and not math.isnan(average):
-            self._svrg.consider(estimator, average, at, epoch, self.at[-1] in points)
-            self._has_reference &= not self._svrg_decides(estimator, epoch)
+        if self._method is not None and not math.isnan(average):
+            self._method.tell(estimator, average, at, epoch, self.at[-1] in points)
+            self._has_reference &= not self._method_decides(estimator, epoch)
 
-    def _points_of(self, at: float, estimator: Any) -> list[float]:
+    def _points_of(self, at: float) -> list[float]:
         """Return the points, in percent, for which this part of the epoch stands."""
-        length = length_of(estimator.train_data) or 1
+        length = self._data.num_batches or 1
         return [p for p in self.at if max(1, round(p / 100 * length)) == round(at * length)]
 
-    def _moments(self, estimator: Any, epoch: int, is_on: bool) -> GradientMoments:
+    def _moments(self, estimator: Run, epoch: int, is_on: bool) -> GradientMoments:
         backward = backward_of(estimator)
-        trainer = estimator.trainer
-        scale = trainer.loss_scale if isinstance(trainer, SVRGTrainer) else 1.0
         batches = self._draw(estimator, epoch)
-        if self._svrg is None or not is_on:
+        scale = _mxnet.loss_scale_of(estimator.trainer)
+        if self._method is None or not is_on:
             here = epoch, estimator.position.batch_in_epoch
 
             def masked(item: tuple[int, Any]) -> Any:
-                seed_mxnet(self.seed, *here, item[0])  # as SVRG's MaskLock would
+                seed_mxnet(self.seed, *here, item[0])  # as the masks of an Interval would
                 return backward(item[1])
 
             moments = self._meter.measure(
-                masked,
-                batches,
-                lambda item: self._reference.gradient(masked, item),
-                scale,
-                scale,
+                masked, batches, lambda item: self._reference.gradient(masked, item), scale, scale
             )
             seed_mxnet(self.seed, *here)
             self.gradient_evaluations += 2 * moments.samples
             return moments
-        svrg = self._svrg
+        interval = self._method.interval
+
+        def locked(item: tuple[int, Any]) -> Any:
+            interval.masks.lock(item[0])
+            return backward(item[1])
+
         moments = self._meter.measure(
-            lambda item: svrg.backward_as_in_training(estimator, *item),
-            batches,
-            lambda item: svrg.gradient_at_snapshot(estimator, *item),
-            scale,
-            svrg.snapshot_scale(estimator),
+            locked, batches, lambda item: interval.gradient_at(item[1], item[0]), scale
         )
-        svrg.release_masks()
+        interval.masks.release()
         self.gradient_evaluations += moments.samples
         return moments
 
     def _coefficient_now(
-        self, estimator: Any, moments: GradientMoments, is_on: bool
+        self, estimator: Run, moments: GradientMoments, is_on: bool
     ) -> Coefficients:
-        if is_on:
-            trainer = estimator.trainer
-            return (
-                trainer.coefficient if trainer.optimal_coefficient is None else trainer.coefficients
-            )
-        coefficient = self.coefficient
-        if self._svrg is not None and self._svrg.giving_up.epoch is not None:
-            coefficient = self._svrg.coefficient_now(estimator)
-        return moments.optimal_coefficients() if coefficient is None else coefficient
+        trainer = estimator.trainer
+        if is_on and isinstance(trainer, SVRGTrainer):
+            is_number = trainer.optimal_coefficient is None
+            return trainer.coefficient if is_number else trainer.coefficients
+        coefficient: float | OptimalCoefficient | None = self.coefficient
+        if self._method is not None and self._method.giving_up.epoch is not None:
+            coefficient = self._method.coefficient()
+        return coefficient if isinstance(coefficient, float) else moments.optimal_coefficients()
 
-    def _draw(self, estimator: Any, epoch: int) -> Iterator[tuple[int, Any]]:
-        """Yield the batches to measure on, each with its number in the full pass."""
-        data = estimator.train_data
-        if not isinstance(data, (list, tuple, ArrayLoader)):
-            yield from _first_batches(data, self.batches)
+    def _draw(self, estimator: Run, epoch: int) -> Iterator[tuple[int, Any]]:
+        """Yield the batches to measure on, each with its index in the full pass."""
+        data, length = self._data, self._data.num_batches
+        if not data.is_indexed or length is None:
+            yield from enumerate(data.first_batches(self.batches))
             return
         # A smaller batch varies more than the others.
-        is_last_smaller = _size_of(data[-1], estimator) < _size_of(data[0], estimator)
-        candidates = len(data) - (is_last_smaller and len(data) > 2)
+        is_last_smaller = _size_of(data.batch(length - 1), estimator) < _size_of(
+            data.batch(0), estimator
+        )
+        candidates = length - (is_last_smaller and length > 2)
         key = (epoch, estimator.position.batch_in_epoch)
         sequence = np.random.SeedSequence(self.seed, spawn_key=key)
         order = np.random.Generator(np.random.PCG64(sequence)).permutation(candidates)
         for index in order[: self.batches].tolist():
-            yield index, data[index]
+            yield index, data.batch(index)
 
 
 def _checked_points(at: Any) -> tuple[float, ...]:
@@ -353,31 +387,19 @@ def _checked_points(at: Any) -> tuple[float, ...]:
     return tuple(sorted({float(point) for point in points}))
 
 
-def _check_length(data: Any) -> None:
-    length = length_of(data)
-    if length is None:
+def _check_length(data: TrainingData) -> None:
+    if data.num_batches is None:
         raise ValueError(
-            f"VarianceHandler measures at parts of an epoch, and a {type(data).__name__} does not "
-            "tell how many batches it has: give train_data a __len__"
+            f"VarianceHandler measures at parts of an epoch, and {data.kind} does not tell how "
+            "many batches it has: give train_data a __len__"
         )
-    if length == 1:
+    if data.num_batches == 1:
         raise ValueError(
-            "VarianceHandler needs at least two batches an epoch, got 1: use a smaller batch size"
+            "VarianceHandler needs at least two batches per epoch, got 1: use a smaller batch size"
         )
 
 
-def _size_of(batch: Any, estimator: Any) -> int:
+def _size_of(batch: Any, estimator: Run) -> int:
     """Return the number of samples; of a batch of another shape than (data, label), 0."""
     data = batch[0] if isinstance(batch, (list, tuple)) else None
     return data.shape[estimator.batch_axis] if isinstance(data, (NDArray, np.ndarray)) else 0
-
-
-def _first_batches(data: Any, count: int) -> Iterator[tuple[int, Any]]:
-    """Yield the first batches of a new iteration, which leaves no trace in the order of others."""
-    numpy_state, python_state = np.random.get_state(legacy=False), random.getstate()
-    try:
-        batches = list(itertools.islice(data, count))
-    finally:
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
-    yield from enumerate(batches)

@@ -1,17 +1,21 @@
-"""What training data and a batch may be, and the forward and backward pass of one batch."""
+"""BatchProcessor: the forward and backward pass of one batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg import _mxnet
 from mxnet import autograd
 from mxnet.contrib import amp
 from mxnet.gluon.contrib.estimator import BatchProcessor as _MXNetBatchProcessor
 from mxnet.gluon.utils import split_and_load
 from mxnet.ndarray import NDArray
+
+if TYPE_CHECKING:
+    from gluon_svrg.events import Run
 
 
 def check_data(data: Any, name: str) -> None:
@@ -59,7 +63,7 @@ class BatchProcessor(_MXNetBatchProcessor):
     taken too, at the precision of the network.
     """
 
-    def fit_batch(self, estimator: Any, train_batch: Any, batch_axis: int = 0) -> tuple:
+    def fit_batch(self, estimator: Run, train_batch: Any, batch_axis: int = 0) -> tuple:
         """Run the forward and the backward pass of one batch.
 
         Parameters
@@ -73,30 +77,31 @@ class BatchProcessor(_MXNetBatchProcessor):
 
         Returns
         -------
-        data, label, pred, loss : lists of NDArray, one item a context that had samples
+        data, label, pred, loss : lists of NDArray, one item per context that had samples
 
         Raises
         ------
         ValueError
             If the batch is not such a pair.
         """
-        batch = _as_ndarrays(train_batch, estimator.net, batch_axis)
-        # MXNet's AMP puts this attribute there; MXNet itself asks for it in this way.
-        if getattr(estimator.trainer, "_amp_loss_scaler", None) is None:
-            result = super().fit_batch(estimator, batch, batch_axis)
-        else:
+        batch = _as_ndarrays(train_batch, estimator.net, batch_axis, len(estimator.context))
+        if _mxnet.scales_losses(estimator.trainer):
             result = self._fit_scaled(estimator, batch, batch_axis)
+        else:
+            result = super().fit_batch(estimator, batch, batch_axis)
         for context in estimator.context[len(result[0]) :]:
-            _rest(estimator.net, context)
+            _clear_idle_gradients(estimator.net, context)
         return result
 
-    def evaluate_batch(self, estimator: Any, val_batch: Any, batch_axis: int = 0) -> tuple:
+    def evaluate_batch(self, estimator: Run, val_batch: Any, batch_axis: int = 0) -> tuple:
         """Run the forward pass of one batch; parameters and results as for `fit_batch`."""
         return super().evaluate_batch(
-            estimator, _as_ndarrays(val_batch, estimator.val_net, batch_axis), batch_axis
+            estimator,
+            _as_ndarrays(val_batch, estimator.val_net, batch_axis, len(estimator.context)),
+            batch_axis,
         )
 
-    def _fit_scaled(self, estimator: Any, batch: tuple, batch_axis: int) -> tuple:
+    def _fit_scaled(self, estimator: Run, batch: tuple, batch_axis: int) -> tuple:
         """Do as MXNet's, with the losses times the loss scale of MXNet's AMP."""
         data, label = self._get_data_and_label(batch, estimator.context, batch_axis)
         with autograd.record():
@@ -115,7 +120,9 @@ class BatchProcessor(_MXNetBatchProcessor):
         return data, label
 
 
-def _as_ndarrays(batch: Any, net: mx.gluon.Block, batch_axis: int) -> tuple:
+def _as_ndarrays(
+    batch: Any, net: mx.gluon.Block, batch_axis: int, contexts: int
+) -> tuple[NDArray, NDArray]:
     if not isinstance(batch, (list, tuple)) or len(batch) != 2:
         size = f" of {len(batch)}" if isinstance(batch, Sized) else ""
         raise ValueError(
@@ -125,7 +132,9 @@ def _as_ndarrays(batch: Any, net: mx.gluon.Block, batch_axis: int) -> tuple:
     data, label = (
         _as_ndarray(array, name, net) for array, name in zip(batch, ("data", "label"), strict=True)
     )
-    if data.shape[batch_axis] != label.shape[_axis(label, batch_axis)]:
+    # Along another axis than the first, MXNet asks for equal lengths only to share a batch out.
+    is_checked = batch_axis == 0 or contexts > 1
+    if is_checked and data.shape[batch_axis] != label.shape[_axis(label, batch_axis)]:
         raise ValueError(
             f"data and label of a batch must have the same length along axis {batch_axis}, got "
             f"shapes {data.shape} and {label.shape}: look at how the loader pairs them"
@@ -153,11 +162,33 @@ def _as_ndarray(array: Any, name: str, net: mx.gluon.Block) -> NDArray:
     return mx.nd.array(array, dtype=dtype)
 
 
-def _rest(net: mx.gluon.Block, context: mx.Context) -> None:
-    """Give an idle device the gradient that it has: zero, and fresh."""
+def _clear_idle_gradients(net: mx.gluon.Block, context: mx.Context) -> None:
+    """Zero the gradients of a device that got no samples, and mark them as fresh."""
     for param in net.collect_params().values():
-        if param._grad is None:  # no gradient, or not one that the snapshot wants
+        if not _mxnet.has_gradient(param):  # none, or not one that the snapshot wants
             continue
         if param.grad_req == "write":
             param.grad(context)[:] = 0
-        param.data(context)._fresh_grad = True
+        _mxnet.mark_fresh(param.data(context), True)
+
+
+def backward_of(run: Run) -> Callable[[Any], list[NDArray]]:
+    """Return the run's own forward and backward pass: one batch in, its losses out."""
+
+    def backward(batch: Any) -> list[NDArray]:
+        return run.batch_processor.fit_batch(run, batch, run.batch_axis)[3]
+
+    return backward
+
+
+def infer_shapes(run: Run, batch: Any) -> None:
+    """Let layers that infer their shapes see a batch, outside of training."""
+    if all(map(_mxnet.has_shape, run.net.collect_params().values())):
+        return
+    own = run.val_net, run.val_loss
+    # Labels of training may be soft when those of the evaluation are not.
+    run.val_net, run.val_loss = run.net, run.loss
+    try:
+        run.batch_processor.evaluate_batch(run, batch, run.batch_axis)
+    finally:
+        run.val_net, run.val_loss = own

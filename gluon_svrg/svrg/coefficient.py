@@ -1,8 +1,9 @@
-"""OptimalCoefficient: the coefficient with the least variance, estimated in training."""
+"""The coefficient of SVRG: a number, a schedule, or estimated in training."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import numbers
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -11,8 +12,10 @@ from gluon_svrg.arguments import check_integer
 from gluon_svrg.arrays.fused import Fused
 from mxnet.ndarray import NDArray
 
+Coefficient = float | Callable[[float], float]
+
 _SCOPES = ("parameter", "network")
-_MOST_RULES = 16  # batch sizes that are kept ready
+_MAX_RULES = 16  # batch sizes that are kept ready
 _TINY = 1e-30  # 0 / 0 is 1: without variance at the snapshot the coefficient changes nothing
 
 
@@ -90,7 +93,7 @@ class OptimalCoefficient:
             sums = self._sums[device] = [mx.nd.zeros(2, grad.context, dtype) for grad in grads]
         key = samples, snapshot_scale, sums[0].dtype
         if key not in self._rules:
-            if len(self._rules) == _MOST_RULES:
+            if len(self._rules) == _MAX_RULES:
                 self._rules.clear()
             self._rules[key] = _rules(
                 samples, snapshot_scale, 1 - 1 / self.window, np.dtype(sums[0].dtype).name
@@ -137,6 +140,112 @@ class OptimalCoefficient:
             _sum([array.asnumpy().astype("float64") for array in arrays])
             for arrays in zip(*self._sums.values(), strict=True)
         ]
+
+
+def checked_coefficient(value: object) -> Coefficient | OptimalCoefficient:
+    """Return what SVRGHandler's `coefficient` stands for: 'auto' is an OptimalCoefficient.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no number in [0, 1], no callable, and not 'auto'.
+    """
+    if isinstance(value, str):
+        if value == "auto":
+            return OptimalCoefficient()
+        raise TypeError(
+            f"coefficient must be a number in [0, 1], got {value!r}: 1 is SVRG, 0 the plain "
+            "optimizer, and 'auto' estimates the best one"
+        )
+    if callable(value) or isinstance(value, OptimalCoefficient):
+        return value
+    return check_coefficient(value)
+
+
+def resumed_coefficient(
+    coefficient: Coefficient | OptimalCoefficient, saved: float | dict[str, Any]
+) -> float | OptimalCoefficient:
+    """Return what a run continues with whose checkpoint has `saved`: a number, or an estimate.
+
+    Raises
+    ------
+    ValueError
+        If the checkpoint has the other kind.
+    """
+    if isinstance(coefficient, OptimalCoefficient) != isinstance(saved, dict):
+        raise ValueError(
+            f"the checkpoint was written with the coefficient {saved!r:.40} and this run's is "
+            f"{coefficient!r}: a number cannot continue from an estimate, nor an estimate from a "
+            "number"
+        )
+    return saved if isinstance(saved, float) else coefficient
+
+
+def check_coefficient(value: object, source: str = "coefficient") -> float:
+    """Return `value` as a float in [0, 1].
+
+    Raises
+    ------
+    TypeError
+        If `value` is not a number.
+    ValueError
+        If `value` is not in [0, 1].
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(
+            f"{source} must be a number in [0, 1], got {value!r}: 1 is SVRG, 0 the plain optimizer"
+        )
+    if not 0 <= float(value) <= 1:
+        raise ValueError(
+            f"{source} must be in [0, 1], got {value!r}: 1 is SVRG, 0 the plain optimizer"
+        )
+    return float(value)
+
+
+def coefficient_at(coefficient: Coefficient, progress: float) -> float:
+    """Return the coefficient at `progress`, the fraction of training that is done, in [0, 1].
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `check_coefficient` does, for what a schedule returned.
+    """
+    if not callable(coefficient):
+        return check_coefficient(coefficient)
+    return check_coefficient(
+        coefficient(progress), f"the coefficient schedule's value at progress {progress:.3g}"
+    )
+
+
+def linear_decay(start: float = 0.75, end: float = 0.0) -> Callable[[float], float]:
+    """Return a schedule that goes in a straight line from `start` to `end`.
+
+    alpha-SVRG (Yin et al., ICLR 2025) uses 0.75 to 0. It is :func:`gluon_svrg.schedules.linear`
+    with ends that are checked.
+
+    Parameters
+    ----------
+    start, end : float in [0, 1]
+        The coefficient at the beginning and at the end of training.
+
+    Returns
+    -------
+    callable
+        From training progress in [0, 1] to the coefficient.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an end is not a number in [0, 1].
+    """
+    start = check_coefficient(start, "start")
+    end = check_coefficient(end, "end")
+
+    def schedule(progress: float) -> float:
+        # Not schedules.linear, which rounds otherwise: runs of version 0.1 continue to the bit.
+        return start + (end - start) * min(1.0, max(0.0, progress))
+
+    return schedule
 
 
 def _rules(samples: float, snapshot_scale: float, memory: float, dtype: str) -> tuple[Fused, Fused]:

@@ -1,41 +1,52 @@
-"""GivingUp: when SVRG steps aside, and when it comes back."""
+"""GivingUp: when SVRG switches itself off, and when it comes back."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer, check_number
+from mxnet.gluon import Trainer
+
+if TYPE_CHECKING:
+    from gluon_svrg.events import Run
 
 
 class GivingUp:
     """Decides by the measured variance ratio whether SVRG stays on.
 
-    In its first epoch a run moves far, whatever the network, and the ratio is great. So SVRG is
-    given up for good only if the ratio is too great in the epoch after that as well, where it is
-    measured without a full pass.
+    Decided by the average over the epoch, not by a point of it, with the last value for what is to
+    come, so that the decision comes as early as it is certain. In its first epoch a run moves far,
+    whatever the network, and the ratio is great (0.65 for a softmax regression that stands at 0.05
+    from the second epoch on). So SVRG is switched off for good only if the ratio is too great in
+    the epoch after that as well, in which it is measured without a full pass.
 
     Parameters
     ----------
     above, look_again_every
         As `give_up_above` and `look_again_every` of :class:`gluon_svrg.SVRGHandler`, and checked
         as that says.
+    stop_epoch : int, optional
+        The first epoch without SVRG, whatever is measured.
 
     Attributes
     ----------
     epoch : int or None
-        The epoch in which SVRG was given up; None while it was not.
+        The epoch in which SVRG was switched off; None while it was not.
     times : int
         How often it was.
     is_metered : bool
         Whether a VarianceHandler measures in this run.
     """
 
-    def __init__(self, above: float | None, look_again_every: int | None) -> None:
+    def __init__(
+        self, above: float | None, look_again_every: int | None, stop_epoch: int | None = None
+    ) -> None:
         if above is not None:
             check_number(
                 "give_up_above",
                 above,
-                "SVRG is given up where the variance ratio is greater, and pays under about 1/3",
+                "SVRG is switched off if the variance ratio is greater, and pays under about 1/3",
                 least=0,
                 above=True,
             )
@@ -44,15 +55,16 @@ class GivingUp:
                 "look_again_every",
                 look_again_every,
                 1,
-                "the ratio is measured again so many epochs on",
+                "the ratio is measured again every that many epochs",
             )
             if above is None:
                 raise ValueError(
-                    f"look_again_every={look_again_every} needs give_up_above: nothing is given up "
-                    "without it"
+                    f"look_again_every={look_again_every} needs give_up_above: nothing is switched "
+                    "off without it"
                 )
         self.above = above
         self.look_again_every = look_again_every
+        self._stop_epoch = stop_epoch
         self.reset()
 
     def reset(self) -> None:
@@ -62,8 +74,8 @@ class GivingUp:
         self._failed_look: int | None = None
         self.is_metered = False
 
-    def check(self, estimator: Any) -> None:
-        """Raise ValueError where nothing measures."""
+    def check(self, estimator: object) -> None:
+        """Raise ValueError if nothing measures."""
         if self.above is not None and not self.is_metered:
             raise ValueError(
                 f"give_up_above={self.above!r} needs a VarianceHandler, which "
@@ -71,15 +83,33 @@ class GivingUp:
                 "gluon_svrg.Estimator"
             )
 
+    def check_workers(self, trainer: Trainer) -> None:
+        """Raise ValueError if there are several workers."""
+        if self.above is not None and _mxnet.is_distributed(trainer):
+            raise ValueError(
+                f"give_up_above={self.above!r} is for one worker, and the kvstore is "
+                f"{_mxnet.kvstore_type(trainer)!r}: each worker would decide for itself, and "
+                "the others would wait for it; leave it out"
+            )
+
     def is_looking_again(self, epoch: int) -> bool:
-        """Return whether to measure once more in this epoch, which is one after it gave up."""
+        """Return whether to measure once more in this epoch, which is one without SVRG."""
         if self.epoch is None or epoch <= self.epoch or epoch == self._failed_look:
+            return False
+        # From the last epoch before stop_epoch on, nothing could come of it.
+        if self._stop_epoch is not None and epoch + 1 >= self._stop_epoch:
             return False
         since, every = epoch - self.epoch, self.look_again_every
         return (since == 1 and self.times == 1) or (every is not None and since % every == 0)
 
     def decide(
-        self, estimator: Any, is_on: bool, ratio: float, at: float, epoch: int, is_last: bool
+        self,
+        estimator: Run,
+        is_on: bool,
+        ratio: float,
+        at: float,
+        epoch: int,
+        is_last: bool,
     ) -> bool:
         """Return whether SVRG is on from here on, or may be from the next epoch on.
 
@@ -108,9 +138,10 @@ class GivingUp:
             self.epoch = epoch
             self.times += 1
             every = 1 if self.times == 1 else self.look_again_every
-            then = "" if every is None else f"; SVRG looks again in epoch {epoch + every}"
+            then = "" if every is None else f"; it is measured again in epoch {epoch + every}"
             estimator.logger.info(
-                "SVRG gives up in %s, and give_up_above=%.3g. The plain optimizer goes on%s",
+                "SVRG is switched off in %s, above give_up_above=%.3g. The plain optimizer "
+                "continues%s",
                 measured,
                 self.above,
                 then,
@@ -121,12 +152,13 @@ class GivingUp:
         if ratio > self.above:
             self._failed_look = epoch  # no need to measure at the later points
             estimator.logger.info(
-                "SVRG stays off after %s, and give_up_above=%.3g", measured, self.above
+                "SVRG stays off after %s, above give_up_above=%.3g", measured, self.above
             )
         elif is_last:
             self.epoch = None
             estimator.logger.info(
-                "SVRG begins again, with its next snapshot, after %s, and give_up_above=%.3g",
+                "SVRG is switched on again, with its next snapshot, after %s, not above "
+                "give_up_above=%.3g",
                 measured,
                 self.above,
             )
@@ -138,6 +170,6 @@ class GivingUp:
         return {"epoch": self.epoch, "times": self.times, "failed_look": self._failed_look}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Continue from what :meth:`state_dict` returned."""
         self.epoch, self.times = state["epoch"], state["times"]
         self._failed_look = state["failed_look"]

@@ -1,4 +1,4 @@
-"""What the snapshot's gradients are: of one batch, and of all samples."""
+"""What a gradient at the snapshot is: of one batch, and of all samples."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from mxnet.ndarray import NDArray
 
 
 class BatchGradient(NamedTuple):
-    """The gradient of one batch at the snapshot.
+    """The gradient of one batch at the snapshot, as sums over the samples.
 
     Attributes
     ----------
     sums : dict of str to list of NDArray
-        For each parameter by name, on each of its contexts: the *sum* of the gradients of the
-        samples that this context had. What :meth:`Snapshot.gradient` returns are the snapshot's
-        own buffers, and the next batch overwrites them.
+        For each parameter by name: one array per context. They may be buffers, which the next
+        batch overwrites.
     samples : list of int
         The number of samples that each context had.
+    loss_scale : float or None
+        What the losses were multiplied by (MXNet's AMP does that); None for the trainer's present
+        scale.
     """
 
     sums: dict[str, list[NDArray]]
     samples: list[int]
+    loss_scale: float | None = None
 
     @property
     def nbytes(self) -> int:
@@ -41,7 +44,10 @@ class FullGradient(NamedTuple):
         gradient's dtype; for float16, float32.
     samples : int
         The number of samples.
+    loss_scale : float or None
+        As for :class:`BatchGradient`.
     """
 
     means: dict[str, NDArray]
     samples: int
+    loss_scale: float | None = None

@@ -1,143 +1,265 @@
-"""FullPass: the snapshot and what one pass over the data at it leaves behind."""
+"""Interval: all that lives from one snapshot to the next, of one network."""
 
 from __future__ import annotations
 
-import itertools
+import logging
+import numbers
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import numpy as np
+from gluon_svrg import _mxnet
 from gluon_svrg.arrays.replicas import replicas_of
-from gluon_svrg.data.loader import ArrayLoader
-from gluon_svrg.data.locking import why_not_locked
-from gluon_svrg.run.batch_processor import length_of
+from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.randomness import MaskLock
-from gluon_svrg.svrg.snapshot import Snapshot
+from gluon_svrg.svrg.snapshot import Backward, Snapshot
 from gluon_svrg.svrg.table import GradientTable
-from mxnet.ndarray import NDArray
-from tqdm.auto import tqdm
+from mxnet import gluon
+
+Numbered = tuple[int, Any]
+"""A batch with its index."""
+
+Bar = Callable[[Iterator[Numbered], int | None], AbstractContextManager[Iterable[Numbered]]]
 
 
-class FullPass:
-    """The snapshot, the random numbers of its batches, their full gradient and their table.
+class LossScaler(Protocol):
+    """Who knows what the losses are multiplied by: an SVRGTrainer."""
+
+    @property
+    def loss_scale(self) -> float:
+        """The scale at the moment."""
+
+    def lower_loss_scale(self) -> bool:
+        """Halve it, after an overflow; return whether there is one to halve."""
+
+
+class Interval:
+    """The snapshot, its full gradient, and the gradient of each batch at it until the next.
+
+    The rule of SVRG needs, from one snapshot to the next, the same samples with the same random
+    numbers at both points. So besides the :class:`Snapshot` this holds the dropout masks of each
+    batch, the lock on the data's augmentation, and, if the batches repeat, a table of the gradients
+    that the full pass computes anyway. By hand::
+
+        interval = gs.svrg.Interval(net, backward)
+        for epoch in range(10):
+            trainer.set_control_variate(interval.begin(train_data))
+            for index, batch in enumerate(train_data):
+                interval.before(batch, index)
+                loss = backward(batch)
+                trainer.correct(interval.gradient(batch, index))
+                trainer.step(len(loss))
+            interval.check()
+
+    A batch of a :class:`gluon_svrg.data.ArrayLoader` has an index of its own, whatever the order;
+    for all others `index` is its number in the epoch.
 
     Parameters
     ----------
-    estimator : Estimator
-        Whose network and trainer are used.
-    gradient_table, table_memory, progress_bar, lock
+    net : gluon.Block
+        The network.
+    backward : callable
+        As for :meth:`Snapshot.gradient`.
+    params : iterable of str, optional
+        As for :class:`Snapshot`.
+    gradient_table : bool or 'auto'
+        Whether the gradients of the full pass are kept; 'auto' keeps them if the batches repeat and
+        the table takes at most `table_memory` bytes.
+    table_memory : float
+        In bytes, on all devices together.
+    lock : 'auto', 'require' or 'off'
         As for :class:`gluon_svrg.SVRGHandler`.
+    loss_scaler : SVRGTrainer, optional
+        For a `backward` that multiplies its losses by the trainer's ``loss_scale``.
+    infer_shapes : callable, optional
+        Runs a forward pass of a batch outside of training, for layers that infer their shapes.
+    bar : callable, optional
+        From the numbered batches of a full pass and their number to a context manager that gives
+        the batches, and shows how far the pass is.
+    logger : logging.Logger, optional
+        Is told what was decided about table and lock.
+
+    Attributes
+    ----------
+    snapshot : Snapshot
+        Snapshot and gradients at it.
+    masks : MaskLock
+        The random numbers of each batch.
+    table : GradientTable or None
+        The table in use; None if gradients at the snapshot are recomputed.
+    gradient_evaluations : int
+        How many samples' gradients were computed here.
+    epoch : int
+        The epoch in which the snapshot was taken.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of the wrong type or out of its range.
     """
 
     def __init__(
         self,
-        estimator: Any,
-        gradient_table: str | bool,
-        table_memory: float,
-        progress_bar: bool,
+        net: gluon.Block,
+        backward: Backward,
+        params: Iterable[str] | None = None,
+        *,
+        gradient_table: str | bool = "auto",
+        table_memory: float = 2**30,
         lock: str = "auto",
+        loss_scaler: LossScaler | None = None,
+        infer_shapes: Callable[[Any], object] | None = None,
+        bar: Bar = lambda batches, _: nullcontext(batches),
+        logger: logging.Logger | None = None,
     ) -> None:
-        names = [param.name for param in estimator.trainer._params]
-        self.snapshot = Snapshot(estimator.net, names)
-        self.lock = MaskLock(is_on=lock != "off")
+        check_table_and_lock(gradient_table, table_memory, lock)
+        self.snapshot = Snapshot(net, params)
+        self.masks = MaskLock(is_on=lock != "off")
         self.table: GradientTable | None = None
-        # What the losses were multiplied by when the table was made.
-        self.table_scale = 1.0
+        self.gradient_evaluations = 0
+        self.epoch = 0
+        self._net = net
+        self._backward = backward
         self._gradient_table = gradient_table
         self._table_memory = table_memory
-        self._progress_bar = progress_bar
+        self._lock_policy = lock
+        self._loss_scaler = loss_scaler
+        self._infer_shapes = infer_shapes
+        self._bar = bar
+        self._logger = logger or logging.getLogger(__name__)
+        self._source: Any = None
+        self._data: TrainingData | None = None
         self._decision = ""
-        self._data_lock = lock
-        self._is_data_checked = False
+        self._is_at_snapshot = False
+        self._has_warned = False
 
-    def run(self, estimator: Any, data: Any) -> FullGradient:
-        """Take the snapshot of the network, and return its full gradient over `data`."""
-        self._lock_data(estimator, data)
-        batches = _batches_of(data)
+    def begin(self, data: Any, epoch: int = 0) -> FullGradient:
+        """Take the snapshot, and return the full gradient over `data`.
+
+        Parameters
+        ----------
+        data : TrainingData, or what :func:`gluon_svrg.data.training_data` takes
+            All batches.
+        epoch : int
+            The epoch that begins; it is noted in `epoch`.
+
+        Raises
+        ------
+        ValueError
+            If there is no batch, or `data` is not what was required of it.
+        FloatingPointError
+            If a gradient is NaN or infinite, at any loss scale.
+        """
+        data = self._training_data(data)
+        self._lock_data(data)
+        batches = enumerate(data.in_order())
         first = next(batches, None)
         if first is None:
             raise ValueError(
                 "the full gradient needs at least one batch, got none: train_data is empty, or "
                 "can be iterated only once"
             )
-        _finish_initialization(estimator, first)
-        # What the last interval held goes before the pass takes its own.
-        estimator.trainer.clear_control_variate()
+        if self._infer_shapes is not None:
+            self._infer_shapes(first[1])
         self.snapshot.take()
-        self.lock.next_snapshot()
-        batches = itertools.chain([first], batches)
-        while True:
-            self._make_table(data, estimator)
-            try:
-                full_gradient = self._pass_over(estimator, data, batches, watches=True)
-                break
-            except FloatingPointError:
-                if not estimator.trainer.lower_loss_scale():
-                    raise
-                batches = _batches_of(data)
-        self.lock.release()
-        if self._data_lock == "off":
-            self.unlock_data(data)
+        self.masks.next_snapshot()
+        full_gradient = self._full_gradient(data, _chain(first, batches))
+        self.masks.release()
+        if self._lock_policy == "off":
+            data.unlock()
+        self.gradient_evaluations += full_gradient.samples
+        self._is_at_snapshot = True
+        self.epoch = epoch
         return full_gradient
 
-    def unlock_data(self, data: Any) -> None:
-        """Let each epoch draw its own augmentation again."""
-        if isinstance(data, ArrayLoader):
-            data.unlock()
+    def before(self, batch: Any, index: int | None = None) -> None:
+        """Let the network draw the random numbers that the snapshot's pass draws for `batch`."""
+        self.masks.lock(self._index_of(batch, index))
 
-    def _lock_data(self, estimator: Any, data: Any) -> None:
-        """Let a sample have one augmentation from this pass to the next, where that is possible."""
-        if isinstance(data, ArrayLoader) and data.can_lock:
-            data.lock(self.lock.snapshot + 1)
-            return
-        if self._data_lock == "off" or self._is_data_checked:
-            return
-        self._is_data_checked = True
-        reason = why_not_locked(data)
-        if not reason:
-            return
-        if self._data_lock == "require":
-            raise ValueError(
-                f"lock='require', but train_data is not locked: {reason}; or give lock='auto'"
-            )
-        estimator.logger.warning(
-            "SVRG's train_data is not locked: %s. Where a sample is augmented anew each time, the "
-            "full gradient belongs to other samples than the batches do, so the corrected gradient "
-            "is biased and a gradient table would raise its variance",
-            reason,
-        )
+    def gradient(self, batch: Any, index: int | None = None) -> BatchGradient:
+        """Return the gradient at the snapshot of the batch that was trained on just now.
 
-    def state_dict(self, estimator: Any, data: Any) -> dict[str, Any]:
-        """Return the snapshot and what a table can be made of again, not the table.
+        Parameters
+        ----------
+        batch : object
+            The batch.
+        index : int, optional
+            Its number in the epoch, unless it has one of its own.
+
+        Raises
+        ------
+        ValueError
+            If the table does not hold the batch, or holds another gradient than the network's own
+            at the first step after the snapshot, when the two are the same.
+        """
+        index = self._index_of(batch, index)
+        gradient = self.gradient_at(batch, index)
+        if self.table is not None and self._is_at_snapshot:
+            _check_against_network(gradient, self._net, index)
+        self._is_at_snapshot = False
+        self.masks.release()
+        return gradient
+
+    def gradient_at(self, batch: Any, index: int | None = None) -> BatchGradient:
+        """Return the gradient at the snapshot of any batch, to measure with; masks stay locked."""
+        index = self._index_of(batch, index)
+        if self.table is not None:
+            return self.table.gradient(index, _arrays_of(batch))
+        self.masks.lock(index)
+        gradient = self.snapshot.gradient(self._backward, batch)
+        self.gradient_evaluations += sum(gradient.samples)
+        return gradient._replace(loss_scale=self._loss_scale())
+
+    def check(self) -> None:
+        """Raise ValueError if batches since the last call had other contents than in the pass."""
+        if self.table is not None:
+            self.table.check()
+
+    def drop_table(self) -> None:
+        """Check the table, and release its memory; the data stay locked until :meth:`end`."""
+        self.check()
+        self.table = None
+
+    def end(self) -> None:
+        """Let the data draw an augmentation of each epoch's own again."""
+        if self._data is not None:
+            self._data.unlock()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the snapshot and what a table can be computed from again, not the table.
 
         A table is as large as the gradients of all batches.
         """
-        # By their order: a network that is made anew may have other names.
         return {
+            # By their order: a network that is made anew may have other names.
             "weights": [replicas_of(arrays) for arrays in self.snapshot.weights.values()],
-            "lock": self.lock.state_dict(),
-            "draw": data.locked_draw if isinstance(data, ArrayLoader) else None,
+            "lock": self.masks.state_dict(),
+            "draw": None if self._data is None else self._data.locked_draw,
             "has_table": self.table is not None,
             "decision": self._decision,
+            "is_at_snapshot": self._is_at_snapshot,
+            "gradient_evaluations": self.gradient_evaluations,
         }
 
     def load_state_dict(
         self,
-        estimator: Any,
         state: dict[str, Any],
-        data: Any,
+        data: TrainingData,
         full_gradient: FullGradient | None,
         is_used: bool,
     ) -> None:
-        """Go on from `state`.
+        """Continue from `state`.
 
         Parameters
         ----------
-        estimator, state, data
-            The estimator, what :meth:`state_dict` returned, and the training data.
+        state : dict
+            What :meth:`state_dict` returned.
+        data : TrainingData
+            The training data.
         full_gradient : FullGradient or None
-            The one at the snapshot, without a loss scale; None where SVRG is off.
+            The one at the snapshot; None if SVRG is off.
         is_used : bool
             Whether there is still a batch to come whose gradient at the snapshot is wanted.
 
@@ -147,24 +269,101 @@ class FullPass:
             If `data` gives another full gradient.
         """
         self.table, self._decision = None, state["decision"]
-        self.unlock_data(data)
-        if isinstance(data, ArrayLoader) and state["draw"] is not None:
+        self._training_data(data).unlock()
+        if state["draw"] is not None:
             data.lock(state["draw"])
         if full_gradient is not None:
-            names = estimator.net.collect_params().keys()
+            names = self._net.collect_params().keys()
             self.snapshot.load(dict(zip(names, state["weights"], strict=True)))
-        self.lock.load_state_dict(state["lock"])
+        self.masks.load_state_dict(state["lock"])
         if full_gradient is not None and state["has_table"] and is_used:
-            self._compute_table_again(estimator, data, full_gradient)
-            self.lock.load_state_dict(state["lock"])
+            self._compute_table_again(data, full_gradient)
+            self.masks.load_state_dict(state["lock"])
+        self._is_at_snapshot = state["is_at_snapshot"]
+        self.gradient_evaluations = state["gradient_evaluations"]
 
-    def _compute_table_again(self, estimator: Any, data: Any, known: FullGradient) -> None:
+    def _index_of(self, batch: Any, index: int | None) -> int:
+        if self._data is None:
+            raise RuntimeError("there is no snapshot yet: call begin() first")
+        found = self._data.index_of(batch, -1 if index is None else index)
+        if found < 0:
+            raise ValueError(
+                f"a batch of {self._data.kind} has no index of its own: give its number in the "
+                "epoch, as in `for index, batch in enumerate(train_data)`"
+            )
+        return found
+
+    def _training_data(self, data: Any) -> TrainingData:
+        if self._data is None or data is not self._source:
+            self._source, self._data, self._has_warned = data, training_data(data), False
+        return self._data
+
+    def _lock_data(self, data: TrainingData) -> None:
+        """Give each sample one augmentation from this pass to the next, if that is possible."""
+        if data.can_lock:
+            data.lock(self.masks.snapshot + 1)
+            return
+        if self._lock_policy == "off" or self._has_warned:
+            return
+        self._has_warned = True
+        reason = data.why_not_locked()
+        if not reason:
+            return
+        if self._lock_policy == "require":
+            raise ValueError(
+                f"lock='require', but train_data is not locked: {reason}; or give lock='auto'"
+            )
+        self._logger.warning(
+            "SVRG's train_data is not locked: %s. If a sample is augmented anew each time, the "
+            "full gradient belongs to other samples than the batches do, so the corrected gradient "
+            "is biased and a gradient table would raise its variance",
+            reason,
+        )
+
+    def _full_gradient(self, data: TrainingData, batches: Iterator[Numbered]) -> FullGradient:
+        """Run the full pass, anew with a smaller loss scale after each overflow."""
+        while True:
+            self._make_table(data)
+            try:
+                return self._pass_over(data, batches, watches=True)
+            except FloatingPointError:
+                if self._loss_scaler is None or not self._loss_scaler.lower_loss_scale():
+                    raise
+            batches = enumerate(data.in_order())
+
+    def _pass_over(
+        self, data: TrainingData, batches: Iterator[Numbered], watches: bool
+    ) -> FullGradient:
+        """Return the full gradient; fill the table if there is one."""
+        scale = self._loss_scale()
+
+        def backward(numbered: Numbered) -> Any:
+            index, batch = numbered
+            if index == 0 and watches:
+                return self.masks.watch(lambda: self._backward(batch), self.snapshot.contexts)
+            self.masks.lock(index)
+            return self._backward(batch)
+
+        def keep(numbered: Numbered, gradient: BatchGradient) -> None:
+            if self.table is not None:
+                gradient = gradient._replace(loss_scale=scale)
+                self.table.append(gradient, _arrays_of(numbered[1]))
+
+        with self._bar(batches, data.num_batches) as shown:
+            full_gradient = self.snapshot.full_gradient(backward, shown, keep)
+        return full_gradient._replace(loss_scale=scale)
+
+    def _loss_scale(self) -> float | None:
+        return None if self._loss_scaler is None else self._loss_scaler.loss_scale
+
+    def _compute_table_again(self, data: TrainingData, known: FullGradient) -> None:
         """Make the full pass over the same batches once more, with the same random numbers."""
-        estimator.logger.info("SVRG computes the gradients of its table again")
-        self._make_table(data, estimator)
-        full_gradient = self._pass_over(estimator, data, _batches_of(data), watches=False)
+        self._logger.info("SVRG computes the gradients of its table again")
+        self._make_table(data)
+        full_gradient = self._pass_over(data, enumerate(data.in_order()), watches=False)
+        scale = full_gradient.loss_scale or 1.0
         for name, mean in full_gradient.means.items():
-            ours, theirs = mean.asnumpy() / self.table_scale, known.means[name].asnumpy()
+            ours, theirs = mean.asnumpy() / scale, known.means[name].asnumpy()
             # Kernels may add up in another order, above all on another machine.
             if not np.allclose(ours, theirs, rtol=1e-3, atol=1e-3 * np.abs(theirs).max()):
                 raise ValueError(
@@ -173,52 +372,24 @@ class FullPass:
                     "the data that the checkpoint was written with"
                 )
 
-    def _pass_over(
-        self, estimator: Any, data: Any, batches: Iterable, watches: bool
-    ) -> FullGradient:
-        """Return the full gradient; fill the table where there is one."""
-        backward = backward_of(estimator)
-        indices = itertools.count()
-
-        def locked_backward(batch: Any) -> Any:
-            index = next(indices)
-            if index == 0 and watches:
-                return self.lock.watch(lambda: backward(batch), estimator.context)
-            self.lock.lock(index)
-            return backward(batch)
-
-        with tqdm(
-            batches,
-            total=length_of(data),
-            desc="full gradient",
-            unit="batch",
-            leave=False,
-            # None: off where the output is no terminal.
-            disable=None if self._progress_bar else True,
-        ) as bar:
-            return self.snapshot.full_gradient(
-                locked_backward, bar, None if self.table is None else self._keep
-            )
-
-    def _make_table(self, data: Any, estimator: Any) -> None:
-        """Make an empty table, or none; say why where that has not been said."""
+    def _make_table(self, data: TrainingData) -> None:
+        """Make an empty table, or none; say why if that has not been said."""
         is_made, reason = self._decide_on_table(data)
-        self.table = GradientTable(by_content=_are_made_anew(data)) if is_made else None
-        self.table_scale = estimator.trainer.loss_scale
+        self.table = GradientTable(by_content=not data.keeps_batches) if is_made else None
         decision = (
             f"SVRG keeps the gradients of the full pass: {reason}"
             if is_made
-            else f"SVRG computes gradients at the snapshot again: {reason}"
+            else f"SVRG recomputes the snapshot gradient of each batch (no table): {reason}"
         )
         if decision != self._decision:
             self._decision = decision
-            estimator.logger.info(decision)
+            self._logger.info(decision)
 
-    def _decide_on_table(self, data: Any) -> tuple[bool, str]:
+    def _decide_on_table(self, data: TrainingData) -> tuple[bool, str]:
         if self._gradient_table is False:
             return False, "gradient_table=False"
-        is_off = self._data_lock == "off"
-        why_not = "lock='off'" if is_off else _why_batches_may_not_repeat(data)
+        is_off = self._lock_policy == "off"
+        why_not = "lock='off'" if is_off else data.why_it_may_not_repeat()
         if why_not and self._gradient_table is True:
             raise ValueError(
                 f"gradient_table=True needs batches that repeat exactly, but {why_not}: give a "
@@ -226,63 +397,43 @@ class FullPass:
             )
         if why_not:
             return False, why_not
-        nbytes = self.snapshot.gradient_nbytes * len(data)
-        size = f"those of {len(data)} batches take {nbytes / 2**20:.1f} MiB"
+        number = data.num_batches
+        assert number is not None  # what repeats has a length
+        nbytes = self.snapshot.gradient_nbytes * number
+        size = f"those of {number} batches take {nbytes / 2**20:.1f} MiB"
         if self._gradient_table == "auto" and nbytes > self._table_memory:
             return False, f"{size}, more than table_memory={self._table_memory / 2**20:.1f} MiB"
         return True, size
 
-    def _keep(self, batch: Any, gradient: BatchGradient) -> None:
-        if self.table is not None:
-            self.table.append(gradient, arrays_of(batch))
+
+def check_table_and_lock(gradient_table: object, table_memory: object, lock: object) -> None:
+    """Raise TypeError or ValueError if one of these arguments is none that Interval takes."""
+    if gradient_table not in ("auto", False, True):
+        raise ValueError(f"gradient_table must be 'auto' or a bool, got {gradient_table!r}")
+    message = (
+        f"table_memory must be a number of bytes, got {table_memory!r}: the largest gradient table "
+        "that 'auto' makes"
+    )
+    if isinstance(table_memory, bool) or not isinstance(table_memory, numbers.Real):
+        raise TypeError(message)
+    if not float(table_memory) >= 0:
+        raise ValueError(message)
+    if lock not in ("auto", "require", "off"):
+        raise ValueError(f"lock must be 'auto', 'require' or 'off', got {lock!r}")
 
 
-def arrays_of(batch: Any) -> tuple:
+def _chain(first: Numbered, rest: Iterator[Numbered]) -> Iterator[Numbered]:
+    yield first
+    yield from rest
+
+
+def _arrays_of(batch: Any) -> tuple[Any, ...]:
     """Return what the table recognises the batch by."""
     return tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
 
 
-def _batches_of(data: Any) -> Iterator:
-    """Return an iterator over the batches, by index where the data has an order for itself."""
-    return data.in_order() if isinstance(data, ArrayLoader) else iter(data)
-
-
-def _are_made_anew(data: Any) -> bool:
-    return isinstance(data, ArrayLoader) and not data.keeps_batches
-
-
-def _why_batches_may_not_repeat(data: Any) -> str:
-    """Return the reason, or nothing where `data` promises to give the same batches each time."""
-    if isinstance(data, ArrayLoader):
-        return "" if data.repeats else "the loader's transform gives something else each time"
-    if isinstance(data, (list, tuple)):
-        return ""
-    return f"a {type(data).__name__} does not promise that"
-
-
-def backward_of(estimator: Any) -> Callable[[Any], list[NDArray]]:
-    """Return the estimator's own forward and backward pass: one batch in, its losses out."""
-
-    def backward(batch: Any) -> list[NDArray]:
-        return estimator.batch_processor.fit_batch(estimator, batch, estimator.batch_axis)[3]
-
-    return backward
-
-
-def _finish_initialization(estimator: Any, batch: Any) -> None:
-    """Let layers that infer their shapes see a batch, outside of training, before the snapshot."""
-    if any(param._deferred_init for param in estimator.net.collect_params().values()):
-        own = estimator.val_net, estimator.val_loss
-        # Labels of training may be soft where those of the evaluation are not.
-        estimator.val_net, estimator.val_loss = estimator.net, estimator.loss
-        try:
-            estimator.batch_processor.evaluate_batch(estimator, batch, estimator.batch_axis)
-        finally:
-            estimator.val_net, estimator.val_loss = own
-
-
-def check_against_network(gradient: BatchGradient, net: Any, index: int) -> None:
-    """Raise ValueError where the first step's gradient is not the one in the table.
+def _check_against_network(gradient: BatchGradient, net: gluon.Block, index: int) -> None:
+    """Raise ValueError if the first step's gradient is not the one in the table.
 
     The weights are still the snapshot's there, so the two are the same, but for the rounding of
     kernels whose order of addition is free, unless the batches do not repeat.
@@ -294,7 +445,7 @@ def check_against_network(gradient: BatchGradient, net: Any, index: int) -> None
         if own.grad_req != "write":  # it may hold other batches' too
             continue
         for kept, grad, data in zip(grads, own.list_grad(), own.list_data(), strict=True):
-            if data._fresh_grad:
+            if _mxnet.is_fresh(data):
                 kept_values = kept.asnumpy()
                 scale = max(scale, np.abs(kept_values).max())
                 difference = max(difference, np.abs(grad.asnumpy() - kept_values).max())

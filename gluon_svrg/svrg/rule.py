@@ -1,13 +1,10 @@
-"""The SVRG rule as a pure function, and its coefficient."""
+"""The SVRG rule as a pure function."""
 
 from __future__ import annotations
 
-import numbers
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 Array = TypeVar("Array", bound=Any)
-Coefficient = float | Callable[[float], float]
 
 
 def correct(grad: Array, snapshot_grad: Array, full_grad: Array, coefficient: float = 1.0) -> Array:
@@ -45,63 +42,3 @@ def correct(grad: Array, snapshot_grad: Array, full_grad: Array, coefficient: fl
     if coefficient != 1:
         control = control * coefficient
     return grad - control
-
-
-def check_coefficient(value: object, source: str = "coefficient") -> float:
-    """Return `value` as a float in [0, 1].
-
-    Raises
-    ------
-    TypeError
-        If `value` is not a number.
-    ValueError
-        If `value` is not in [0, 1].
-    """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(
-            f"{source} must be a number in [0, 1], got {value!r}: 1 is SVRG, 0 the plain optimizer"
-        )
-    if not 0 <= float(value) <= 1:
-        raise ValueError(
-            f"{source} must be in [0, 1], got {value!r}: 1 is SVRG, 0 the plain optimizer"
-        )
-    return float(value)
-
-
-def coefficient_at(coefficient: Coefficient, progress: float) -> float:
-    """Return the coefficient at `progress`, the fraction of training that is done, in [0, 1].
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `check_coefficient` does, for what a schedule returned.
-    """
-    if not callable(coefficient):
-        return check_coefficient(coefficient)
-    return check_coefficient(
-        coefficient(progress), f"the coefficient schedule's value at progress {progress:.3g}"
-    )
-
-
-def linear_decay(start: float = 0.75, end: float = 0.0) -> Callable[[float], float]:
-    """Return a schedule that goes in a straight line from `start` to `end`.
-
-    alpha-SVRG (Yin et al., ICLR 2025) uses 0.75 to 0.
-
-    Parameters
-    ----------
-    start, end : float in [0, 1]
-        The coefficient at the beginning and at the end of training.
-
-    Returns
-    -------
-    callable
-        From training progress in [0, 1] to the coefficient.
-    """
-    start = check_coefficient(start, "start")
-    end = check_coefficient(end, "end")
-
-    def schedule(progress: float) -> float:
-        return start + (end - start) * min(1.0, max(0.0, progress))
-
-    return schedule

@@ -8,6 +8,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg import _mxnet
 from gluon_svrg.arrays.finite import FiniteWatch
 from gluon_svrg.arrays.fused import Fused
 from gluon_svrg.arrays.replicas import write_replicas
@@ -60,7 +61,7 @@ class Snapshot:
         self._was_reached = False
         self._layout: dict[str, tuple] = {}
         self._contexts: list[mx.Context] = []
-        self._blocks: list[_TwinState] = []
+        self._blocks: list[_mxnet.BlockState] = []
         self._add = Fused(lambda total, grad: total + mx.sym.cast(grad, dtype="float64"))
 
     def take(self) -> None:
@@ -113,6 +114,11 @@ class Snapshot:
             write_replicas(weights[name], arrays)
 
     @property
+    def contexts(self) -> list[mx.Context]:
+        """The contexts of the network when the snapshot was taken."""
+        return self._contexts
+
+    @property
     def gradient_nbytes(self) -> int:
         """The size of one gradient at the snapshot, on all contexts, in bytes; 0 without one."""
         return sum(
@@ -128,7 +134,7 @@ class Snapshot:
         ----------
         backward : callable
             ``backward(batch)`` runs the forward and the backward pass of one batch on the
-            network and returns the losses, one a sample: an NDArray, or a list of them, one a
+            network and returns the losses, one per sample: an NDArray, or a list of them, one per
             context. The same function as for the network itself.
         batch : object
             What `backward` takes.
@@ -254,11 +260,11 @@ class Snapshot:
         samples = self._count_samples(losses)
         for name, grads in self._grads.items():
             for data, grad, count in zip(self._data[name], grads, samples, strict=True):
-                if data._fresh_grad and count:
+                if _mxnet.is_fresh(data) and count:
                     self._was_reached = True
                 else:  # the buffer still holds an earlier batch's
                     grad[:] = 0
-                data._fresh_grad = False
+                _mxnet.mark_fresh(data, False)
         return BatchGradient(self._grads, samples)
 
     def _write_gradients_to(self, grads: dict[str, list[NDArray]]) -> None:
@@ -289,7 +295,7 @@ class Snapshot:
         """Return whether nothing that a step is still to use is in the network's gradients."""
         return not self._has_own_operator() and all(
             self._params[name].grad_req == "write"
-            and not any(data._fresh_grad for data in self._params[name].list_data())
+            and not any(map(_mxnet.is_fresh, self._params[name].list_data()))
             for name in self._grad_reqs
         )
 
@@ -324,21 +330,21 @@ class Snapshot:
         # A Block that is used twice is visited twice, and is one Block all the same.
         blocks: dict[int, gluon.Block] = {}
         self.net.apply(lambda block: blocks.setdefault(id(block), block))
-        self._blocks = [_TwinState(block) for block in blocks.values()]
+        self._blocks = [_mxnet.BlockState(block) for block in blocks.values()]
 
     @contextmanager
     def _worn(self) -> Iterator[None]:
         """Let the network wear the snapshot's weights inside the ``with`` block.
 
-        Parameter.set_data would copy, and reset the kvstore with its momentum: the lists of
-        arrays are exchanged instead. A graph recorded inside refers to the arrays themselves and
-        stays valid after the exchange back.
+        Why the network itself, and no copy of it: ``copy.deepcopy`` fails once a network has a
+        trainer with a kvstore, and a copy that is rebuilt from its symbol excludes plain Blocks,
+        Python control flow and losses that look at the network.
         """
-        own = [(param, param._data, param._grad) for param in self._params.values()]
+        own = [(param, *_mxnet.arrays_of(param)) for param in self._params.values()]
         entered = []
         try:
             for name, param in self._params.items():
-                param._data, param._grad = self._data[name], self._grads.get(name)
+                _mxnet.set_arrays(param, self._data[name], self._grads.get(name))
             for state in self._blocks:
                 entered.append(state)
                 state.enter()
@@ -347,7 +353,7 @@ class Snapshot:
             for state in entered:
                 state.leave()
             for param, data, grad in own:
-                param._data, param._grad = data, grad
+                _mxnet.set_arrays(param, data, grad)
 
     def _count_samples(self, losses: Any) -> list[int]:
         samples = [0] * len(self._contexts)
@@ -356,57 +362,11 @@ class Snapshot:
                 where = f"on {loss.context}" if isinstance(loss, NDArray) else f"{loss!r}"
                 raise ValueError(
                     f"backward must return the losses on the contexts of the network, "
-                    f"{self._contexts}, got {where}: return the NDArray of losses, one a "
-                    "sample, or a list of them, one a context"
+                    f"{self._contexts}, got {where}: return the NDArray of losses, one per "
+                    "sample, or a list of them, one per context"
                 )
             samples[self._contexts.index(loss.context)] += loss.shape[0]
         return samples
-
-
-class _TwinState:
-    """What one Block puts aside while it plays the twin: its hooks, its cached operator if needed.
-
-    A cached operator takes the weights as inputs, so network and twin share it, with its memory.
-    One with a static shape is bound to its arrays: then the twin has one of its own.
-    """
-
-    def __init__(self, block: gluon.Block) -> None:
-        # The attributes themselves: Block.__setattr__ takes ten times as long.
-        self._attributes = vars(block)
-        self._is_hybrid = isinstance(block, gluon.HybridBlock)
-        self._twin: dict[str, Any] = {"_forward_hooks": {}, "_forward_pre_hooks": {}}
-        self._own: dict[str, Any] = {}
-        self._graph: Any = None
-
-    def has_own_operator(self) -> bool:
-        """Return whether the Block is hybridized with a static shape."""
-        return (
-            self._is_hybrid
-            and self._attributes["_active"]
-            and dict(self._attributes["_flags"]).get("static_shape", False)
-        )
-
-    def enter(self) -> None:
-        """Put the network's state aside."""
-        if not self.has_own_operator():
-            self._twin = {"_forward_hooks": {}, "_forward_pre_hooks": {}}
-        elif (
-            "_cached_op" not in self._twin
-            # hybridize() or cast() was called since: another graph, or other flags.
-            or self._attributes["_cached_graph"] is not self._graph
-        ):
-            self._twin |= {"_cached_op": None, "_cached_op_args": []}
-        self._own = {name: self._attributes[name] for name in self._twin}
-        self._attributes.update(self._twin)
-
-    def leave(self) -> None:
-        """Put the network's state back, if it was put aside."""
-        if not self._own:
-            return
-        self._graph = self._attributes.get("_cached_graph")
-        self._twin = {name: self._attributes[name] for name in self._twin}
-        self._attributes.update(self._own)
-        self._own = {}
 
 
 def _check_finite(sums: dict[str, list[NDArray]], watch: FiniteWatch) -> None:
@@ -429,14 +389,15 @@ def _check_is_ready(param: gluon.Parameter) -> None:
             "SVRG does not support MXNet's NumPy mode yet: call mxnet.npx.reset_np() and train "
             "with NDArrays"
         )
-    if param._stype != "default" or param._grad_stype != "default":
+    stype, grad_stype = _mxnet.storage_types(param)
+    if stype != "default" or grad_stype != "default":
         raise ValueError(
-            f"parameter {param.name!r} has stype {param._stype!r} and grad_stype "
-            f"{param._grad_stype!r}: SVRG does not support sparse weights or gradients yet; make "
-            "the layer with sparse_grad=False"
+            f"parameter {param.name!r} has stype {stype!r} and grad_stype {grad_stype!r}: SVRG "
+            "does not support sparse weights or gradients yet; make the layer with "
+            "sparse_grad=False"
         )
-    if param._data is None:
-        state = "has no shape yet" if param._deferred_init else "is not initialised"
+    if not _mxnet.has_data(param):
+        state = "is not initialised" if _mxnet.has_shape(param) else "has no shape yet"
         raise RuntimeError(
             f"parameter {param.name!r} {state}: call net.initialize(), and run one batch through "
             "the network if its layers infer their shapes, before a snapshot is taken"

@@ -57,8 +57,12 @@ class GradientMoments:
         gradient, snapshot_gradient : BatchGradient
             Of the same batch: at the weights, and at the snapshot.
         scale, snapshot_scale : float
-            What the losses of each were multiplied by.
+            What the losses of each were multiplied by, unless the gradient itself says it.
         """
+        if gradient.loss_scale is not None:
+            scale = gradient.loss_scale
+        if snapshot_gradient.loss_scale is not None:
+            snapshot_scale = snapshot_gradient.loss_scale
         self.batches += 1
         self.samples += sum(gradient.samples)
         for name, grads in gradient.sums.items():

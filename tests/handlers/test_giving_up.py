@@ -165,12 +165,14 @@ def test_the_log_says_when_and_why(caplog):
     caplog.set_level(logging.INFO)
     run([0.6, 0.1, 0.6, 0.6], 4, give_up_above=1 / 3, look_again_every=1)
     assert (
-        "SVRG gives up in epoch 0 (50 % done): the variance of the corrected gradient is 0.45 times"
-        " the plain one's, averaged over the epoch, and give_up_above=0.333. The plain optimizer "
-        "goes on; SVRG looks again in epoch 1"
+        "SVRG is switched off in epoch 0 (50 % done): the variance of the corrected gradient is "
+        "0.45 times the plain one's, averaged over the epoch, above give_up_above=0.333. The plain "
+        "optimizer continues; it is measured again in epoch 1"
     ) in caplog.messages
     assert any(
-        m.startswith("SVRG begins again, with its next snapshot, after epoch 1 (100 % done)")
+        m.startswith(
+            "SVRG is switched on again, with its next snapshot, after epoch 1 (100 % done)"
+        )
         for m in caplog.messages
     )
     assert any(m.startswith("SVRG stays off after epoch 3 (50 % done)") for m in caplog.messages)

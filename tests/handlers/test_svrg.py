@@ -9,7 +9,7 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg.events import BatchEnd, EpochBegin, GradientReady
-from gluon_svrg.handlers import full_pass
+from gluon_svrg.run.batch_processor import backward_of
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -148,10 +148,8 @@ class CompareWithTwin(GradientReady):
     def gradient_ready(self, estimator, *args, **kwargs):
         own = {k: [g.asnumpy() for g in p.list_grad()]
                for k, p in estimator.net.collect_params().items()}  # fmt: skip
-        self._handler._pass.lock.lock(self._handler._batch)
-        twin = self._handler._pass.snapshot.gradient(
-            full_pass.backward_of(estimator), kwargs["batch"]
-        )
+        self._handler.interval.masks.lock(self._handler._run.position.batch_in_epoch)
+        twin = self._handler.interval.snapshot.gradient(backward_of(estimator), kwargs["batch"])
         self.equal.append(
             all(problems.same(own[k], [g.asnumpy() for g in twin.sums[k]]) for k in own)
         )
@@ -167,7 +165,7 @@ def test_the_twin_sees_the_same_dropout_masks(contexts, hybridize):
         problem.ndarrays(), epochs=4, event_handlers=[handler, compare]
     )
     assert compare.equal == [True] * 20
-    assert handler._pass.lock.is_needed
+    assert handler.interval.masks.is_needed
 
 
 def test_without_the_lock_the_masks_differ(monkeypatch):
@@ -249,7 +247,7 @@ def test_seeds_are_set_only_for_networks_that_draw(monkeypatch):
     handler = gs.SVRGHandler()
     estimator_for(problem).fit(problem.ndarrays(), epochs=2, event_handlers=[handler])
     assert len(seeds) == 2 * 3  # for each full pass: twice to find out, once to leave no trace
-    assert not handler._pass.lock.is_needed
+    assert not handler.interval.masks.is_needed
 
 
 def test_between_batches_random_numbers_do_not_repeat():
@@ -316,9 +314,7 @@ def test_batchnorm_uses_batch_statistics_at_both_points():
         priority = -4000
 
         def gradient_ready(self, estimator, *args, **kwargs):
-            twin = handler._pass.snapshot.gradient(
-                full_pass.backward_of(estimator), kwargs["batch"]
-            )
+            twin = handler.interval.snapshot.gradient(backward_of(estimator), kwargs["batch"])
             params = estimator.net.collect_params()
             seen.append(
                 all(

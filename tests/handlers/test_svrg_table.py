@@ -94,7 +94,9 @@ def test_auto_keeps_gradients_where_batches_repeat(kind):
             f"SVRG keeps the gradients of the full pass: those of 5 batches take {size:.1f} MiB"
         )
     else:
-        assert log.lines[0].startswith("SVRG computes gradients at the snapshot again: ")
+        assert log.lines[0].startswith(
+            "SVRG recomputes the snapshot gradient of each batch (no table): "
+        )
 
 
 @pytest.mark.parametrize("kind", [kind for kind, (_, repeats) in DATA.items() if not repeats])
@@ -126,7 +128,9 @@ def test_the_memory_budget(table, budget, is_used):
     elif table == "auto":
         assert "more than table_memory=" in log.lines[0]
     else:
-        assert log.lines == ["SVRG computes gradients at the snapshot again: gradient_table=False"]
+        assert log.lines == [
+            "SVRG recomputes the snapshot gradient of each batch (no table): gradient_table=False"
+        ]
 
 
 class Change(EpochBegin):

@@ -394,7 +394,7 @@ def test_data_without_a_length_is_an_error():
 
 def test_one_batch_is_an_error():
     problem = problems.make("softmax", samples=8)
-    with pytest.raises(ValueError, match="at least two batches an epoch, got 1: use a smaller"):
+    with pytest.raises(ValueError, match="at least two batches per epoch, got 1: use a smaller"):
         estimator_of(problem).fit(
             problem.ndarrays(), epochs=1, event_handlers=[gs.VarianceHandler()]
         )

@@ -4,6 +4,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon_svrg.svrg import coefficient as coefficients
 from gluon_svrg.svrg import rule
 
 GRAD, TWIN, MEAN = np.random.default_rng(0).normal(size=(3, 4, 5))
@@ -51,7 +52,7 @@ def test_linear_decay():
 )
 def test_a_bad_coefficient_is_an_error(coefficient, error, message):
     with pytest.raises(error, match=message):
-        rule.coefficient_at(coefficient, 0.5)
+        coefficients.coefficient_at(coefficient, 0.5)
 
 
 @pytest.mark.parametrize("arguments", [(2.0, 0.0), (1.0, -1.0)])

@@ -1,0 +1,65 @@
+"""Where a run stands and on what data, which MXNet's own Estimator does not tell its handlers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gluon_svrg.run.position import Position
+
+if TYPE_CHECKING:
+    from gluon_svrg.data.training_data import TrainingData
+
+
+class Located:
+    """A run that tells where it stands.
+
+    Attributes
+    ----------
+    data : TrainingData
+        The training data.
+    position : Position
+        The epochs and batches that are done.
+    max_epoch, max_batch : int or None
+        How long the run is to be: exactly one of them is given.
+    figures : dict of str to number
+        What is added to the row of the epoch; of MXNet's Estimator, which has no rows, nobody asks.
+    """
+
+    data: TrainingData
+    position: Position
+    max_epoch: int | None
+    max_batch: int | None
+    figures: dict[str, Any]
+
+
+class MXNetRun(Located):
+    """A run of MXNet's Estimator, which keeps neither its data nor its position.
+
+    The handler that makes it calls the methods at the events of the same name.
+
+    Parameters
+    ----------
+    estimator : mxnet.gluon.contrib.estimator.Estimator
+        Whose run it is.
+    data : TrainingData
+        What its `fit` was given.
+    """
+
+    def __init__(self, estimator: Any, data: TrainingData) -> None:
+        self.data = data
+        self.position = Position()
+        self.figures = {}
+        self.max_epoch = estimator.max_epoch
+        self.max_batch = estimator.max_batch
+
+    def epoch_begin(self) -> None:
+        """Count the epoch as begun."""
+        self.position.begin_epoch()
+
+    def batch_end(self) -> None:
+        """Count the batch."""
+        self.position.end_batch()
+
+    def epoch_end(self) -> None:
+        """Count the epoch."""
+        self.position.end_epoch()
