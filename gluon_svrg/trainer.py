@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -14,6 +15,7 @@ from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.control_variate import ControlVariate
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from mxnet import gluon
+from mxnet.kvstore import KVStore
 from mxnet.ndarray import NDArray
 
 _logger = logging.getLogger(__name__)
@@ -65,10 +67,10 @@ class SVRGTrainer(gluon.Trainer):
 
     def __init__(
         self,
-        params: Any,
-        optimizer: Any,
+        params: gluon.ParameterDict | Mapping[str, gluon.Parameter] | Sequence[gluon.Parameter],
+        optimizer: str | mx.optimizer.Optimizer,
         optimizer_params: dict[str, Any] | None = None,
-        kvstore: Any = "device",
+        kvstore: str | KVStore | None = "device",
         compression_params: dict[str, Any] | None = None,
         update_on_kvstore: bool | None = None,
     ) -> None:
@@ -260,7 +262,9 @@ class SVRGTrainer(gluon.Trainer):
             },
         }
 
-    def saved_full_gradient(self, net: gluon.Block, state: dict[str, Any]) -> FullGradient | None:
+    def saved_full_gradient(
+        self, net: gluon.Block, state: Mapping[str, Any]
+    ) -> FullGradient | None:
         """Return the full gradient in what :meth:`control_variate_state` returned; None if none."""
         if state["full_gradient"] is None:
             return None
@@ -272,7 +276,7 @@ class SVRGTrainer(gluon.Trainer):
         return FullGradient(means, 1, loss_scale=1.0)
 
     def load_control_variate_state(
-        self, net: gluon.Block, state: dict[str, Any], coefficient: float | OptimalCoefficient
+        self, net: gluon.Block, state: Mapping[str, Any], coefficient: float | OptimalCoefficient
     ) -> None:
         """Continue from what :meth:`control_variate_state` returned, if it has a full gradient."""
         full_gradient = self.saved_full_gradient(net, state)
@@ -390,10 +394,10 @@ class _SumsOverWorkers:
     """
 
     def __init__(self) -> None:
-        self._kvstore: Any = None
+        self._kvstore: KVStore | None = None
 
     def mean(
-        self, kvstore: Any, full_gradient: FullGradient, names: list[str]
+        self, kvstore: KVStore, full_gradient: FullGradient, names: list[str]
     ) -> dict[str, NDArray]:
         """Return the means over the samples of all workers, by name.
 

@@ -72,7 +72,9 @@ class HandlerStates(Part):
         if isinstance(handler, Stateful):
             return handler.state_dict(self._run)
         own = vars(handler)
-        return {name: own[name] for row in _counters_of(handler) for name in row.names if name in own}
+        return {
+            name: own[name] for row in _counters_of(handler) for name in row.names if name in own
+        }
 
     def _load(self, handler: EventHandler, state: dict[str, Any]) -> None:
         if isinstance(handler, Stateful):

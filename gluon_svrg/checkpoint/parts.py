@@ -123,10 +123,7 @@ class Network(Part):
         """Return what writes the arrays back as they are now."""
         params = [*self._run.net.collect_params().values(), *self._outside()]
         copies = [
-            (data, data.copy())
-            for param in params
-            if has_data(param)
-            for data in param.list_data()
+            (data, data.copy()) for param in params if has_data(param) for data in param.list_data()
         ]
 
         def put_back() -> None:

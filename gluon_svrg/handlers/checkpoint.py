@@ -56,8 +56,8 @@ class CheckpointHandler(
     optimizer's states and counts, SVRG's snapshot and full gradient, random states, the position
     in the data, metrics, history, and the states of all handlers that are
     :class:`gluon_svrg.events.Stateful`. It is written aside, flushed and renamed, so that there is
-    never half a checkpoint; what is there is only removed when a newer one is. Where it cannot be
-    written (a full disk), the older ones stay, the log says so, and the run goes on.
+    never half a checkpoint; what is there is only removed when a newer one is. If it cannot be
+    written (a full disk), the older ones stay, the log says so, and the run continues.
 
     Runs with this handler have a :class:`RandomStateHandler` and a :class:`SignalHandler`, too,
     unless they are given.
@@ -67,9 +67,9 @@ class CheckpointHandler(
     directory : str or path
         The folder of this run's checkpoints; made if it is not there.
     every_n_epochs : int or None
-        A checkpoint after as many epochs.
+        A checkpoint every that many epochs.
     every_n_batches : int or None
-        A checkpoint after as many batches, counted from the beginning of the run.
+        A checkpoint every that many batches, counted from the beginning of the run.
     monitor : str or EvalMetric, optional
         The figure by which the best checkpoints are chosen, as in the history:
         ``'validation accuracy'``.
@@ -111,8 +111,8 @@ class CheckpointHandler(
     ) -> None:
         check_periods(every_n_epochs, every_n_batches, "a checkpoint")
         if keep_last is not None:
-            check_integer("keep_last", keep_last, 1, "as many of the newest checkpoints are kept")
-        check_integer("keep_best", keep_best, 0, "as many of the best checkpoints are kept")
+            check_integer("keep_last", keep_last, 1, "that many of the newest checkpoints are kept")
+        check_integer("keep_best", keep_best, 0, "that many of the best are kept")
         if not isinstance(directory, str | PathLike):
             raise TypeError(
                 f"directory must be a str or a path, got {directory!r}: the folder of the run's "
@@ -327,4 +327,3 @@ class CheckpointHandler(
             return None
         is_ours = self.monitor is not None and monitored.get("name") == self.monitor.name
         return monitored.get("value") if is_ours else None
-

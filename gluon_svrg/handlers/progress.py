@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any, TextIO
 
 import mxnet as mx
+from gluon_svrg.data.training_data import length_of
 from gluon_svrg.events import (
     BatchEnd,
     EpochBegin,
@@ -20,7 +21,6 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.run.batch_processor import length_of
 from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 

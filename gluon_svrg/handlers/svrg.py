@@ -132,7 +132,7 @@ class SVRGHandler(
         start_epoch: int = 0,
         stop_epoch: int | None = None,
         *,
-        train_data: Iterable[Any] | None = None,
+        train_data: Iterable[object] | None = None,
         progress_bar: bool = True,
         priority: float = Order.SVRG,
         table_memory: float = 2**30,
@@ -317,8 +317,9 @@ class SVRGHandler(
         if isinstance(self.coefficient, OptimalCoefficient):
             return self.coefficient
         run = self._run
-        done = run.position.epoch if run.max_epoch else run.position.batch
-        return coefficient_at(self.coefficient, done / (run.max_epoch or run.max_batch))
+        if run.max_epoch:
+            return coefficient_at(self.coefficient, run.position.epoch / run.max_epoch)
+        return coefficient_at(self.coefficient, run.position.batch / (run.max_batch or 1))
 
     def _consider(self, estimator: Run, ratio: float, at: float, epoch: int, is_last: bool) -> None:
         """Switch SVRG off, or on again, as the variance ratio says: see `GivingUp.decide`."""
@@ -357,7 +358,7 @@ def _trainer_of(estimator: Run) -> SVRGTrainer:
     return trainer
 
 
-def _data_of(estimator: Run, data: Iterable[Any] | None) -> TrainingData:
+def _data_of(estimator: Run, data: Iterable[object] | None) -> TrainingData:
     if data is not None:
         return training_data(data)
     if isinstance(estimator, Located):

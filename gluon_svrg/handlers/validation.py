@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from gluon_svrg.arguments import check_periods
+from gluon_svrg.data.training_data import check_data
 from gluon_svrg.events import EventHandler, Order, Run
-from gluon_svrg.run.batch_processor import check_data
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 

@@ -18,7 +18,7 @@ from gluon_svrg.run.batch_processor import backward_of
 from gluon_svrg.run.mxnet_run import Located
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.giving_up import GivingUp
-from gluon_svrg.svrg.interval import Interval
+from gluon_svrg.svrg.interval import Interval, Numbered
 from gluon_svrg.svrg.randomness import seed_mxnet
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.svrg.variance import Coefficients, GradientMoments, VarianceMeter, average_ratio
@@ -319,7 +319,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
         if self._method is None or not is_on:
             here = epoch, estimator.position.batch_in_epoch
 
-            def masked(item: tuple[int, Any]) -> Any:
+            def masked(item: Numbered) -> object:
                 seed_mxnet(self.seed, *here, item[0])  # as the masks of an Interval would
                 return backward(item[1])
 
@@ -331,7 +331,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
             return moments
         interval = self._method.interval
 
-        def locked(item: tuple[int, Any]) -> Any:
+        def locked(item: Numbered) -> object:
             interval.masks.lock(item[0])
             return backward(item[1])
 
@@ -354,7 +354,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
             coefficient = self._method.coefficient()
         return coefficient if isinstance(coefficient, float) else moments.optimal_coefficients()
 
-    def _draw(self, estimator: Run, epoch: int) -> Iterator[tuple[int, Any]]:
+    def _draw(self, estimator: Run, epoch: int) -> Iterator[Numbered]:
         """Yield the batches to measure on, each with its index in the full pass."""
         data, length = self._data, self._data.num_batches
         if not data.is_indexed or length is None:
@@ -372,7 +372,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
             yield index, data.batch(index)
 
 
-def _checked_points(at: Any) -> tuple[float, ...]:
+def _checked_points(at: object) -> tuple[float, ...]:
     points = tuple(at) if isinstance(at, (list, tuple)) else (at,)
     if not points:
         raise ValueError(
@@ -399,7 +399,7 @@ def _check_length(data: TrainingData) -> None:
         )
 
 
-def _size_of(batch: Any, estimator: Run) -> int:
+def _size_of(batch: object, estimator: Run) -> int:
     """Return the number of samples; of a batch of another shape than (data, label), 0."""
     data = batch[0] if isinstance(batch, (list, tuple)) else None
     return data.shape[estimator.batch_axis] if isinstance(data, (NDArray, np.ndarray)) else 0

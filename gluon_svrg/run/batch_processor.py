@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sized
+from typing import TYPE_CHECKING
 
 import mxnet as mx
 import numpy as np
@@ -18,41 +18,8 @@ if TYPE_CHECKING:
     from gluon_svrg.events import Run
 
 
-def check_data(data: Any, name: str) -> None:
-    """Raise ValueError, with the way out, where `data` cannot be iterated once an epoch.
-
-    Parameters
-    ----------
-    data : object
-        Training or validation data.
-    name : str
-        What the caller calls it.
-    """
-    if isinstance(data, mx.io.DataIter):
-        raise ValueError(
-            f"{name} must be an iterable of (data, label) batches, got the DataIter {data!r}: use "
-            "a gluon.data.DataLoader, or a list of (batch.data[0], batch.label[0])"
-        )
-    if isinstance(data, Iterator):
-        raise ValueError(
-            f"{name} must be iterable again each epoch, got {data!r}, which is gone after one "
-            "pass: give a DataLoader, or make a list of it"
-        )
-    if not isinstance(data, Iterable):
-        raise ValueError(
-            f"{name} must be an iterable of (data, label) batches, got {data!r}: give a "
-            "DataLoader or a list of batches"
-        )
-    if length_of(data) == 0:
-        raise ValueError(f"{name} is empty: give at least one batch")
-
-
-def length_of(data: Any) -> int | None:
-    """Return the number of batches, or None where it is not known before they are counted."""
-    try:
-        return len(data)
-    except (TypeError, NotImplementedError):  # no length, or a DataLoader whose sampler has none
-        return None
+Parts = tuple[list[NDArray], list[NDArray], list[NDArray], list[NDArray]]
+"""Data, label, output and loss of a batch, one array per context each."""
 
 
 class BatchProcessor(_MXNetBatchProcessor):
@@ -63,7 +30,7 @@ class BatchProcessor(_MXNetBatchProcessor):
     taken too, at the precision of the network.
     """
 
-    def fit_batch(self, estimator: Run, train_batch: Any, batch_axis: int = 0) -> tuple:
+    def fit_batch(self, estimator: Run, train_batch: object, batch_axis: int = 0) -> Parts:
         """Run the forward and the backward pass of one batch.
 
         Parameters
@@ -93,7 +60,7 @@ class BatchProcessor(_MXNetBatchProcessor):
             _clear_idle_gradients(estimator.net, context)
         return result
 
-    def evaluate_batch(self, estimator: Run, val_batch: Any, batch_axis: int = 0) -> tuple:
+    def evaluate_batch(self, estimator: Run, val_batch: object, batch_axis: int = 0) -> Parts:
         """Run the forward pass of one batch; parameters and results as for `fit_batch`."""
         return super().evaluate_batch(
             estimator,
@@ -101,7 +68,7 @@ class BatchProcessor(_MXNetBatchProcessor):
             batch_axis,
         )
 
-    def _fit_scaled(self, estimator: Run, batch: tuple, batch_axis: int) -> tuple:
+    def _fit_scaled(self, estimator: Run, batch: tuple[NDArray, NDArray], batch_axis: int) -> Parts:
         """Do as MXNet's, with the losses times the loss scale of MXNet's AMP."""
         data, label = self._get_data_and_label(batch, estimator.context, batch_axis)
         with autograd.record():
@@ -111,7 +78,9 @@ class BatchProcessor(_MXNetBatchProcessor):
                 autograd.backward(scaled)
         return data, label, pred, loss
 
-    def _get_data_and_label(self, batch: Any, ctx: list[mx.Context], batch_axis: int = 0) -> tuple:
+    def _get_data_and_label(
+        self, batch: tuple[NDArray, NDArray], ctx: list[mx.Context], batch_axis: int = 0
+    ) -> tuple[list[NDArray], list[NDArray]]:
         devices = ctx[: batch[0].shape[batch_axis]]
         data, label = (
             split_and_load(array, devices, _axis(array, batch_axis), even_split=False)
@@ -121,7 +90,7 @@ class BatchProcessor(_MXNetBatchProcessor):
 
 
 def _as_ndarrays(
-    batch: Any, net: mx.gluon.Block, batch_axis: int, contexts: int
+    batch: object, net: mx.gluon.Block, batch_axis: int, contexts: int
 ) -> tuple[NDArray, NDArray]:
     if not isinstance(batch, (list, tuple)) or len(batch) != 2:
         size = f" of {len(batch)}" if isinstance(batch, Sized) else ""
@@ -147,7 +116,7 @@ def _axis(array: NDArray, batch_axis: int) -> int:
     return batch_axis if array.ndim > batch_axis else 0
 
 
-def _as_ndarray(array: Any, name: str, net: mx.gluon.Block) -> NDArray:
+def _as_ndarray(array: object, name: str, net: mx.gluon.Block) -> NDArray:
     if isinstance(array, NDArray):
         return array
     if isinstance(array, (list, tuple)):
@@ -172,16 +141,17 @@ def _clear_idle_gradients(net: mx.gluon.Block, context: mx.Context) -> None:
         _mxnet.mark_fresh(param.data(context), True)
 
 
-def backward_of(run: Run) -> Callable[[Any], list[NDArray]]:
+def backward_of(run: Run) -> Callable[[object], list[NDArray]]:
     """Return the run's own forward and backward pass: one batch in, its losses out."""
 
-    def backward(batch: Any) -> list[NDArray]:
-        return run.batch_processor.fit_batch(run, batch, run.batch_axis)[3]
+    def backward(batch: object) -> list[NDArray]:
+        losses: list[NDArray] = run.batch_processor.fit_batch(run, batch, run.batch_axis)[3]
+        return losses
 
     return backward
 
 
-def infer_shapes(run: Run, batch: Any) -> None:
+def infer_shapes(run: Run, batch: object) -> None:
     """Let layers that infer their shapes see a batch, outside of training."""
     if all(map(_mxnet.has_shape, run.net.collect_params().values())):
         return

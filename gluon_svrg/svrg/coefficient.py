@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.arrays.fused import Fused
 from mxnet.ndarray import NDArray
+from mxnet.symbol import Symbol
 
 Coefficient = float | Callable[[float], float]
 
@@ -57,7 +59,7 @@ class OptimalCoefficient:
         )
         # By device: for each parameter the two weighted sums; float64 if all gradients are.
         self._sums: dict[int, list[NDArray]] = {}
-        self._rules: dict[tuple, tuple[Fused, Fused]] = {}
+        self._rules: dict[tuple[float, float, Any], tuple[Fused, Fused]] = {}
 
     def reset(self) -> None:
         """Begin a new interval: forget the batches so far."""
@@ -122,7 +124,7 @@ class OptimalCoefficient:
         """Return the sums, by device and parameter."""
         return {"sums": {device: list(sums) for device, sums in self._sums.items()}}
 
-    def load_state_dict(self, state: dict[str, Any], contexts: Sequence[mx.Context]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], contexts: Sequence[mx.Context]) -> None:
         """Go on from what :meth:`state_dict` returned, on these devices."""
         saved = state["sums"]
         self._sums = {
@@ -134,7 +136,7 @@ class OptimalCoefficient:
     def _shared(self, sums: list[NDArray]) -> list[NDArray]:
         return sums if self.scope == "parameter" else [mx.nd.add_n(*sums)] * len(sums)
 
-    def _totals(self) -> list[np.ndarray]:
+    def _totals(self) -> list[NumPyArray]:
         """Return the two sums of each parameter, over all devices."""
         return [
             _sum([array.asnumpy().astype("float64") for array in arrays])
@@ -163,7 +165,7 @@ def checked_coefficient(value: object) -> Coefficient | OptimalCoefficient:
 
 
 def resumed_coefficient(
-    coefficient: Coefficient | OptimalCoefficient, saved: float | dict[str, Any]
+    coefficient: Coefficient | OptimalCoefficient, saved: float | Mapping[str, object]
 ) -> float | OptimalCoefficient:
     """Return what a run continues with whose checkpoint has `saved`: a number, or an estimate.
 
@@ -172,13 +174,13 @@ def resumed_coefficient(
     ValueError
         If the checkpoint has the other kind.
     """
-    if isinstance(coefficient, OptimalCoefficient) != isinstance(saved, dict):
+    if isinstance(coefficient, OptimalCoefficient) != isinstance(saved, Mapping):
         raise ValueError(
             f"the checkpoint was written with the coefficient {saved!r:.40} and this run's is "
             f"{coefficient!r}: a number cannot continue from an estimate, nor an estimate from a "
             "number"
         )
-    return saved if isinstance(saved, float) else coefficient
+    return coefficient if isinstance(coefficient, OptimalCoefficient) else float(saved)  # type: ignore[arg-type]
 
 
 def check_coefficient(value: object, source: str = "coefficient") -> float:
@@ -251,15 +253,15 @@ def linear_decay(start: float = 0.75, end: float = 0.0) -> Callable[[float], flo
 def _rules(samples: float, snapshot_scale: float, memory: float, dtype: str) -> tuple[Fused, Fused]:
     """Return the functions that correct a gradient, and that move its sums on."""
 
-    def control(snapshot_grad: Any, full_grad: Any) -> Any:
+    def control(snapshot_grad: Symbol, full_grad: Symbol) -> Symbol:
         if snapshot_scale != 1:
             snapshot_grad = snapshot_grad * snapshot_scale
         return snapshot_grad - full_grad * samples
 
-    def corrected(grad: Any, snapshot_grad: Any, full_grad: Any, alpha: Any) -> Any:
+    def corrected(grad: Symbol, snapshot_grad: Symbol, full_grad: Symbol, alpha: Symbol) -> Symbol:
         return grad - mx.sym.broadcast_mul(control(snapshot_grad, full_grad), alpha)
 
-    def learned(grad: Any, snapshot_grad: Any, full_grad: Any, sums: Any) -> Any:
+    def learned(grad: Symbol, snapshot_grad: Symbol, full_grad: Symbol, sums: Symbol) -> Symbol:
         by_mean = [
             mx.sym.reshape(mx.sym.cast(x, dtype=dtype), shape=(-1,)) / samples
             for x in (control(snapshot_grad, full_grad), grad - full_grad * samples)
@@ -267,13 +269,14 @@ def _rules(samples: float, snapshot_scale: float, memory: float, dtype: str) -> 
         products = [mx.sym.sum(by_mean[0] * x) for x in (by_mean[1], by_mean[0])]
         pair = mx.sym.concat(*products, dim=0)
         # A step that overflows, which AMP leaves out, teaches nothing: NaN would stay for ever.
-        is_finite = mx.sym.broadcast_like(mx.sym.sum(pair, keepdims=True) * 0 == 0, pair)
+        is_zero: Any = mx.sym.sum(pair, keepdims=True) * 0 == 0  # type: ignore[comparison-overlap]
+        is_finite = mx.sym.broadcast_like(is_zero, pair)
         return mx.sym.where(is_finite, sums * memory + pair, sums)
 
     return Fused(corrected), Fused(learned)
 
 
-def _alpha(sums: Any) -> Any:
+def _alpha(sums: Symbol) -> Symbol:
     covariance, variance = (mx.sym.slice_axis(sums, axis=0, begin=i, end=i + 1) for i in (0, 1))
     return mx.sym.clip((covariance + _TINY) / (variance + _TINY), 0, 1)
 
@@ -281,10 +284,10 @@ def _alpha(sums: Any) -> Any:
 _ALPHA = Fused(_alpha)
 
 
-def _sum(pairs: list[np.ndarray]) -> np.ndarray:
+def _sum(pairs: list[NumPyArray]) -> NumPyArray:
     return np.sum(pairs, axis=0) if pairs else np.zeros(2)
 
 
-def _clamped(pair: np.ndarray) -> float:
+def _clamped(pair: NumPyArray) -> float:
     covariance, variance = pair + _TINY
     return float(min(1.0, max(0.0, covariance / variance)))

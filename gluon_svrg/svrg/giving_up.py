@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gluon_svrg import _mxnet
@@ -169,7 +170,7 @@ class GivingUp:
         """Return what has been decided."""
         return {"epoch": self.epoch, "times": self.times, "failed_look": self._failed_look}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned."""
         self.epoch, self.times = state["epoch"], state["times"]
         self._failed_look = state["failed_look"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import numbers
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from gluon_svrg.svrg.snapshot import Backward, Snapshot
 from gluon_svrg.svrg.table import GradientTable
 from mxnet import gluon
 
-Numbered = tuple[int, Any]
+Numbered = tuple[int, object]
 """A batch with its index."""
 
 Bar = Callable[[Iterator[Numbered], int | None], AbstractContextManager[Iterable[Numbered]]]
@@ -110,7 +110,7 @@ class Interval:
         table_memory: float = 2**30,
         lock: str = "auto",
         loss_scaler: LossScaler | None = None,
-        infer_shapes: Callable[[Any], object] | None = None,
+        infer_shapes: Callable[[object], None] | None = None,
         bar: Bar = lambda batches, _: nullcontext(batches),
         logger: logging.Logger | None = None,
     ) -> None:
@@ -129,13 +129,13 @@ class Interval:
         self._infer_shapes = infer_shapes
         self._bar = bar
         self._logger = logger or logging.getLogger(__name__)
-        self._source: Any = None
+        self._source: object = None
         self._data: TrainingData | None = None
         self._decision = ""
         self._is_at_snapshot = False
         self._has_warned = False
 
-    def begin(self, data: Any, epoch: int = 0) -> FullGradient:
+    def begin(self, data: object, epoch: int = 0) -> FullGradient:
         """Take the snapshot, and return the full gradient over `data`.
 
         Parameters
@@ -152,9 +152,9 @@ class Interval:
         FloatingPointError
             If a gradient is NaN or infinite, at any loss scale.
         """
-        data = self._training_data(data)
-        self._lock_data(data)
-        batches = enumerate(data.in_order())
+        batches_of_run = self._training_data(data)
+        self._lock_data(batches_of_run)
+        batches = enumerate(batches_of_run.in_order())
         first = next(batches, None)
         if first is None:
             raise ValueError(
@@ -165,20 +165,20 @@ class Interval:
             self._infer_shapes(first[1])
         self.snapshot.take()
         self.masks.next_snapshot()
-        full_gradient = self._full_gradient(data, _chain(first, batches))
+        full_gradient = self._full_gradient(batches_of_run, _chain(first, batches))
         self.masks.release()
         if self._lock_policy == "off":
-            data.unlock()
+            batches_of_run.unlock()
         self.gradient_evaluations += full_gradient.samples
         self._is_at_snapshot = True
         self.epoch = epoch
         return full_gradient
 
-    def before(self, batch: Any, index: int | None = None) -> None:
+    def before(self, batch: object, index: int | None = None) -> None:
         """Let the network draw the random numbers that the snapshot's pass draws for `batch`."""
         self.masks.lock(self._index_of(batch, index))
 
-    def gradient(self, batch: Any, index: int | None = None) -> BatchGradient:
+    def gradient(self, batch: object, index: int | None = None) -> BatchGradient:
         """Return the gradient at the snapshot of the batch that was trained on just now.
 
         Parameters
@@ -202,7 +202,7 @@ class Interval:
         self.masks.release()
         return gradient
 
-    def gradient_at(self, batch: Any, index: int | None = None) -> BatchGradient:
+    def gradient_at(self, batch: object, index: int | None = None) -> BatchGradient:
         """Return the gradient at the snapshot of any batch, to measure with; masks stay locked."""
         index = self._index_of(batch, index)
         if self.table is not None:
@@ -245,7 +245,7 @@ class Interval:
 
     def load_state_dict(
         self,
-        state: dict[str, Any],
+        state: Mapping[str, Any],
         data: TrainingData,
         full_gradient: FullGradient | None,
         is_used: bool,
@@ -282,7 +282,7 @@ class Interval:
         self._is_at_snapshot = state["is_at_snapshot"]
         self.gradient_evaluations = state["gradient_evaluations"]
 
-    def _index_of(self, batch: Any, index: int | None) -> int:
+    def _index_of(self, batch: object, index: int | None) -> int:
         if self._data is None:
             raise RuntimeError("there is no snapshot yet: call begin() first")
         found = self._data.index_of(batch, -1 if index is None else index)
@@ -293,7 +293,7 @@ class Interval:
             )
         return found
 
-    def _training_data(self, data: Any) -> TrainingData:
+    def _training_data(self, data: object) -> TrainingData:
         if self._data is None or data is not self._source:
             self._source, self._data, self._has_warned = data, training_data(data), False
         return self._data
@@ -337,7 +337,7 @@ class Interval:
         """Return the full gradient; fill the table if there is one."""
         scale = self._loss_scale()
 
-        def backward(numbered: Numbered) -> Any:
+        def backward(numbered: Numbered) -> object:
             index, batch = numbered
             if index == 0 and watches:
                 return self.masks.watch(lambda: self._backward(batch), self.snapshot.contexts)
@@ -427,7 +427,7 @@ def _chain(first: Numbered, rest: Iterator[Numbered]) -> Iterator[Numbered]:
     yield from rest
 
 
-def _arrays_of(batch: Any) -> tuple[Any, ...]:
+def _arrays_of(batch: object) -> tuple[object, ...]:
     """Return what the table recognises the batch by."""
     return tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
 

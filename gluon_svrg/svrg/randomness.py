@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 
 Result = TypeVar("Result")
 
@@ -53,7 +54,7 @@ class MaskLock:
             "is_needed": self.is_needed,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_dict` returned."""
         self._seed, self._snapshot = state["seed"], state["snapshot"]
         self._releases = state["releases"]
@@ -113,7 +114,7 @@ def seed_mxnet(seed: int | None, *key: int) -> None:
     mx.random.seed(int(sequence.generate_state(1)[0]) & 0x7FFFFFFF)
 
 
-def next_random_numbers(contexts: list[mx.Context]) -> np.ndarray:
+def next_random_numbers(contexts: list[mx.Context]) -> NumPyArray:
     """Draw from both of MXNet's generators: the parallel one (Dropout) and the plain one (RNN)."""
     parallel = [mx.nd.random.uniform(shape=(4,), ctx=context) for context in contexts]
     plain = [mx.nd.random.shuffle(mx.nd.arange(64, ctx=context)) for context in contexts]

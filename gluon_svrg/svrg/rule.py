@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
-Array = TypeVar("Array", bound=Any)
+from gluon_svrg._compat import NumPyArray
+from mxnet.ndarray import NDArray
+from mxnet.symbol import Symbol
+
+Array = TypeVar("Array", NDArray, NumPyArray, Symbol)
 
 
 def correct(grad: Array, snapshot_grad: Array, full_grad: Array, coefficient: float = 1.0) -> Array:
@@ -41,4 +45,5 @@ def correct(grad: Array, snapshot_grad: Array, full_grad: Array, coefficient: fl
     control = snapshot_grad - full_grad
     if coefficient != 1:
         control = control * coefficient
-    return grad - control
+    corrected: Array = grad - control
+    return corrected

@@ -9,6 +9,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arrays.finite import FiniteWatch
 from gluon_svrg.arrays.fused import Fused
 from gluon_svrg.arrays.replicas import write_replicas
@@ -16,7 +17,8 @@ from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 
-Backward = Callable[[Any], Any]
+Backward = Callable[[Any], object]
+"""From a batch to its losses: forward and backward pass."""
 
 
 class Snapshot:
@@ -59,7 +61,7 @@ class Snapshot:
         # By name, the grad_req that each wanted parameter had when the snapshot was taken.
         self._grad_reqs: dict[str, str] = {}
         self._was_reached = False
-        self._layout: dict[str, tuple] = {}
+        self._layout: Mapping[str, tuple[object, ...]] = {}
         self._contexts: list[mx.Context] = []
         self._blocks: list[_mxnet.BlockState] = []
         self._add = Fused(lambda total, grad: total + mx.sym.cast(grad, dtype="float64"))
@@ -96,7 +98,7 @@ class Snapshot:
         """The snapshot's weights and auxiliary states, by name and context."""
         return self._data
 
-    def load(self, weights: Mapping[str, Sequence[Any]]) -> None:
+    def load(self, weights: Mapping[str, Sequence[NDArray | NumPyArray]]) -> None:
         """Take the snapshot of `weights` instead of the network's.
 
         Parameters
@@ -127,7 +129,7 @@ class Snapshot:
             for data in self._data[name]
         )
 
-    def gradient(self, backward: Backward, batch: Any) -> BatchGradient:
+    def gradient(self, backward: Backward, batch: object) -> BatchGradient:
         """Return the gradient of `batch` at the snapshot.
 
         Parameters
@@ -158,7 +160,7 @@ class Snapshot:
     def full_gradient(
         self,
         backward: Backward,
-        batches: Iterable[Any],
+        batches: Iterable[object],
         keep: Callable[[Any, BatchGradient], None] | None = None,
     ) -> FullGradient:
         """Return the gradient of all samples at the snapshot, in one pass over `batches`.
@@ -213,7 +215,7 @@ class Snapshot:
     def _sum_gradients(
         self,
         backward: Backward,
-        batches: Iterable[Any],
+        batches: Iterable[object],
         keep: Callable[[Any, BatchGradient], None] | None,
     ) -> tuple[dict[str, list[NDArray]], int]:
         """Return the sum of each parameter's gradients, by context, and the number of samples."""
@@ -248,7 +250,7 @@ class Snapshot:
         _check_finite(sums, watch)
         return sums, samples
 
-    def _gradient(self, backward: Backward, batch: Any) -> BatchGradient:
+    def _gradient(self, backward: Backward, batch: object) -> BatchGradient:
         # One call of backward may be several backward passes; two batches are never added up:
         # the correction of each is added to the network's accumulated gradient on its own.
         for name, grads in self._grads.items():
@@ -355,7 +357,7 @@ class Snapshot:
             for param, data, grad in own:
                 _mxnet.set_arrays(param, data, grad)
 
-    def _count_samples(self, losses: Any) -> list[int]:
+    def _count_samples(self, losses: object) -> list[int]:
         samples = [0] * len(self._contexts)
         for loss in losses if isinstance(losses, (list, tuple)) else [losses]:
             if not isinstance(loss, NDArray) or loss.context not in self._contexts:
@@ -404,7 +406,7 @@ def _check_is_ready(param: gluon.Parameter) -> None:
         )
 
 
-def _mean(sums: list[NDArray], dtype: Any, samples: int) -> NDArray:
+def _mean(sums: list[NDArray], dtype: object, samples: int) -> NDArray:
     """Return the sum over contexts, divided by the number of samples; overwrites the first."""
     total = sums[0]
     for other in sums[1:]:

@@ -31,11 +31,11 @@ class GradientTable:
 
     def __init__(self, by_content: bool = False) -> None:
         self._gradients: list[BatchGradient] = []
-        self._arrays: list[tuple] = []
+        self._arrays: list[tuple[object, ...]] = []
         self._by_content = by_content
         self._fingerprints: list[list[NDArray]] = []
         self._compared: list[tuple[int, list[NDArray]]] = []
-        self._weights: dict[tuple, NDArray] = {}
+        self._weights: dict[tuple[int, mx.Context], NDArray] = {}
         self._copy = Fused(mx.sym.identity)
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class GradientTable:
         """The size of the gradients that it holds, in bytes."""
         return sum(gradient.nbytes for gradient in self._gradients)
 
-    def append(self, gradient: BatchGradient, arrays: Sequence[Any] = ()) -> None:
+    def append(self, gradient: BatchGradient, arrays: Sequence[object] = ()) -> None:
         """Keep a copy of the gradient of the next batch.
 
         Parameters
@@ -64,7 +64,7 @@ class GradientTable:
         else:
             self._arrays.append(tuple(arrays))
 
-    def gradient(self, index: int, arrays: Sequence[Any] = ()) -> BatchGradient:
+    def gradient(self, index: int, arrays: Sequence[object] = ()) -> BatchGradient:
         """Return the gradient of the batch that was number `index`, from 0, of the full pass.
 
         Parameters
@@ -122,7 +122,7 @@ class GradientTable:
                         f"updated with a wrong one: {_WAY_OUT}"
                     )
 
-    def _fingerprint(self, arrays: Sequence[NDArray]) -> list[NDArray]:
+    def _fingerprint(self, arrays: Sequence[Any]) -> list[NDArray]:
         """Return, for each array x, the sums of x * r and |x| * r with fixed random numbers r."""
         return [
             mx.nd.concat(mx.nd.dot(x, r), mx.nd.dot(mx.nd.abs(x), r), dim=0)

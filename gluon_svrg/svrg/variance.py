@@ -150,7 +150,7 @@ class VarianceMeter:
     def measure(
         self,
         backward: Backward,
-        batches: Iterable[Any],
+        batches: Iterable[object],
         snapshot_gradient: Callable[[Any], BatchGradient],
         scale: float = 1.0,
         snapshot_scale: float = 1.0,

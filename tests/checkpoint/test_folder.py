@@ -493,7 +493,8 @@ print(sorted(os.listdir(folder)))
 
 def test_a_full_disk(tmp_path):
     """A real one, as far as a process can make one for itself."""
-    path = os.pathsep.join([str(Path(__file__).parent), str(Path(gs.__file__).parents[1])])
+    folders = [*Path(__file__).parents[:2], Path(gs.__file__).parents[1]]
+    path = os.pathsep.join(map(str, folders))
     child = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FULL_DISK, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": path},

@@ -17,6 +17,8 @@ import pytest
 from gluon_svrg import events
 from gluon_svrg.checkpoint import folder as checkpoint
 from gluon_svrg.checkpoint.encoding import decode, from_bytes
+from gluon_svrg.checkpoint.locate import HasCheckpoints
+from gluon_svrg.checkpoint.random_state import HasRandomState
 from gluon_svrg.events import BatchBegin, BatchEnd, Stateful
 from gluon_svrg.run.history import MEASURED
 from mxnet import gluon
@@ -66,7 +68,9 @@ EXPORTED = [
     if isinstance(value, type) and issubclass(value, events.EventHandler)
 ]
 STATEFUL = [handler for handler in EXPORTED if issubclass(handler, Stateful)]
-EVENT_CLASSES = {*events.EVENTS.values(), Stateful, events.EventHandler}
+DECLARES = {events.HasCompanions, events.HasPasses, events.DecidesAboutNaN}
+DECLARES |= {HasCheckpoints, HasRandomState}
+EVENT_CLASSES = {*events.EVENTS.values(), Stateful, events.EventHandler, *DECLARES}
 
 each = pytest.mark.parametrize("cls", EXPORTED, ids=lambda cls: cls.__name__)
 
@@ -140,6 +144,12 @@ def test_it_hears_exactly_what_it_inherits(cls):
             assert issubclass(cls, hears)
     for name in ("state_dict", "load_state_dict"):
         assert (name in vars(cls)) == issubclass(cls, Stateful)
+
+
+def test_each_that_has_a_state_has_a_key_of_its_own():
+    keys = [cls.state_key for cls in STATEFUL]
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
 
 
 @each
@@ -248,8 +258,9 @@ def test_its_state_comes_back(cls, tmp_path):
     fit(estimator, *handlers)
     written = checkpoint.read(tmp_path / "epoch-1-batch-6")
     meta, arrays = from_bytes(written.files["run.npz"])
-    states = dict(decode(meta["state"], arrays, mx.cpu())["handlers"])
-    state = states[f"{cls.__module__}.{cls.__qualname__}"]
+    parts = decode(meta["state"], arrays, mx.cpu())
+    (name, state), *others = {**parts["handlers"], **parts["random_state"]}[cls.state_key]
+    assert (name, others) == (cls.__name__, [])
 
     estimator = estimator_of()
     handler = made(cls, estimator, tmp_path)
