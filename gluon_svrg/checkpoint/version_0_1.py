@@ -90,7 +90,7 @@ def run_states(saved: Mapping[str, Any], handlers: Iterable[EventHandler]) -> di
 
 def states_meta(saved: dict[str, Any]) -> dict[str, Any]:
     """Return the text of a trainer's states of format 1 as it would be written today."""
-    name = saved.get("optimizer")
+    name = str(saved.get("optimizer"))
     return {**saved, "optimizer": OPTIMIZERS.get(name, name)}
 
 
@@ -98,7 +98,8 @@ def _figures(saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of the epoch under way, with the coefficient that HistoryHandler kept."""
     kept = (state["coefficient"] for name, state in saved["handlers"] if name == _HISTORY_HANDLER)
     coefficient = next(kept, None)
-    return saved["figures"] | ({} if coefficient is None else {"coefficient": coefficient})
+    figures: dict[str, Any] = saved["figures"]
+    return figures if coefficient is None else {**figures, "coefficient": coefficient}
 
 
 def _history_state(saved: Mapping[str, Any]) -> dict[str, Any]:

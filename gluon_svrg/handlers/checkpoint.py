@@ -252,12 +252,12 @@ class CheckpointHandler(
 
     def _is_due(self, position: Position) -> bool:
         if not position.is_in_epoch:
-            return bool(self.every_n_epochs) and position.epoch % self.every_n_epochs == 0
-        return (
-            bool(self.every_n_batches)
-            and position.batch_in_epoch > 0
-            and position.batch % self.every_n_batches == 0
-        )
+            period, done = self.every_n_epochs, position.epoch
+        else:
+            period, done = self.every_n_batches, position.batch
+            if position.batch_in_epoch == 0:  # the end of the epoch before
+                return False
+        return period is not None and done % period == 0
 
     def _make_directory(self) -> None:
         name = fspath(self.directory)

@@ -18,8 +18,8 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg.checkpoint import contents as resume
 from gluon_svrg import files as disk_files
+from gluon_svrg.checkpoint import contents as resume
 from gluon_svrg.checkpoint import folder as checkpoint
 from gluon_svrg.checkpoint.folder import Checkpoint, Key
 from gluon_svrg.files import DamagedError

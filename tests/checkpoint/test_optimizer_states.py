@@ -495,7 +495,7 @@ def test_bytes_that_somebody_has_changed_never_escape_as_another_error(tmp_path)
 def test_states_of_a_later_version_are_said(tmp_path):
     states = States({"format": "gluon_svrg.states/3"}, {})
     (tmp_path / "later.states").write_bytes(states.to_bytes())
-    with pytest.raises(ValueError, match="'gluon_svrg.states/3', of a later version, and this ver"):
+    with pytest.raises(ValueError, match=r"'gluon_svrg\.states/3', of a later version, and this"):
         States.read(tmp_path / "later.states")
 
 

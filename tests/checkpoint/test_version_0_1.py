@@ -185,7 +185,7 @@ def test_every_other_part_arrives(kind, tmp_path):
 
 
 def test_what_is_written_now_has_a_format_of_its_own(tmp_path):
-    """Version 0.1 read up to format 1, and says of a greater number that it is a later version's."""
+    """Version 0.1 reads up to format 1, and refuses a greater number as a later version's."""
     estimator = resumed("exact", CHECKPOINTS["exact"], tmp_path)
     estimator.trainer.save_states(tmp_path / "states")
     new, old = tmp_path / "exact" / "epoch-3-batch-12", FILES / "exact" / CHECKPOINTS["exact"]
@@ -246,7 +246,7 @@ class Keyed(Counts):
 def test_a_handler_of_a_users_own_is_found_by_its_class(cls, tmp_path):
     """Also one that has declared a key since."""
     handler = cls()
-    saved = {name: None for name in ("contexts", "replicas", "outside", "trained", "loss_scaler")}
+    saved = dict.fromkeys(("contexts", "replicas", "outside", "trained", "loss_scaler"))
     saved |= dict.fromkeys(("position", "history", "figures", "last_evaluation", "metrics", "data"))
     saved["figures"] = {}
     saved["handlers"] = [[class_path(handler), {"number": 3}]]
