@@ -176,6 +176,24 @@ def test_a_state_that_cannot_be_saved_names_its_handler(state, tmp_path):
         fit(Keeps(state), gs.CheckpointHandler(tmp_path))
 
 
+def test_a_state_is_found_though_its_key_was_declared_later(tmp_path, monkeypatch):
+    fit(Keeps({"a": 3}), gs.CheckpointHandler(tmp_path))
+    monkeypatch.setattr(Keeps, "state_key", "user.keeps")
+    keeps = Keeps({"a": 0})
+    fit(keeps, gs.CheckpointHandler(tmp_path), epochs=3, resume="auto")
+    assert keeps.state == {"a": 3}
+
+
+def test_a_state_is_found_by_its_key_though_its_class_was_renamed(tmp_path, monkeypatch):
+    monkeypatch.setattr(Keeps, "state_key", "user.keeps")
+    fit(Keeps({"a": 3}), gs.CheckpointHandler(tmp_path))
+    monkeypatch.setattr(Keeps, "__qualname__", "Renamed")
+    monkeypatch.setattr(Keeps, "__module__", "moved.elsewhere")
+    keeps = Keeps({"a": 0})
+    fit(keeps, gs.CheckpointHandler(tmp_path), epochs=3, resume="auto")
+    assert keeps.state == {"a": 3}
+
+
 def test_a_figure_that_cannot_be_saved_is_named(tmp_path):
     class Figure(EpochEnd):
         priority = 5000  # after the row has been made
