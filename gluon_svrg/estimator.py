@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Any
 
 import mxnet as mx
+from gluon_svrg._mxnet import has_data, has_shape
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
 from gluon_svrg.cpu_tuning import tune_for_cpu
@@ -309,7 +310,7 @@ class Estimator(mx_estimator.Estimator, Located):
 
 def _contexts_of(net: mx.gluon.Block) -> list[mx.Context] | None:
     for param in net.collect_params().values():
-        if param._data is not None or param._deferred_init:
+        if has_data(param) or not has_shape(param):
             return param.list_ctx()
     return None
 
