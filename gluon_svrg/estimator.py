@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Any
 
 import mxnet as mx
+from gluon_svrg._mxnet import has_data, has_shape
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
 from gluon_svrg.cpu_tuning import tune_for_cpu
@@ -35,7 +36,7 @@ class Estimator(mx_estimator.Estimator, Located):
     net : gluon.Block
         The network to train.
     loss : gluon.loss.Loss
-        One loss a sample.
+        One loss per sample.
     train_metrics, val_metrics : EvalMetric or list of EvalMetric, optional
         Their names get the prefix ``training`` or ``validation``. By default those that suit the
         loss.
@@ -54,7 +55,7 @@ class Estimator(mx_estimator.Estimator, Located):
         An object with ``fit_batch`` and ``evaluate_batch``, for batches of another shape or a
         forward pass of another kind.
     cpu_tuning : bool
-        Whether :func:`gluon_svrg.tune_for_cpu` is applied to `net` where all contexts are CPUs:
+        Whether :func:`gluon_svrg.tune_for_cpu` is applied to `net` if all contexts are CPUs:
         the same outputs and gradients, sooner.
 
     Attributes
@@ -74,7 +75,7 @@ class Estimator(mx_estimator.Estimator, Located):
     position : Position
         Where the run stands.
     stop_reason : StopReason or None
-        Why the run is to end, or None where it is to go on.
+        Why the run is to end, or None if it is to continue.
     handlers : HandlerList
         Those of the last call of `fit`, in their order.
     resumed_from : Checkpoint or None
@@ -120,7 +121,7 @@ class Estimator(mx_estimator.Estimator, Located):
         self.stop_reason: StopReason | None = None
         self.handlers = HandlerList([])
         self.resumed_from: Checkpoint | None = None
-        self.evaluation_weights: Callable[[], AbstractContextManager] = nullcontext
+        self.evaluation_weights: Callable[[], AbstractContextManager[None]] = nullcontext
         self._loop = FitLoop(self, self.handlers)
         self.max_epoch: int | None = None
         self.max_batch: int | None = None
@@ -143,8 +144,9 @@ class Estimator(mx_estimator.Estimator, Located):
         Parameters
         ----------
         train_data : iterable of (data, label)
-            Iterated once an epoch: a DataLoader, an ArrayLoader, a list of batches, any object
-            with ``__iter__``. An ArrayLoader is told the number of the epoch, from 0 in each call.
+            Iterated once an epoch: a DataLoader, an ArrayLoader, a list of batches, an
+            ``mx.io.DataIter``, any object with ``__iter__``. An ArrayLoader is told the number of
+            the epoch, from 0 in each call.
         val_data : iterable of (data, label), optional
             Evaluated at the end of each epoch.
         epochs, batches : int
@@ -158,7 +160,7 @@ class Estimator(mx_estimator.Estimator, Located):
             The axis of the data that counts the samples.
         resume : None, 'auto' or path
             Go on from a checkpoint: 'auto' takes the newest in the folder of the CheckpointHandler
-            among `event_handlers`, and begins anew where there is none; a path is that of a
+            among `event_handlers`, and begins anew if there is none; a path is that of a
             checkpoint, or of a folder of them. `epochs` and `batches` count from the very
             beginning of the run.
 
@@ -184,7 +186,8 @@ class Estimator(mx_estimator.Estimator, Located):
         self.val_data = val_data
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
         self.handlers = fit_handlers(self, val_data, event_handlers, resume is not None)
-        self.resumed_from = checkpoint_for(resume, checkpoint_folders(self.handlers), self.logger)
+        folders = checkpoint_folders(self.handlers)
+        self.resumed_from = checkpoint_for(resume, folders, self.logger)
         self.train_data, self.data = train_data, data
         self.history, self.figures, self.last_evaluation = History(), {}, {}
         self.position, self.stop_reason = Position(), None
@@ -264,7 +267,7 @@ class Estimator(mx_estimator.Estimator, Located):
         Parameters
         ----------
         reason : str
-            A sentence for the log, and for the RuntimeError that `fit` raises where there is no
+            A sentence for the log, and for the RuntimeError that `fit` raises if there is no
             CheckpointHandler, or no checkpoint yet.
         """
         self._loop.roll_back_because = reason
@@ -273,7 +276,7 @@ class Estimator(mx_estimator.Estimator, Located):
     def progress(self) -> float:
         """The fraction of the run that is done, in [0, 1].
 
-        By batches where the length of the data is known, else by whole epochs.
+        By batches if the length of the data is known, else by whole epochs.
         """
         if self.max_batch is not None:
             return min(1.0, self.position.batch / self.max_batch)
@@ -293,7 +296,7 @@ class Estimator(mx_estimator.Estimator, Located):
         """
         print(fit_handlers(self, val_data, event_handlers, resumes=False).describe())
 
-    def _evaluate_batch(self, batch: Any, batch_axis: int) -> dict:
+    def _evaluate_batch(self, batch: Any, batch_axis: int) -> dict[str, list[Any]]:
         _, label, pred, loss = self.batch_processor.evaluate_batch(self, batch, batch_axis)
         return outputs_of_batch(label, pred, loss)
 
@@ -307,7 +310,7 @@ class Estimator(mx_estimator.Estimator, Located):
 
 def _contexts_of(net: mx.gluon.Block) -> list[mx.Context] | None:
     for param in net.collect_params().values():
-        if param._data is not None or param._deferred_init:
+        if has_data(param) or not has_shape(param):
             return param.list_ctx()
     return None
 

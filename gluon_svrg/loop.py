@@ -57,6 +57,7 @@ class FitLoop:
                 self._roll_back()
         self._notify("train_end")
         epochs_run = estimator.position.epoch + estimator.position.is_in_epoch
+        assert estimator.stop_reason is not None  # or the loop would not have ended
         return FitResult(estimator.stop_reason, epochs_run, estimator.history)
 
     def _is_to_go_on(self) -> bool:

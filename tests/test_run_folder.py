@@ -176,6 +176,27 @@ def test_a_state_that_cannot_be_saved_names_its_handler(state, tmp_path):
         fit(Keeps(state), gs.CheckpointHandler(tmp_path))
 
 
+def test_a_state_is_found_though_its_key_was_declared_later(tmp_path, monkeypatch):
+    fit(Keeps({"a": 3}), gs.CheckpointHandler(tmp_path))
+    monkeypatch.setattr(Keeps, "state_key", "user.keeps")
+    keeps = Keeps({"a": 0})
+    fit(keeps, gs.CheckpointHandler(tmp_path), epochs=3, resume="auto")
+    assert keeps.state == {"a": 3}
+
+
+def test_a_state_is_found_by_its_key_whatever_the_class_is_called(tmp_path):
+    class Old(Keeps):
+        state_key = "user.keeps"
+
+    class New(Keeps):
+        state_key = "user.keeps"
+
+    fit(Old({"a": 3}), gs.CheckpointHandler(tmp_path))
+    new = New({"a": 0})
+    fit(new, gs.CheckpointHandler(tmp_path), epochs=3, resume="auto")
+    assert new.state == {"a": 3}
+
+
 def test_a_figure_that_cannot_be_saved_is_named(tmp_path):
     class Figure(EpochEnd):
         priority = 5000  # after the row has been made

@@ -24,6 +24,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.checkpoint import version_0_1
 from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, to_bytes
 from gluon_svrg.checkpoint.folder import Checkpoint
@@ -145,7 +146,7 @@ def _files_of(states: Mapping[str, Any]) -> dict[str, bytes]:
         "net": {name: value for name, value in states["net"].items() if name != "weights"},
         "trainer": {"places": states["trainer"]["places"]},
     }
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, NumPyArray] = {}
     return {
         NET: _params_bytes(weights),
         TRAINER: trainer.to_bytes(),
@@ -191,7 +192,9 @@ def _params_bytes(arrays: Mapping[str, NDArray]) -> bytes:
     array as MXNet gives it for pickling, and the names.
     """
     parts = [struct.pack("<QQQ", 0x112, 0, len(arrays))]
-    parts += [bytes(a.as_in_context(mx.cpu()).__getstate__()["handle"]) for a in arrays.values()]
+    for array in arrays.values():
+        pickled: Any = array.as_in_context(mx.cpu()).__getstate__()
+        parts.append(bytes(pickled["handle"]))
     parts.append(struct.pack("<Q", len(arrays)))
     for name in arrays:
         encoded = name.encode()

@@ -16,6 +16,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.files import DamagedError
 from mxnet import nd
 from mxnet.ndarray import NDArray
@@ -38,7 +39,7 @@ _DAMAGED = (
 _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set}
 
 
-def to_bytes(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
+def to_bytes(meta: dict[str, Any], arrays: dict[str, NumPyArray]) -> bytes:
     """Return the content of an .npz file."""
     content = io.BytesIO()
     text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
@@ -46,7 +47,7 @@ def to_bytes(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
     return content.getvalue()
 
 
-def from_bytes(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def from_bytes(content: bytes) -> tuple[dict[str, Any], dict[str, NumPyArray]]:
     """Return what :func:`to_bytes` was given; nothing in `content` is run.
 
     Raises
@@ -66,7 +67,7 @@ def from_bytes(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def plain_attributes(
-    owner: object, arrays: dict[str, np.ndarray], without: frozenset[str] = frozenset()
+    owner: object, arrays: dict[str, NumPyArray], without: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
     """Encode those attributes of `owner` that are data; functions and objects stay as made."""
     return {
@@ -79,7 +80,7 @@ def plain_attributes(
 def is_data(value: object) -> bool:
     """Return whether `value` is made of what :func:`encode` takes."""
     if isinstance(value, dict):
-        keys = int | str | np.integer
+        keys = (int, str, np.integer)
         return all(isinstance(key, keys) and is_data(item) for key, item in value.items())
     if isinstance(value, list | tuple | set):
         return all(is_data(item) for item in value)
@@ -88,7 +89,7 @@ def is_data(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str | NDArray)
 
 
-def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+def encode(value: Any, arrays: dict[str, NumPyArray]) -> Any:
     """Turn data into JSON, and the arrays in it into entries of `arrays`.
 
     Raises
@@ -105,7 +106,7 @@ def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     return _encode(value, arrays)
 
 
-def _encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+def _encode(value: Any, arrays: dict[str, NumPyArray]) -> Any:
     if isinstance(value, NDArray):
         name = f"array{len(arrays)}"
         arrays[name] = value.asnumpy()
@@ -123,7 +124,7 @@ def _encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     return value
 
 
-def decode(value: Any, arrays: dict[str, np.ndarray], context: mx.Context) -> Any:
+def decode(value: Any, arrays: dict[str, NumPyArray], context: mx.Context) -> Any:
     """Turn what `encode` made back into data, with new arrays on `context`."""
     if not isinstance(value, dict):
         return value

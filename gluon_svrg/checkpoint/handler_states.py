@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from gluon_svrg.checkpoint.encoding import is_data
-from gluon_svrg.checkpoint.keys import RANDOM_STATE, state_key
+from gluon_svrg.checkpoint.keys import RANDOM_STATE, class_path, state_key
 from gluon_svrg.checkpoint.parts import Part
 from gluon_svrg.events import EventHandler, Run, Stateful
 from gluon_svrg.run.position import StopReason
@@ -50,7 +50,8 @@ class HandlerStates(Part):
         """Give each handler its state; the log says which have none, and which state has none."""
         waiting = {key: list(saved) for key, saved in state.items()}
         for handler in self._handlers:
-            saved = waiting.get(state_key(handler))
+            # By its class: the key may have been declared since.
+            saved = waiting.get(state_key(handler)) or waiting.get(class_path(handler))
             if saved:
                 _, content = saved.pop(0)
                 self._load(handler, content)
@@ -100,14 +101,14 @@ class _Counters(NamedTuple):
 
     kind: type[EventHandler]
     names: tuple[str, ...]
-    go_on: Callable[[Run, Any], None] = lambda run, handler: None
+    go_on: Callable[[Run, Any], None] = lambda _run, _handler: None
 
 
-def _forget_that_it_has_stopped(run: Run, handler: mx_estimator.StoppingHandler) -> None:
+def _forget_that_it_has_stopped(_run: Run, handler: mx_estimator.StoppingHandler) -> None:
     handler.stop_training = False  # the run may have a greater number of epochs now
 
 
-def _begin_to_time(run: Run, handler: mx_estimator.LoggingHandler) -> None:
+def _begin_to_time(_run: Run, handler: mx_estimator.LoggingHandler) -> None:
     handler.epoch_start = time.time()  # which it asks for at the epoch's end
 
 

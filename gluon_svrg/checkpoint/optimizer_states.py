@@ -17,6 +17,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import updates_on_kvstore as updates_on_kvstore
 from gluon_svrg.checkpoint import version_0_1
 from gluon_svrg.checkpoint.encoding import (
@@ -63,7 +64,7 @@ class States:
         The arrays that it refers to.
     """
 
-    def __init__(self, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    def __init__(self, meta: dict[str, Any], arrays: dict[str, NumPyArray]) -> None:
         self._meta = meta
         self._arrays = arrays
 
@@ -75,7 +76,7 @@ class States:
         params: Iterable[Parameter],
     ) -> States:
         """Return the states of `optimizer` and of one of its Updaters."""
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, NumPyArray] = {}
         attributes = plain_attributes(optimizer, arrays, _NOT_SAVED)
         schedule = optimizer.lr_scheduler
         _warn_of_what_is_left_out(schedule)
@@ -175,10 +176,10 @@ class States:
         if saved != own:
             raise ValueError(f"the states are of the optimizer {saved}, and this trainer has {own}")
         scheduler = optimizer.lr_scheduler
-        saved, own = self._meta["lr_scheduler"], scheduler and class_key(scheduler)
-        if saved != own:
+        saved, own_schedule = self._meta["lr_scheduler"], scheduler and class_key(scheduler)
+        if saved != own_schedule:
             raise ValueError(
-                f"the states are of the lr_scheduler {saved}, and this trainer has {own}"
+                f"the states are of the lr_scheduler {saved}, and this trainer has {own_schedule}"
             )
         described = self._meta["params"]
         if len(described) != len(params):
@@ -210,7 +211,8 @@ class States:
 
     def updater_states(self) -> dict[int, Any]:
         """Return new states of the parameters, by index; an Updater moves them to its device."""
-        return decode(self._meta["states"], self._arrays, mx.cpu())
+        states: dict[int, Any] = decode(self._meta["states"], self._arrays, mx.cpu())
+        return states
 
 
 def fits(param: Parameter, shape: Sequence[int]) -> bool:

@@ -42,7 +42,7 @@ class Part(ABC):
     def state_dict(self) -> Any:
         """Return the state, at a *safe point*."""
 
-    def check(self, state: Any) -> None:
+    def check(self, state: Any) -> None:  # noqa: B027  # most parts take any state
         """Raise ValueError if `state` is not of such a run; changes nothing."""
 
     @abstractmethod

@@ -6,7 +6,7 @@ classes then were. The table is fixed: it is not to follow a class that moves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gluon_svrg.checkpoint.keys import RANDOM_STATE, class_path, state_key
@@ -45,6 +45,8 @@ OPTIMIZERS = {
 }
 """The key of each optimizer of this package, by its name in the states of version 0.1."""
 
+_HISTORY_HANDLER = "gluon_svrg.handlers.history.HistoryHandler"
+
 RUN_FORMAT = 1
 STATES_FORMAT = "gluon_svrg.states/1"
 
@@ -65,13 +67,20 @@ def run_states(saved: Mapping[str, Any], handlers: Iterable[EventHandler]) -> di
     for name, state in saved["handlers"]:
         key = keys.get(name, name)
         filed.setdefault(key, []).append([name.rpartition(".")[2], state])
+    for key, convert in _CONVERT.items():
+        if key in filed:
+            filed[key] = [[name, convert(state)] for name, state in filed[key]]
     random_state = {key: filed.pop(key) for key in [RANDOM_STATE] if key in filed}
     return {
         "net": {name: saved[name] for name in ("contexts", "replicas", "outside")},
         "trainer": {"places": saved["trained"]},
         "loss_scale": saved["loss_scaler"],
         "position": saved["position"],
-        "history": {name: saved[name] for name in ("history", "figures", "last_evaluation")},
+        "history": {
+            "history": saved["history"],
+            "figures": _figures(saved),
+            "last_evaluation": saved["last_evaluation"],
+        },
         "metrics": saved["metrics"],
         "data": saved["data"],
         "handlers": filed,
@@ -81,5 +90,34 @@ def run_states(saved: Mapping[str, Any], handlers: Iterable[EventHandler]) -> di
 
 def states_meta(saved: dict[str, Any]) -> dict[str, Any]:
     """Return the text of a trainer's states of format 1 as it would be written today."""
-    name = saved.get("optimizer")
+    name = str(saved.get("optimizer"))
     return {**saved, "optimizer": OPTIMIZERS.get(name, name)}
+
+
+def _figures(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of the epoch under way, with the coefficient that HistoryHandler kept."""
+    kept = (state["coefficient"] for name, state in saved["handlers"] if name == _HISTORY_HANDLER)
+    coefficient = next(kept, None)
+    figures: dict[str, Any] = saved["figures"]
+    return figures if coefficient is None else {**figures, "coefficient": coefficient}
+
+
+def _history_state(saved: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in saved.items() if name != "coefficient"}
+
+
+def _svrg_state(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of an SVRGHandler: what was beside the interval's state is in it."""
+    interval = ("is_at_snapshot", "gradient_evaluations")
+    # The position of the run says it.
+    dropped = ("epoch", "batch", "total_batches", "is_loader")
+    return {
+        **{name: value for name, value in saved.items() if name not in (*interval, *dropped)},
+        "pass": {**saved["pass"], **{name: saved[name] for name in interval}},
+    }
+
+
+_CONVERT: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "history": _history_state,
+    "svrg": _svrg_state,
+}

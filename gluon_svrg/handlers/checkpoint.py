@@ -56,8 +56,8 @@ class CheckpointHandler(
     optimizer's states and counts, SVRG's snapshot and full gradient, random states, the position
     in the data, metrics, history, and the states of all handlers that are
     :class:`gluon_svrg.events.Stateful`. It is written aside, flushed and renamed, so that there is
-    never half a checkpoint; what is there is only removed when a newer one is. Where it cannot be
-    written (a full disk), the older ones stay, the log says so, and the run goes on.
+    never half a checkpoint; what is there is only removed when a newer one is. If it cannot be
+    written (a full disk), the older ones stay, the log says so, and the run continues.
 
     Runs with this handler have a :class:`RandomStateHandler` and a :class:`SignalHandler`, too,
     unless they are given.
@@ -67,9 +67,9 @@ class CheckpointHandler(
     directory : str or path
         The folder of this run's checkpoints; made if it is not there.
     every_n_epochs : int or None
-        A checkpoint after as many epochs.
+        A checkpoint every that many epochs.
     every_n_batches : int or None
-        A checkpoint after as many batches, counted from the beginning of the run.
+        A checkpoint every that many batches, counted from the beginning of the run.
     monitor : str or EvalMetric, optional
         The figure by which the best checkpoints are chosen, as in the history:
         ``'validation accuracy'``.
@@ -111,8 +111,8 @@ class CheckpointHandler(
     ) -> None:
         check_periods(every_n_epochs, every_n_batches, "a checkpoint")
         if keep_last is not None:
-            check_integer("keep_last", keep_last, 1, "as many of the newest checkpoints are kept")
-        check_integer("keep_best", keep_best, 0, "as many of the best checkpoints are kept")
+            check_integer("keep_last", keep_last, 1, "that many of the newest checkpoints are kept")
+        check_integer("keep_best", keep_best, 0, "that many of the best are kept")
         if not isinstance(directory, str | PathLike):
             raise TypeError(
                 f"directory must be a str or a path, got {directory!r}: the folder of the run's "
@@ -252,12 +252,12 @@ class CheckpointHandler(
 
     def _is_due(self, position: Position) -> bool:
         if not position.is_in_epoch:
-            return bool(self.every_n_epochs) and position.epoch % self.every_n_epochs == 0
-        return (
-            bool(self.every_n_batches)
-            and position.batch_in_epoch > 0
-            and position.batch % self.every_n_batches == 0
-        )
+            period, done = self.every_n_epochs, position.epoch
+        else:
+            period, done = self.every_n_batches, position.batch
+            if position.batch_in_epoch == 0:  # the end of the epoch before
+                return False
+        return period is not None and done % period == 0
 
     def _make_directory(self) -> None:
         name = fspath(self.directory)

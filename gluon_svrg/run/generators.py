@@ -7,6 +7,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 
 
 def seed_mxnet(seed: int | None, *key: int) -> None:
@@ -16,7 +17,7 @@ def seed_mxnet(seed: int | None, *key: int) -> None:
     mx.random.seed(int(sequence.generate_state(1)[0]) & 0x7FFFFFFF)
 
 
-def next_random_numbers(contexts: list[mx.Context]) -> np.ndarray:
+def next_random_numbers(contexts: list[mx.Context]) -> NumPyArray:
     """Draw from both of MXNet's generators: the parallel one (Dropout) and the plain one (RNN)."""
     parallel = [mx.nd.random.uniform(shape=(4,), ctx=context) for context in contexts]
     plain = [mx.nd.random.shuffle(mx.nd.arange(64, ctx=context)) for context in contexts]

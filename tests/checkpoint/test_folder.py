@@ -18,6 +18,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+from gluon_svrg import files as disk_files
 from gluon_svrg.checkpoint import contents as resume
 from gluon_svrg.checkpoint import folder as checkpoint
 from gluon_svrg.checkpoint.folder import Checkpoint, Key
@@ -406,7 +407,7 @@ def test_what_is_written(tmp_path):
         "bytes": 256,
         "sha256": hashlib.sha256(files["b"]).hexdigest(),
     }
-    assert (manifest["format"], manifest["position"]) == (1, {"epoch": 3})
+    assert (manifest["format"], manifest["position"]) == (2, {"epoch": 3})
     assert checkpoint.read(path) == Checkpoint(path, Key(12, 3, True), manifest, files)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     with pytest.raises(FileExistsError, match=r"the checkpoint '.*begun' is there already"):
@@ -444,12 +445,12 @@ FAILURES = {
     "mkdir": lambda patch: patch.setattr(Path, "mkdir", no_space),
     **{
         f"open {number}": lambda patch, n=number: patch.setattr(
-            checkpoint, "open", nth_fails(open, n), raising=False
+            disk_files, "open", nth_fails(open, n), raising=False
         )
         for number in (1, 2, 3)
     },
     "write": lambda patch: patch.setattr(
-        checkpoint, "open", lambda *args: FullFile(), raising=False
+        disk_files, "open", lambda *args: FullFile(), raising=False
     ),
     "open folder": lambda patch: patch.setattr(os, "open", nth_fails(os.open, 1)),
 }
@@ -492,7 +493,8 @@ print(sorted(os.listdir(folder)))
 
 def test_a_full_disk(tmp_path):
     """A real one, as far as a process can make one for itself."""
-    path = os.pathsep.join([str(Path(__file__).parent), str(Path(gs.__file__).parents[1])])
+    folders = [*Path(__file__).parents[:2], Path(gs.__file__).parents[1]]
+    path = os.pathsep.join(map(str, folders))
     child = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FULL_DISK, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": path},

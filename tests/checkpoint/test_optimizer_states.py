@@ -260,11 +260,11 @@ def without(name):
 MISFITS = {
     "another optimizer": (
         lambda: gs.SVRGTrainer(parameters(ONE), "sgd", {"lr_scheduler": FactorScheduler(9)}),
-        r"of the optimizer gluon_svrg.optimizer.lars.LARS, .* has mxnet.optimizer.optimizer.SGD",
+        r"of the optimizer gluon_svrg.LARS, .* has mxnet.optimizer.optimizer.SGD",
     ),
     "MXNet's optimizer of the same name": (
         lambda: gs.SVRGTrainer(parameters(ONE), mx.optimizer.LARS()),
-        r"gluon_svrg.optimizer.lars.LARS, .* has mxnet.optimizer.optimizer.LARS",
+        r"of the optimizer gluon_svrg.LARS, .* has mxnet.optimizer.optimizer.LARS",
     ),
     "another number of parameters": (
         lambda: misfit(parameters(ONE, shapes=without("c_bias"))),
@@ -490,3 +490,18 @@ def test_bytes_that_somebody_has_changed_never_escape_as_another_error(tmp_path)
         except ValueError:
             refused += 1
     assert refused > 150  # the others are changes of what zip does not look at, such as dates
+
+
+def test_states_of_a_later_version_are_said(tmp_path):
+    states = States({"format": "gluon_svrg.states/3"}, {})
+    (tmp_path / "later.states").write_bytes(states.to_bytes())
+    with pytest.raises(ValueError, match=r"'gluon_svrg\.states/3', of a later version, and this"):
+        States.read(tmp_path / "later.states")
+
+
+def test_the_key_of_an_optimizer_does_not_depend_on_its_module(monkeypatch, tmp_path):
+    before = gs.SVRGTrainer(parameters(ONE), "lars")
+    before.save_states(tmp_path / "states")
+    monkeypatch.setattr(gs.LARS, "__module__", "gluon_svrg.somewhere.else")
+    after = gs.SVRGTrainer(parameters(ONE), "lars")
+    after.load_states(tmp_path / "states")

@@ -409,20 +409,20 @@ def test_other_files_do_not_matter(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"keep_last": 0}, ValueError, "keep_last must be a positive integer, got 0: as many of"),
+        ({"keep_last": 0}, ValueError, "keep_last must be a positive integer, got 0: that many of"),
         ({"keep_last": -1}, ValueError, "keep_last must be a positive integer, got -1"),
         ({"keep_last": 1.0}, TypeError, "keep_last must be a positive integer, got 1.0"),
         ({"keep_last": True}, TypeError, "keep_last must be a positive integer, got True"),
         (
             {"keep_best": -1},
             ValueError,
-            "keep_best must be a non-negative integer, got -1: as many",
+            "keep_best must be a non-negative integer, got -1: that many",
         ),
         ({"keep_best": None}, TypeError, "keep_best must be a non-negative integer, got None"),
         (
             {"every_n_epochs": 0},
             ValueError,
-            "every_n_epochs must be a positive integer, got 0: a checkpoint follows as",
+            "every_n_epochs must be a positive integer, got 0: a checkpoint is written every",
         ),
         ({"every_n_epochs": "1"}, TypeError, "every_n_epochs must be a positive integer, got '1'"),
         ({"every_n_batches": 0}, ValueError, "every_n_batches must be a positive integer, got 0"),

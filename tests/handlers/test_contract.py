@@ -68,12 +68,10 @@ EXPORTED = [
     if isinstance(value, type) and issubclass(value, events.EventHandler)
 ]
 STATEFUL = [handler for handler in EXPORTED if issubclass(handler, Stateful)]
-EVENT_CLASSES = {
-    *events.EVENTS.values(),
-    *(Stateful, events.EventHandler),
-    *(events.HasCompanions, events.HasPasses, events.DecidesAboutNaN),
-    *(HasCheckpoints, HasRandomState),
-}
+DECLARES = {events.HasCompanions, events.HasPasses, events.DecidesAboutNaN}
+DECLARES |= {events.InsteadOfGradientReady}
+DECLARES |= {HasCheckpoints, HasRandomState}
+EVENT_CLASSES = {*events.EVENTS.values(), Stateful, events.EventHandler, *DECLARES}
 
 each = pytest.mark.parametrize("cls", EXPORTED, ids=lambda cls: cls.__name__)
 
@@ -147,6 +145,12 @@ def test_it_hears_exactly_what_it_inherits(cls):
             assert issubclass(cls, hears)
     for name in ("state_dict", "load_state_dict"):
         assert (name in vars(cls)) == issubclass(cls, Stateful)
+
+
+def test_each_that_has_a_state_has_a_key_of_its_own():
+    keys = [cls.state_key for cls in STATEFUL]
+    assert None not in keys
+    assert len(set(keys)) == len(keys)
 
 
 @each
@@ -256,9 +260,8 @@ def test_its_state_comes_back(cls, tmp_path):
     written = checkpoint.read(tmp_path / "epoch-1-batch-6")
     meta, arrays = from_bytes(written.files["run.npz"])
     parts = decode(meta["state"], arrays, mx.cpu())
-    assert cls.state_key
-    ((name, state),) = (parts["handlers"] | parts["random_state"])[cls.state_key]
-    assert name == cls.__name__
+    (name, state), *others = {**parts["handlers"], **parts["random_state"]}[cls.state_key]
+    assert (name, others) == (cls.__name__, [])
 
     estimator = estimator_of()
     handler = made(cls, estimator, tmp_path)
