@@ -170,7 +170,9 @@ class Keeps(Stateful):
         self.state = state
 
 
-@pytest.mark.parametrize("state", [{"a": object()}, {(0, 1): 2}, {"a": np.array([None])}], ids=repr)
+@pytest.mark.parametrize(
+    "state", [{"a": object()}, {(0, 1): 2}, {"a": np.array([None])}], ids=["object", "key", "array"]
+)
 def test_a_state_that_cannot_be_saved_names_its_handler(state, tmp_path):
     with pytest.raises(TypeError, match=r"the state of Keeps cannot be saved: state_dict\(\) must"):
         fit(Keeps(state), gs.CheckpointHandler(tmp_path))
