@@ -14,6 +14,7 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg._compat import NumPyArray
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, Trainer
+from mxnet.gluon.contrib.estimator.event_handler import EventHandler
 from mxnet.gluon.contrib.estimator.utils import _check_handler_metric_ref
 from mxnet.ndarray import NDArray
 
@@ -354,7 +355,9 @@ def copy_from_numpy(array: NDArray, values: NumPyArray) -> None:
 # --- Estimator ---------------------------------------------------------------------------------
 
 
-def check_metrics_of_handlers(handlers: Sequence[Any], known: set[Any]) -> None:
+def check_metrics_of_handlers(
+    handlers: Sequence[EventHandler], known: set[mx.metric.EvalMetric]
+) -> None:
     """Raise ValueError where a handler watches a metric that the Estimator does not have."""
     for handler in handlers:
         _check_handler_metric_ref(handler, known)

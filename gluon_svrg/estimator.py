@@ -14,7 +14,7 @@ from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
 from gluon_svrg.cpu_tuning import tune_for_cpu
 from gluon_svrg.data.training_data import batches_of, check_data, training_data
-from gluon_svrg.events import HandlerList
+from gluon_svrg.events import HandlerList, Handlers
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
 from gluon_svrg.loop import FitLoop, at_least_one, outputs_of_batch, run_epoch
 from gluon_svrg.run.batch_processor import BatchProcessor
@@ -111,8 +111,8 @@ class Estimator(mx_estimator.Estimator, Located):
             val_loss,
             batch_processor or BatchProcessor(),
         )
-        self.train_data: Any = None
-        self.val_data: Any = None
+        self.train_data: object = None
+        self.val_data: Iterable[object] | None = None
         self.history = History()
         self.figures: dict[str, Any] = {}
         self.last_evaluation: dict[str, float] = {}
@@ -131,10 +131,10 @@ class Estimator(mx_estimator.Estimator, Located):
 
     def fit(
         self,
-        train_data: Any,
-        val_data: Any = None,
+        train_data: Iterable[object],
+        val_data: Iterable[object] | None = None,
         epochs: int | None = None,
-        event_handlers: Any = None,
+        event_handlers: Handlers = None,
         batches: int | None = None,
         batch_axis: int = 0,
         resume: str | PathLike[str] | None = None,
@@ -202,7 +202,7 @@ class Estimator(mx_estimator.Estimator, Located):
             del self.data  # which holds the user's
 
     def evaluate(
-        self, val_data: Any, batch_axis: int = 0, event_handlers: Any = None
+        self, val_data: Iterable[object] | None, batch_axis: int = 0, event_handlers: Handlers = None
     ) -> dict[str, float]:
         """Compute the validation metrics on `val_data`.
 
@@ -286,7 +286,7 @@ class Estimator(mx_estimator.Estimator, Located):
         part = self.position.batch_in_epoch / batches if batches else 0.0
         return min(1.0, (self.position.epoch + part) / self.max_epoch)
 
-    def describe(self, val_data: Any = None, event_handlers: Any = None) -> None:
+    def describe(self, val_data: Iterable[object] | None = None, event_handlers: Handlers = None) -> None:
         """Print the loop: each event, with the handlers that `fit` would call, in their order.
 
         Parameters
@@ -296,7 +296,7 @@ class Estimator(mx_estimator.Estimator, Located):
         """
         print(fit_handlers(self, val_data, event_handlers, resumes=False).describe())
 
-    def _evaluate_batch(self, batch: Any, batch_axis: int) -> dict[str, list[Any]]:
+    def _evaluate_batch(self, batch: object, batch_axis: int) -> dict[str, list[Any]]:
         _, label, pred, loss = self.batch_processor.evaluate_batch(self, batch, batch_axis)
         return outputs_of_batch(label, pred, loss)
 
@@ -325,7 +325,7 @@ def _check_contexts(net: mx.gluon.Block, contexts: list[mx.Context]) -> None:
             )
 
 
-def _check_duration(epochs: Any, batches: Any) -> None:
+def _check_duration(epochs: object, batches: object) -> None:
     if (epochs is None) == (batches is None):
         raise ValueError(
             f"give exactly one of epochs and batches, got epochs={epochs!r} and batches={batches!r}"

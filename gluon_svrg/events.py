@@ -100,10 +100,18 @@ __all__ = [
     "Order",
     "Run",
     "SafePoint",
+    "State",
     "Stateful",
     "TrainBegin",
     "TrainEnd",
 ]
+
+
+Handlers = EventHandler | Sequence[EventHandler] | None
+"""What `event_handlers` may be."""
+
+State = dict[str, Any]
+"""Plain data: None, numbers, strings, NumPy arrays, NDArrays, and lists, tuples, dicts of them."""
 
 
 class Run(Protocol):
@@ -157,7 +165,7 @@ class Run(Protocol):
         """Go back to the newest checkpoint after the event that is under way."""
 
     def evaluate(
-        self, val_data: Any, batch_axis: int = ..., event_handlers: Any = ...
+        self, val_data: object, batch_axis: int = ..., event_handlers: Handlers = ...
     ) -> dict[str, float]:
         """Compute the validation metrics."""
 
@@ -191,7 +199,7 @@ class GradientReady(EventHandler):
     Here a handler may change the gradients.
     """
 
-    def gradient_ready(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def gradient_ready(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Get ``batch``, ``pred``, ``label`` and ``loss``."""
 
 
@@ -210,7 +218,7 @@ class SafePoint(EventHandler):
     says which safe point it is, and ``estimator.stop_reason`` whether it is the last.
     """
 
-    def safe_point(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Get the estimator alone."""
 
 
@@ -220,7 +228,7 @@ class ExceptionRaised(EventHandler):
     Here a handler closes what it holds open; the exception goes on afterwards.
     """
 
-    def exception_raised(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+    def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Get ``exception``."""
 
 
@@ -239,11 +247,11 @@ class Stateful(EventHandler):
 
     state_key: ClassVar[str | None] = None
 
-    def state_dict(self, estimator: Any) -> dict[str, Any]:
+    def state_dict(self, estimator: Run) -> State:
         """Return the state."""
         raise NotImplementedError(f"{type(self).__name__} has to define state_dict()")
 
-    def load_state_dict(self, estimator: Any, state: dict[str, Any]) -> None:
+    def load_state_dict(self, estimator: Run, state: State) -> None:
         """Go on from `state`, which `state_dict` returned in another run.
 
         Called after *train begin*, when network, trainer and ``estimator.position`` are back.
@@ -333,7 +341,7 @@ class HandlerList:
         """Iterate over the handlers."""
         return iter(self._handlers)
 
-    def notify(self, event: str, estimator: Any, **details: Any) -> list[EventHandler]:
+    def notify(self, event: str, estimator: Run, **details: Any) -> list[EventHandler]:
         """Call every handler of `event`; return those that answered with a true value."""
         return [
             handler
@@ -341,7 +349,7 @@ class HandlerList:
             if getattr(handler, event)(estimator, **details)
         ]
 
-    def notify_each(self, event: str, estimator: Any, **details: Any) -> None:
+    def notify_each(self, event: str, estimator: Run, **details: Any) -> None:
         """Call every handler of `event`, also after one that raises, which is logged."""
         for handler in self._by_event[event]:
             try:

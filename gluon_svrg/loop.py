@@ -103,7 +103,7 @@ class FitLoop:
             estimator.position.end_epoch()
             self._reach_safe_point()
 
-    def _fit_batch(self, batch: Any) -> dict[str, Any]:
+    def _fit_batch(self, batch: object) -> dict[str, Any]:
         estimator = self._estimator
         _, label, pred, loss = estimator.batch_processor.fit_batch(
             estimator, batch, estimator.batch_axis
@@ -189,8 +189,8 @@ class FitLoop:
 def run_epoch(
     estimator: Run,
     handlers: HandlerList,
-    batches: Iterable[Any],
-    run_batch: Callable[[Any], dict[str, Any]],
+    batches: Iterable[object],
+    run_batch: Callable[[object], Mapping[str, object]],
     is_over: Callable[[list[EventHandler]], bool],
 ) -> None:
     """Run one epoch, of training or of an evaluation.
@@ -221,7 +221,7 @@ def outputs_of_batch(label: object, pred: object, loss: object) -> dict[str, lis
     return {"label": _as_list(label), "pred": _as_list(pred), "loss": _as_list(loss)}
 
 
-def at_least_one(batches: Iterable[Any], name: str) -> Iterator[Any]:
+def at_least_one(batches: Iterable[object], name: str) -> Iterator[Any]:
     """Yield the batches; raise ValueError, which names the data, if there is none."""
     batch = None
     for batch in batches:

@@ -41,7 +41,7 @@ from gluon_svrg.checkpoint.parts import (
     TrainerStates,
 )
 from gluon_svrg.checkpoint.random_state import drawing_again
-from gluon_svrg.events import Run
+from gluon_svrg.events import Run, State
 from gluon_svrg.run.position import Position
 from mxnet.ndarray import NDArray
 
@@ -128,7 +128,7 @@ def _own_version() -> str:
         return "unknown"
 
 
-def _check(checkpoint: Checkpoint, parts: Mapping[str, Part], states: Mapping[str, Any]) -> None:
+def _check(checkpoint: Checkpoint, parts: Mapping[str, Part], states: State) -> None:
     try:
         for name, part in parts.items():
             part.check(states[name])
@@ -138,7 +138,7 @@ def _check(checkpoint: Checkpoint, parts: Mapping[str, Part], states: Mapping[st
         ) from e
 
 
-def _files_of(states: Mapping[str, Any]) -> dict[str, bytes]:
+def _files_of(states: State) -> dict[str, bytes]:
     """Return the files that hold the states of all parts."""
     weights, trainer = states["net"]["weights"], states["trainer"]["states"]
     run = {
@@ -158,7 +158,7 @@ def _states_in(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:
     """Return the states of all parts that the files of `checkpoint` hold."""
     with _reading(checkpoint, RUN):
         meta, arrays = from_bytes(checkpoint.files[RUN])
-        states: dict[str, Any] = decode(meta["state"], arrays, mx.cpu())
+        states: State = decode(meta["state"], arrays, mx.cpu())
         if checkpoint.manifest["format"] == version_0_1.RUN_FORMAT:
             states = version_0_1.run_states(states, run.handlers)
         Position(**states["position"])

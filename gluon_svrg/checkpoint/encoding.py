@@ -89,7 +89,7 @@ def is_data(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str | NDArray)
 
 
-def encode(value: Any, arrays: dict[str, NumPyArray]) -> Any:
+def encode(value: object, arrays: dict[str, NumPyArray]) -> Any:
     """Turn data into JSON, and the arrays in it into entries of `arrays`.
 
     Raises
@@ -106,7 +106,7 @@ def encode(value: Any, arrays: dict[str, NumPyArray]) -> Any:
     return _encode(value, arrays)
 
 
-def _encode(value: Any, arrays: dict[str, NumPyArray]) -> Any:
+def _encode(value: object, arrays: dict[str, NumPyArray]) -> Any:
     if isinstance(value, NDArray):
         name = f"array{len(arrays)}"
         arrays[name] = value.asnumpy()

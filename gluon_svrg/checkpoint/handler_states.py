@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gluon_svrg.checkpoint.encoding import is_data
 from gluon_svrg.checkpoint.keys import RANDOM_STATE, class_path, state_key
 from gluon_svrg.checkpoint.parts import Part
-from gluon_svrg.events import EventHandler, Run, Stateful
+from gluon_svrg.events import EventHandler, Run, State, Stateful
 from gluon_svrg.run.position import StopReason
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -31,7 +31,7 @@ class HandlerStates(Part):
         self._run = run
         self._handlers = [h for h in handlers if isinstance(h, Stateful) or _counters_of(h)]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the states; raises TypeError if one is no plain data."""
         filed: dict[str, list[list[Any]]] = {}
         for handler in self._handlers:
@@ -46,7 +46,7 @@ class HandlerStates(Part):
             filed.setdefault(state_key(handler), []).append([name, state])
         return filed
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Give each handler its state; the log says which have none, and which state has none."""
         waiting = {key: list(saved) for key, saved in state.items()}
         for handler in self._handlers:
@@ -77,7 +77,7 @@ class HandlerStates(Part):
             name: own[name] for row in _counters_of(handler) for name in row.names if name in own
         }
 
-    def _load(self, handler: EventHandler, state: dict[str, Any]) -> None:
+    def _load(self, handler: EventHandler, state: State) -> None:
         if isinstance(handler, Stateful):
             handler.load_state_dict(self._run, state)
             return

@@ -6,16 +6,18 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg.checkpoint.encoding import is_data
+from gluon_svrg.events import Run, State
+from mxnet.metric import EvalMetric
 
 
-def metrics_of(estimator: Any) -> list[mx.metric.EvalMetric]:
+def metrics_of(estimator: Run) -> list[mx.metric.EvalMetric]:
     """Return the metrics of the training and of the evaluation."""
     return [*estimator.train_metrics, *estimator.val_metrics]
 
 
-def metric_state(metric: Any) -> dict[str, Any]:
+def metric_state(metric: EvalMetric) -> dict[str, Any]:
     """Return the plain attributes of a metric, and those of the metrics that it is made of."""
-    state: dict[str, Any] = {"plain": {}, "parts": {}}
+    state: State = {"plain": {}, "parts": {}}
     for name, value in vars(metric).items():
         parts = _parts_of(value)
         if parts:
@@ -25,7 +27,7 @@ def metric_state(metric: Any) -> dict[str, Any]:
     return state
 
 
-def set_metric_state(metric: Any, state: dict[str, Any]) -> None:
+def set_metric_state(metric: EvalMetric, state: State) -> None:
     """Put back what :func:`metric_state` returned, in place."""
     for name, value in state["plain"].items():
         own = vars(metric).get(name)
@@ -39,7 +41,7 @@ def set_metric_state(metric: Any, state: dict[str, Any]) -> None:
             set_metric_state(part, saved)
 
 
-def warn_of_what_is_left_out(estimator: Any) -> None:
+def warn_of_what_is_left_out(estimator: Run) -> None:
     """Log the attributes of metrics that no checkpoint can hold."""
     for metric in metrics_of(estimator):
         for name, value in vars(metric).items():
@@ -53,7 +55,7 @@ def warn_of_what_is_left_out(estimator: Any) -> None:
                 )
 
 
-def _parts_of(value: Any) -> list[Any]:
+def _parts_of(value: object) -> list[Any]:
     """Return the objects of MXNet's metrics in an attribute: CompositeEvalMetric, F1, MCC."""
     values = value if isinstance(value, list) else [value]
     return [item for item in values if type(item).__module__ == "mxnet.metric"]

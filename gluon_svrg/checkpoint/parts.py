@@ -25,7 +25,7 @@ from gluon_svrg.arrays.replicas import replicas_of, write_replicas
 from gluon_svrg.checkpoint.encoding import is_data
 from gluon_svrg.checkpoint.metrics import metric_state, metrics_of, set_metric_state
 from gluon_svrg.checkpoint.optimizer_states import States, fits, load_states, places_of, states_of
-from gluon_svrg.events import Run
+from gluon_svrg.events import Run, State
 from gluon_svrg.run.history import History
 from gluon_svrg.run.position import Position
 from mxnet.gluon import Parameter
@@ -69,7 +69,7 @@ class Network(Part):
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the arrays of one context, and of all if they differ.
 
         Raises
@@ -90,7 +90,7 @@ class Network(Part):
             "outside": [replicas_of(param.list_data()) for param in self._outside()],
         }
 
-    def check(self, state: dict[str, Any]) -> None:
+    def check(self, state: State) -> None:
         """Compare names, shapes and dtypes with the network's."""
         params, weights = parameters_by_place(self._run.net), state["weights"]
         if len(params) != len(weights):
@@ -106,7 +106,7 @@ class Network(Part):
                 )
             _check_parameter(place, param, weights[place])
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Write the parameters in place: `Parameter.set_data` would reset the kvstore each time."""
         if state["contexts"] != len(self._run.context):
             self._warn_of_devices(state["contexts"])
@@ -165,16 +165,16 @@ class TrainerStates(Part):
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the states, and the place in the network of each parameter."""
         return {"states": states_of(self._run.trainer), "places": self._places()}
 
-    def check(self, state: dict[str, Any]) -> None:
+    def check(self, state: State) -> None:
         """Compare optimizer, schedule and parameters with the trainer's."""
         trainer = self._run.trainer
         self._in_own_order(state).check(optimizer_of(trainer), parameters_of(trainer))
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Let the trainer continue."""
         load_states(self._run.trainer, self._in_own_order(state))
 
@@ -187,7 +187,7 @@ class TrainerStates(Part):
         states = states_of(trainer)
         return lambda: load_states(trainer, states)
 
-    def _in_own_order(self, state: dict[str, Any]) -> States:
+    def _in_own_order(self, state: State) -> States:
         """Return the states in the trainer's order, which depends on the parameters' names."""
         states: States = state["states"]
         saved, own = state["places"], self._places()
@@ -211,11 +211,11 @@ class LossScale(Part):
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def state_dict(self) -> dict[str, Any] | None:
+    def state_dict(self) -> State | None:
         """Return its attributes."""
         return loss_scaler_state(self._run.trainer)
 
-    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+    def load_state_dict(self, state: State | None) -> None:
         """Put them back."""
         set_loss_scaler_state(self._run.trainer, state)
 
@@ -237,11 +237,11 @@ class PositionOfRun(Part):
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the position."""
         return dataclasses.asdict(self._run.position)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Put it back."""
         self._run.position = Position(**state)
 
@@ -258,7 +258,7 @@ class HistoryOfRun(Part):
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the rows; raises TypeError if something in them is no plain data."""
         for row in [self._run.figures, *self._run.history]:
             for name, value in row.items():
@@ -273,7 +273,7 @@ class HistoryOfRun(Part):
             "last_evaluation": self._run.last_evaluation,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Put the rows back."""
         self._run.history = History(state["history"])
         self._run.figures = state["figures"]
@@ -292,11 +292,11 @@ class Metrics(Part):
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the states of the metrics."""
         return {metric.name: metric_state(metric) for metric in metrics_of(self._run)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Put back the states of those that both runs have."""
         for metric in metrics_of(self._run):
             if metric.name in state:
@@ -315,15 +315,15 @@ class Data(Part):
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return a description of the data."""
         return self._run.data.description()
 
-    def check(self, state: dict[str, Any]) -> None:
+    def check(self, state: State) -> None:
         """Compare it with that of this run's data."""
         self._run.data.check_description(state)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Do nothing: the loop asks the data for the batches that are left of the epoch."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.events import EventHandler, Run
+from gluon_svrg.events import EventHandler, Run, State
 from gluon_svrg.run.generators import (
     host_states,
     next_random_numbers,
@@ -66,7 +66,7 @@ class RandomState:
             "now": host_states(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Take over what :meth:`state_dict` returned; :func:`drawing_again` puts it into force."""
         self._seed, self._is_needed = state["seed"], state["is_needed"]
         self._at_epoch_begin, self._now = state["at_epoch_begin"], state["now"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gluon_svrg.checkpoint.keys import RANDOM_STATE, class_path, state_key
-from gluon_svrg.events import EventHandler
+from gluon_svrg.events import EventHandler, State
 
 HANDLERS = {
     "gluon_svrg.handlers.ema.EMAHandler": "average",
@@ -51,7 +51,7 @@ RUN_FORMAT = 1
 STATES_FORMAT = "gluon_svrg.states/1"
 
 
-def run_states(saved: Mapping[str, Any], handlers: Iterable[EventHandler]) -> dict[str, Any]:
+def run_states(saved: State, handlers: Iterable[EventHandler]) -> dict[str, Any]:
     """Return what a ``run.npz`` of format 1 holds, by part.
 
     Parameters
@@ -88,13 +88,13 @@ def run_states(saved: Mapping[str, Any], handlers: Iterable[EventHandler]) -> di
     }
 
 
-def states_meta(saved: dict[str, Any]) -> dict[str, Any]:
+def states_meta(saved: State) -> dict[str, Any]:
     """Return the text of a trainer's states of format 1 as it would be written today."""
     name = str(saved.get("optimizer"))
     return {**saved, "optimizer": OPTIMIZERS.get(name, name)}
 
 
-def _figures(saved: Mapping[str, Any]) -> dict[str, Any]:
+def _figures(saved: State) -> dict[str, Any]:
     """Return the figures of the epoch under way, with the coefficient that HistoryHandler kept."""
     kept = (state["coefficient"] for name, state in saved["handlers"] if name == _HISTORY_HANDLER)
     coefficient = next(kept, None)
@@ -102,11 +102,11 @@ def _figures(saved: Mapping[str, Any]) -> dict[str, Any]:
     return figures if coefficient is None else {**figures, "coefficient": coefficient}
 
 
-def _history_state(saved: Mapping[str, Any]) -> dict[str, Any]:
+def _history_state(saved: State) -> dict[str, Any]:
     return {name: value for name, value in saved.items() if name != "coefficient"}
 
 
-def _svrg_state(saved: Mapping[str, Any]) -> dict[str, Any]:
+def _svrg_state(saved: State) -> dict[str, Any]:
     """Return the state of an SVRGHandler: what was beside the interval's state is in it."""
     interval = ("is_at_snapshot", "gradient_evaluations")
     # The position of the run says it.
@@ -117,7 +117,7 @@ def _svrg_state(saved: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_CONVERT: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+_CONVERT: dict[str, Callable[[State], State]] = {
     "history": _history_state,
     "svrg": _svrg_state,
 }

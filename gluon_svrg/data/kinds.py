@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -55,7 +55,7 @@ class IterableData:
     locked_draw: int | None = None
     num_samples: int | None = None
 
-    def __init__(self, data: Iterable[Any], name: str) -> None:
+    def __init__(self, data: Iterable[object], name: str) -> None:
         self._data = data
         self._name = name
 
@@ -125,7 +125,7 @@ class IterableData:
         """See TrainingData."""
         return {"batches": self.num_batches}
 
-    def check_description(self, saved: dict[str, Any]) -> None:
+    def check_description(self, saved: Mapping[str, object]) -> None:
         """See TrainingData."""
         own = self.description()
         if set(own) != set(saved):
@@ -296,7 +296,7 @@ def _repeats(dataset: Any, length: int) -> bool:
     return all(repeats_exactly(partial(dataset.__getitem__, i), _PROBES) for i in indices)
 
 
-def _kinds_of(saved: dict[str, Any], own: dict[str, Any]) -> list[str]:
+def _kinds_of(saved: Mapping[str, object], own: Mapping[str, object]) -> list[str]:
     """Return in words of which kinds of data two descriptions are, if these are different."""
     key, is_one, is_none = next(
         row

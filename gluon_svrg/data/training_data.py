@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import mxnet as mx
@@ -135,7 +135,7 @@ class TrainingData(Protocol):
     def description(self) -> dict[str, Any]:
         """Return what has to be the same after a resume, as plain data."""
 
-    def check_description(self, saved: dict[str, Any]) -> None:
+    def check_description(self, saved: Mapping[str, object]) -> None:
         """Raise ValueError if `saved`, of the run to be resumed, is of other data."""
 
     def check_can_resume(self) -> None:
@@ -181,7 +181,7 @@ def batches_of(obj: object, name: str) -> Iterator[Any]:
     return _kind_of(obj, name).one_pass()
 
 
-def first_batches(data: Iterable[Any], number: int) -> list[Any]:
+def first_batches(data: Iterable[object], number: int) -> list[Any]:
     """Return the first batches as a list: for a dry run, or to see if a net can overfit them.
 
     ::

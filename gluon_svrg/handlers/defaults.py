@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import mxnet as mx
 from gluon_svrg._mxnet import check_metrics_of_handlers
@@ -22,7 +22,7 @@ EventHandlers: TypeAlias = EventHandler | Iterable[EventHandler] | None
 
 
 def fit_handlers(
-    estimator: Run, val_data: Iterable[Any] | None, event_handlers: EventHandlers, resumes: bool
+    estimator: Run, val_data: Iterable[object] | None, event_handlers: EventHandlers, resumes: bool
 ) -> HandlerList:
     """Return all handlers of a call of `fit`; raises as :class:`HandlerList` does.
 

@@ -16,6 +16,7 @@ from gluon_svrg.events import (
     ExceptionRaised,
     Order,
     Run,
+    State,
     Stateful,
     TrainBegin,
     TrainEnd,
@@ -137,7 +138,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
         """Let evaluations use the network's own weights again."""
         estimator.evaluation_weights = nullcontext
 
-    def state_dict(self, estimator: Run) -> dict[str, Any]:
+    def state_dict(self, estimator: Run) -> State:
         """Return the average and the number of updates."""
         return {
             "count": self._count,
@@ -145,7 +146,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
             "averages": [replicas_of(arrays) for arrays in self._averages.values()],
         }
 
-    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+    def load_state_dict(self, estimator: Run, state: State) -> None:
         """Continue with the average."""
         self._count = state["count"]
         self._averages = {}

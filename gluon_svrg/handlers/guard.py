@@ -18,6 +18,7 @@ from gluon_svrg.events import (
     NotFiniteError,
     Order,
     Run,
+    State,
     Stateful,
     TrainBegin,
     TrainEnd,
@@ -150,11 +151,11 @@ class NaNGuardHandler(
         """Set the learning rates of the parameters back."""
         self.train_end(estimator)
 
-    def state_dict(self, estimator: Run) -> dict[str, Any]:
+    def state_dict(self, estimator: Run) -> State:
         """Return the number of roll-backs."""
         return {"roll_backs": self._roll_backs}
 
-    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+    def load_state_dict(self, estimator: Run, state: State) -> None:
         """Lower the learning rate again; roll-backs in this run count, too."""
         self._roll_backs = max(self._roll_backs, state["roll_backs"])
         self._lower_learning_rate()

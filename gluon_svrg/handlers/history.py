@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, Stateful, TrainBegin
+from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, State, Stateful, TrainBegin
 
 
 class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
@@ -83,7 +83,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
         self._start(estimator)
         estimator.history.append(row)
 
-    def state_dict(self, estimator: Run) -> dict[str, Any]:
+    def state_dict(self, estimator: Run) -> State:
         """Return the times and the number of samples of the epoch under way."""
         return {
             "seconds": time.perf_counter() - self._begin,
@@ -91,7 +91,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
             "samples": self._samples,
         }
 
-    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+    def load_state_dict(self, estimator: Run, state: State) -> None:
         """Continue to count."""
         self._begin = time.perf_counter() - state["seconds"]
         estimator.evaluation_seconds = state["evaluation_seconds"]

@@ -10,10 +10,10 @@ import numbers
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 from gluon_svrg.arguments import check_integer
@@ -158,10 +158,10 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
                 e,
             )
 
-    def _has_columns_of(self, row: dict[str, Any]) -> bool:
+    def _has_columns_of(self, row: Mapping[str, object]) -> bool:
         return not self._is_table or set(row) <= set(self._columns)
 
-    def _append(self, row: dict[str, Any]) -> None:
+    def _append(self, row: Mapping[str, object]) -> None:
         with self.path.open("a", encoding="utf-8", newline="") as file:
             file.write(self._line(row))  # in one piece, since it is flushed at once
 
@@ -175,7 +175,7 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
             lines.insert(0, _csv_line(self._columns))
         write_whole(self.path, "".join(lines).encode("utf-8"))
 
-    def _line(self, row: dict[str, Any]) -> str:
+    def _line(self, row: Mapping[str, object]) -> str:
         if self._is_table:
             return _csv_line([_cell(row.get(name)) for name in self._columns])
         return json.dumps(_json_value(row), allow_nan=False) + "\n"
@@ -297,7 +297,7 @@ class _Scalars:
             )
         self._step = step
 
-    def write(self, name: str, value: Any, step: int) -> None:
+    def write(self, name: str, value: SupportsFloat, step: int) -> None:
         """Write one figure."""
         self._writer.add_scalar(re.sub(r"[^-/\w.]", "_", name), float(value), step)
 
@@ -320,13 +320,13 @@ def _summary_writer_class() -> Callable[..., Any]:
     return writer_class
 
 
-def _csv_line(cells: list[Any]) -> str:
+def _csv_line(cells: Sequence[object]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(cells)
     return text.getvalue()
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> Any:
     """Return what csv writes for `value`: a float with all its digits, None and NaN as nothing."""
     value = _plain(value)
     if isinstance(value, float) and math.isnan(value):
@@ -334,7 +334,7 @@ def _cell(value: Any) -> Any:
     return json.dumps(_json_value(value)) if isinstance(value, (list, dict)) else value
 
 
-def _json_value(value: Any) -> Any:
+def _json_value(value: object) -> Any:
     """Return `value` as JSON has it, with None for NaN and infinities."""
     value = _plain(value)
     if isinstance(value, float):
@@ -344,7 +344,7 @@ def _json_value(value: Any) -> Any:
     return [_json_value(item) for item in value] if isinstance(value, list) else value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return NumPy's values as Python's, and anything that is no plain data as its text."""
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()

@@ -15,6 +15,7 @@ from gluon_svrg.events import (
     ExceptionRaised,
     Order,
     Run,
+    State,
     Stateful,
 )
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -100,12 +101,12 @@ class MetricHandler(
         finally:
             self._stop_listening()
 
-    def state_dict(self, estimator: Run) -> dict[str, Any]:
+    def state_dict(self, estimator: Run) -> State:
         """Bring the metrics up to date; a checkpoint has their values without this handler."""
         self.flush()
         return {}
 
-    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+    def load_state_dict(self, estimator: Run, state: State) -> None:
         """Watch for reads of the metrics, if an epoch is under way."""
         self._stop_listening()
         if estimator.position.is_in_epoch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from time import monotonic
 from typing import Any, TextIO
@@ -16,6 +17,7 @@ from gluon_svrg.events import (
     ExceptionRaised,
     Order,
     Run,
+    State,
     Stateful,
     TrainBegin,
     TrainEnd,
@@ -76,12 +78,12 @@ class ProgressHandler(
         if estimator.resumed_from is None:  # at a resume the position is not known yet
             self._open_bars(estimator)
 
-    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+    def load_state_dict(self, estimator: Run, state: State) -> None:
         """Open the bars at the position of the checkpoint, which may be an earlier one."""
         self._close_bars(leave=False)
         self._open_bars(estimator)
 
-    def state_dict(self, estimator: Run) -> dict[str, Any]:
+    def state_dict(self, estimator: Run) -> State:
         """Return nothing: the estimator's position is all that is needed."""
         return {}
 
@@ -183,7 +185,7 @@ def _metrics_of(estimator: Run) -> str:
     )
 
 
-def _line(row: dict[str, Any]) -> str:
+def _line(row: Mapping[str, object]) -> str:
     """Return one line for a row of the history, with the figures that handlers have added."""
     figures = [
         f"{name.replace('_', ' ')} {_text_of(value)}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from gluon_svrg.checkpoint.keys import RANDOM_STATE
 from gluon_svrg.checkpoint.random_state import HasRandomState, RandomState
-from gluon_svrg.events import EpochBegin, Order, Run, SafePoint, Stateful, TrainBegin
+from gluon_svrg.events import EpochBegin, Order, Run, SafePoint, State, Stateful, TrainBegin
 
 
 class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasRandomState):
@@ -43,11 +43,11 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasRandomS
         """Seed MXNet for what comes next."""
         self.random_state.reach_safe_point(estimator.position, estimator.context)
 
-    def state_dict(self, estimator: Run) -> dict[str, Any]:
+    def state_dict(self, estimator: Run) -> State:
         """Return the seed, and the states of the generators, now and at the epoch's begin."""
         return self.random_state.state_dict(estimator.position, estimator.context)
 
-    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+    def load_state_dict(self, estimator: Run, state: State) -> None:
         """Take the seed and the states over; they come into force once the data have begun."""
         self.random_state.load_state_dict(state)
 

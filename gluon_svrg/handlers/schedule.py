@@ -8,7 +8,16 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg._mxnet import has_kvstore_that_updates, is_distributed, kvstore_type
 from gluon_svrg.arguments import check_finite, check_integer, check_number
-from gluon_svrg.events import BatchBegin, EpochBegin, EpochEnd, Order, Run, Stateful, TrainBegin
+from gluon_svrg.events import (
+    BatchBegin,
+    EpochBegin,
+    EpochEnd,
+    Order,
+    Run,
+    State,
+    Stateful,
+    TrainBegin,
+)
 from gluon_svrg.run.monitor import Monitor
 from gluon_svrg.schedules import Schedule, check_schedule
 
@@ -204,11 +213,11 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful):
             self._wait, self._cooldown_left = 0, self.cooldown
             self._reduce(estimator)
 
-    def state_dict(self, estimator: Run) -> dict[str, Any]:
+    def state_dict(self, estimator: Run) -> State:
         """Return the best value and the counts."""
         return {"best": self._best, "wait": self._wait, "cooldown_left": self._cooldown_left}
 
-    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+    def load_state_dict(self, estimator: Run, state: State) -> None:
         """Continue to count."""
         self._best, self._wait = state["best"], state["wait"]
         self._cooldown_left = state["cooldown_left"]

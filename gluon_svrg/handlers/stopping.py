@@ -12,7 +12,7 @@ from gluon_svrg._mxnet import has_data, parameters_by_place, parameters_of
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.replicas import replicas_of, write_replicas
 from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
-from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, Stateful, TrainBegin, TrainEnd
+from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, State, Stateful, TrainBegin, TrainEnd
 from gluon_svrg.run.monitor import Monitor
 from gluon_svrg.run.position import StopReason
 
@@ -138,7 +138,7 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
         if self._weights is not None:
             _write(self._weights, estimator)
 
-    def state_dict(self, estimator: Run) -> dict[str, Any]:
+    def state_dict(self, estimator: Run) -> State:
         """Return the best value, its epoch and weights, and the count."""
         return {
             "best": self.best,
@@ -148,7 +148,7 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
             "weights": self._weights,
         }
 
-    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+    def load_state_dict(self, estimator: Run, state: State) -> None:
         """Continue to count, or end the run again."""
         self.best, self.best_epoch = state["best"], state["best_epoch"]
         self._to_beat, self._wait = state["to_beat"], state["wait"]

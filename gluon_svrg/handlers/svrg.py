@@ -9,7 +9,7 @@ from typing import Any
 from gluon_svrg import _mxnet, events
 from gluon_svrg.checkpoint.optimizer_states import places_of
 from gluon_svrg.data.training_data import TrainingData, training_data
-from gluon_svrg.events import Order, Run
+from gluon_svrg.events import Order, Run, State
 from gluon_svrg.handlers.variance import Measured, VarianceHandler
 from gluon_svrg.run.batch_processor import backward_of, infer_shapes
 from gluon_svrg.run.mxnet_run import Located, MXNetRun, located
@@ -225,12 +225,12 @@ class SVRGHandler(
         if "interval" in vars(self):
             self._end_interval()
 
-    def state_dict(self, estimator: Run) -> dict[str, Any]:
+    def state_dict(self, estimator: Run) -> State:
         """Return the snapshot, the full gradient and the counts, but not the table."""
         names = _names_by_place(estimator)
         return state_of(self._trainer, self.interval, self.giving_up, names)
 
-    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+    def load_state_dict(self, estimator: Run, state: State) -> None:
         """Continue from `state`; computes a table again, if the epoch under way needs it."""
         position, epochs = self._run.position, self._epochs
         self.interval.epoch = epochs.last_snapshot(position.epoch)

@@ -28,6 +28,7 @@ from gluon_svrg.events import (
     ExceptionRaised,
     Order,
     Run,
+    State,
     Stateful,
     TrainBegin,
     TrainEnd,
@@ -149,7 +150,7 @@ class GradientUpdateHandler(
         """Let gradients be overwritten again."""
         self.train_end(estimator)
 
-    def state_dict(self, estimator: Run) -> dict[str, Any]:
+    def state_dict(self, estimator: Run) -> State:
         """Return the counts, and the gradients that have not been used yet."""
         return {
             "batches": self._batches,
@@ -160,7 +161,7 @@ class GradientUpdateHandler(
             },
         }
 
-    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+    def load_state_dict(self, estimator: Run, state: State) -> None:
         """Continue with the gradients that have not been used yet."""
         self._batches, self._samples = state["batches"], state["samples"]
         if self._batches >= self.accumulate:

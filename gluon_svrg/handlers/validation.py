@@ -39,7 +39,7 @@ class ValidationHandler(mx_estimator.ValidationHandler):
 
     def __init__(
         self,
-        val_data: Iterable[Any],
+        val_data: Iterable[object],
         every_n_epochs: int | None = 1,
         every_n_batches: int | None = None,
         event_handlers: EventHandler | list[EventHandler] | None = None,

@@ -13,7 +13,16 @@ from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.data.training_data import TrainingData
-from gluon_svrg.events import BatchEnd, GradientReady, Order, Run, Stateful, TrainBegin, TrainEnd
+from gluon_svrg.events import (
+    BatchEnd,
+    GradientReady,
+    Order,
+    Run,
+    State,
+    Stateful,
+    TrainBegin,
+    TrainEnd,
+)
 from gluon_svrg.run.batch_processor import backward_of
 from gluon_svrg.run.mxnet_run import Located
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
@@ -229,7 +238,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
         """Forget the method: the next run may have another, or none."""
         self._method = None
 
-    def state_dict(self, estimator: Run) -> dict[str, Any]:
+    def state_dict(self, estimator: Run) -> State:
         """Return what was measured, and the weights that stand in for a snapshot."""
         return {
             "records": [asdict(record) for record in self.records],
@@ -241,7 +250,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
             ),
         }
 
-    def load_state_dict(self, estimator: Run, state: dict[str, Any]) -> None:
+    def load_state_dict(self, estimator: Run, state: State) -> None:
         """Go on from `state`."""
         self.records = [VarianceRecord(**record) for record in state["records"]]
         self.gradient_evaluations = state["gradient_evaluations"]

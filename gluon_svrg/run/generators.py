@@ -8,6 +8,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.events import State
 
 
 def seed_mxnet(seed: int | None, *key: int) -> None:
@@ -29,7 +30,7 @@ def host_states() -> dict[str, Any]:
     return {"numpy": np.random.get_state(), "python": random.getstate()}
 
 
-def set_host_states(states: dict[str, Any]) -> None:
+def set_host_states(states: State) -> None:
     """Put back what :func:`host_states` returned."""
     np.random.set_state(states["numpy"])
     random.setstate(states["python"])

@@ -11,6 +11,7 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.arrays.fused import FusedFunction
+from gluon_svrg.events import State
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
@@ -120,11 +121,11 @@ class OptimalCoefficient:
         """Return the one coefficient that would be best for all; waits for the devices."""
         return _clamped(_sum(self._totals()))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the sums, by device and parameter."""
         return {"sums": {device: list(sums) for device, sums in self._sums.items()}}
 
-    def load_state_dict(self, state: Mapping[str, Any], contexts: Sequence[mx.Context]) -> None:
+    def load_state_dict(self, state: State, contexts: Sequence[mx.Context]) -> None:
         """Go on from what :meth:`state_dict` returned, on these devices."""
         saved = state["sums"]
         self._sums = {

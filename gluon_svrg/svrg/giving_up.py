@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.events import State
 from mxnet.gluon import Trainer
 
 if TYPE_CHECKING:
@@ -166,11 +166,11 @@ class GivingUp:
             return True
         return is_on
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return what has been decided."""
         return {"epoch": self.epoch, "times": self.times, "failed_look": self._failed_look}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Continue from what :meth:`state_dict` returned."""
         self.epoch, self.times = state["epoch"], state["times"]
         self._failed_look = state["failed_look"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.replicas import replicas_of
+from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.training_data import TrainingData, training_data
+from gluon_svrg.events import State
 from gluon_svrg.svrg.choices import DataLock, TableChoice, check_lock
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.randomness import MaskLock
@@ -228,7 +230,7 @@ class Interval:
         self.check()
         self.table, self.is_open = None, False
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the snapshot and what a table can be computed from again, not the table.
 
         A table is as large as the gradients of all batches.
@@ -246,7 +248,7 @@ class Interval:
 
     def load_state_dict(
         self,
-        state: Mapping[str, Any],
+        state: State,
         data: TrainingData,
         full_gradient: FullGradient | None,
         is_used: bool,
@@ -284,9 +286,9 @@ class Interval:
         self.is_open = full_gradient is not None
         self.gradient_evaluations = state["gradient_evaluations"]
 
-    def _index_of(self, batch: Any, index: int | None) -> int:
-        if self._numbers_batches:
-            return int(batch.index)
+    def _index_of(self, batch: object, index: int | None) -> int:
+        if self._numbers_batches and isinstance(batch, Batch):
+            return batch.index
         if index is None:
             raise ValueError(
                 "a batch of these data has no index of its own: give its number in the epoch, as "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.events import State
 
 Result = TypeVar("Result")
 
@@ -45,7 +46,7 @@ class MaskLock:
         """The number of the snapshot, from 1; 0 before the first."""
         return self._snapshot
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state, for a run that is to go on later."""
         return {
             "seed": self._seed,
@@ -54,7 +55,7 @@ class MaskLock:
             "is_needed": self.is_needed,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on from what :meth:`state_dict` returned."""
         self._seed, self._snapshot = state["seed"], state["snapshot"]
         self._releases = state["releases"]

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import mxnet as mx
 from gluon_svrg.data.training_data import TrainingData
+from gluon_svrg.events import State
 from gluon_svrg.svrg.coefficient import Coefficient, OptimalCoefficient, resumed_coefficient
 from gluon_svrg.svrg.giving_up import GivingUp
 from gluon_svrg.svrg.gradient import FullGradient
@@ -67,7 +68,7 @@ def state_of(
 
 
 def load_state(
-    state: Mapping[str, Any],
+    state: State,
     trainer: CorrectingTrainer,
     interval: Interval,
     giving_up: GivingUp,
@@ -104,8 +105,7 @@ def load_state(
         means = {names[place]: mean for place, mean in state["full_gradient"].items()}
         # The scale has been taken out; one sample per worker weighs the workers alike.
         full_gradient = FullGradient(means, 1, loss_scale=1.0)
-    # Version 0.1 had some of the interval's state beside it.
-    interval.load_state_dict({**state, **state["pass"]}, data, full_gradient, is_used)
+    interval.load_state_dict(state["pass"], data, full_gradient, is_used)
     if full_gradient is None:
         return
     resumed = resumed_coefficient(coefficient, state["coefficient"])
