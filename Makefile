@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 BENCHMARKS := bench-convex bench-resnet bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy
 
-.PHONY: demo test lint types unit format docs clean bench evidence $(BENCHMARKS)
+.PHONY: demo test lint types unit format docs clean bench evidence shape upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -30,6 +30,12 @@ docs: .venv/dev.installed  ## the docstrings as HTML
 	$(BIN)/pdoc --docformat numpy --output-directory runs/docs gluon_svrg
 
 bench: $(BENCHMARKS)  ## every comparison, one after the other, into docs/benchmarks.md
+
+shape: .venv/dev.installed  ## the shape of the package, into docs/architecture.md
+	$(BIN)/python benchmarks/shape.py --list --out docs/architecture.md
+
+upstream: .venv/dev.installed  ## MXNet's own unit tests with this package's classes: MXNET=a checkout of MXNet 1.9.1
+	$(BIN)/python tests/upstream.py $(MXNET)
 
 evidence: .venv/dev.installed  ## what the papers claim, tried: the runs that are missing, then the page
 	$(BIN)/python benchmarks/evidence.py run

@@ -1,5 +1,9 @@
 """SVRG, and a training loop to run it in, for Gluon (Apache MXNet 1.9.1)."""
 
+from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from gluon_svrg import _compat as _compat  # isort: skip  # before MXNet is imported
 from gluon_svrg import data as data
 from gluon_svrg import deploy as deploy
@@ -32,7 +36,7 @@ from gluon_svrg.svrg.coefficient import OptimalCoefficient, linear_decay
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.trainer import SVRGTrainer
 
-__version__ = "0.1.0"
+__version__ = _compat.version()
 
 __all__ = [
     "LARS",
@@ -70,3 +74,12 @@ __all__ = [
     "summary",
     "tune_for_cpu",
 ]
+
+
+if not _TYPE_CHECKING:
+
+    def __getattr__(name: str) -> _ModuleType:
+        """Import a module of version 0.1 by its old name, as ``gluon_svrg.history``."""
+        if name in _compat.MOVED:
+            return _import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

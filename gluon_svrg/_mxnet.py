@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import mxnet as mx
-import numpy as np
+from gluon_svrg._compat import NumPyArray
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, Trainer
 from mxnet.gluon.contrib.estimator.utils import _check_handler_metric_ref
 from mxnet.ndarray import NDArray
@@ -342,7 +342,7 @@ def carries_samples_over(loader: mx.gluon.data.DataLoader) -> bool:
 # --- NDArray -----------------------------------------------------------------------------------
 
 
-def copy_from_numpy(array: NDArray, values: np.ndarray) -> None:
+def copy_from_numpy(array: NDArray, values: NumPyArray) -> None:
     """Copy `values` into `array` and wait: ``array[:] = values`` at a quarter of its time.
 
     An array that shares NumPy's memory (`from_numpy`) would crash where Python ends before it is
@@ -358,3 +358,29 @@ def check_metrics_of_handlers(handlers: Sequence[Any], known: set[Any]) -> None:
     """Raise ValueError where a handler watches a metric that the Estimator does not have."""
     for handler in handlers:
         _check_handler_metric_ref(handler, known)
+
+
+# --- Errors ------------------------------------------------------------------------------------
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the last line of an error's message, or its type if it has no message.
+
+    MXNet puts the stack of C++ calls above the reason, and the reason last.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+# --- ONNX --------------------------------------------------------------------------------------
+
+
+def onnx_translator() -> Any:
+    """Return what translates a Symbol into ONNX; raises ImportError if onnx is not installed.
+
+    ``mx.onnx.export_model`` would write the newest opset of the installed onnx into the file, but
+    translate the operators as opset 13 has them.
+    """
+    from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph  # onnx is an optional extra
+
+    return MXNetGraph()

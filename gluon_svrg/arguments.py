@@ -30,7 +30,7 @@ def renamed(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P, 
     """
 
     def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
-        signature = inspect.signature(function)
+        names = list(inspect.signature(function).parameters)
 
         @functools.wraps(function)
         def with_old_names(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
@@ -38,7 +38,7 @@ def renamed(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P, 
                 if old not in kwargs:
                     continue
                 value = kwargs.pop(old)
-                if new in signature.bind_partial(*args, **kwargs).arguments:
+                if new in kwargs or new in names[: len(args)]:
                     raise TypeError(
                         f"{new} is given twice, once under its old name {old} (the value "
                         f"{value!r}): give {new} alone"
@@ -131,7 +131,6 @@ def check_finite(
     name: str, value: object, meaning: str, least: float = -math.inf, above: bool = False
 ) -> float:
     """Return `value` as :func:`check_number` does; raise ValueError if it is NaN or infinite."""
-    number = check_number(name, value, meaning, least, above)
-    if not math.isfinite(number):
+    if isinstance(value, numbers.Real) and not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number, got {value!r}: {meaning}")
-    return number
+    return check_number(name, value, meaning, least, above)

@@ -65,6 +65,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import mxnet as mx
 from mxnet import gluon
+from mxnet.gluon.contrib.estimator import BatchProcessor
 from mxnet.gluon.contrib.estimator.event_handler import (
     BatchBegin,
     BatchEnd,
@@ -94,6 +95,7 @@ __all__ = [
     "HandlerList",
     "HasCompanions",
     "HasPasses",
+    "InsteadOfGradientReady",
     "NotFiniteError",
     "Order",
     "Run",
@@ -118,9 +120,7 @@ class Run(Protocol):
     logger: logging.Logger
     val_net: gluon.Block
     val_loss: gluon.loss.Loss
-    train_metrics: list[mx.metric.EvalMetric]
-    val_metrics: list[mx.metric.EvalMetric]
-    batch_processor: Any
+    batch_processor: BatchProcessor
     max_epoch: int | None
     max_batch: int | None
 
@@ -137,6 +137,14 @@ class Run(Protocol):
     handlers: HandlerList
     stop_reason: StopReason | None
     resumed_from: Checkpoint | None
+
+    @property
+    def train_metrics(self) -> list[mx.metric.EvalMetric]:
+        """The metrics of the training."""
+
+    @property
+    def val_metrics(self) -> list[mx.metric.EvalMetric]:
+        """The metrics of the evaluation."""
 
     @property
     def progress(self) -> float:
@@ -185,6 +193,13 @@ class GradientReady(EventHandler):
 
     def gradient_ready(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Get ``batch``, ``pred``, ``label`` and ``loss``."""
+
+
+class InsteadOfGradientReady(BatchEnd):
+    """Hears *batch end* in MXNet's Estimator only, which fires no *gradient ready*.
+
+    By its priority it can be the last to hear it before the optimizer's step.
+    """
 
 
 class SafePoint(EventHandler):
@@ -309,6 +324,10 @@ class HandlerList:
             event: [handler for handler in self._handlers if isinstance(handler, hears)]
             for event, hears in EVENTS.items()
         }
+        heard = self._by_event["batch_end"]
+        self._by_event["batch_end"] = [
+            handler for handler in heard if not isinstance(handler, InsteadOfGradientReady)
+        ]
 
     def __iter__(self) -> Iterator[EventHandler]:
         """Iterate over the handlers."""

@@ -1,4 +1,4 @@
-"""One seed for every generator that a run draws from."""
+"""One seed for every random generator that a run draws from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 import mxnet as mx
 import numpy as np
 
-# The last seed, and how many processes have been forked since.
+# The last seed, and the number of processes that were forked since then.
 _seed: int | None = None
 _forks = 0
 
@@ -16,12 +16,12 @@ _forks = 0
 def seed_everything(seed: int) -> None:
     """Seed MXNet on every device, NumPy's global generator, Python's, and those of loader workers.
 
-    NumPy's is the one that `gluon.data.DataLoader` shuffles with, also with worker processes. A
-    worker process that is forked from now on (a DataLoader forks its own when it is made) has all
-    its generators seeded by a function of `seed` and its number: by itself it would have a copy of
-    this process's, so that all workers draw the same augmentation. Which batch goes to which of
-    several workers depends on their speed, so what a data set draws in them repeats from run to
-    run with one worker only.
+    `gluon.data.DataLoader` shuffles with NumPy's, also if it has worker processes. In a worker
+    process that is forked from now on (a DataLoader forks its own when it is made), all generators
+    are seeded by a function of `seed` and the worker's number: otherwise each worker would have a
+    copy of this process's generators, and all would draw the same augmentation. Which batch goes to
+    which of several workers depends on their speed, so what a data set draws in them repeats from
+    run to run only with a single worker.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def seed_everything(seed: int) -> None:
     Raises
     ------
     ValueError
-        If `seed` is not such an integer.
+        If `seed` is not an integer of this range.
     """
     global _seed, _forks
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:

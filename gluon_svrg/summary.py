@@ -1,9 +1,8 @@
-"""summary: what a network is made of, and what an epoch of training it costs."""
+"""summary: the layers of a network, and how many passes an epoch of its training takes."""
 
 from __future__ import annotations
 
 import math
-import random
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,9 +12,10 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.data.loader import ArrayLoader
-from gluon_svrg.events import EventHandler, HandlerList
-from gluon_svrg.handlers.svrg import SVRGHandler
+from gluon_svrg import _mxnet
+from gluon_svrg._compat import NumPyArray
+from gluon_svrg.data.training_data import training_data
+from gluon_svrg.events import EventHandler, HandlerList, HasPasses
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
 from mxnet.ndarray import NDArray
@@ -25,24 +25,24 @@ _HEADER = ("name", "type", "output shape", "parameters")
 
 def summary(
     net: Block,
-    data: Any,
+    data: object,
     event_handlers: EventHandler | Sequence[EventHandler] | None = None,
 ) -> str:
-    """Return a table of the layers of a network, and what an epoch of training it costs.
+    """Return a table of the layers of a network, and the passes that an epoch of training takes.
 
-    The table has a row for each Block that has no Blocks in it, or parameters of its own: name (as
-    in the keys of `net.save_parameters`), type, the shape of its output (batch axis included; of
-    the first call, where there are several), and its parameters. A Block or Parameter that is
-    shared is counted where it comes first. Below are the totals: trainable (``grad_req`` is not
-    'null'), frozen, and auxiliary parameters (without a gradient by nature, as running statistics
-    are), and the size of all of them on one device. The last lines say how many forward and
-    backward passes an epoch makes for each sample, with what an SVRGHandler adds.
+    The table has a row for each Block that contains no other Blocks or has parameters of its own:
+    name (as in the keys of `net.save_parameters`), type, the shape of its output (with the batch
+    axis; of the first call, if there are several), and its parameters. A shared Block or Parameter
+    is counted once, in its first row. Below are the totals: trainable parameters (``grad_req`` is
+    not 'null'), frozen ones, and auxiliary ones (such as running statistics, which never have a
+    gradient), and the size of all of them on one device. The last lines say how many forward and
+    backward passes an epoch makes per sample, with what handlers such as SVRGHandler add.
 
-    To learn the shapes, one forward pass runs outside of training, on the first context of the
+    To learn the shapes, one forward pass runs in prediction mode, on the first context of the
     network. It changes neither parameters nor running statistics nor hybridized graphs, and it
-    draws no random numbers, unless the network itself does so in prediction. Only where layers
-    still wait for the shape of their input, it finishes their initialisation as any first forward
-    pass does, which draws; the text then says so.
+    draws no random numbers, unless the network itself does so in prediction. If layers still wait
+    for the shape of their input, it finishes their initialisation, as any first forward pass does;
+    that draws random numbers, and the text then says so.
 
     Parameters
     ----------
@@ -50,19 +50,20 @@ def summary(
         The network, initialised; it may be hybridized.
     data : NDArray, numpy.ndarray, tuple of int, or iterable of batches
         The data of a batch (without labels), its shape (the pass then runs on zeros), or training
-        data, of whose first batch the data is taken.
+        data, whose first batch is used (of an ``mx.io.DataIter``, this ends a pass that is under
+        way).
     event_handlers : EventHandler or list of EventHandler, optional
-        Those of `fit`; an SVRGHandler among them is looked at.
+        Those of `fit`: a handler that makes passes of its own, such as SVRGHandler, says how many.
 
     Returns
     -------
     str
-        Several lines, to be printed.
+        The text, of several lines.
 
     Raises
     ------
     TypeError
-        If `net` is no Block, or `data` nothing of the above.
+        If `net` is not a Block, or `data` is none of the above.
     ValueError
         If the network is not initialised, or cannot compute `data`.
     """
@@ -71,12 +72,12 @@ def summary(
     given = [event_handlers] if isinstance(event_handlers, EventHandler) else event_handlers
     handlers = HandlerList(given or [])
     _check_initialised(net)
-    deferred = [param for param in net.collect_params().values() if param._deferred_init]
+    deferred = [param for param in net.collect_params().values() if not _mxnet.has_shape(param)]
     blocks = _blocks_of(net)
     outputs = _outputs_of(net, blocks, _inputs_of(data, net))
     layers, params = _layers_of(blocks, outputs)
     lines = [*_table_of(layers), "", *_totals_of(params)]
-    finished = [param for param in deferred if not param._deferred_init]
+    finished = [param for param in deferred if _mxnet.has_shape(param)]
     if finished:
         lines.append(
             "The forward pass for these shapes has finished the network's initialisation "
@@ -87,14 +88,14 @@ def summary(
 
 @dataclass
 class _Output:
-    """What the calls of a Block gave.
+    """What the calls of a Block returned.
 
     Attributes
     ----------
     shape : str
-        That of the first.
+        The shape of what the first call returned.
     calls : int
-        How many there were.
+        The number of calls.
     """
 
     shape: str
@@ -111,7 +112,7 @@ class _Layer(NamedTuple):
 
 
 class _Params(NamedTuple):
-    """The parameters of a network, each one once."""
+    """The parameters of a network, each once."""
 
     trainable: list[Parameter]
     frozen: list[Parameter]
@@ -120,7 +121,7 @@ class _Params(NamedTuple):
 
 def _check_initialised(net: Block) -> None:
     for param in net.collect_params().values():
-        if param._data is None and not param._deferred_init:
+        if _mxnet.has_shape(param) and not _mxnet.has_data(param):
             raise ValueError(
                 f"parameter {param.name!r} of the network is not initialised: call "
                 "net.initialize() first"
@@ -128,7 +129,7 @@ def _check_initialised(net: Block) -> None:
 
 
 def _blocks_of(net: Block) -> dict[str, Block]:
-    """Return each Block once, by the name under which it comes first."""
+    """Return each Block once, by the first name under which it is found."""
     found: dict[str, Block] = {}
     seen: set[int] = set()
 
@@ -137,15 +138,15 @@ def _blocks_of(net: Block) -> dict[str, Block]:
             return
         seen.add(id(block))
         found[name] = block
-        for child_name, child in block._children.items():
+        for child_name, child in _mxnet.children_of(block).items():
             visit(f"{name}.{child_name}" if name else child_name, child)
 
     visit("", net)
     return found
 
 
-def _inputs_of(data: Any, net: Block) -> list[NDArray]:
-    """Return what the network is called with."""
+def _inputs_of(data: object, net: Block) -> list[NDArray]:
+    """Return the arrays with which the network is called."""
     params = list(net.collect_params().values())
     context = params[0].list_ctx()[0] if params else mx.current_context()
     dtype = np.dtype(params[0].dtype if params else "float32")
@@ -153,9 +154,7 @@ def _inputs_of(data: Any, net: Block) -> list[NDArray]:
         if min(data) < 1:
             raise ValueError(f"data must be a shape of positive integers, got {data}")
         return [mx.nd.zeros(data, ctx=context, dtype=dtype)]
-    if not isinstance(data, (NDArray, np.ndarray)):
-        data = _data_of_first_batch(data)
-    arrays = data if isinstance(data, (list, tuple)) else [data]
+    arrays = [data] if isinstance(data, NDArray | np.ndarray) else _arrays_of_first_batch(data)
     return [
         array.as_in_context(context)
         if isinstance(array, NDArray)
@@ -168,46 +167,40 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _data_of_first_batch(data: Any) -> Any:
+def _arrays_of_first_batch(data: object) -> Sequence[NDArray | NumPyArray]:
     message = (
         f"data must be a batch as an NDArray or a NumPy array, its shape as a tuple, or training "
         f"data, got {reprlib.repr(data)}"
     )
     if (
         not isinstance(data, Iterable)
-        or isinstance(data, (str, bytes, dict, Iterator, mx.io.DataIter))
-        or (isinstance(data, (list, tuple)) and not data)
+        or isinstance(data, str | bytes | dict)
+        or (isinstance(data, Iterator) and not isinstance(data, mx.io.DataIter))
+        or (isinstance(data, list | tuple) and not data)
     ):
         raise TypeError(f"{message}: give (32, 3, 32, 32), for example")
-    with _unchanged_random_numbers():  # a DataLoader that shuffles draws
-        first = next(iter(data.in_order() if isinstance(data, ArrayLoader) else data), None)
-    batch = first[0] if isinstance(first, (list, tuple)) and first else first
-    arrays = batch if isinstance(batch, (list, tuple)) and batch else [batch]
+    first = _first_batch_of(data)
+    batch = first[0] if isinstance(first, list | tuple) and first else first
+    arrays: list[Any] = list(batch) if isinstance(batch, list | tuple) and batch else [batch]
     if not all(isinstance(array, (NDArray, np.ndarray)) for array in arrays):
         raise TypeError(
             f"{message}, whose first batch is {reprlib.repr(first)}: give the data of a batch "
             "alone, or its shape"
         )
-    return batch
+    return arrays
 
 
-@contextmanager
-def _unchanged_random_numbers() -> Iterator[None]:
-    numpy_state, python_state = np.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
+def _first_batch_of(data: Iterable[object]) -> object:
+    return next(iter(training_data(data, "data").first_batches(1)), None)
 
 
 def _outputs_of(net: Block, blocks: dict[str, Block], inputs: list[NDArray]) -> dict[int, _Output]:
-    """Run a forward pass; return what each Block that was called gave, by its id."""
+    """Run a forward pass; return the output of each Block that was called, by its id."""
     outputs: dict[int, _Output] = {}
 
-    def note(block: Block, _: Any, result: Any) -> None:
+    def note(block: Block, _: tuple[object, ...], result: object) -> None:
         if not _arrays_in(result):
-            return  # symbols: MXNet infers the shapes of parameters
+            return  # Symbols: MXNet is inferring the shapes of parameters
         if id(block) in outputs:
             outputs[id(block)].calls += 1
         else:
@@ -215,15 +208,14 @@ def _outputs_of(net: Block, blocks: dict[str, Block], inputs: list[NDArray]) -> 
 
     hooks = [block.register_forward_hook(note) for block in blocks.values()]
     try:
-        with _step_by_step(blocks), autograd.pause(train_mode=False):
+        with _called_by_themselves(blocks), autograd.pause(train_mode=False):
             for array in _arrays_in(net(*inputs)):
-                array.wait_to_read()  # what cannot be computed is said here
+                array.wait_to_read()  # here MXNet raises what went wrong
     except (mx.base.MXNetError, ValueError, TypeError, AssertionError) as e:
         shapes = ", ".join(str(array.shape) for array in inputs)
-        reason = (str(e).strip() or type(e).__name__).splitlines()[-1]
         raise ValueError(
-            f"the network cannot compute data of shape {shapes} ({reason}): give a batch as it is "
-            "trained on, without the label"
+            f"the network cannot compute data of shape {shapes} ({_mxnet.reason_of(e)}): give a "
+            "batch as it is trained on, without the label"
         ) from e
     finally:
         for hook in hooks:
@@ -232,32 +224,28 @@ def _outputs_of(net: Block, blocks: dict[str, Block], inputs: list[NDArray]) -> 
 
 
 @contextmanager
-def _step_by_step(blocks: dict[str, Block]) -> Iterator[None]:
+def _called_by_themselves(blocks: dict[str, Block]) -> Iterator[None]:
     """Let each Block be called by itself: inside a hybridized one there are only operators."""
-    names = ("_active", "_cached_graph", "_cached_op")
-    before = [
-        (block, {name: vars(block)[name] for name in names})
+    undo = [
+        _mxnet.call_by_itself(block)
         for block in blocks.values()
         # A SymbolBlock has nothing but its graph.
         if isinstance(block, HybridBlock) and not isinstance(block, SymbolBlock)
     ]
     try:
-        for block, _ in before:
-            # Not by hybridize(False), which would throw the graph away.
-            block._active = False
         yield
     finally:
-        for block, attributes in before:
-            vars(block).update(attributes)
+        for put_back in undo:
+            put_back()
 
 
-def _arrays_in(result: Any) -> list[NDArray]:
+def _arrays_in(result: object) -> list[NDArray]:
     if isinstance(result, (list, tuple)):
         return [array for item in result for array in _arrays_in(item)]
     return [result] if isinstance(result, NDArray) else []
 
 
-def _shape_of(result: Any) -> str:
+def _shape_of(result: object) -> str:
     if isinstance(result, NDArray):
         return str(result.shape)
     if isinstance(result, (list, tuple)):
@@ -270,14 +258,14 @@ def _layers_of(
 ) -> tuple[list[_Layer], _Params]:
     layers, params, seen = [], _Params([], [], []), set()
     for name, block in blocks.items():
-        own = _own_params_of(block)
-        if block._children and not own:
+        own = _mxnet.own_parameters_of(block)
+        if _mxnet.children_of(block) and not own:
             continue
         new = [param for param in own if id(param) not in seen]
         seen |= {id(param) for param in new}
-        auxiliary = _auxiliary_states_of(block)
+        auxiliary = _mxnet.auxiliary_states_of(block)
         for param in new:
-            if not param._differentiable or param.name in auxiliary:
+            if not _mxnet.is_differentiable(param) or param.name in auxiliary:
                 params.auxiliary.append(param)
             else:
                 (params.frozen if param.grad_req == "null" else params.trainable).append(param)
@@ -295,22 +283,9 @@ def _layers_of(
     return layers, params
 
 
-def _own_params_of(block: Block) -> list[Parameter]:
-    """Return the parameters that are the Block's, not those of Blocks in it."""
-    own = [*block._reg_params.values(), *block.params.values()]
-    return list({id(param): param for param in own}.values())
-
-
-def _auxiliary_states_of(block: Block) -> set[str]:
-    """Return the names in an imported graph, whose parameters do not say it themselves."""
-    if not isinstance(block, SymbolBlock):
-        return set()
-    return set(block._cached_graph[1].list_auxiliary_states())
-
-
 def _size_of(param: Parameter) -> int:
-    """Return the number of elements; 0 where the shape is not known."""
-    return 0 if param._deferred_init else math.prod(param.shape)
+    """Return the number of elements; 0 if the shape is not known."""
+    return math.prod(param.shape) if _mxnet.has_shape(param) else 0
 
 
 def _count(params: list[Parameter]) -> int:
@@ -339,7 +314,7 @@ def _totals_of(params: _Params) -> list[str]:
         f"{_count(kind):,} {name}" for name, kind in zip(_Params._fields, params, strict=True)
     )
     lines = [f"{_count(everything):,} parameters ({counts}), {_size_text(nbytes)}{copies}"]
-    unknown = sum(bool(param._deferred_init) for param in everything)
+    unknown = sum(not _mxnet.has_shape(param) for param in everything)
     if unknown:
         lines.append(
             "Not counted, since their Block was not called and their shape is not known "
@@ -354,41 +329,12 @@ def _size_text(nbytes: int) -> str:
 
 
 def _passes_of(handlers: HandlerList) -> list[str]:
-    """Return what the training costs, in passes a sample."""
+    """Return how many passes the training takes, and what the handlers add."""
     lines = [
-        "Forward and backward passes a sample, in an epoch:",
+        "Forward and backward passes per sample, in an epoch:",
         "  the training itself: 1",
     ]
     for handler in handlers:
-        if isinstance(handler, SVRGHandler):
-            lines += [f"  {line}" for line in _passes_of_svrg(handler)]
-    return lines
-
-
-def _passes_of_svrg(handler: SVRGHandler) -> list[str]:
-    if handler.coefficient == 0:
-        return ["SVRG adds none: its coefficient is 0"]
-    every = handler.update_freq
-    lines = []
-    for has_table in (True, False):
-        if handler.gradient_table not in ("auto", has_table):
-            continue
-        others = 0 if has_table else 1  # the gradient at the snapshot, of each batch
-        line = f"SVRG adds with{'' if has_table else 'out'} a gradient table: {others + 1}"
-        if every > 1:
-            line += (
-                f" in an epoch with a snapshot (one in {every}), {others} in the others: "
-                f"{others + 1 / every:.3g} on average"
-            )
-        lines.append(line)
-    if handler.gradient_table == "auto":
-        lines.append("gradient_table='auto' decides at the first snapshot, and logs what")
-    if handler.start_epoch or handler.stop_epoch is not None:
-        last = "" if handler.stop_epoch is None else f" to {handler.stop_epoch - 1}"
-        lines.append(
-            f"SVRG is on in the epochs from {handler.start_epoch}{last} (counted from 0), and "
-            "adds none in the others"
-        )
-    if callable(handler.coefficient):
-        lines.append("SVRG adds none while its coefficient, a schedule, is 0")
+        if isinstance(handler, HasPasses):
+            lines += [f"  {line}" for line in handler.passes()]
     return lines

@@ -9,7 +9,8 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg import _mxnet
-from gluon_svrg.checkpoint.optimizer_states import States, load_states, places_of, states_of
+from gluon_svrg.checkpoint.optimizer_states import States, load_states, states_of
+from gluon_svrg.events import Run
 from gluon_svrg.optimizer import create
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.control_variate import ControlVariate
@@ -31,16 +32,8 @@ class SVRGTrainer(gluon.Trainer):
 
     Weight decay, momentum, gradient clipping and the optimizer act on `g`. Every optimizer, every
     local kvstore, several devices, ``update_on_kvstore`` both ways and ``grad_req='add'`` work as
-    they do in `gluon.Trainer`.
-
-    :class:`gluon_svrg.SVRGHandler` does the calls below in an Estimator; by hand they are::
-
-        trainer.set_control_variate(interval.begin(batches))
-        for index, batch in enumerate(batches):
-            interval.before(batch, index)
-            loss = backward(batch)
-            trainer.correct(interval.gradient(batch, index))
-            trainer.step(len(loss))
+    they do in `gluon.Trainer`. :class:`gluon_svrg.SVRGHandler` calls it in an Estimator;
+    :class:`gluon_svrg.svrg.Interval` shows the loop by hand.
 
     Parameters
     ----------
@@ -239,54 +232,6 @@ class SVRGTrainer(gluon.Trainer):
                 param.list_grad()[device][:] = 0
             _mxnet.mark_fresh(data, False)
 
-    def control_variate_state(self, net: gluon.Block) -> dict[str, Any]:
-        """Return the control variate as plain data, for a run that is to continue later.
-
-        Parameters
-        ----------
-        net : Block
-            Its parameters are named by their place in it, which is the same in a new network.
-        """
-        full_gradient, optimal = self.full_gradient, self.optimal_coefficient
-        params = _mxnet.parameters_of(self)
-        return {
-            "coefficient": self.coefficient if optimal is None else optimal.state_dict(),
-            # With accumulation over batches, gradients that are corrected may wait for the step.
-            "is_corrected": self.is_corrected,
-            "full_gradient": None
-            if full_gradient is None
-            else {
-                place: full_gradient[param.name][0]
-                for place, param in zip(places_of(net, params), params, strict=True)
-                if param.name in full_gradient
-            },
-        }
-
-    def saved_full_gradient(
-        self, net: gluon.Block, state: Mapping[str, Any]
-    ) -> FullGradient | None:
-        """Return the full gradient in what :meth:`control_variate_state` returned; None if none."""
-        if state["full_gradient"] is None:
-            return None
-        params = _mxnet.parameters_of(self)
-        places = zip(places_of(net, params), params, strict=True)
-        names = {place: param.name for place, param in places}
-        means = {names[place]: mean for place, mean in state["full_gradient"].items()}
-        # The scale has been taken out; one sample per worker weighs the workers alike.
-        return FullGradient(means, 1, loss_scale=1.0)
-
-    def load_control_variate_state(
-        self, net: gluon.Block, state: Mapping[str, Any], coefficient: float | OptimalCoefficient
-    ) -> None:
-        """Continue from what :meth:`control_variate_state` returned, if it has a full gradient."""
-        full_gradient = self.saved_full_gradient(net, state)
-        if full_gradient is None:
-            return
-        self.set_control_variate(full_gradient, coefficient)
-        if isinstance(coefficient, OptimalCoefficient):
-            coefficient.load_state_dict(state["coefficient"], _mxnet.contexts_of(self))
-        self.is_corrected = state["is_corrected"]
-
     def save_states(self, fname: str | os.PathLike[str]) -> None:
         """Save the optimizer's states, its counts of updates, its rates and its schedule.
 
@@ -384,6 +329,17 @@ class SVRGTrainer(gluon.Trainer):
             mx.nd.waitall()
         names = [param.name for param in self._params]
         return self._sums.mean(self._kvstore, full_gradient, names)
+
+
+def svrg_trainer_of(run: Run) -> SVRGTrainer:
+    """Return the trainer of `run`; raises ValueError if it is no SVRGTrainer."""
+    trainer = run.trainer
+    if not isinstance(trainer, SVRGTrainer):
+        raise ValueError(
+            f"SVRGHandler needs an SVRGTrainer, got {type(trainer).__name__}: make it with "
+            "gluon_svrg.SVRGTrainer, which takes the same arguments as gluon.Trainer"
+        )
+    return trainer
 
 
 class _SumsOverWorkers:

@@ -199,7 +199,7 @@ def make_estimator(
 ) -> gs.Estimator:
     """Return the estimator. Soft labels have no training accuracy; those for testing are sparse."""
     is_soft = bool(options.mixup or options.label_smoothing)
-    training = [mx.metric.Loss("loss")]
+    training: list[mx.metric.EvalMetric] = [mx.metric.Loss("loss")]
     if not is_soft:
         training.insert(0, mx.metric.Accuracy())
     return gs.Estimator(

@@ -1,8 +1,11 @@
 """MXNet 1.9.1 on NumPy 1.26: aliases, cores, and the sentence for NumPy 2."""
 
+import importlib
 import os
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -82,3 +85,56 @@ def test_threads_without_a_loaded_mxnet(recwarn):
     _compat.use_every_core(environ, mxnet_is_loaded=False)
     assert environ == {"OMP_NUM_THREADS": str(CORES)}
     assert not recwarn.list
+
+
+# As documents and recipes of version 0.1 named it, and one of each folder.
+@pytest.mark.parametrize(("old", "new"), _compat.MOVED.items())
+def test_a_module_is_still_found_by_its_name_of_0_1(old, new, monkeypatch):
+    monkeypatch.delitem(sys.modules, f"gluon_svrg.{old}", raising=False)
+    message = rf"gluon_svrg\.{old} is gluon_svrg\.{new} since version 0\.2: import it by that name"
+    with pytest.warns(DeprecationWarning, match=message) as warned:
+        module = importlib.import_module(f"gluon_svrg.{old}")
+    assert module is importlib.import_module(f"gluon_svrg.{new}")
+    assert module.__name__ == module.__spec__.name == f"gluon_svrg.{new}"
+    assert len(warned) == 1
+
+
+def test_what_the_how_to_of_0_1_imports(tmp_path):
+    """In a file of its own: the warning names the user's line."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from gluon_svrg.history import MEASURED\n"
+        "import gluon_svrg\n"
+        "assert gluon_svrg.history.MEASURED is gluon_svrg.run.history.MEASURED is MEASURED\n"
+        "print(gluon_svrg.monitor.Monitor is gluon_svrg.Monitor)\n"
+    )
+    result = python(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')")
+    assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr
+    assert f"{script}:1: DeprecationWarning: gluon_svrg.history is gluon_svrg.run" in result.stderr
+
+
+def test_names_that_never_were_are_not_found():
+    import gluon_svrg
+
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'gluon_svrg\.other'"):
+        importlib.import_module("gluon_svrg.other")
+    with pytest.raises(AttributeError, match=r"module 'gluon_svrg' has no attribute 'other'"):
+        gluon_svrg.other  # noqa: B018
+
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_version_stands_in_one_place(tmp_path):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert _compat.version_of_checkout(ROOT) == project["version"]
+    assert _compat.version_of_checkout(tmp_path) == "unknown"
+    assert f"\nversion: {project['version']}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_a_checkout_that_is_not_installed_has_a_version(monkeypatch):
+    def not_installed(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", not_installed)
+    assert _compat.version() == _compat.version_of_checkout(ROOT)

@@ -207,7 +207,6 @@ train_begin
   epoch_begin
     - SVRGHandler (priority -3000)
     - MetricHandler (priority -1000)
-    - HistoryHandler (priority 1000)
     - ProgressHandler (priority inf)
     batch_begin
       - SVRGHandler (priority -3000)

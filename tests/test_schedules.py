@@ -164,7 +164,7 @@ def test_a_schedule_serves_as_svrgs_coefficient():
 ERRORS = [
     (lambda: schedules.constant("1"), TypeError, r"value must be a number, got '1'"),
     (lambda: schedules.constant(True), TypeError, r"value must be a number, got True"),
-    (lambda: schedules.constant(math.nan), ValueError, r"value must be a number, got nan"),
+    (lambda: schedules.constant(math.nan), ValueError, r"value must be a finite number, got nan"),
     (lambda: schedules.linear(0, math.inf), ValueError, r"end must be a finite number, got inf"),
     (lambda: schedules.cosine(None), TypeError, r"start must be a number, got None"),
     (lambda: schedules.poly(1, power=0), ValueError, r"power must be a number above 0, got 0"),

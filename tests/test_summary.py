@@ -68,7 +68,7 @@ def totals_of(text):
 
 def passes_of(text):
     lines = text.splitlines()
-    begin = lines.index("Forward and backward passes a sample, in an epoch:")
+    begin = lines.index("Forward and backward passes per sample, in an epoch:")
     assert lines[begin + 1] == "  the training itself: 1"
     return [line.strip() for line in lines[begin + 2 :]]
 
@@ -435,10 +435,10 @@ def test_wrong_arguments_are_errors(net, data, error, match):
         summary(net, data)
 
 
-def test_an_iterator_of_mxnet_is_an_error():
-    data = mx.io.NDArrayIter(np.ones((4, 2)), np.ones(4))
-    with pytest.raises(TypeError, match="data must be a batch"):
-        summary(initialised(nn.Dense(1, in_units=2)), data)
+def test_the_data_may_be_an_iterator_of_mxnet():
+    data = mx.io.NDArrayIter(np.ones((4, 2)), np.ones(4), batch_size=2)
+    assert rows_of(summary(initialised(nn.Dense(1, in_units=2)), data))[0][2] == "(2, 1)"
+    assert len(list(data)) == 2  # none of its batches is gone
 
 
 def test_something_else_than_a_handler_is_an_error():

@@ -285,3 +285,28 @@ def test_e7_the_data_of_fit():
         estimator.fit(data, epochs=2)
         weights.append(problems.weights_of(estimator.net))
     assert all(problems.same(other, weights[0]) for other in weights)
+
+
+@pytest.mark.parametrize("made_by", [theirs, ours])
+def test_one_device_takes_lengths_that_differ_along_another_axis(made_by):
+    """A batch that is not shared out needs no equal lengths along axis 1; MXNet asks for none."""
+    data = gluon.data.DataLoader(gluon.data.ArrayDataset(X, Y[:, None]), batch_size=1)
+    assert {(x.shape, y.shape) for x, y in data} == {((1, 3), (1, 1))}
+    estimator = made_by()
+    before = problems.weights_of(estimator.net)
+    estimator.fit(data, val_data=data, epochs=1, batch_axis=1)
+    after = problems.weights_of(estimator.net)
+    assert not problems.same(before, after)
+    assert all(np.isfinite(metric.get()[1]) for metric in estimator.val_metrics)
+
+
+def test_along_the_first_axis_and_on_several_devices_lengths_have_to_agree():
+    with pytest.raises(ValueError, match=r"the same length along axis 0, got shapes \(4, 3\) and"):
+        ours().fit([(mx.nd.array(X[:4]), mx.nd.array(Y[:3]))], epochs=1)
+    contexts = [mx.cpu(0), mx.cpu(1)]
+    net = nn.Dense(2, in_units=3)
+    net.initialize(ctx=contexts)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    shared = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer, context=contexts)
+    with pytest.raises(ValueError, match=r"the same length along axis 1, got shapes \(1, 3\) and"):
+        shared.fit([(mx.nd.array(X[:1]), mx.nd.array([[Y[0]]]))], epochs=1, batch_axis=1)

@@ -1,4 +1,4 @@
-"""FiniteWatch: finds the first NaN or infinity in a row of steps, without waiting at each step."""
+"""FiniteWatch: finds the first NaN or infinity in many steps, without waiting at each step."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import mxnet as mx
 import numpy as np
 from mxnet.ndarray import NDArray
 
-# One operator takes at most 200 arrays (as MXNet's AMP loss scaler knows, too).
-_MOST_ARRAYS = 200
-_MOST_STEPS = 512
+# One operator takes at most 200 arrays: MXNet's AMP loss scaler splits at this number, too.
+_MAX_ARRAYS = 200
+_MAX_STEPS = 512
 
 
 class FiniteWatch:
     """Keeps the sums of squares of some arrays at each step, and reads them when asked.
 
-    A sum of squares is finite where the array is, up to values of 1e19, whose squares overflow
+    A sum of squares is finite if the array is, up to values of 1e19, whose squares overflow
     float32. `multi_sum_sq` takes a thirtieth of the time of `multi_all_finite` on a large array.
     """
 
@@ -31,18 +31,16 @@ class FiniteWatch:
         Parameters
         ----------
         groups : sequence of sequences of NDArray
-            The arrays, those of a group on one context and of one dtype.
+            The arrays; those of one group are on one context and of one dtype.
         """
         self._waiting.append(
             [
                 mx.nd.multi_sum_sq(*chunk, num_arrays=len(chunk))
                 for group in groups
-                for chunk in (
-                    group[i : i + _MOST_ARRAYS] for i in range(0, len(group), _MOST_ARRAYS)
-                )
+                for chunk in (group[i : i + _MAX_ARRAYS] for i in range(0, len(group), _MAX_ARRAYS))
             ]
         )
-        if len(self._waiting) == _MOST_STEPS:
+        if len(self._waiting) == _MAX_STEPS:
             self.first()
 
     def first(self) -> tuple[int, int] | None:
@@ -51,7 +49,8 @@ class FiniteWatch:
         Returns
         -------
         step, array : int
-            The number of the step, from 0, and of the array in all groups, one after the other.
+            The numbers of the step and of the array, from 0; the arrays of all groups are counted
+            through.
         """
         waiting, self._waiting = self._waiting, []
         for squares in waiting:

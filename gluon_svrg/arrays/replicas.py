@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from mxnet.ndarray import NDArray
 
 
@@ -15,21 +15,22 @@ def by_device(replicas: Iterable[Sequence[NDArray]]) -> list[list[NDArray]]:
     return [list(arrays) for arrays in zip(*replicas, strict=True)]
 
 
-def replicas_of(arrays: Sequence[NDArray]) -> list[np.ndarray]:
-    """Return the contents of the arrays of all contexts, or of one where all are equal."""
+def replicas_of(arrays: Sequence[NDArray]) -> list[NumPyArray]:
+    """Return the contents of each context's array; only the first, if all are equal."""
     first, *others = (array.asnumpy() for array in arrays)
     if all(np.array_equal(first, other, equal_nan=True) for other in others):
         return [first]
     return [first, *others]
 
 
-def write_replicas(values: Sequence[Any], arrays: Sequence[NDArray]) -> None:
+def write_replicas(values: Sequence[NumPyArray | NDArray], arrays: Sequence[NDArray]) -> None:
     """Write what :func:`replicas_of` returned into the arrays of all contexts.
 
-    For another number of contexts, their mean, as Gluon saves parameters of several.
+    If there are several values, and not one for each context, write their mean: Gluon saves the
+    mean of a parameter's contexts, too.
     """
-    values = [np.asarray(v.asnumpy() if isinstance(v, NDArray) else v) for v in values]
-    if len(values) not in (1, len(arrays)):
-        values = [np.mean(values, axis=0, dtype="float64").astype(values[0].dtype)]
+    contents = [np.asarray(v.asnumpy() if isinstance(v, NDArray) else v) for v in values]
+    if len(contents) not in (1, len(arrays)):
+        contents = [np.mean(contents, axis=0, dtype="float64").astype(contents[0].dtype)]
     for index, array in enumerate(arrays):
-        array[:] = mx.nd.array(values[index % len(values)], dtype=array.dtype)
+        array[:] = mx.nd.array(contents[index % len(contents)], dtype=array.dtype)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from mxnet.ndarray import NDArray
 
 _DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
 
 
-def check_arrays(arrays: tuple[Any, ...]) -> None:
-    """Raise TypeError or ValueError where the arrays do not fit each other or MXNet."""
+def check_arrays(arrays: Sequence[NDArray | NumPyArray]) -> None:
+    """Raise TypeError or ValueError if the arrays do not fit each other or MXNet."""
     if not arrays:
         raise ValueError("ArrayLoader got no array: give at least one, normally data and label")
     for position, array in enumerate(arrays):
@@ -25,11 +26,11 @@ def check_arrays(arrays: tuple[Any, ...]) -> None:
         )
 
 
-def _check_array(name: str, array: Any) -> None:
+def _check_array(name: str, array: object) -> None:
     if not isinstance(array, (NDArray, np.ndarray)):
         raise TypeError(
             f"{name} must be an NDArray or a numpy.ndarray, got a {type(array).__name__}: make it "
-            "an array, with np.asarray(x), or x.toarray() where it is sparse"
+            "an array, with np.asarray(x), or x.toarray() if it is sparse"
         )
     if isinstance(array, NDArray) and array.stype != "default":
         raise TypeError(
@@ -47,8 +48,8 @@ def _check_array(name: str, array: Any) -> None:
         )
 
 
-def take(array: NDArray | np.ndarray, rows: slice | np.ndarray) -> NDArray:
-    """Take rows of an array: an NDArray of the same dtype, a view where that is possible."""
+def take(array: NDArray | NumPyArray, rows: slice | NumPyArray) -> NDArray:
+    """Take rows of an array: an NDArray of the same dtype, a view if that is possible."""
     if isinstance(array, np.ndarray):
         # The context is named: a thread that prefetches does not have the caller's default.
         return mx.nd.array(array[rows], dtype=array.dtype, ctx=mx.cpu())
@@ -57,14 +58,14 @@ def take(array: NDArray | np.ndarray, rows: slice | np.ndarray) -> NDArray:
     return mx.nd.take(array, mx.nd.array(rows, dtype="int64", ctx=array.context))
 
 
-def take_as_numpy(array: NDArray | np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-    """Take rows of an array: a NumPy array of the same dtype, a view where that is possible."""
+def take_as_numpy(array: NDArray | NumPyArray, rows: slice | NumPyArray) -> NumPyArray:
+    """Take rows of an array: a NumPy array of the same dtype, a view if that is possible."""
     if isinstance(array, NDArray):
         return take(array, rows).asnumpy()
     return np.asarray(array[rows], dtype=array.dtype.newbyteorder("="))
 
 
-def as_ndarray(array: np.ndarray, source: NDArray | np.ndarray) -> NDArray:
+def as_ndarray(array: NumPyArray, source: NDArray | NumPyArray) -> NDArray:
     """Return an NDArray of the same dtype, on the context of `source`."""
     context = source.context if isinstance(source, NDArray) else mx.cpu()
     return mx.nd.array(array, dtype=array.dtype, ctx=context)

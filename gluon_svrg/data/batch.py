@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 
-class Batch(tuple):
+class Batch(tuple[Any, ...]):
     """The arrays of a batch, normally data and label, as a tuple.
 
     Parameters

@@ -174,7 +174,7 @@ class NDArrayIterData(DataIterData):
         """See TrainingData."""
         number = self.num_batches
         if not self.is_indexed or number is None:
-            return super().batch(index)
+            raise TypeError(f"{self.kind} cannot give batch {index} by itself: see is_indexed")
         position = index + number if index < 0 else index
         if not 0 <= position < number:
             raise IndexError(f"there is no batch {index}: {self._name} has {number}, from 0")
@@ -217,7 +217,7 @@ class NDArrayIterData(DataIterData):
 
     def _pass(self) -> Iterator[Arrays]:
         for batch in self._data:  # whose arrays are new ones
-            yield self._without_padding((batch.data, batch.label), batch.pad)
+            yield self._without_padding((batch.data, batch.label or []), batch.pad)
 
     def _twin(self, position: int) -> mx.io.NDArrayIter:
         """Return a copy whose next batch is the one at `position`."""
@@ -226,7 +226,7 @@ class NDArrayIterData(DataIterData):
         return twin
 
     def _batch_of(self, batch: mx.io.DataBatch, index: int) -> Batch:
-        arrays = self._without_padding((batch.data, batch.label), batch.pad)
+        arrays = self._without_padding((batch.data, batch.label or []), batch.pad)
         return Batch(map(_one_or_all, arrays), index)
 
 
@@ -274,7 +274,7 @@ class CxxIterData(DataIterData):
         reading = self._reading
         passes = reading.passes
         for batch in self._data:
-            before, reading.newest = reading.newest, (_copied(batch), batch.pad)
+            before, reading.newest = reading.newest, (_copied(batch), batch.pad or 0)
             if before is not None:
                 reading.batches += 1
                 yield before[0]
@@ -334,7 +334,7 @@ def _batch_axis(iterator: mx.io.DataIter) -> int:
     descriptions = getattr(iterator, "provide_data", None)
     # A user's own may describe its data by pairs of name and shape.
     layout = getattr(descriptions[0], "layout", None) if descriptions else None
-    return max(0, mx.io.DataDesc.get_batch_axis(layout))
+    return max(0, str(layout).find("N")) if layout else 0
 
 
 def _sliced(array: NDArray, axis: int, begin: int, end: int) -> NDArray:

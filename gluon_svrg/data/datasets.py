@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 
 FASHION_MNIST_DIRECTORY = "/usr/share/datasets/fashion-mnist"
 """Where Debian's package dataset-fashion-mnist puts the files."""
@@ -14,7 +15,7 @@ FASHION_MNIST_DIRECTORY = "/usr/share/datasets/fashion-mnist"
 
 def load_fashion_mnist(
     directory: str | Path = FASHION_MNIST_DIRECTORY,
-) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+) -> tuple[tuple[NumPyArray, NumPyArray], tuple[NumPyArray, NumPyArray]]:
     """Read Fashion-MNIST from its four gzipped IDX files.
 
     Parameters
@@ -50,7 +51,7 @@ def load_fashion_mnist(
     return train, test  # type: ignore[return-value]
 
 
-def _read_idx(path: Path) -> np.ndarray:
+def _read_idx(path: Path) -> NumPyArray:
     if not path.is_file():
         raise FileNotFoundError(
             f"Fashion-MNIST is not in {str(path.parent)!r} ({path.name} is missing): install "

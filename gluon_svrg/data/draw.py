@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 
 # What a stream of a loader's seed is for; no two share a number.
 PARTITION, ORDER, EPOCH, LOCKED, IN_ORDER = range(5)
@@ -17,7 +18,7 @@ _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 @dataclass(frozen=True)
 class Draw:
-    """The random numbers of a batch for one transform.
+    """The random numbers of one transform for a batch.
 
     Each number is a pure function of seed, stream, draw, the transform's position, the sample's
     index and a counter: whatever the batch size, and whatever was drawn before.
@@ -38,7 +39,7 @@ class Draw:
 
     seed: int
     number: int
-    samples: np.ndarray
+    samples: NumPyArray
     stream: int = EPOCH
     position: int = 0
 
@@ -46,8 +47,8 @@ class Draw:
         """Return the draw of the same samples for the transform at `position`."""
         return replace(self, position=position)
 
-    def uniform(self, counter: int) -> np.ndarray:
-        """Return one number in [0, 1) a sample, float64 of shape (N,); others for each counter.
+    def uniform(self, counter: int) -> NumPyArray:
+        """Return a number in [0, 1) for each sample, float64 of shape (N,), by `counter`.
 
         Each sample has a SplitMix64 stream of its own (G. L. Steele, D. Lea, C. H. Flood, "Fast
         splittable pseudorandom number generators", OOPSLA 2014), whose seed is the number at its
@@ -58,8 +59,8 @@ class Draw:
         step = np.array([counter + 1], np.uint64) * _GAMMA  # an array: it wraps without a warning
         return (_mix(seeds + step) >> np.uint64(11)) * 2.0**-53
 
-    def integers(self, counter: int, stop: int) -> np.ndarray:
-        """Return one integer in [0, stop) a sample, int64 of shape (N,)."""
+    def integers(self, counter: int, stop: int) -> NumPyArray:
+        """Return an integer in [0, stop) for each sample, int64 of shape (N,)."""
         return (self.uniform(counter) * stop).astype(np.int64)
 
     def generator(self) -> np.random.Generator:
@@ -71,12 +72,13 @@ class Draw:
 
 
 @lru_cache(maxsize=256)
-def _key(seed: int, *spawn_key: int) -> np.ndarray:
+def _key(seed: int, *spawn_key: int) -> NumPyArray:
     return np.random.SeedSequence(seed, spawn_key=spawn_key).generate_state(1, np.uint64)
 
 
-def _mix(z: np.ndarray) -> np.ndarray:
+def _mix(z: NumPyArray) -> NumPyArray:
     """Return SplitMix64's finaliser (mix64variant13) of unsigned integers of 64 bits."""
     z = (z ^ (z >> _SHIFTS[0])) * _MULTIPLIERS[0]
     z = (z ^ (z >> _SHIFTS[1])) * _MULTIPLIERS[1]
-    return z ^ (z >> _SHIFTS[2])
+    mixed: NumPyArray = z ^ (z >> _SHIFTS[2])
+    return mixed

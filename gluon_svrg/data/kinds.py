@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from gluon_svrg._mxnet import batch_sampler_of, batchify_of, carries_samples_over, dataset_of
+from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.data.probing import repeats_exactly, unchanged_generators
 from mxnet import gluon
@@ -48,6 +49,7 @@ class IterableData:
     """
 
     is_indexed = False
+    numbers_batches = False
     keeps_batches = False
     can_lock = False
     locked_draw: int | None = None
@@ -98,10 +100,6 @@ class IterableData:
         """See TrainingData."""
         with unchanged_generators():
             return self.take(number)
-
-    def index_of(self, batch: object, position: int) -> int:
-        """See TrainingData."""
-        return position
 
     def why_it_may_not_repeat(self) -> str:
         """See TrainingData."""
@@ -174,6 +172,7 @@ class ArrayLoaderData(IterableData):
     """An ArrayLoader: what seed, epoch and index decide."""
 
     is_indexed = True
+    numbers_batches = True
     kind = "an ArrayLoader"
 
     def __init__(self, loader: ArrayLoader, name: str) -> None:
@@ -220,9 +219,11 @@ class ArrayLoaderData(IterableData):
         loader.set_epoch(0)
         return list(itertools.islice(loader, number))
 
-    def index_of(self, batch: Any, position: int) -> int:
+    def index_of(self, batch: object, position: int) -> int:
         """See TrainingData."""
-        return int(batch.index)
+        if not isinstance(batch, Batch):
+            raise TypeError(f"{self.kind} gives a Batch, got a {type(batch).__name__}")
+        return batch.index
 
     def why_it_may_not_repeat(self) -> str:
         """See TrainingData."""

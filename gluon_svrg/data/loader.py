@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.data.arrays import as_ndarray, check_arrays, take, take_as_numpy
 from gluon_svrg.data.batch import Batch
@@ -23,7 +24,7 @@ _PROBES = 4
 
 
 class ArrayLoader:
-    """Loads batches from arrays, each batch in one operation an array.
+    """Loads batches from arrays, each batch in one operation per array.
 
     The samples are divided into batches once: a batch has the same samples in every epoch, as
     SVRG needs it to use again what it computed at a snapshot. `shuffle` divides them at random and
@@ -60,11 +61,11 @@ class ArrayLoader:
         :func:`gluon_svrg.seed_everything` decides it; nothing is drawn without `shuffle` or a
         random transform of this package.
     transform : callable or Transform, optional
-        Called with the arrays of a whole batch, as NDArrays; returns as many (for a single array,
-        it may return that array alone). It must not change them in place. A
+        Called with the arrays of a whole batch, as NDArrays; returns an array for each (for one
+        array, it may return that alone). It must not change them in place. A
         :class:`gluon_svrg.data.transforms.Transform` gets NumPy arrays, and its random numbers.
     prefetch : int, optional
-        How many batches a thread prepares ahead, where batches are not kept. By default 2 with an
+        How many batches a thread prepares ahead, if batches are not kept. By default 2 with an
         ``np.memmap`` among the arrays, else 0. The thread knows nothing of MXNet's scopes of the
         caller (``autograd.record()``, ``with mx.gpu()``). A callable that draws does so in it while
         the training draws: give it a generator of its own, or no prefetch, for runs that repeat.
@@ -73,7 +74,7 @@ class ArrayLoader:
     Attributes
     ----------
     batch_size, shuffle, last_batch, seed
-        As given; `seed` as drawn, or None where none was given and nothing is random.
+        As given; `seed` as drawn, or None if none was given and nothing is random.
 
     Raises
     ------
@@ -85,7 +86,7 @@ class ArrayLoader:
 
     def __init__(
         self,
-        *arrays: NDArray | np.ndarray,
+        *arrays: NDArray | NumPyArray,
         batch_size: int,
         shuffle: bool = False,
         last_batch: str = "keep",
@@ -114,7 +115,7 @@ class ArrayLoader:
         self.shuffle = bool(shuffle)
         self.last_batch = last_batch
         self.seed = seed
-        # An mx.np.ndarray becomes the NDArray that shares its memory.
+        # An mx.NumPyArray becomes the NDArray that shares its memory.
         self._arrays = [x.as_nd_ndarray() if isinstance(x, NDArray) else x for x in arrays]
         self._rows = self._partition(len(arrays[0]))
         self._transform = transform
@@ -172,7 +173,8 @@ class ArrayLoader:
         epoch = check_integer("epoch", epoch, 0, "it decides the order of the batches")
         if not self.shuffle:
             return list(range(len(self)))
-        return self._generator(ORDER, epoch).permutation(len(self)).tolist()
+        order: list[int] = self._generator(ORDER, epoch).permutation(len(self)).tolist()
+        return order
 
     def in_order(self) -> Iterator[Batch]:
         """Return an iterator over the batches by their index; it leaves `epoch` as it is.
@@ -184,8 +186,8 @@ class ArrayLoader:
     def lock(self, draw: int) -> None:
         """Augment every batch by this draw from now on, whatever the epoch.
 
-        Each sample gets the same random numbers each time, also in a run that goes on later; those
-        of another draw, and those of an epoch that is not locked, are independent of them. An
+        Each sample gets the same random numbers each time, also after a resume; those of another
+        draw, and those of an epoch that is not locked, are independent of them. An
         iterator that is under way keeps what it began with.
 
         Parameters
@@ -214,7 +216,7 @@ class ArrayLoader:
 
     @property
     def locked_draw(self) -> int | None:
-        """The draw of :meth:`lock`; None where it is not locked."""
+        """The draw of :meth:`lock`; None if it is not locked."""
         return self._locked_draw
 
     @property
@@ -237,10 +239,10 @@ class ArrayLoader:
         """Whether a batch is the same, bit for bit, each time, as things stand.
 
         It is, without a transform. With one of this package's it is, unless it draws and is not
-        locked. A plain callable is tried out, once, on the first batch: it repeats where four calls
+        locked. A plain callable is tried, once, on the first batch: it repeats if four calls
         give the same arrays and draw neither from NumPy's global generator nor from Python's; both
         are left as they were. MXNet's generators cannot be read, nor can the callable's own: what
-        such a draw changes only rarely, or in other batches only, is not found out, and what the
+        such a draw changes only rarely, or in other batches only, is not found, and what the
         calls draw there is drawn.
         """
         if self._transform is None:
@@ -251,7 +253,7 @@ class ArrayLoader:
             self._callable_repeats = repeats_exactly(lambda: self._batch(0, EPOCH, 0), _PROBES)
         return self._callable_repeats
 
-    def _partition(self, samples: int) -> list[slice] | list[np.ndarray]:
+    def _partition(self, samples: int) -> list[slice] | list[NumPyArray]:
         """Return the rows of each batch."""
         if self.last_batch == "rollover":
             raise ValueError(
@@ -303,7 +305,7 @@ class ArrayLoader:
         return batch
 
     def _augmented(
-        self, transform: Transform, rows: slice | np.ndarray, stream: int, number: int
+        self, transform: Transform, rows: slice | NumPyArray, stream: int, number: int
     ) -> Iterable[NDArray]:
         arrays = [take_as_numpy(array, rows) for array in self._arrays]
         samples = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
@@ -325,20 +327,20 @@ class ArrayLoader:
             or not all(isinstance(array, NDArray) for array in result)
         ):
             raise ValueError(
-                f"transform must return {len(arrays)} NDArrays, as many as it is given, got "
+                f"transform must return {len(arrays)} NDArrays, one for each that it is given, got "
                 f"{_kind_of(result)}: return a tuple of them"
             )
         return result
 
 
-def _kind_of(result: Any) -> str:
+def _kind_of(result: object) -> str:
     if isinstance(result, (tuple, list)):
         names = ", ".join(type(item).__name__ for item in result)
         return f"a {type(result).__name__} of {len(result)} ({names})"
     return f"a {type(result).__name__}"
 
 
-def _length(rows: slice | np.ndarray) -> int:
+def _length(rows: slice | NumPyArray) -> int:
     return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
 
 
@@ -357,5 +359,5 @@ def _prefetched(
                 return
             yield under_way.popleft().result()
     finally:
-        # Also where the loop was left early, which closes this generator.
+        # Also if the loop was left early, which closes this generator.
         thread.shutdown(cancel_futures=True)

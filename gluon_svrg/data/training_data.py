@@ -45,6 +45,8 @@ class TrainingData(Protocol):
         The number of samples of an epoch, if it is known.
     is_indexed : bool
         Whether :meth:`batch` can return any batch.
+    numbers_batches : bool
+        Whether a batch has an `index` of its own, which is not its place in the epoch.
     keeps_batches : bool
         Whether a batch is the same objects each time, not only equal ones.
     can_lock : bool
@@ -67,6 +69,10 @@ class TrainingData(Protocol):
 
     @property
     def is_indexed(self) -> bool:
+        """See the class."""
+
+    @property
+    def numbers_batches(self) -> bool:
         """See the class."""
 
     @property
@@ -106,9 +112,6 @@ class TrainingData(Protocol):
         NumPy's and Python's generators are left as they were. A DataIter has one place only: but
         for an NDArrayIter, this ends a pass that is under way.
         """
-
-    def index_of(self, batch: object, position: int) -> int:
-        """Return the index of a batch, whose place in the epoch is `position`."""
 
     def why_it_may_not_repeat(self) -> str:
         """Return why batches may not be the same, bit for bit, each time; '' if they are."""

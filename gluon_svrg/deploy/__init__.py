@@ -1,6 +1,6 @@
 """Trained networks without their Python code: exported, served, converted to ONNX and int8.
 
-It stands alone: a :class:`Predictor` needs neither gluoncv nor the class of the network.
+A :class:`Predictor` needs neither gluoncv nor the class of the network.
 """
 
 from gluon_svrg.deploy.benchmark import benchmark

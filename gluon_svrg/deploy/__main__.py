@@ -1,4 +1,4 @@
-"""The command line: ``python -m gluon_svrg.deploy`` with a command; ``--help`` tells them."""
+"""The command line: ``python -m gluon_svrg.deploy``; ``--help`` lists the commands."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.deploy.benchmark import benchmark, format_timings, machine
 from gluon_svrg.deploy.onnx import export_onnx
 from gluon_svrg.deploy.predictor import Predictor
@@ -70,10 +71,10 @@ def _quantize(options: argparse.Namespace) -> None:
     print(f"{options.out_directory}: calibrated on {report['calibration_samples']} samples")
 
 
-def _read_archive(path: str) -> list[np.ndarray]:
-    """Return the arrays of an .npz, in their order; ValueError where it is none."""
+def _read_archive(path: str) -> list[NumPyArray]:
+    """Return the arrays of an .npz, in their order; raises ValueError if it is not one."""
     try:
-        # Opened here: NumPy leaves a file open that it cannot read.
+        # Opened here, since NumPy does not close a file that it cannot read.
         with open(path, "rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -81,7 +82,7 @@ def _read_archive(path: str) -> list[np.ndarray]:
             return [archive[name] for name in archive.files]
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as e:
         raise ValueError(
-            f"{path!r} is no .npz of arrays of numbers ({e}): write it with numpy.savez"
+            f"{path!r} is not an .npz of arrays of numbers ({e}): write it with numpy.savez"
         ) from e
 
 
@@ -91,19 +92,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="command")
 
-    predict = commands.add_parser("predict", help="tell the classes of image files")
+    predict = commands.add_parser("predict", help="print the classes of image files")
     predict.add_argument("directory", help="the model directory")
     predict.add_argument("images", nargs="+", help="JPEG or PNG files")
-    predict.add_argument("--top", type=int, default=1, help="how many classes (default 1)")
+    predict.add_argument("--top", type=int, default=1, help="classes per image (default 1)")
     predict.add_argument("--resize", action="store_true", help="resize images of another size")
     predict.add_argument("--json", action="store_true", help="print JSON")
     predict.set_defaults(run=_predict)
 
-    timing = commands.add_parser("benchmark", help="latency and throughput, by way of running")
+    timing = commands.add_parser("benchmark", help="latency and throughput of each way to run it")
     timing.add_argument("directory", help="the model directory, of float32")
-    timing.add_argument("--batch", type=int, nargs="+", default=[1, 64], help="samples a call")
-    timing.add_argument("--seconds", type=float, default=5.0, help="a batch size (default 5)")
-    timing.add_argument("--int8", help="its int8 model (default: made for the benchmark)")
+    timing.add_argument("--batch", type=int, nargs="+", default=[1, 64], help="samples per call")
+    timing.add_argument("--seconds", type=float, default=5.0, help="per batch size (default 5)")
+    timing.add_argument("--int8", help="its int8 model directory (default: one made for this)")
     timing.set_defaults(run=_benchmark)
 
     onnx = commands.add_parser("export-onnx", help="write an ONNX file, checked by onnxruntime")
@@ -113,11 +114,11 @@ def _parser() -> argparse.ArgumentParser:
 
     int8 = commands.add_parser("quantize", help="write the model in int8")
     int8.add_argument("directory", help="the model directory, of float32")
-    int8.add_argument("out_directory", help="where the int8 model goes")
+    int8.add_argument("out_directory", help="the directory to write")
     int8.add_argument(
-        "--calibration", required=True, help="an .npz with a batch for each input, in their order"
+        "--calibration", required=True, help="an .npz with a batch for each input, in order"
     )
-    int8.add_argument("--overwrite", action="store_true", help="replace a model that is there")
+    int8.add_argument("--overwrite", action="store_true", help="replace an existing model")
     int8.set_defaults(run=_quantize)
     return parser
 

@@ -1,4 +1,4 @@
-"""How fast a model answers, by the way it is run."""
+"""Times the ways to run a model."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.deploy.card import read_card, read_model
+from gluon_svrg.deploy.card import Card, read_card, read_model
 from gluon_svrg.deploy.compiled import Compiled
-from gluon_svrg.deploy.eager import Eager
+from gluon_svrg.deploy.eager import OperatorByOperator
 from gluon_svrg.deploy.onnx import export_onnx, run, session_of
 from gluon_svrg.deploy.predictor import Predictor, random_inputs
 from gluon_svrg.deploy.quantize import quantize
 from mxnet import autograd
 
-# Each call takes the inputs as NumPy arrays and gives the outputs as such.
-_Contestant = Callable[[list[np.ndarray]], object]
+# Takes the inputs and returns the outputs, as NumPy arrays.
+_Way: TypeAlias = "Callable[[list[NumPyArray]], object]"
 
 
 class Timing(NamedTuple):
@@ -34,17 +35,17 @@ class Timing(NamedTuple):
     Attributes
     ----------
     name : str
-        The way.
+        The name of the way.
     batch : int
-        Samples a call.
+        Samples per call.
     calls : int
-        How many were timed; 0 where it did not run.
+        The number of calls that were timed; 0 if it did not run.
     p50, p99 : float
         Latency of a call, in seconds: the median and the 99th percentile.
     throughput : float
-        Samples a second, over all calls.
+        Samples per second, over all calls.
     reason : str
-        Why it did not run; empty where it did.
+        Why it did not run; empty if it did.
     """
 
     name: str
@@ -64,41 +65,41 @@ def benchmark(
 ) -> list[Timing]:
     """Time the ways to run a model of float32 on the CPU, from NumPy arrays to NumPy arrays.
 
-    The ways take turns, call by call, so that a machine that others use is as slow for each of
-    them. They are: ``eager`` (operator by operator from Python), ``hybridized`` (the graph, as
-    after ``net.hybridize()``), ``static`` (with static memory and shapes), ``predictor`` (fused,
-    too), ``int8`` and ``onnxruntime``.
+    The ways take turns, call by call, so that other load on the machine slows each of them by the
+    same amount. They are: ``eager`` (operator by operator from Python), ``hybridized`` (the graph,
+    as after ``net.hybridize()``), ``static`` (with static memory and shapes), ``predictor`` (also
+    fused), ``int8`` and ``onnxruntime``.
 
     Parameters
     ----------
     directory : path
-        The model.
+        The model directory, of float32.
     batches : sequence of int, default (1, 64)
-        Samples a call.
+        Samples per call.
     seconds : float, default 5
-        How long each size of batch is measured, for all ways together.
+        How long each batch size is measured, for all ways together.
     int8_directory : path, optional
-        The int8 model; by default one is made for the benchmark, calibrated on random numbers,
-        which is as fast and is not for use.
+        The int8 model; by default one is made for the benchmark, calibrated on random numbers: it
+        is as fast as a real one, but its predictions are worthless.
 
     Returns
     -------
     list of Timing
-        By batch, then by way. One that cannot run says why.
+        By batch size, then by way. If a way cannot run, its `reason` says why.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is wrong, a model cannot be read, or `int8_directory` has none of int8 with
-        the inputs, outputs and classes of this one.
+        If an argument is wrong, a model cannot be read, or the model of `int8_directory` is not of
+        int8, or has other inputs, outputs or classes.
     """
-    check_number("seconds", seconds, "each batch size is measured as long", least=0, above=True)
+    check_number("seconds", seconds, "how long each batch size is measured", least=0, above=True)
     if not isinstance(batches, Sequence) or isinstance(batches, str):
         raise TypeError(f"batches must be a sequence of integers, got {batches!r}: as [1, 64]")
     if not batches:
-        raise ValueError("batches is empty: give a batch size at least")
+        raise ValueError("batches is empty: give at least one batch size")
     for batch in batches:
-        check_integer("batches", batch, 1, "samples a call")
+        check_integer("batches", batch, 1, "the number of samples per call")
     model = read_model(directory)
     if model.card["precision"] == "int8":
         raise ValueError(
@@ -117,7 +118,7 @@ def benchmark(
 
 
 def format_timings(timings: Sequence[Timing]) -> str:
-    """Return the timings as a Markdown table, with the median relative to ``hybridized``."""
+    """Return the timings as a Markdown table, each median also relative to ``hybridized``."""
     lines = [
         "| batch | way | p50, ms | p99, ms | samples/s | p50 to hybridized |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -135,7 +136,7 @@ def format_timings(timings: Sequence[Timing]) -> str:
 
 
 def machine() -> str:
-    """Return the machine, its cores and the versions, in a line."""
+    """Return the machine, its cores and the versions, in one line."""
     try:
         names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text("utf-8"))
     except OSError:
@@ -151,24 +152,26 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores, {threads} threads; {', '.join(versions)}"
 
 
-def _check_int8(directory: str | os.PathLike[str], card: dict[str, Any]) -> None:
+def _check_int8(directory: str | os.PathLike[str], card: Card) -> None:
     int8 = read_card(directory)
     if int8["precision"] != "int8":
         raise ValueError(
-            f"int8_directory {str(directory)!r} has a model of {int8['precision']}: give what "
-            "quantize() wrote, or leave it out"
+            f"int8_directory {str(directory)!r} has a model of {int8['precision']}: give the "
+            "directory that quantize() wrote, or leave it out"
         )
     for what in ("inputs", "outputs", "class_names"):
         if int8[what] != card[what]:
             raise ValueError(
-                f"int8_directory {str(directory)!r} has a model of another net, its {what} are "
-                f"{int8[what]} and not {card[what]}: give what quantize() wrote from this one"
+                f"int8_directory {str(directory)!r} has the model of another net, its {what} are "
+                f"{int8[what]} and not {card[what]}: give the one that quantize() made of this net"
             )
 
 
 @contextmanager
-def _int8_model(directory: Path, given: Any, card: dict[str, Any]) -> Iterator[Path | str]:
-    """Give the int8 model's folder, or the sentence that says why there is none."""
+def _int8_model(
+    directory: Path, given: str | os.PathLike[str] | None, card: Card
+) -> Iterator[Path | str]:
+    """Yield the folder of the int8 model, or the sentence that says why there is none."""
     if given is not None:
         yield Path(given)
         return
@@ -182,19 +185,19 @@ def _int8_model(directory: Path, given: Any, card: dict[str, Any]) -> Iterator[P
             yield path
 
 
-def _ways(directory: Path, int8: Path | str, batch: int) -> dict[str, _Contestant | str]:
-    """Return the ways to run the model, or why one cannot."""
+def _ways(directory: Path, int8: Path | str, batch: int) -> dict[str, _Way | str]:
+    """Return the ways to run the model, or, for one that cannot run, the reason."""
     model = read_model(directory)
     inputs, symbol, params = model.card["inputs"], model.symbol, model.params
 
-    def compiled(**flags: bool) -> _Contestant:
-        graph = Compiled(symbol, params, inputs, batch, mx.cpu(), **flags)
+    def compiled(**flags: bool) -> _Way:
+        graph = Compiled(symbol, params, inputs, batch, ctx=mx.cpu(), **flags)
         return lambda arrays: graph(arrays)
 
     predictor = Predictor(model, batch_size=batch)
     served = int8 if isinstance(int8, str) else _served(int8, batch)
     return {
-        "eager": Eager(symbol, params, inputs),
+        "eager": OperatorByOperator(symbol, params, inputs),
         "hybridized": compiled(),
         "static": compiled(static_alloc=True, static_shape=True),
         "predictor": lambda arrays: predictor.predict(*arrays),
@@ -203,17 +206,17 @@ def _ways(directory: Path, int8: Path | str, batch: int) -> dict[str, _Contestan
     }
 
 
-def _served(directory: Path, batch: int) -> _Contestant:
+def _served(directory: Path, batch: int) -> _Way:
     predictor = Predictor.load(directory, batch_size=batch)
     return lambda arrays: predictor.predict(*arrays)
 
 
-def _onnxruntime(predictor: Predictor) -> _Contestant | str:
+def _onnxruntime(predictor: Predictor) -> _Way | str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         try:
             export_onnx(predictor, path)
-            # As many threads as MXNet has.
+            # The number of threads that MXNet uses.
             session = session_of(str(path), int(os.environ.get("OMP_NUM_THREADS", 0)))
         except (ImportError, ValueError) as e:
             return str(e)
@@ -221,12 +224,12 @@ def _onnxruntime(predictor: Predictor) -> _Contestant | str:
 
 
 def _measure(
-    ways: dict[str, _Contestant | str], arrays: list[np.ndarray], batch: int, seconds: float
+    ways: dict[str, _Way | str], arrays: list[NumPyArray], batch: int, seconds: float
 ) -> list[Timing]:
     running = {name: way for name, way in ways.items() if not isinstance(way, str)}
     taken: dict[str, list[float]] = {name: [] for name in running}
     for way in running.values():
-        for _ in range(3):  # plans memory, and reorders the weights
+        for _ in range(3):  # the first calls plan memory and reorder the weights
             way(arrays)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or not all(taken.values()):

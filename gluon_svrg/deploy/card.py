@@ -1,10 +1,11 @@
-"""What a model directory is on disk: written whole or not at all, checked before it is read.
+"""A model directory on disk: written whole or not at all, checked before it is used.
 
 It has three files. ``model-symbol.json`` is the graph in MXNet's JSON; ``model-0000.params`` are
 the arrays in MXNet's own binary format, which holds numbers, shapes and names and no code; the
-card, ``model.json``, says what goes in, what comes out, and the size and the SHA-256 of the other
-two and of itself. Nothing in it is a pickle. The first two are what ``HybridBlock.export`` writes,
-so ``gluon.SymbolBlock.imports`` and MXNet's other languages read them.
+card, ``model.json``, describes inputs and outputs, and holds the size and the SHA-256 of the other
+two files and its own SHA-256. None of them is a pickle. The first two are what
+``HybridBlock.export`` writes, so ``gluon.SymbolBlock.imports`` and MXNet's other languages can read
+them.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import shutil
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import mxnet as mx
-from gluon_svrg.checkpoint.encoding import DamagedError
+from gluon_svrg.files import DamagedError, flush_folder, write_through
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
@@ -31,27 +32,38 @@ SYMBOL = "model-symbol.json"
 PARAMS = "model-0000.params"
 _FILES = frozenset({CARD, SYMBOL, PARAMS})
 
+Card = dict[str, Any]
+"""What ``model.json`` says: plain data, see :func:`read_card`."""
+
+
+class InputSpec(TypedDict):
+    """What the card says of an input; its shape is without the batch axis."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+
 
 class Model(NamedTuple):
-    """A model directory that has been read, whole and undamaged.
+    """The contents of a model directory, checked.
 
     Attributes
     ----------
     card : dict
-        What ``model.json`` says.
+        The contents of ``model.json``.
     symbol : Symbol
         The graph.
     params : dict of str to NDArray
         Its parameters and auxiliary states by name, on ``mx.cpu()``.
     """
 
-    card: dict[str, Any]
+    card: Card
     symbol: Symbol
     params: dict[str, NDArray]
 
 
 def as_path(directory: str | os.PathLike[str]) -> Path:
-    """Return `directory` as a Path; TypeError where it is none."""
+    """Return `directory` as a Path; raises TypeError if it is not a path."""
     if not isinstance(directory, str | os.PathLike):
         raise TypeError(
             f"directory must be the path of a model directory, got {directory!r}: give a str or "
@@ -61,14 +73,14 @@ def as_path(directory: str | os.PathLike[str]) -> Path:
 
 
 def check_target(directory: str | os.PathLike[str], overwrite: bool) -> Path:
-    """Return `directory` as a path where a model may be written.
+    """Return `directory` as a path to which a model may be written.
 
     Raises
     ------
     FileExistsError
-        If something is there that is not an empty folder and, with `overwrite`, no model.
+        If it exists, and is neither an empty folder nor, with `overwrite`, a model directory.
     TypeError
-        If `directory` is no path.
+        If `directory` is not a path.
     """
     path = as_path(directory)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
@@ -80,12 +92,12 @@ def check_target(directory: str | os.PathLike[str], overwrite: bool) -> Path:
     )
     if others or not (path / CARD).is_file():
         raise FileExistsError(
-            f"{str(path)!r} is there and holds {', '.join(others) or 'no model card'}: a model is "
-            "not written over anything but a model, give another directory"
+            f"{str(path)!r} exists and holds {', '.join(others) or 'no model card'}: only a model "
+            "is replaced by a model, give another directory"
         )
     if not overwrite:
         raise FileExistsError(
-            f"the model {str(path)!r} is there already: replace it with overwrite=True, or give "
+            f"the model {str(path)!r} exists already: replace it with overwrite=True, or give "
             "another directory"
         )
     return path
@@ -93,17 +105,17 @@ def check_target(directory: str | os.PathLike[str], overwrite: bool) -> Path:
 
 def write_model(
     directory: str | os.PathLike[str],
-    card: Mapping[str, Any],
+    card: Card,
     symbol_json: str,
     params: Mapping[str, NDArray],
     overwrite: bool,
 ) -> Path:
-    """Write a model directory: all of it beside its place, flushed to the disk, then renamed.
+    """Write a model directory: under a temporary name beside it, flushed to the disk, then renamed.
 
     Parameters
     ----------
     directory : path
-        Its parents are made.
+        Missing parents are created.
     card : dict
         Plain data; format, versions, date and checksums are added.
     symbol_json : str
@@ -111,40 +123,40 @@ def write_model(
     params : dict of str to NDArray
         By ``arg:name`` and ``aux:name``.
     overwrite : bool
-        Whether a model that is there is replaced.
+        Whether an existing model is replaced.
 
     Raises
     ------
     FileExistsError
         As :func:`check_target`.
     OSError
-        If it cannot be written; what was there is there still.
+        If it cannot be written; an existing model is unchanged then.
     """
     path = check_target(directory, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
     try:
         aside.mkdir()
-        (aside / SYMBOL).write_text(symbol_json, encoding="utf-8")
+        write_through(aside / SYMBOL, symbol_json.encode())
         mx.nd.save(str(aside / PARAMS), dict(params))
         files = {name: _checksum((aside / name).read_bytes()) for name in (SYMBOL, PARAMS)}
         text = _sealed({**card, **_provenance(), "files": files})
-        (aside / CARD).write_text(text, encoding="utf-8")
-        for item in (*aside.iterdir(), aside):
-            _flush(item)
+        write_through(aside / CARD, text.encode())
+        for item in (aside / PARAMS, aside):  # it flushes a file as it does a folder
+            flush_folder(item)
         _move(aside, path)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return path
 
 
-def read_card(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what the card of a model directory says.
+def read_card(directory: str | os.PathLike[str]) -> Card:
+    """Return the card of a model directory.
 
     Parameters
     ----------
     directory : path
-        What :func:`~gluon_svrg.deploy.export` wrote.
+        A directory that :func:`~gluon_svrg.deploy.export` or ``quantize`` wrote.
 
     Returns
     -------
@@ -156,7 +168,7 @@ def read_card(directory: str | os.PathLike[str]) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        If there is no model, its card was changed, or a later version wrote it.
+        If there is no model, its card was changed, or a later version of gluon_svrg wrote it.
     """
     path = as_path(directory)
     if not path.is_dir():
@@ -181,12 +193,12 @@ def read_card(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_model(directory: str | os.PathLike[str]) -> Model:
-    """Read a model directory onto the CPU; raises as :func:`read_card`, for its other files too."""
+    """Read a model directory onto the CPU; raises as :func:`read_card`, for all three files."""
     path = as_path(directory)
     card = read_card(path)
     contents = {}
     for name in (SYMBOL, PARAMS):
-        # Read once: what is checked is what is used.
+        # Read once, so that the bytes that are used are those that were checked.
         contents[name] = _read(path, name)
         if _checksum(contents[name]) != card["files"][name]:
             raise _changed(path / name)
@@ -194,31 +206,31 @@ def read_model(directory: str | os.PathLike[str]) -> Model:
     return Model(
         card,
         mx.sym.load_json(contents[SYMBOL].decode()),
-        # A graph without parameters comes back as an empty list.
+        # If there are no parameters, MXNet returns an empty list.
         {name.split(":", 1)[1]: array for name, array in dict(params).items()},
     )
 
 
-def _provenance() -> dict[str, Any]:
+def _provenance() -> Card:
     versions = {name: importlib.metadata.version(name) for name in ("mxnet", "numpy")}
     try:
         versions["gluon_svrg"] = importlib.metadata.version("gluon-svrg")
-    except importlib.metadata.PackageNotFoundError:  # run from its folder, not installed
+    except importlib.metadata.PackageNotFoundError:  # not installed: run from its source folder
         versions["gluon_svrg"] = "unknown"
     now = datetime.datetime.now(datetime.UTC)
     return {"format": FORMAT, "versions": versions, "date": now.isoformat(timespec="seconds")}
 
 
-def _sealed(card: dict[str, Any]) -> str:
+def _sealed(card: Card) -> str:
     """Return the text of a card with its own SHA-256 in it."""
     return json.dumps({**card, "sha256": _digest_of(card)}, indent=2, ensure_ascii=False) + "\n"
 
 
-def _digest_of(card: Mapping[str, Any]) -> str:
+def _digest_of(card: Card) -> str:
     return hashlib.sha256(json.dumps(card, sort_keys=True).encode()).hexdigest()
 
 
-def _checksum(content: bytes) -> dict[str, Any]:
+def _checksum(content: bytes) -> dict[str, int | str]:
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
@@ -227,28 +239,20 @@ def _read(path: Path, name: str) -> bytes:
         return (path / name).read_bytes()
     except (FileNotFoundError, IsADirectoryError) as e:
         raise DamagedError(
-            f"{name} is missing in the model directory {str(path)!r}: copy it there, or export "
-            "the network again"
+            f"{name} is missing in the model directory {str(path)!r}: copy the directory again, or "
+            "export the network again"
         ) from e
 
 
 def _changed(file: Path) -> DamagedError:
     return DamagedError(
-        f"{str(file)!r} is not what was once written (its checksum differs): copy the model "
+        f"{str(file)!r} is not as it was written (its checksum differs): copy the model "
         "directory again, or export the network again"
     )
 
 
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _move(new: Path, path: Path) -> None:
-    """Rename `new` to `path`; a model there is put aside first, and comes back on a failure."""
+    """Rename `new` to `path`; an existing model is renamed first, and back if that fails."""
     if not path.exists():
         new.rename(path)
     else:
@@ -260,4 +264,4 @@ def _move(new: Path, path: Path) -> None:
             old.rename(path)
             raise
         shutil.rmtree(old, ignore_errors=True)
-    _flush(path.parent)
+    flush_folder(path.parent)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg import _mxnet
+from gluon_svrg._compat import NumPyArray
+from gluon_svrg.deploy.card import InputSpec
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
@@ -14,8 +16,8 @@ from mxnet.symbol import Symbol
 class Compiled:
     """Runs a graph on NumPy arrays; memory and shapes are planned once.
 
-    Gluon's own call of a hybridized network walks over its hooks, formats and parameters in Python;
-    here the list of arrays is made once and only the pixels change.
+    When Gluon calls a hybridized network, it goes over hooks, formats and parameters in Python;
+    here the list of arrays is made once, and only the contents of the inputs change.
 
     Parameters
     ----------
@@ -24,26 +26,27 @@ class Compiled:
     params : dict of str to NDArray
         On `ctx`.
     inputs : sequence of dict
-        The card's: name, shape without the batch axis, dtype.
+        The inputs as in the card: name, shape without the batch axis, dtype.
     batch_size : int
         The size of each batch.
     ctx : Context
-        Where it runs.
+        The context on which it runs.
     **flags
-        Of ``mx.nd.CachedOp``: ``static_alloc``, ``static_shape``.
+        Flags of ``mx.nd.CachedOp``: ``static_alloc``, ``static_shape``.
     """
 
     def __init__(
         self,
         symbol: Symbol,
         params: Mapping[str, NDArray],
-        inputs: Sequence[Mapping[str, Any]],
+        inputs: Sequence[InputSpec],
         batch_size: int,
+        *,
         ctx: mx.Context,
-        **flags: Any,
+        **flags: bool,
     ) -> None:
         self.batch_size = batch_size
-        self._staging: list[np.ndarray] = []
+        self._staging: list[NumPyArray] = []
         self._buffers: list[NDArray] = []
         for spec in inputs:
             array = np.zeros((batch_size, *spec["shape"]), spec["dtype"])
@@ -59,8 +62,8 @@ class Compiled:
         self._op = mx.nd.CachedOp(symbol, [*indices, *flags.items()])
         self._arguments = [values[name] if name in values else params[name] for name in wanted]
 
-    def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs for batches of `batch_size` or fewer samples; a new array each."""
+    def __call__(self, arrays: Sequence[NumPyArray]) -> list[NumPyArray]:
+        """Return the outputs for `batch_size` samples or fewer, as new arrays."""
         count = len(arrays[0])
         for staging, array in zip(self._staging, arrays, strict=True):
             if count == self.batch_size:
@@ -69,11 +72,9 @@ class Compiled:
                 staging[:count] = array
                 staging[count:] = 0
         for buffer, staging in zip(self._buffers, self._staging, strict=True):
-            # What `buffer[:] = staging` comes to, at a quarter of its time. An array that shares
-            # NumPy's memory (from_numpy) would crash where Python ends before it is freed.
-            buffer._sync_copyfrom(staging)
+            _mxnet.copy_from_numpy(buffer, staging)
         outputs = self._op(*self._arguments)
-        # asnumpy waits: no operator still reads the inputs when the next call changes them.
+        # asnumpy waits, so no operator still reads the inputs when the next call changes them.
         if isinstance(outputs, NDArray):
             return [outputs.asnumpy()[:count]]
         return [output.asnumpy()[:count] for output in outputs]

@@ -1,15 +1,16 @@
-"""How far an array of outputs is from another that should be the same."""
+"""How far an array of outputs is from another one that should be equal."""
 
 from __future__ import annotations
 
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 
 
-def difference_of(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the greatest absolute difference of `one` from `other`, of the finite numbers.
+def difference_of(one: NumPyArray, other: NumPyArray) -> float:
+    """Return the greatest absolute difference of `one` from `other`, over the finite numbers.
 
-    It is infinite where the shapes differ, or `one` does not have the infinities and NaN of
-    `other` in their places.
+    It is infinite if the shapes differ, or if `one` does not have the infinities and NaN of
+    `other` in the same places.
     """
     if one.shape != other.shape:
         return float("inf")
@@ -21,6 +22,6 @@ def difference_of(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.abs(one[finite].astype("float64") - other[finite]).max(initial=0))
 
 
-def scale_of(outputs: np.ndarray) -> float:
+def scale_of(outputs: NumPyArray) -> float:
     """Return the greatest finite absolute value of `outputs`, or 1 if that is greater."""
     return max(1.0, float(np.abs(outputs[np.isfinite(outputs)]).max(initial=0)))

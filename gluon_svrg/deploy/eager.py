@@ -1,29 +1,30 @@
-"""A graph run operator by operator from Python, as a network that is not hybridized runs."""
+"""Runs a graph operator by operator from Python, as a network that is not hybridized runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
-import numpy as np
+from gluon_svrg._compat import NumPyArray
+from gluon_svrg.deploy.card import InputSpec
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
 
-class Eager:
-    """Runs each node of a graph by itself, one call from Python a node.
+class OperatorByOperator:
+    """Runs each node of a graph by itself: one call from Python per node.
 
-    A graph that was read has no Python code and cannot run un-hybridized (a ``SymbolBlock`` always
-    runs its whole graph); this is what comes nearest, for comparison.
+    A graph that was read from a file has no Python code and cannot run without being hybridized (a
+    ``SymbolBlock`` always runs its whole graph). This comes nearest, for comparison.
     """
 
     def __init__(
         self,
         symbol: Symbol,
         params: Mapping[str, NDArray],
-        inputs: Sequence[Mapping[str, Any]],
+        inputs: Sequence[InputSpec],
     ) -> None:
         graph = json.loads(symbol.tojson())
         self._names = [spec["name"] for spec in inputs]
@@ -44,26 +45,28 @@ class Eager:
                 continue
             sources = [(source[0], source[1]) for source in node["inputs"]]
             count = 1 + max(output for source, output in used if source == index)
-            self._steps.append((_operator(node, count, graph["attrs"]), sources, index, count))
+            self._steps.append((_operator(node, count, graph["attrs"]), sources, index))
 
-    def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def __call__(self, arrays: Sequence[NumPyArray]) -> list[NumPyArray]:
         """Return the outputs for a batch."""
         values = dict(self._known)
         for name, array in zip(self._names, arrays, strict=True):
             values[self._inputs[name]] = mx.nd.array(array, dtype=array.dtype)
-        for operator, sources, index, count in self._steps:
-            outputs = operator(*(values[source] for source in sources))
-            for number, output in enumerate([outputs] if count == 1 else outputs):
+        for operator, sources, index in self._steps:
+            result = operator(*(values[source] for source in sources))
+            for number, output in enumerate([result] if isinstance(result, NDArray) else result):
                 values[index, number] = output
         return [values[head].asnumpy() for head in self._heads]
 
 
-def _operator(node: dict[str, Any], count: int, attrs: dict[str, Any]) -> Any:
-    """Return an operator as a graph of its own, whose inputs are variables."""
+# A node of a graph, or its attributes, as in MXNet's JSON.
+_Json = dict[str, Any]
+
+
+def _operator(node: _Json, count: int, attrs: _Json) -> Callable[..., NDArray | list[NDArray]]:
+    """Return a node as a graph of its own, whose inputs are variables."""
     size = len(node["inputs"])
-    variables: list[dict[str, Any]] = [
-        {"op": "null", "name": f"in{i}", "inputs": []} for i in range(size)
-    ]
+    variables: list[_Json] = [{"op": "null", "name": f"in{i}", "inputs": []} for i in range(size)]
     graph = {
         "nodes": [*variables, {**node, "inputs": [[i, 0, 0] for i in range(size)]}],
         "arg_nodes": list(range(size)),

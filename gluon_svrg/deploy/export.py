@@ -1,4 +1,4 @@
-"""A trained network as a model directory."""
+"""Writes a trained network into a model directory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import numbers
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg import _mxnet
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.deploy import trace
-from gluon_svrg.deploy.card import check_target, write_model
+from gluon_svrg.deploy.card import InputSpec, check_target, write_model
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.difference import difference_of, scale_of
 from gluon_svrg.deploy.images import Normalization, check_normalization
@@ -25,17 +27,19 @@ from mxnet.symbol import Symbol
 from mxnet.util import is_np_array
 
 # By dtype, how far the written graph may be from the network, relative to the greatest output:
-# the order in which a sum is taken differs between kernels.
+# kernels add up in different orders.
 _TOLERANCE = {"float16": 2e-2, "float64": 1e-4}
+
+Array: TypeAlias = "NDArray | NumPyArray"
 
 
 def export(
     net: HybridBlock,
     directory: str | os.PathLike[str],
-    sample: Any,
+    sample: Array | Sequence[Array],
     *,
     input_names: Sequence[str] | None = None,
-    normalization: Normalization | tuple[Any, ...] | dict[str, Any] | None = None,
+    normalization: Normalization | tuple[object, ...] | dict[str, object] | None = None,
     class_names: Sequence[str] | None = None,
     from_logits: bool = True,
     metrics: Mapping[str, float] | None = None,
@@ -44,34 +48,34 @@ def export(
     """Write `net` into a model directory, for :class:`~gluon_svrg.deploy.Predictor`.
 
     The directory has ``model-symbol.json``, ``model-0000.params`` and the card ``model.json``.
-    It is written whole or not at all. The network is left as it was: parameters, contexts, flags of
-    ``hybridize``, and where it trains, it goes on to the same bits. What is written is checked: the
-    graph, run on `sample`, has to give what `net` gives for it.
+    It is written whole or not at all. The network is not changed: neither parameters, contexts,
+    nor the flags of ``hybridize``; if it is trained further, it reaches the same bits. The graph is
+    checked before it is written: run on `sample`, it has to return the outputs of `net`.
 
     Parameters
     ----------
     net : HybridBlock
-        Initialized, hybridized or not, on one context or several (where their parameters differ,
-        as running means do, the mean is written, and the outputs are not compared).
+        Initialized, hybridized or not, on one context or several (if their parameters differ, as
+        running means do, the mean is written, and the outputs are not compared).
     directory : path
-        Where it goes; its parents are made.
+        The directory to write; missing parents are created.
     sample : NDArray, numpy.ndarray, or sequence of them
-        A batch for each input, batch axis first; its shape (but for the batch axis) and dtype are
-        those of the model. NumPy's float64 is taken as the dtype of the parameters.
+        A batch for each input, batch axis first; the model takes its shape (without the batch axis)
+        and its dtype. NumPy's float64 is cast to the dtype of the parameters.
     input_names : sequence of str, optional
         One for each input; by default ``data``, or ``data0``, ``data1``, ... for several.
     normalization : Normalization, tuple or dict, optional
-        ``(mean, std)`` or ``(mean, std, scale)``, or a dict of these, for image files: see
+        ``(mean, std)`` or ``(mean, std, scale)``, or a dict of them, for image files: see
         :class:`~gluon_svrg.deploy.Normalization`.
     class_names : sequence of str, optional
         One for each number of the output, in its order.
     from_logits : bool, default True
-        Whether the output are scores before a softmax, as gluoncv's classifiers give; False where
+        Whether the outputs are scores before a softmax, as those of gluoncv's classifiers; False if
         they are probabilities.
     metrics : dict of str to float, optional
-        What the card says of the network, as ``{"accuracy": 0.92}``.
+        Written into the card, for example ``{"accuracy": 0.92}``.
     overwrite : bool, default False
-        Whether a model that is there is replaced.
+        Whether an existing model is replaced.
 
     Returns
     -------
@@ -82,17 +86,17 @@ def export(
     ------
     TypeError, ValueError
         If an argument is wrong, `net` is not initialized, has NaN in its parameters or cannot be
-        hybridized (the sentence names the layer), an output has no batch axis, or the graph gives
-        other outputs than `net`.
+        hybridized (the message names the layer), an output has no batch axis, or the outputs of
+        the graph differ from those of `net`.
     FileExistsError
-        If something is there that may not be replaced.
+        If `directory` exists and may not be replaced.
     OSError
         If it cannot be written.
     """
     if is_np_array():
         raise ValueError(
             "MXNet's NumPy mode is on, in which graphs are of another kind: call "
-            "mx.npx.reset_np() and make the network anew"
+            "mx.npx.reset_np() and make the network again"
         )
     check_target(directory, overwrite)
     arrays = [_as_array(x, index) for index, x in enumerate(_as_sequence(sample))]
@@ -100,7 +104,7 @@ def export(
     graph = _graph_of(net, names)
     params = _params_of(net, graph.symbol, names)
     arrays = [_in_dtype_of(array, params) for array in arrays]
-    inputs = [
+    inputs: list[InputSpec] = [
         {"name": name, "shape": list(array.shape[1:]), "dtype": array.dtype.name}
         for name, array in zip(names, arrays, strict=True)
     ]
@@ -133,7 +137,7 @@ def _graph_of(net: HybridBlock, names: Sequence[str]) -> trace.Graph:
         if len(names) > 1 and _takes_one_input(net):
             raise ValueError(
                 f"sample is a sequence of {len(names)} arrays, one for each input, and net takes "
-                "one input: give one batch, as numpy.stack makes it of samples"
+                "one input: give one batch, for example numpy.stack(sample)"
             ) from None
         raise
 
@@ -146,14 +150,14 @@ def _takes_one_input(net: HybridBlock) -> bool:
     return True
 
 
-def _as_sequence(sample: Any) -> Sequence[Any]:
-    several = sample if isinstance(sample, list | tuple) else [sample]
+def _as_sequence(sample: Any) -> Sequence[Array]:
+    several: Sequence[Array] = sample if isinstance(sample, list | tuple) else [sample]
     if not several:
         raise ValueError("sample is empty: give a batch for each input of the network")
     return several
 
 
-def _as_array(x: Any, index: int) -> np.ndarray:
+def _as_array(x: object, index: int) -> NumPyArray:
     if not isinstance(x, NDArray | np.ndarray):
         raise TypeError(
             f"sample {index} must be an NDArray or a NumPy array, got a {type(x).__name__}: give a "
@@ -161,7 +165,7 @@ def _as_array(x: Any, index: int) -> np.ndarray:
         )
     if len(x.shape) < 1 or 0 in x.shape:
         raise ValueError(
-            f"sample {index} must be a batch of one sample at least, got the shape {x.shape}: its "
+            f"sample {index} must be a batch of at least one sample, got the shape {x.shape}: its "
             "first axis is the batch axis"
         )
     return x.asnumpy() if isinstance(x, NDArray) else x
@@ -169,17 +173,17 @@ def _as_array(x: Any, index: int) -> np.ndarray:
 
 def _check_names(names: Sequence[str] | None, count: int) -> list[str]:
     if names is None:
-        # What HybridBlock.export calls them.
+        # The names that HybridBlock.export gives them.
         return ["data"] if count == 1 else [f"data{index}" for index in range(count)]
-    if not _are_texts(names) or "" in names or len(set(names)) != count or len(names) != count:
+    if not _are_strings(names) or "" in names or len(set(names)) != count or len(names) != count:
         raise ValueError(
             f"input_names must be {count} different names, got {names!r}: one for each input"
         )
     return list(names)
 
 
-def _are_texts(names: Any) -> bool:
-    """Return whether `names` is a sequence of texts, and no text itself."""
+def _are_strings(names: object) -> TypeGuard[Sequence[str]]:
+    """Return whether `names` is a sequence of strings, and not a string itself."""
     return (
         isinstance(names, Sequence | np.ndarray)
         and not isinstance(names, str)
@@ -197,9 +201,7 @@ def _params_of(net: HybridBlock, symbol: Symbol, names: Sequence[str]) -> dict[s
                 f"input_names has {name!r}, which is a parameter of net: give another name"
             )
         if name not in wanted:
-            raise ValueError(
-                f"the input {name!r} is used by no layer of net: leave it out of sample"
-            )
+            raise ValueError(f"no layer of net uses the input {name!r}: leave it out of sample")
     return {name: _value_of(params[name]) for name in wanted if name not in names}
 
 
@@ -222,26 +224,24 @@ def _value_of(param: Parameter) -> NDArray:
     return mx.nd.array(value, ctx=mx.cpu(), dtype=value.dtype)
 
 
-def _float_of(params: Mapping[str, NDArray]) -> np.dtype:
-    """Return the dtype of the first parameter of floats; float32 where there is none."""
+def _float_of(params: Mapping[str, NDArray]) -> np.dtype[Any]:
+    """Return the dtype of the first parameter with a float dtype; float32 if there is none."""
     kinds = [np.dtype(param.dtype) for param in params.values()]
     return next((kind for kind in kinds if kind.kind == "f"), np.dtype("float32"))
 
 
-def _in_dtype_of(array: np.ndarray, params: Mapping[str, NDArray]) -> np.ndarray:
-    """Return an array that NumPy made in float64, by default, in the dtype of the parameters."""
+def _in_dtype_of(array: NumPyArray, params: Mapping[str, NDArray]) -> NumPyArray:
+    """Return a float64 array, NumPy's default, in the dtype of the parameters; others as is."""
     return array if array.dtype != np.float64 else array.astype(_float_of(params))
 
 
-def _precision(arrays: Sequence[np.ndarray], params: Mapping[str, NDArray]) -> str:
-    """Return the dtype in which the network computes, which integers as input do not tell."""
+def _precision(arrays: Sequence[NumPyArray], params: Mapping[str, NDArray]) -> str:
+    """Return the dtype in which the network computes: the input's, or, of integers, the params'."""
     return (arrays[0].dtype if arrays[0].dtype.kind == "f" else _float_of(params)).name
 
 
-def _output_shapes(
-    symbol: Symbol, inputs: Sequence[Mapping[str, Any]], batch_size: int
-) -> list[list[int]]:
-    """Return the shapes of the outputs without the batch axis, which each has to have."""
+def _output_shapes(symbol: Symbol, inputs: Sequence[InputSpec], batch_size: int) -> list[list[int]]:
+    """Return the shapes of the outputs, without the batch axis that each has to have."""
     found = []
     for size in (batch_size, batch_size + 1):
         try:
@@ -258,7 +258,7 @@ def _output_shapes(
         if not one or one[0] != batch_size or other[0] != batch_size + 1:
             raise ValueError(
                 f"output {index} of net has the shape {tuple(one)} for a batch of {batch_size}: a "
-                "model gives one row a sample, batch axis first; export a net that returns that"
+                "model returns one row per sample, batch axis first; export a net that does"
             )
     return [list(shape[1:]) for shape in found[0]]
 
@@ -267,31 +267,31 @@ def _check_outputs(
     net: HybridBlock,
     graph: trace.Graph,
     params: Mapping[str, NDArray],
-    inputs: Sequence[Mapping[str, Any]],
-    arrays: Sequence[np.ndarray],
-) -> list[np.ndarray]:
-    """Return the outputs of the graph for `arrays`, which have to be those of `net`."""
+    inputs: Sequence[InputSpec],
+    arrays: Sequence[NumPyArray],
+) -> list[NumPyArray]:
+    """Return the outputs of the graph for `arrays`; they have to be the same as those of `net`."""
     ctx = next((param.list_ctx()[0] for param in net.collect_params().values()), mx.cpu())
     given = [mx.nd.array(array, ctx=ctx, dtype=array.dtype) for array in arrays]
     try:
         with autograd.pause(train_mode=False):
             expected = [array.asnumpy() for array in trace.flatten(net(*given))]
-        compiled = Compiled(graph.symbol, params, inputs, len(arrays[0]), mx.cpu())
+        compiled = Compiled(graph.symbol, params, inputs, len(arrays[0]), ctx=mx.cpu())
         outputs = compiled(arrays)
     except MXNetError as e:
         raise ValueError(
-            f"net fails on sample ({str(e).strip().splitlines()[-1]}): give a batch of the shape "
-            "and dtype that it was trained with"
+            f"net fails on sample ({_mxnet.reason_of(e)}): give a batch of the shape and dtype "
+            "that it was trained with"
         ) from e
     if not _has_equal_replicas(net):
-        return outputs  # the mean of the replicas is not what any of them computes
+        return outputs  # no replica computes the same as their mean
     for index, (one, other) in enumerate(zip(outputs, expected, strict=True)):
         tolerance = _TOLERANCE.get(one.dtype.name, 1e-4)
         difference = difference_of(one, other)
         if difference > tolerance * scale_of(other):
             raise ValueError(
                 f"output {index} of the graph differs from the net's by {difference:.3g}: the net "
-                "computes something else with arrays than with symbols, or draws random numbers"
+                "does not compute the same with symbols as with arrays, or draws random numbers"
             )
     return outputs
 
@@ -300,20 +300,20 @@ def _has_equal_replicas(net: HybridBlock) -> bool:
     return all(len(replicas_of(p.list_data())) == 1 for p in net.collect_params().values())
 
 
-def _check_class_names(names: Any, shapes: Sequence[Sequence[int]]) -> list[str] | None:
+def _check_class_names(names: object, shapes: Sequence[Sequence[int]]) -> list[str] | None:
     if names is None:
         return None
-    if not _are_texts(names):
-        raise TypeError(f"class_names must be a sequence of names, got {names!r}: one a class")
+    if not _are_strings(names):
+        raise TypeError(f"class_names must be a sequence of names, got {names!r}: one per class")
     if len(shapes) != 1 or list(shapes[0]) != [len(names)]:
         raise ValueError(
             f"class_names has {len(names)} names, net has outputs of the shapes "
-            f"{[tuple(shape) for shape in shapes]}: one output of a number a class is needed"
+            f"{[tuple(shape) for shape in shapes]}: they need one output, one number per class"
         )
     return [str(name) for name in names]
 
 
-def _check_from_logits(value: Any) -> bool:
+def _check_from_logits(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(
             f"from_logits must be a bool, got {value!r}: it says whether the outputs are scores "
@@ -322,7 +322,7 @@ def _check_from_logits(value: Any) -> bool:
     return value
 
 
-def _check_metrics(metrics: Any) -> dict[str, float]:
+def _check_metrics(metrics: object) -> dict[str, float]:
     metrics = {} if metrics is None else metrics
     if not isinstance(metrics, Mapping) or not all(
         isinstance(name, str) and isinstance(value, numbers.Real) for name, value in metrics.items()
@@ -331,7 +331,7 @@ def _check_metrics(metrics: Any) -> dict[str, float]:
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise ValueError(
-                f"metrics has {name!r} as {value!r}, which the card's JSON has no number for: "
-                "leave it out"
+                f"metrics has {name!r} as {value!r}, which the card's JSON cannot express: leave "
+                "it out"
             )
     return {name: float(value) for name, value in metrics.items()}

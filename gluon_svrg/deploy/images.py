@@ -1,4 +1,4 @@
-"""Image files and arrays of pixels as what a network takes."""
+"""Turns image files and arrays of pixels into the input of a network."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ import numbers
 import os
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from gluon_svrg._compat import NumPyArray
+
+Image: TypeAlias = "str | os.PathLike[str] | NumPyArray"
 
 _MODES = {1: "L", 3: "RGB"}
-# Pillow's switches and Python's warning filters are the process's.
+# Pillow's switches and Python's warning filters are global to the process.
 _PILLOW = threading.Lock()
 _INSTALL = "image files need Pillow: install it with `pip install 'gluon-svrg[deploy]'`"
 
 
 class Normalization(NamedTuple):
-    """How pixels become what the network was trained on: ``(pixel * scale - mean) / std``.
+    """How pixels are normalised, as in training: ``(pixel * scale - mean) / std``.
 
     Attributes
     ----------
     mean, std : sequence of float
-        One a channel; of pixels times `scale`.
+        One number per channel; of pixels times `scale`.
     scale : float
-        1 / 255 where the network saw pixels in [0, 1] before mean and std, as after Gluon's
-        ``ToTensor``; 1 where it saw them in [0, 255].
+        1 / 255 if the mean and std are of pixels in [0, 1], as after Gluon's ``ToTensor``; 1 if
+        they are of pixels in [0, 255].
     """
 
     mean: Sequence[float]
@@ -36,16 +39,17 @@ class Normalization(NamedTuple):
     scale: float = 1 / 255
 
 
-def check_normalization(given: Any, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Return `given`, a Normalization or such a tuple or dict, as what the card says of it.
+def check_normalization(given: object, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return `given`, a Normalization or such a tuple or dict, as plain data for the card.
 
     Raises
     ------
     TypeError, ValueError
-        If it is none, or does not fit a model of one input of images, (channels, height, width).
+        If it is none of these, or the model does not have one input of images, (channels, height,
+        width).
     """
     try:
-        normalization = Normalization(**given) if isinstance(given, dict) else Normalization(*given)
+        normalization = _as_normalization(given)
     except TypeError as e:
         raise TypeError(
             f"normalization must be a Normalization, (mean, std) or (mean, std, scale), got "
@@ -61,14 +65,14 @@ def check_normalization(given: Any, shapes: Sequence[Sequence[int]]) -> dict[str
         if not _are_finite(values, (channels,)):
             raise ValueError(
                 f"{name} must have a finite number for each of the {channels} channels, got "
-                f"{values!r}: it is what the training data was normalised with"
+                f"{values!r}: give those with which the training data was normalised"
             )
     scale = normalization.scale
     is_above_0 = isinstance(scale, numbers.Real) and 0 < scale < np.inf
     if not is_above_0 or not (np.asarray(normalization.std) > 0).all():
         raise ValueError(
             f"std and scale must be above 0 and finite, got {normalization.std!r} and "
-            f"{normalization.scale!r}: pixels are divided by one and multiplied by the other"
+            f"{normalization.scale!r}: pixels are multiplied by scale and divided by std"
         )
     return {
         "scale": float(normalization.scale),
@@ -77,15 +81,19 @@ def check_normalization(given: Any, shapes: Sequence[Sequence[int]]) -> dict[str
     }
 
 
-def _are_finite(values: Any, shape: tuple[int, ...]) -> bool:
+def _as_normalization(given: Any) -> Normalization:
+    return Normalization(**given) if isinstance(given, dict) else Normalization(*given)
+
+
+def _are_finite(values: object, shape: tuple[int, ...]) -> bool:
     try:
-        array = np.asarray(values, dtype="float64")
+        array = np.array(values, dtype="float64")
     except (TypeError, ValueError):
         return False
     return array.shape == shape and bool(np.isfinite(array).all())
 
 
-def is_one(images: Any) -> bool:
+def is_one(images: object) -> bool:
     """Return whether `images` is a single image: a path, or an array of fewer than four axes."""
     return isinstance(images, str | os.PathLike) or (
         isinstance(images, np.ndarray) and images.ndim < 4
@@ -93,8 +101,11 @@ def is_one(images: Any) -> bool:
 
 
 def read_images(
-    images: Any, shape: Sequence[int], normalization: dict[str, Any], resize: bool
-) -> np.ndarray:
+    images: Image | Iterable[Image],
+    shape: Sequence[int],
+    normalization: dict[str, Any],
+    resize: bool,
+) -> NumPyArray:
     """Return images as a batch, float32, (N, channels, height, width), normalised.
 
     Parameters
@@ -103,9 +114,9 @@ def read_images(
         JPEG and PNG files; arrays of (height, width, channels), or (height, width) for grey; a
         batch of arrays has four axes.
     shape : sequence of int
-        (channels, height, width), what the network takes.
+        The input of the network: (channels, height, width).
     normalization : dict
-        What the card says of it.
+        That of the card.
     resize : bool
         Whether images of another size are resized (bilinear, the aspect ratio is not kept).
 
@@ -114,24 +125,27 @@ def read_images(
     TypeError, ValueError
         If an image has another type, mode or size, or cannot be read.
     ImportError
-        If a file is to be read, or an image resized, and Pillow is not there.
+        If Pillow is needed, to read a file or to resize an image, and not installed.
     """
-    try:
-        several = [images] if is_one(images) else list(images)
-    except TypeError as e:
+    several: list[object]
+    if is_one(images):
+        several = [images]
+    elif isinstance(images, Iterable):
+        several = list(images)
+    else:
         raise TypeError(
             f"images must be a path, a uint8 array or a sequence of them, got a "
             f"{type(images).__name__}: give the images to be read"
-        ) from e
+        )
     if not several:
-        raise ValueError("images is empty: give one image at least")
+        raise ValueError("images is empty: give at least one image")
     pixels = np.stack([_pixels_of(image, shape, resize) for image in several])
     mean, std = (np.asarray(normalization[name], "float32") for name in ("mean", "std"))
     scaled = pixels.astype("float32") * np.float32(normalization["scale"])
     return np.ascontiguousarray(((scaled - mean) / std).transpose(0, 3, 1, 2))
 
 
-def _pixels_of(image: Any, shape: Sequence[int], resize: bool) -> np.ndarray:
+def _pixels_of(image: object, shape: Sequence[int], resize: bool) -> NumPyArray:
     """Return an image as uint8, (height, width, channels)."""
     channels, height, width = shape
     if isinstance(image, str | os.PathLike):
@@ -143,17 +157,17 @@ def _pixels_of(image: Any, shape: Sequence[int], resize: bool) -> np.ndarray:
             pixels = _resized(pixels, height, width)
     else:
         raise TypeError(
-            f"an image must be a path or a uint8 NumPy array, got a {type(image).__name__}: give "
-            "an image of PIL as numpy.asarray(image)"
+            f"an image must be a path or a uint8 NumPy array, got a {type(image).__name__}: "
+            "convert an image of PIL with numpy.asarray(image)"
         )
     return pixels.reshape(height, width, channels)
 
 
-def _check_array(image: np.ndarray, channels: int) -> np.ndarray:
+def _check_array(image: NumPyArray, channels: int) -> NumPyArray:
     if image.dtype != np.uint8:
         raise TypeError(
             f"pixels must be uint8, 0 to 255, got {image.dtype}: give the pixels as they are in "
-            "the file, they are normalised here; data that is normalised goes to predict()"
+            "the file, they are normalised here; give normalised data to predict()"
         )
     if channels == 1 and image.ndim == 2:
         return image[:, :, None]
@@ -165,7 +179,7 @@ def _check_array(image: np.ndarray, channels: int) -> np.ndarray:
     return image
 
 
-def _read_file(path: Path, shape: Sequence[int], resize: bool) -> np.ndarray:
+def _read_file(path: Path, shape: Sequence[int], resize: bool) -> NumPyArray:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as e:
@@ -175,7 +189,7 @@ def _read_file(path: Path, shape: Sequence[int], resize: bool) -> np.ndarray:
         raise ValueError(f"there is no image file {str(path)!r}: give a JPEG or PNG file")
     try:
         with _strict_pillow(), Image.open(path, formats=("JPEG", "PNG")) as image:
-            # Before the pixels are decoded, which is where a hostile file would take memory.
+            # Checked before the pixels are decoded: there a hostile file would take memory.
             if image.mode != _MODES[channels]:
                 raise ValueError(
                     f"{str(path)!r} has the mode {image.mode!r}, the model takes "
@@ -188,21 +202,21 @@ def _read_file(path: Path, shape: Sequence[int], resize: bool) -> np.ndarray:
             return np.asarray(image)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as e:
         raise ValueError(
-            f"{str(path)!r} has too many pixels to be read ({e}): give an image of fewer"
+            f"{str(path)!r} has too many pixels to be read ({e}): give a smaller image"
         ) from e
     except (UnidentifiedImageError, OSError, SyntaxError) as e:
         raise ValueError(
-            f"{str(path)!r} cannot be read as an image ({e}): give a whole JPEG or PNG file"
+            f"{str(path)!r} cannot be read as an image ({e}): give an undamaged JPEG or PNG file"
         ) from e
 
 
 @contextmanager
 def _strict_pillow() -> Iterator[None]:
-    """Let Pillow refuse a file that was cut, which gluoncv makes it fill in, and a huge one."""
+    """Let Pillow refuse a truncated file, which gluoncv makes it fill in, and a huge one."""
     from PIL import Image, ImageFile
 
     with _PILLOW, warnings.catch_warnings():
-        # Above 89 million pixels it warns, above twice as many it raises.
+        # Above 89 million pixels Pillow warns, above twice that number it raises.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         before = ImageFile.LOAD_TRUNCATED_IMAGES
         ImageFile.LOAD_TRUNCATED_IMAGES = False
@@ -220,7 +234,7 @@ def _check_size(name: str, size: Sequence[int], shape: Sequence[int], resize: bo
         )
 
 
-def _resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+def _resized(pixels: NumPyArray, height: int, width: int) -> NumPyArray:
     try:
         from PIL import Image
     except ImportError as e:

@@ -1,23 +1,29 @@
-"""A model as an ONNX file, checked by onnxruntime."""
+"""Writes a model as an ONNX file, checked by onnxruntime."""
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from gluon_svrg import _mxnet
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_number
-from gluon_svrg.deploy.card import Model, read_model
+from gluon_svrg.deploy.card import Card, Model, read_model
 from gluon_svrg.deploy.difference import difference_of, scale_of
 from gluon_svrg.deploy.predictor import Predictor, random_inputs
+from gluon_svrg.deploy.trace import flatten
+from gluon_svrg.files import write_whole
 
-# MXNet 1.9.1 translates operators as opset 13 has them. Its own export_model writes the newest
-# opset of the installed onnx into the file, in which ReduceMean and others are other operators.
+# MXNet 1.9.1 translates operators as opset 13 has them; ReduceMean and others changed after it.
+if TYPE_CHECKING:
+    from onnx.onnx_ml_pb2 import ModelProto
+    from onnxruntime import InferenceSession  # type: ignore[import-untyped]
+
 _OPSET = 13
 _INSTALL = "ONNX needs its extra: install it with `pip install 'gluon-svrg[onnx]'`"
 
@@ -29,22 +35,22 @@ def export_onnx(
     dynamic: bool = True,
     tolerance: float = 1e-4,
 ) -> float:
-    """Write a model as an ONNX file (opset 13) and compare it with MXNet in onnxruntime.
+    """Write a model as an ONNX file (opset 13), once onnxruntime gives MXNet's outputs for it.
 
-    The file's inputs have the names of the card, and may be in another order. Its metadata has the
+    The file's inputs have the names of the card, but may be in another order. Its metadata has the
     card (``gluon_svrg``) and the difference that was measured (``max_abs_difference``).
 
     Parameters
     ----------
     model : path or Predictor
-        A model directory, not of int8, or what was loaded from one.
+        A model directory, not of int8, or the Predictor of one.
     path : path
-        The file to write; one that is there is replaced, once the new one has passed.
+        The file to write; an existing file is replaced once the new one has passed the check.
     dynamic : bool, default True
-        Whether the file takes batches of any size; else of one sample.
+        Whether the file takes batches of any size, or single samples only.
     tolerance : float, default 1e-4
-        How far the outputs may be from MXNet's, relative to the greatest output, or 1 if that
-        is greater.
+        The greatest difference from MXNet's outputs that is accepted, relative to the greatest
+        output, or to 1 if that is greater.
 
     Returns
     -------
@@ -54,17 +60,23 @@ def export_onnx(
     Raises
     ------
     ImportError
-        If onnx or onnxruntime is not there.
+        If onnx or onnxruntime is not installed.
     ValueError
-        If the model is of int8, MXNet cannot translate an operator of it, onnxruntime cannot run
+        If the model is of int8, MXNet cannot translate one of its operators, onnxruntime cannot run
         the file, or the outputs differ by more than `tolerance`; nothing is written then.
     """
-    check_number("tolerance", tolerance, "outputs may differ by as much", least=0, above=True)
+    check_number(
+        "tolerance",
+        tolerance,
+        "how far outputs may differ",
+        least=0,
+        above=True,
+    )
     predictor = model if isinstance(model, Predictor) else Predictor(read_model(model))
     if predictor.card["precision"] == "int8":
         raise ValueError(
-            "the model is of int8, whose operators are oneDNN's own and have no ONNX: give the "
-            "model that was quantized"
+            "the model is of int8, whose operators are oneDNN's own and not part of ONNX: give the "
+            "float32 model"
         )
     target = Path(path)
     proto = _translate(predictor.model, dynamic)
@@ -76,17 +88,14 @@ def export_onnx(
         entry = proto.metadata_props.add()
         entry.key, entry.value = key, value
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-        aside = Path(folder) / target.name
-        aside.write_bytes(proto.SerializeToString())
-        os.replace(aside, target)
+    write_whole(target, proto.SerializeToString())
     return difference
 
 
-def session_of(content: bytes | str, threads: int = 0) -> Any:
+def session_of(content: bytes | str, threads: int = 0) -> InferenceSession:
     """Return an onnxruntime session on the CPU for a file or its content; raises ImportError."""
     try:
-        import onnxruntime  # type: ignore[import-untyped]
+        import onnxruntime
     except ImportError as e:
         raise ImportError(_INSTALL) from e
     options = onnxruntime.SessionOptions()
@@ -95,25 +104,26 @@ def session_of(content: bytes | str, threads: int = 0) -> Any:
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def _translate(model: Model, dynamic: bool) -> Any:
+def _translate(model: Model, dynamic: bool) -> ModelProto:
     try:
-        from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
         from onnx import checker, helper
+
+        translator = _mxnet.onnx_translator()
     except ImportError as e:
         raise ImportError(_INSTALL) from e
-    # In the order of the graph, in which MXNet gives shapes and dtypes to the names.
+    # In the order of the graph: MXNet assigns shapes and dtypes in that order.
     order = model.symbol.list_inputs()
     inputs = sorted(model.card["inputs"], key=lambda spec: order.index(spec["name"]))
     kinds = [helper.np_dtype_to_tensor_dtype(np.dtype(spec["dtype"])) for spec in inputs]
-    # MXNet has the graph checked as one of the newest opset, unless that is told otherwise.
+    # MXNet lets onnx check the graph, as one of the newest opset unless this says otherwise.
     newest = checker.DEFAULT_CONTEXT.opset_imports
     checker.DEFAULT_CONTEXT.opset_imports = {"": _OPSET}
     free = [("batch", *spec["shape"]) for spec in inputs] if dynamic else None
     try:
         with warnings.catch_warnings():
-            # MXNet reads tables that onnx 1.14 still has and warns of.
+            # MXNet reads tables of onnx 1.14 that are deprecated.
             warnings.simplefilter("ignore", DeprecationWarning)
-            graph = MXNetGraph().create_onnx_graph_proto(
+            graph = translator.create_onnx_graph_proto(
                 model.symbol,
                 dict(model.params),
                 [(1, *spec["shape"]) for spec in inputs],
@@ -122,14 +132,14 @@ def _translate(model: Model, dynamic: bool) -> Any:
                 dynamic=dynamic,
                 dynamic_input_shapes=free,
             )
-    except Exception as e:  # the translators raise whatever comes
+    except Exception as e:  # the translators raise exceptions of any type
         raise ValueError(
             f"MXNet 1.9.1 cannot translate the model into ONNX ({type(e).__name__}: {e}): use the "
-            "model directory, which needs no translation"
+            "model directory instead"
         ) from e
     finally:
         checker.DEFAULT_CONTEXT.opset_imports = newest
-    # MXNet lists the parameters as inputs, too, which keeps onnxruntime from folding them.
+    # MXNet also lists the parameters as inputs, which keeps onnxruntime from folding constants.
     names = [spec["name"] for spec in inputs]
     kept = [item for item in graph.input if item.name in names]
     del graph.input[:]
@@ -138,7 +148,7 @@ def _translate(model: Model, dynamic: bool) -> Any:
 
 
 def _compare(content: bytes, predictor: Predictor, dynamic: bool, tolerance: float) -> float:
-    """Return the greatest difference over batches of one sample and, where it may, of three."""
+    """Return the greatest difference over a batch of one sample and, if `dynamic`, one of three."""
     try:
         session = session_of(content)
     except ImportError:
@@ -148,7 +158,7 @@ def _compare(content: bytes, predictor: Predictor, dynamic: bool, tolerance: flo
     greatest = 0.0
     for count in (1, 3) if dynamic else (1,):
         arrays = random_inputs(predictor.card, count)
-        expected = predictor._run(arrays, count)
+        expected = flatten(predictor.predict(*arrays))
         try:
             outputs = run(session, predictor.card, arrays)
         except Exception as e:
@@ -158,14 +168,14 @@ def _compare(content: bytes, predictor: Predictor, dynamic: bool, tolerance: flo
             if difference > tolerance * scale_of(other):
                 raise ValueError(
                     f"output {index} of the ONNX file differs from MXNet's by {difference:.3g}, "
-                    f"more than the tolerance {tolerance:g}: use the model directory"
+                    f"more than the tolerance {tolerance:g}: use the model directory instead"
                 )
             greatest = max(greatest, difference)
     return greatest
 
 
-def run(session: Any, card: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the outputs of an onnxruntime session for an array an input, in the card's order."""
+def run(session: InferenceSession, card: Card, arrays: Sequence[NumPyArray]) -> list[NumPyArray]:
+    """Return the outputs of an onnxruntime session for one array per input, in the card's order."""
     names = [spec["name"] for spec in card["inputs"]]
     return list(session.run(None, dict(zip(names, arrays, strict=True))))
 
@@ -173,5 +183,5 @@ def run(session: Any, card: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> 
 def _cannot_run(e: Exception) -> ValueError:
     return ValueError(
         f"onnxruntime cannot run the model's ONNX file ({str(e).strip().splitlines()[0]}): use the "
-        "model directory, which needs no ONNX"
+        "model directory instead"
     )

@@ -1,20 +1,22 @@
-"""A model directory, ready to answer."""
+"""Runs the model of a model directory."""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg import _mxnet
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.deploy.card import Model, read_model
+from gluon_svrg.deploy.card import Card, Model, read_model
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.difference import difference_of, scale_of
-from gluon_svrg.deploy.images import is_one, read_images
+from gluon_svrg.deploy.images import Image, is_one, read_images
 from gluon_svrg.deploy.trace import rebuild
 from mxnet import autograd
 from mxnet.base import MXNetError
@@ -32,7 +34,7 @@ class Prediction(NamedTuple):
     Attributes
     ----------
     name : str
-        Of the class; its index where the model has no names.
+        The name of the class; its index if the model has no names.
     probability : float
         In [0, 1].
     """
@@ -42,27 +44,27 @@ class Prediction(NamedTuple):
 
 
 class Predictor:
-    """Answers with a model that :func:`~gluon_svrg.deploy.export` wrote.
+    """Runs a model that :func:`~gluon_svrg.deploy.export` wrote.
 
     It needs neither gluoncv nor the class of the network. On the CPU, operators are fused by
-    MXNet's own oneDNN backend. Batches are split at `batch_size` and padded up to 1, 4, 16, ...,
-    so that few shapes are planned, each when it is first needed; samples have to be independent
-    of each other, as they are in prediction.
+    MXNet's own oneDNN backend. Batches are split at `batch_size` and padded to 1, 4, 16, ...
+    samples, so that few shapes are planned, each when it is first needed; samples have to be
+    independent of each other, as they are in prediction.
 
     It may be called from several threads; the calls run one after another.
 
     Attributes
     ----------
     card : dict
-        What ``model.json`` says: see :func:`~gluon_svrg.deploy.read_card`.
+        The contents of ``model.json``: see :func:`~gluon_svrg.deploy.read_card`.
     model : Model
         The graph and its parameters as they were read.
     ctx : Context
-        Where it runs.
+        The context on which it runs.
     backend : str or None
-        What has fused the graph; None where nothing has.
+        The backend that fused the graph; None for the plain graph.
     batch_size : int
-        The most samples that are computed at once.
+        The greatest number of samples that are computed at once.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Predictor:
         batch_size: int = 64,
     ) -> None:
         self.batch_size = check_integer(
-            "batch_size", batch_size, 1, "larger batches are split into batches of that size"
+            "batch_size", batch_size, 1, "larger batches are split into batches of this size"
         )
         self.card, self.model = model.card, model
         self.ctx = _check_context(ctx, self.card["precision"])
@@ -81,7 +83,7 @@ class Predictor:
             (spec["name"], tuple(spec["shape"]), np.dtype(spec["dtype"]))
             for spec in self.card["inputs"]
         ]
-        # cpu(0) and cpu(1) are the same memory, but MXNet wants all arrays of a graph on one.
+        # cpu(0) and cpu(1) are the same memory, but a graph needs all its arrays on one context.
         self._params = {n: array.as_in_context(self.ctx) for n, array in model.params.items()}
         self.backend, self._symbol = self._fused(backend)
         self._structure = self.card["outputs"]["structure"]
@@ -96,55 +98,58 @@ class Predictor:
         backend: str | None = "auto",
         batch_size: int = 64,
     ) -> Predictor:
-        """Read a model directory, which is checked by its checksums.
+        """Read a model directory, and verify its checksums.
 
         Parameters
         ----------
         directory : path
-            What ``export`` or ``quantize`` wrote.
+            A directory that ``export`` or ``quantize`` wrote.
         ctx : Context, optional
-            Where it runs; ``mx.cpu()`` by default. An int8 model runs on the CPU alone.
+            The context on which it runs; ``mx.cpu()`` by default. An int8 model runs on the CPU
+            only.
         backend : str or None, default 'auto'
-            The subgraph backend of MXNet that fuses operators: ``'auto'`` is ``'MKLDNN'`` on the
-            CPU in float32, where it gives the same outputs as the plain graph (else a line in the
-            log says why not), None is the plain graph.
+            The subgraph backend of MXNet that fuses operators; None for the plain graph.
+            ``'auto'``: on the CPU in float32 ``'MKLDNN'``, unless its outputs differ from those of
+            the plain graph, which is logged; otherwise the plain graph.
         batch_size : int, default 64
-            The most samples that are computed at once.
+            The greatest number of samples that are computed at once.
 
         Raises
         ------
         TypeError, ValueError
-            If an argument is wrong, a file is missing or was changed, or a later version wrote it.
+            If an argument is wrong, a file is missing or was changed, or a later version of
+            gluon_svrg wrote it.
         """
         return cls(read_model(directory), ctx, backend, batch_size)
 
-    def __call__(self, *inputs: np.ndarray | NDArray) -> Any:
+    def __call__(self, *inputs: NumPyArray | NDArray) -> Any:
         """Return the outputs of the network, as :meth:`predict`."""
         return self.predict(*inputs)
 
-    def predict(self, *inputs: np.ndarray | NDArray) -> Any:
+    def predict(self, *inputs: NumPyArray | NDArray) -> Any:
         """Return the outputs of the network.
 
         Parameters
         ----------
         *inputs : numpy.ndarray or NDArray
-            One for each input, normalised as in training: a batch (N, ...), or a sample without the
-            batch axis. Floats are cast to the model's float dtype, integers to its integer dtype.
+            One for each input, normalised as in training: a batch (N, ...), or a single sample
+            without the batch axis. Floats are cast to the model's float dtype, integers to its
+            integer dtype.
 
         Returns
         -------
         numpy.ndarray, or nested tuples and lists of them
-            As the network nests its outputs; without the batch axis for a sample.
+            Nested as the network nests its outputs; without the batch axis for a single sample.
 
         Raises
         ------
         TypeError, ValueError
-            If an input has another type, dtype or shape.
+            If an input has the wrong type, dtype or shape.
         """
         if len(inputs) != len(self._inputs):
             raise TypeError(
                 f"the model takes {len(self._inputs)} inputs "
-                f"({', '.join(name for name, _, _ in self._inputs)}), got {len(inputs)}: give an "
+                f"({', '.join(name for name, _, _ in self._inputs)}), got {len(inputs)}: give one "
                 "array for each"
             )
         arrays = [_as_array(x, *spec) for x, spec in zip(inputs, self._inputs, strict=True)]
@@ -158,33 +163,33 @@ class Predictor:
         ):
             raise ValueError(
                 f"all inputs need the same batch axis, got the shapes {[x.shape for x in inputs]}: "
-                "give as many samples for each input"
+                "give the same number of samples for each input"
             )
         outputs = self._run(arrays, count)
         if is_sample:
             outputs = [output[0] for output in outputs]
         return outputs[0] if self._structure == "array" else rebuild(self._structure, iter(outputs))
 
-    def predict_images(self, images: Any, resize: bool = False) -> Any:
+    def predict_images(self, images: Image | Iterable[Image], resize: bool = False) -> Any:
         """Return the outputs of the network for images: ``predict(read_images(images))``.
 
-        A single image (a path, or an array of fewer than four axes) gives outputs without the batch
+        For a single image (a path, or an array of fewer than four axes) the outputs have no batch
         axis. Parameters and errors: see :meth:`read_images`.
         """
         batch = self.read_images(images, resize)
         return self.predict(batch[0] if is_one(images) else batch)
 
-    def read_images(self, images: Any, resize: bool = False) -> np.ndarray:
+    def read_images(self, images: Image | Iterable[Image], resize: bool = False) -> NumPyArray:
         """Return images as a batch for :meth:`predict`, normalised as the card says.
 
         Parameters
         ----------
         images : path, uint8 array, or sequence of them
-            JPEG and PNG files (with the extra ``deploy``: Pillow), or pixels of (height, width,
-            channels), (height, width) for grey.
+            JPEG and PNG files (these need the extra ``deploy``: Pillow), or pixels of (height,
+            width, channels), or (height, width) for grey images.
         resize : bool, default False
             Whether images of another size are resized (bilinear; the aspect ratio is not kept)
-            rather than refused.
+            or refused.
 
         Returns
         -------
@@ -194,19 +199,19 @@ class Predictor:
         Raises
         ------
         TypeError, ValueError
-            If an image has another type, mode or size, or cannot be read, or the model was
+            If an image has the wrong type, mode or size, or cannot be read, or the model was
             exported without normalization.
         ImportError
-            If a file is to be read, or an image resized, and Pillow is not there.
+            If Pillow is needed, to read a file or to resize an image, and not installed.
         """
         if self.card["normalization"] is None:
             raise ValueError(
-                "the model was exported without normalization, so pixels cannot be made into its "
-                "input: export it with normalization=(mean, std), or give predict() the input"
+                "the model was exported without normalization, so its input cannot be made of "
+                "pixels: export it with normalization=(mean, std), or give predict() the input"
             )
         return read_images(images, self._inputs[0][1], self.card["normalization"], resize)
 
-    def classes(self, *inputs: np.ndarray | NDArray, top: int = 1) -> list[Any]:
+    def classes(self, *inputs: NumPyArray | NDArray, top: int = 1) -> list[Any]:
         """Return the most probable classes, the most probable first.
 
         Parameters
@@ -214,24 +219,24 @@ class Predictor:
         *inputs : numpy.ndarray or NDArray
             As for :meth:`predict`.
         top : int, default 1
-            How many.
+            The number of classes.
 
         Returns
         -------
         list of list of Prediction
-            One list a sample; for a sample without the batch axis, its list.
+            One list per sample; for a single sample without the batch axis, its list alone.
 
         Raises
         ------
         TypeError, ValueError
-            As :meth:`predict`; if `top` is no positive integer up to the number of classes, or the
-            model does not have one output of a number a class.
+            As :meth:`predict`; if `top` is not a positive integer up to the number of classes, or
+            the model does not have one output with one number per class.
         """
-        top = check_integer("top", top, 1, "as many classes are returned, the most probable first")
+        top = check_integer("top", top, 1, "the number of classes that are returned")
         shapes = self.card["outputs"]["shapes"]
         if self._structure != "array" or len(shapes[0]) != 1:
             raise ValueError(
-                f"the model has outputs of the shapes {[tuple(shape) for shape in shapes]} a "
+                f"the model has outputs of the shapes {[tuple(shape) for shape in shapes]} per "
                 "sample, which are not classes: use predict()"
             )
         if top > shapes[0][0]:
@@ -241,7 +246,7 @@ class Predictor:
             return self._best(outputs[None], top)[0]
         return self._best(outputs, top)
 
-    def _best(self, outputs: np.ndarray, top: int) -> list[list[Prediction]]:
+    def _best(self, outputs: NumPyArray, top: int) -> list[list[Prediction]]:
         probabilities = outputs.astype("float64")
         if self.card["from_logits"]:
             powers = np.exp(probabilities - probabilities.max(axis=1, keepdims=True))
@@ -253,7 +258,7 @@ class Predictor:
             for row, indices in zip(probabilities, order, strict=True)
         ]
 
-    def _run(self, arrays: list[np.ndarray], count: int) -> list[np.ndarray]:
+    def _run(self, arrays: list[NumPyArray], count: int) -> list[NumPyArray]:
         with self._lock, autograd.pause(train_mode=False):
             if count <= self.batch_size:
                 return self._graph_for(count)(arrays)
@@ -276,10 +281,10 @@ class Predictor:
         return self._compiled[size]
 
     def _compile(self, symbol: Symbol, size: int) -> Compiled:
-        return Compiled(symbol, self._params, self.card["inputs"], size, self.ctx, **_STATIC)
+        return Compiled(symbol, self._params, self.card["inputs"], size, ctx=self.ctx, **_STATIC)
 
     def _fused(self, backend: str | None) -> tuple[str | None, Symbol]:
-        """Return the backend that has fused the graph, and the graph."""
+        """Return the backend that fused the graph, and the graph."""
         if backend is not None and not isinstance(backend, str):
             raise TypeError(f"backend must be 'auto', a backend's name or None, got {backend!r}")
         plain = self.model.symbol
@@ -295,11 +300,13 @@ class Predictor:
                 return None, plain
             difference = self._difference(plain, fused)
         except MXNetError as e:
-            _logger.warning("the graph runs as it is, MKLDNN cannot fuse it: %s", _first_line(e))
+            _logger.warning(
+                "the plain graph is used: MKLDNN cannot fuse it: %s", _mxnet.reason_of(e)
+            )
             return None, plain
         if not difference <= 1e-4:
             _logger.warning(
-                "the graph runs as it is, fused by MKLDNN its outputs differ by %.2g", difference
+                "the plain graph is used: fused by MKLDNN its outputs differ by %.2g", difference
             )
             return None, plain
         return "MKLDNN", fused
@@ -317,12 +324,11 @@ def _fused_by(backend: str, plain: Symbol) -> Symbol:
         fused = plain.optimize_for(backend)
     except MXNetError as e:
         raise ValueError(
-            f"backend {backend!r} cannot be used ({_first_line(e)}): leave it out, or give None "
-            "for the plain graph"
+            f"backend {backend!r} cannot be used ({_mxnet.reason_of(e)}): leave it out, or give "
+            "None for the plain graph"
         ) from e
-    if (
-        fused.tojson() == plain.tojson()
-    ):  # MXNet prints that it does not know a backend, and goes on
+    # MXNet only prints a line if it does not know the backend.
+    if fused.tojson() == plain.tojson():
         raise ValueError(
             f"backend {backend!r} changes nothing in the graph: MXNet has none of that name, or "
             "none for these operators; leave it out, or give None for the plain graph"
@@ -330,8 +336,8 @@ def _fused_by(backend: str, plain: Symbol) -> Symbol:
     return fused
 
 
-def random_inputs(card: Mapping[str, Any], count: int) -> list[np.ndarray]:
-    """Return `count` samples for each input: standard normal, zeros where it is of integers."""
+def random_inputs(card: Card, count: int) -> list[NumPyArray]:
+    """Return `count` samples for each input: standard normal, or zeros for integers."""
     random = np.random.default_rng(0)
     return [
         random.standard_normal((count, *spec["shape"])).astype(spec["dtype"])
@@ -341,46 +347,46 @@ def random_inputs(card: Mapping[str, Any], count: int) -> list[np.ndarray]:
     ]
 
 
-def _as_array(x: Any, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return `x` as an array of NumPy that has the kind and the shape that is wanted."""
+def _as_array(x: object, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NumPyArray:
+    """Return `x` as a NumPy array; raises if it does not have this shape and kind of dtype."""
     if isinstance(x, NDArray):
         x = x.asnumpy()
     if not isinstance(x, np.ndarray):
         raise TypeError(
-            f"{name} must be a NumPy array or an NDArray, got a {type(x).__name__}: images and "
-            "image files go to predict_images()"
+            f"{name} must be a NumPy array or an NDArray, got a {type(x).__name__}: give images "
+            "and image files to predict_images()"
         )
     if x.dtype != dtype and x.dtype.kind != dtype.kind and x.dtype.kind + dtype.kind != "ui":
         raise TypeError(
-            f"{name} must be {dtype}, got {x.dtype}: convert it as the training data was, pixels "
-            "go to predict_images(), which normalises them"
+            f"{name} must be {dtype}, got {x.dtype}: convert it as the training data was, or give "
+            "pixels to predict_images(), which normalises them"
         )
     if x.shape[1:] != shape and x.shape != shape:
         raise ValueError(
-            f"{name} must have the shape {('N', *shape)} or {shape}, got {x.shape}: give it as "
-            "the training data was"
+            f"{name} must have the shape {('N', *shape)} or {shape}, got {x.shape}: give it in "
+            "the shape of the training data"
         )
     if x.shape[:1] == (0,):
-        raise ValueError(f"{name} has no sample, its shape is {x.shape}: give one at least")
+        raise ValueError(f"{name} has no sample, its shape is {x.shape}: give at least one")
     if dtype.kind in "ui" and x.dtype != dtype:
         least, greatest = np.iinfo(dtype).min, np.iinfo(dtype).max
         if x.size and (x.min() < least or x.max() > greatest):
             raise ValueError(
                 f"{name} has numbers from {x.min()} to {x.max()}, {dtype} holds {least} to "
-                f"{greatest}: give those that the network was trained with"
+                f"{greatest}: give numbers like those of the training data"
             )
     return x
 
 
-def _check_context(ctx: Any, precision: str) -> mx.Context:
+def _check_context(ctx: object, precision: str) -> mx.Context:
     if ctx is None:
         return mx.cpu()
     if not isinstance(ctx, mx.Context):
         raise TypeError(f"ctx must be a Context, got {ctx!r}: give mx.cpu(), or leave it out")
     if precision == "int8" and ctx.device_type != "cpu":
         raise ValueError(
-            f"ctx is {ctx}, an int8 model runs on the CPU alone: give mx.cpu(), or load the model "
-            "that was quantized"
+            f"ctx is {ctx}, an int8 model runs on the CPU only: give mx.cpu(), or load the "
+            "float32 model"
         )
     if ctx.device_type == "gpu" and ctx.device_id >= mx.context.num_gpus():
         raise ValueError(
@@ -388,9 +394,3 @@ def _check_context(ctx: Any, precision: str) -> mx.Context:
             "it out"
         )
     return ctx
-
-
-def _first_line(e: Exception) -> str:
-    # MXNet puts the stack of C++ above the reason, and the reason last.
-    lines = [line.strip() for line in str(e).splitlines() if line.strip()]
-    return lines[-1] if lines else type(e).__name__

@@ -1,4 +1,4 @@
-"""A model in int8, by MXNet's quantization for oneDNN on the CPU."""
+"""Writes a model in int8, by MXNet's quantization for oneDNN on the CPU."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg import _mxnet
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.deploy.card import Model, as_path, check_target, read_model, write_model
 from gluon_svrg.deploy.predictor import Predictor
 from mxnet import gluon
 from mxnet.base import MXNetError
 from mxnet.contrib import quantization
+from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
+
+Samples: TypeAlias = "NumPyArray | NDArray | Sequence[NumPyArray | NDArray]"
+"""One array for each input, or the array of the only input."""
 
 _BATCH = 32
 
@@ -25,48 +31,49 @@ _BATCH = 32
 def quantize(
     directory: str | os.PathLike[str],
     out_directory: str | os.PathLike[str],
-    calibration_data: Any,
+    calibration_data: Samples,
     *,
     mode: str = "naive",
     exclude_layers: Sequence[str] = (),
-    evaluation_data: tuple[Any, Any] | None = None,
+    evaluation_data: tuple[Samples, Sequence[float] | NumPyArray | NDArray] | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write a float32 model in int8, for the CPU; ``Predictor.load`` reads it as any other.
+    """Write a float32 model in int8, for the CPU; ``Predictor.load`` reads it like any model.
 
     Parameters
     ----------
     directory : path
         A model directory of float32.
     out_directory : path
-        Where the int8 model goes.
+        The model directory to write.
     calibration_data : numpy.ndarray, NDArray, or sequence of them
-        A few hundred samples, one array an input, normalised as for ``Predictor.predict``: the
-        ranges of the layers' outputs are taken from them.
+        A few hundred samples, one array per input, normalised as for ``Predictor.predict``: they
+        give the ranges of the layers' outputs.
     mode : {'naive', 'entropy'}, default 'naive'
-        How: their least and greatest, or what loses the least information of their histogram
-        (slow, for outputs with rare great values).
+        How a range is taken: ``'naive'`` from the least to the greatest output; ``'entropy'`` the
+        range that keeps the most information of the histogram (slow, for outputs with a few very
+        large values).
     exclude_layers : sequence of str, optional
-        Nodes that stay in float32, by their names in the graph that oneDNN has fused for int8, as
-        ``sg_mkldnn_conv_bn_act_0``.
+        Nodes that stay in float32, by their names in the graph that oneDNN has fused for int8, for
+        example ``sg_mkldnn_conv_bn_act_0``.
     evaluation_data : (x, labels), optional
-        Labelled samples, other than those of the calibration; the accuracy of both models on
-        them is returned, and written into the card. `x` is as `calibration_data`.
+        Labelled samples that are not among those of the calibration; the accuracy of both models on
+        them is returned, and written into the card. `x` is like `calibration_data`.
     overwrite : bool, default False
-        Whether a model that is there is replaced.
+        Whether an existing model is replaced.
 
     Returns
     -------
     dict
-        What the card says under ``quantization``: ``mode``, ``calibration_samples``, and with
-        `evaluation_data` ``samples``, ``accuracy_float32``, ``accuracy_int8``, ``agreement`` (how
-        many samples get the same class), as fractions.
+        The entry ``quantization`` of the card: ``mode``, ``calibration_samples``, and with
+        `evaluation_data` ``samples`` and, as fractions, ``accuracy_float32``, ``accuracy_int8`` and
+        ``agreement`` (the samples to which both models give the same class).
 
     Raises
     ------
     TypeError, ValueError
         If an argument is wrong, the model is not of float32, `out_directory` is `directory`, the
-        calibration data has NaN or zeros alone, or MXNet cannot quantize the model.
+        calibration data has NaN or only zeros, or MXNet cannot quantize the model.
     FileExistsError
         As :func:`~gluon_svrg.deploy.export`.
     """
@@ -90,7 +97,7 @@ def quantize(
         **{key: model.card[key] for key in ("inputs", "outputs", "normalization")},
         **{key: model.card[key] for key in ("class_names", "from_logits")},
         "precision": "int8",
-        # Those of the float32 model do not hold for this one.
+        # Those of the float32 model are not those of this one.
         "metrics": {},
     }
     report: dict[str, Any] = {"mode": mode, "calibration_samples": len(arrays[0])}
@@ -107,43 +114,44 @@ def quantize(
 def _check_dtypes(model: Model, directory: str) -> None:
     if model.card["precision"] != "float32":
         raise ValueError(
-            f"the model {directory!r} is of {model.card['precision']}, float32 is quantized: "
-            "give the float32 model"
+            f"the model {directory!r} is of {model.card['precision']}, only float32 can be "
+            "quantized: give the float32 model"
         )
     kinds = [spec["dtype"] for spec in model.card["inputs"]]
     if set(kinds) != {"float32"}:
         raise ValueError(
-            f"the model {directory!r} has inputs of {', '.join(kinds)}, and int8 takes float32 "
-            "alone: use the float32 model"
+            f"the model {directory!r} has inputs of {', '.join(kinds)}, and int8 takes only "
+            "float32: use the float32 model"
         )
 
 
-def _check_samples(name: str, data: Any, predictor: Predictor) -> list[np.ndarray]:
-    """Return `data` as an array an input, checked as the predictor checks it."""
-    several = list(data) if isinstance(data, list | tuple) else [data]
-    arrays = [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in several]
+def _check_samples(name: str, data: Samples, predictor: Predictor) -> list[NumPyArray]:
+    """Return `data` as one array per input, checked as the predictor checks it."""
+    several: list[Any] = list(data) if isinstance(data, list | tuple) else [data]
+    arrays: list[NumPyArray] = [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in several]
     shapes = [tuple(spec["shape"]) for spec in predictor.card["inputs"]]
     if [np.shape(x) for x in arrays] == shapes:
         raise ValueError(f"{name} must be batches, batch axis first, got a single sample")
-    # Tells what does not fit in the predictor's own words.
+    # It raises if they do not fit the model.
     predictor.predict(*(x[:1] if isinstance(x, np.ndarray) else x for x in arrays))
     if len({len(x) for x in arrays}) > 1:
-        raise ValueError(f"{name} has {[len(x) for x in arrays]} samples: give as many an input")
+        counts = " and ".join(str(len(x)) for x in arrays)
+        raise ValueError(f"{name}: inputs have {counts} samples, give each the same number")
     return arrays
 
 
-def _check_ranges(arrays: Sequence[np.ndarray], names: Sequence[str]) -> None:
+def _check_ranges(arrays: Sequence[NumPyArray], names: Sequence[str]) -> None:
     """Refuse samples that have no range."""
     for name, array in zip(names, arrays, strict=True):
         if not np.isfinite(array).all():
             raise ValueError(
-                f"calibration_data of {name!r} has NaN or infinities, of which no range can be "
-                "taken: leave out these samples"
+                f"calibration_data of {name!r} has NaN or infinities, which give no range: leave "
+                "these samples out"
             )
         if not array.any():
             raise ValueError(
-                f"calibration_data of {name!r} is all zeros, of which no range can be taken: give "
-                "samples that look like those to come"
+                f"calibration_data of {name!r} is all zeros, which give no range: give samples "
+                "like those that the model will be used for"
             )
 
 
@@ -164,7 +172,7 @@ def _check_excluded(names: Sequence[str], symbol: Symbol) -> None:
 
 
 def _quantized(
-    model: Model, arrays: Sequence[np.ndarray], mode: str, exclude_layers: Sequence[str]
+    model: Model, arrays: Sequence[NumPyArray], mode: str, exclude_layers: Sequence[str]
 ) -> tuple[str, dict[str, Any]]:
     """Return the int8 graph as JSON and its parameters by ``arg:name`` and ``aux:name``."""
     names = [spec["name"] for spec in model.card["inputs"]]
@@ -176,11 +184,11 @@ def _quantized(
         mx.nd.save(f"{prefix}-0000.params", stored)
         data = {n: x.astype("float32") for n, x in zip(names, arrays, strict=True)}
         batches = mx.io.NDArrayIter(data, batch_size=min(_BATCH, len(arrays[0])))
-        # It sorts them by name, and MXNet calls the network with them in its order.
+        # It sorts the inputs by name, and MXNet calls the network with them in that order.
         batches.data.sort(key=lambda item: names.index(item[0]))
         try:
             with warnings.catch_warnings():
-                # It imports graphs without their types, warns of that, and takes float32.
+                # MXNet warns that the graph is imported without its types; it takes float32.
                 warnings.filterwarnings("ignore", "Cannot decide type", UserWarning)
                 warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's, in its histograms
                 net = gluon.SymbolBlock.imports(
@@ -197,8 +205,8 @@ def _quantized(
             int8(*(mx.nd.array(data[name][:1]) for name in names))
         except (MXNetError, ValueError, TypeError) as e:
             raise ValueError(
-                f"MXNet cannot quantize the model ({str(e).strip().splitlines()[-1]}): leave out "
-                "layers with exclude_layers, or use the float32 model"
+                f"MXNet cannot quantize the model ({_mxnet.reason_of(e)}): leave out layers with "
+                "exclude_layers, or use the float32 model"
             ) from e
         prefix = str(Path(folder) / "int8")
         int8.export(prefix)
@@ -209,7 +217,8 @@ def _quantized(
 def _check_graph(symbol: Symbol) -> None:
     """Refuse the graphs whose int8 form crashes the process in MXNet 1.9.1.
 
-    It is so where an operator with several outputs, as split, reads what others read as well.
+    These are graphs in which an operator with several outputs, such as split, reads an array that
+    other operators read, too.
     """
     graph = json.loads(symbol.tojson())
     nodes = graph["nodes"]
@@ -224,7 +233,11 @@ def _check_graph(symbol: Symbol) -> None:
             )
 
 
-def _evaluate(predictor: Predictor, int8: Predictor, evaluation_data: Any) -> dict[str, Any]:
+def _evaluate(
+    predictor: Predictor,
+    int8: Predictor,
+    evaluation_data: tuple[Samples, Sequence[float] | NumPyArray | NDArray],
+) -> dict[str, float]:
     try:
         x, labels = evaluation_data
     except (TypeError, ValueError) as e:
@@ -239,10 +252,10 @@ def _evaluate(predictor: Predictor, int8: Predictor, evaluation_data: Any) -> di
     if labels.shape != (len(arrays[0]),):
         raise ValueError(
             f"evaluation_data has labels of shape {labels.shape} for {len(arrays[0])} samples: "
-            "give one class index a sample"
+            "give one class index per sample"
         )
     if predictor.card["outputs"]["structure"] != "array":
-        raise ValueError("evaluation_data needs a model of one output: leave it out")
+        raise ValueError("evaluation_data needs a model with one output: leave it out")
     of_float32, of_int8 = (model.predict(*arrays).argmax(axis=1) for model in (predictor, int8))
     return {
         "samples": len(labels),

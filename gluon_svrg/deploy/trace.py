@@ -1,16 +1,24 @@
-"""The graph of a network, taken without touching it, and the layer to blame where there is none."""
+"""The graph of a network, made without changing it; or the layer that cannot be hybridized."""
 
 from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import mxnet as mx
+from gluon_svrg import _mxnet
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock
-from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
+
+_T = TypeVar("_T")
+
+Structure: TypeAlias = "str | dict[str, list[Structure]] | None"
+"""How outputs nest: ``"array"``, None, ``{"tuple": [...]}`` or ``{"list": [...]}``."""
+
+Nested: TypeAlias = "_T | list[Nested[_T]] | tuple[Nested[_T], ...] | None"
+"""An array, or nested lists and tuples of arrays and None."""
 
 
 class Graph(NamedTuple):
@@ -20,37 +28,37 @@ class Graph(NamedTuple):
     ----------
     symbol : Symbol
         All outputs, flat.
-    structure : object
-        How they nest: ``"array"``, None, ``{"tuple": [...]}`` or ``{"list": [...]}``.
+    structure : Structure
+        How they nest.
     """
 
     symbol: Symbol
-    structure: Any
+    structure: Structure
 
 
 def trace(net: HybridBlock, input_names: Sequence[str]) -> Graph:
     """Return the graph that `net` makes of symbols of these names.
 
-    The network is called with symbols, which is what hybridizing does, but the result is not kept
-    in it: its own graphs, flags and parameters stay.
+    The network is called with symbols, as hybridizing does, but it does not keep the result: its
+    own graphs, flags and parameters stay as they are.
 
     Raises
     ------
     TypeError
-        If `net` is no Block.
+        If `net` is not a Block.
     ValueError
-        If it cannot be hybridized; the sentence names the layer.
+        If it cannot be hybridized; the message names the layer.
     """
     _check_blocks(net)
     try:
         with autograd.pause(train_mode=False):
             outputs = net(*(mx.sym.var(name) for name in input_names))
         flat, structure = _flatten(outputs)
-    except Exception as e:  # whatever the user's hybrid_forward raises
+    except Exception as e:  # the hybrid_forward of a user raises exceptions of any type
         layer = _layer_in(e.__traceback__) or net
         raise ValueError(
             f"net cannot be hybridized: its layer {_describe(net, layer)} fails with symbols "
-            f"({type(e).__name__}: {_first_line(e)}); write its hybrid_forward with operators of F "
+            f"({type(e).__name__}: {_summary_of(e)}); write its hybrid_forward with operators of F "
             "alone, without .asnumpy(), .shape or Python's if on values"
         ) from e
     symbol = mx.sym.Group(flat)
@@ -58,34 +66,35 @@ def trace(net: HybridBlock, input_names: Sequence[str]) -> Graph:
     return Graph(symbol, structure)
 
 
-def flatten(outputs: Any) -> list[NDArray]:
+def flatten(outputs: Nested[_T]) -> list[_T]:
     """Return the arrays of nested outputs in order, without None."""
     if isinstance(outputs, list | tuple):
         return [array for item in outputs for array in flatten(item)]
     return [] if outputs is None else [outputs]
 
 
-def rebuild(structure: Any, arrays: Iterator[Any]) -> Any:
+def rebuild(structure: Structure, arrays: Iterator[_T]) -> Nested[_T]:
     """Return `arrays` nested as `structure` says."""
-    if structure == "array":
-        return next(arrays)
     if structure is None:
         return None
+    if isinstance(structure, str):  # "array"
+        return next(arrays)
     ((kind, items),) = structure.items()
     nested = [rebuild(item, arrays) for item in items]
     return tuple(nested) if kind == "tuple" else nested
 
 
-def _flatten(outputs: Any) -> tuple[list[Symbol], Any]:
+def _flatten(outputs: object) -> tuple[list[Symbol], Structure]:
     if isinstance(outputs, Symbol):
-        # An operator with several outputs gives a list, once it is called with arrays.
+        # Called with arrays, an operator with several outputs returns a list.
         several = len(outputs.list_outputs())
         return list(outputs), "array" if several == 1 else {"list": ["array"] * several}
     if outputs is None:
         return [], None
     if not isinstance(outputs, list | tuple):
         raise TypeError(f"an output is a {type(outputs).__name__}, not an array, list or tuple")
-    flat, structure = [], []
+    flat: list[Symbol] = []
+    structure: list[Structure] = []
     for item in outputs:
         symbols, shape = _flatten(item)
         flat.extend(symbols)
@@ -98,7 +107,7 @@ def _check_blocks(net: Block) -> None:
         raise TypeError(f"net must be a gluon HybridBlock, got {net!r}: give the network itself")
     plain = [block for _, block in _walk(net, "") if not isinstance(block, HybridBlock)]
     if plain:
-        # The innermost: a Sequential around it is plain because of what it holds, more often.
+        # The innermost: a Sequential around it is often plain only because of what it contains.
         layer = plain[-1]
         raise ValueError(
             f"net cannot be hybridized: its layer {_describe(net, layer)} is a gluon.Block; make "
@@ -111,15 +120,15 @@ def _check_custom(symbol: Symbol) -> None:
         if node.attr("op_type") is not None:
             raise ValueError(
                 f"net cannot be exported: its operator {node.name!r} is the custom operator "
-                f"{node.attr('op_type')!r}, whose Python code no graph holds; write it with "
-                "operators of F"
+                f"{node.attr('op_type')!r}, whose Python code is not part of a graph; write it "
+                "with operators of F"
             )
 
 
 def _walk(block: Block, path: str) -> Iterator[tuple[str, Block]]:
-    """Yield `block` and all below it, with their paths, outer before inner."""
+    """Yield `block` and all Blocks in it, with their paths, outer before inner."""
     yield path, block
-    for name, child in block._children.items():
+    for name, child in _mxnet.children_of(block).items():
         yield from _walk(child, f"{path}.{name}" if path else name)
 
 
@@ -139,5 +148,6 @@ def _layer_in(traceback: types.TracebackType | None) -> Block | None:
     return layer
 
 
-def _first_line(e: Exception) -> str:
-    return (str(e).strip().splitlines() or [""])[0][:200]
+def _summary_of(error: Exception) -> str:
+    """Return the first line of a Python error, which says what went wrong, cut to 200 letters."""
+    return (str(error).strip().splitlines() or [""])[0][:200]

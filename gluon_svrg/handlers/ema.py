@@ -8,7 +8,7 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.arrays.fused import Fused
+from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device, replicas_of, write_replicas
 from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
 from gluon_svrg.events import (
@@ -91,7 +91,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
         self.priority = float(priority)
         self._averages: dict[str, list[NDArray]] = {}
         self._count = 0
-        self._move = Fused(_moved)
+        self._move = FusedFunction(_moved)
         self._params: dict[str, gluon.Parameter] = {}
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

@@ -125,8 +125,7 @@ class NaNGuardHandler(
 
     def gradient_ready(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Note the losses and gradients of the batch; check them if it is time."""
-        losses = kwargs["loss"]  # a list, or one NDArray from a batch processor of the user's own
-        self._losses.append(list(losses) if isinstance(losses, (list, tuple)) else [losses])
+        self._losses.append(kwargs["loss"])
         if not scales_losses(estimator.trainer):
             if not self._gradients:
                 self._collect(estimator.trainer)

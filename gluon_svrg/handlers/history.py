@@ -59,9 +59,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Count the samples."""
-        losses = kwargs["loss"]  # a list, or one NDArray from a batch processor of the user's own
-        for loss in losses if isinstance(losses, (list, tuple)) else [losses]:
-            self._samples += loss.shape[0]
+        self._samples += sum(loss.shape[0] for loss in kwargs["loss"])
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Append the row."""

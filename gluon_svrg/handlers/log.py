@@ -316,7 +316,8 @@ def _summary_writer_class() -> Callable[..., Any]:
             "TensorBoardHandler needs tensorboardX: install it with "
             "pip install 'gluon-svrg[tensorboard]'"
         ) from e
-    return SummaryWriter
+    writer_class: Callable[..., Any] = SummaryWriter
+    return writer_class
 
 
 def _csv_line(cells: list[Any]) -> str:

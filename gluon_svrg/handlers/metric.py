@@ -79,9 +79,9 @@ class MetricHandler(
         """Keep the outputs of the batch."""
         outputs = _Outputs(
             # Copied: the data may write its next labels into the same arrays.
-            [label.copy() for label in _as_list(kwargs["label"])],
-            _as_list(kwargs["pred"]),
-            _as_list(kwargs["loss"]),
+            [label.copy() for label in kwargs["label"]],
+            list(kwargs["pred"]),
+            list(kwargs["loss"]),
         )
         self._waiting.append(outputs)
         self._nbytes += sum(_nbytes(array) for arrays in outputs for array in arrays)
@@ -162,7 +162,7 @@ class _Reader(NamedTuple):
 
 def _merge(waiting: list[_Outputs]) -> _Outputs | None:
     """Return all outputs as one array per context, or None if their shapes do not allow it."""
-    by_context: dict[mx.Context, list[tuple]] = {}
+    by_context: dict[mx.Context, list[tuple[NDArray, ...]]] = {}
     for outputs in waiting:
         if not len(outputs.label) == len(outputs.pred) == len(outputs.loss):
             return None
@@ -206,10 +206,6 @@ def _with_parts(metrics: list[mx.metric.EvalMetric]) -> list[mx.metric.EvalMetri
         for part in metric.metrics
     ]
     return [*metrics, *_with_parts(parts)] if parts else list(metrics)
-
-
-def _as_list(arrays: Any) -> list[Any]:
-    return list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]
 
 
 def _nbytes(array: NDArray) -> int:

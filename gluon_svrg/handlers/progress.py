@@ -9,7 +9,6 @@ from time import monotonic
 from typing import Any, TextIO
 
 import mxnet as mx
-from gluon_svrg.data.training_data import length_of
 from gluon_svrg.events import (
     BatchEnd,
     EpochBegin,
@@ -150,7 +149,7 @@ class ProgressHandler(
         """Return the bar of the epoch, opened at the estimator's position if it was not open."""
         if self._epoch_bar is None:
             self._epoch_bar = tqdm(
-                total=length_of(estimator.train_data),
+                total=estimator.data.num_batches,
                 initial=estimator.position.batch_in_epoch,
                 desc=f"epoch {estimator.position.epoch}",
                 unit="batch",

@@ -92,7 +92,7 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
     def _set(self, estimator: Run) -> None:
         progress = estimator.progress
         what = f"the schedule's value of {self.hyperparameter!r} at progress {progress:.3g}"
-        value = check_finite(what, self.schedule(progress), "correct the schedule")
+        value = check_finite(what, self.schedule(progress), "look at the schedule")
         if self.hyperparameter == "momentum" and not value > 0:
             raise ValueError(
                 f"{what} must be above 0, got {value!r}: optimizers keep no state for a momentum "

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import mxnet as mx
-import numpy as np
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import has_data, parameters_by_place, parameters_of
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.replicas import replicas_of, write_replicas
@@ -104,7 +104,7 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
         self.best_epoch: int | None = None
         self._to_beat: float | None = None
         self._wait = 0
-        self._weights: dict[str, list[np.ndarray]] | None = None
+        self._weights: dict[str, list[NumPyArray]] | None = None
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check the figure, and forget earlier runs."""
@@ -227,7 +227,7 @@ def _parameters(estimator: Run) -> dict[str, mx.gluon.Parameter]:
     return {name: param for name, param in params.items() if has_data(param)}
 
 
-def _write(weights: dict[str, list[np.ndarray]], estimator: Run) -> None:
+def _write(weights: dict[str, list[NumPyArray]], estimator: Run) -> None:
     """Write the parameters in place: `Parameter.set_data` would reset the kvstore each time."""
     params = _parameters(estimator)
     for name, values in weights.items():

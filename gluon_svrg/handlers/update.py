@@ -19,7 +19,7 @@ from gluon_svrg._mxnet import (
     updates_on_kvstore,
 )
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.arrays.fused import Fused
+from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.checkpoint.optimizer_states import places_of
 from gluon_svrg.events import (
@@ -111,9 +111,9 @@ class GradientUpdateHandler(
         # The parameters whose gradients add up, and the grad_req that they had.
         self._accumulated: list[tuple[gluon.Parameter, str]] = []
         self._norm: NDArray | None = None
-        self._squares = Fused(_sum_of_squares)
-        self._scale = Fused(_scaled)
-        self._limit = Fused(_limited)
+        self._squares = FusedFunction(_sum_of_squares)
+        self._scale = FusedFunction(_scaled)
+        self._limit = FusedFunction(_limited)
 
     @property
     def gradient_norm(self) -> float | None:
@@ -129,9 +129,7 @@ class GradientUpdateHandler(
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take the step, if it is time for one."""
-        losses = kwargs["loss"]  # a list, or one NDArray from a batch processor of the user's own
-        for loss in losses if isinstance(losses, (list, tuple)) else [losses]:
-            self._samples += loss.shape[0]
+        self._samples += sum(loss.shape[0] for loss in kwargs["loss"])
         self._batches += 1
         if self._batches == self.accumulate:
             self._step(estimator.trainer)

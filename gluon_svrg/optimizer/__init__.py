@@ -1,8 +1,8 @@
-"""LARS, Signum, and the base class to write an optimizer with: MXNet 2's contract on 1.9.1.
+"""LARS, Signum, and a base class for optimizers: MXNet 2's contract on MXNet 1.9.1.
 
 A server of a dist kvstore unpickles an optimizer, and so imports this package, in the middle of
-its own ``import mxnet``, which never ends there. The modules therefore name the submodules of
-MXNet that they need, and nothing that is only set later in that import.
+its own ``import mxnet``, which never ends there. The modules therefore import the submodules of
+MXNet that they need, and nothing that MXNet defines later in that import, such as Gluon.
 """
 
 from gluon_svrg.optimizer.lars import LARS

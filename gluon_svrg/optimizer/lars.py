@@ -1,26 +1,32 @@
-"""LARS: SGD with momentum, with a learning rate of its own for each layer."""
+"""LARS: SGD with momentum and a separate learning rate for each layer."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from gluon_svrg.optimizer.optimizer import Optimizer, check_momentum, check_step, register
+from gluon_svrg.optimizer.optimizer import (
+    Optimizer,
+    State,
+    check_momentum,
+    check_step,
+    register,
+)
 from mxnet import ndarray as nd
 from mxnet.ndarray import NDArray
-from mxnet.ndarray.sparse import BaseSparseNDArray, row_sparse_array
+from mxnet.ndarray.sparse import BaseSparseNDArray, RowSparseNDArray, row_sparse_array
 
-# As MXNet's LARS has it for parameters whose names it knows. The paper scales every layer.
+# The names that MXNet's LARS exempts. The paper scales every layer.
 EXEMPT = r"(gamma|beta|bias)$"
 
-# MXNet's preloaded kernels hold their pointers in arrays of 60 and do not check.
+# MXNet's preloaded kernels keep their pointers in arrays of this length, and do not check.
 _KERNEL_CAPACITY = 60
 
 
 def trust_ratio(
-    weight_norm: NDArray, grad_norm: NDArray, wd: Any, eta: float, epsilon: float
+    weight_norm: NDArray, grad_norm: NDArray, wd: float | NDArray, eta: float, epsilon: float
 ) -> NDArray:
     r"""Return the trust ratio of each layer, on the device of the norms.
 
@@ -38,8 +44,8 @@ def trust_ratio(
     Returns
     -------
     NDArray, shape (layers,)
-        1 for a layer with a norm that is 0 (a new bias has no norm to be in proportion to: the
-        paper leaves the case open, MXNet takes 1) or not finite.
+        1 for a layer one of whose norms is 0 (such as that of a new bias: the paper leaves the case
+        open, MXNet takes 1) or not finite.
     """
     ratio = eta * weight_norm / (grad_norm + wd * weight_norm + epsilon)
     usable = (weight_norm > 0) * (grad_norm > 0) * nd.contrib.isfinite(weight_norm + grad_norm)
@@ -48,7 +54,7 @@ def trust_ratio(
 
 @register
 class LARS(Optimizer):
-    r"""SGD with momentum whose learning rate is scaled, layer by layer, by the trust ratio.
+    r"""SGD with momentum; the trust ratio scales the learning rate of each layer.
 
     .. math::
         r &= \eta \|w\| / (\|g\| + \mathrm{wd}\, \|w\| + \epsilon)
@@ -63,26 +69,26 @@ class LARS(Optimizer):
     Parameters
     ----------
     learning_rate : float, optional
-        As for :class:`Optimizer`: 0.01 where there is no `lr_scheduler` either. MXNet 2's default
-        of 0.1 would replace the base of every scheduler.
+        As for :class:`Optimizer`: 0.01 if there is no `lr_scheduler` either. MXNet 2's default of
+        0.1 would replace the base of every scheduler.
     momentum : float in [0, 1), default 0.0
-        The paper's is 0.9.
+        The paper uses 0.9.
     eta : float > 0, default 0.001
         The trust coefficient.
     epsilon : float, default 1e-8
         Added to the denominator of the ratio.
     lazy_update : bool, default False
-        For a row_sparse gradient, update only its rows. The ratio is still taken of the whole
-        weight. The number of rows is data, so such a step waits for the gradient.
+        For a row_sparse gradient, update only its rows. The ratio is still that of the whole
+        weight. Such a step waits for the gradient, whose number of rows is not known before.
     use_fused_step : bool, default True
         Use MXNet's fused kernels.
     aggregate_num : int or `numpy.inf`, default `numpy.inf`
-        How many parameters go into one call.
+        The number of parameters that one call updates.
     exempt : str, re.Pattern, callable, collection of str or None
-        Which parameters have the ratio 1, by name: those in which this regular expression is
-        found, those for which this predicate is true, or these. By default those whose names end
-        in ``gamma``, ``beta`` or ``bias``; None: none. A dist kvstore and `gluon.Trainer`'s own
-        ``save_states`` pickle the optimizer, which refuses a lambda.
+        Which parameters have the ratio 1: a regular expression that is searched for in their names,
+        a predicate of a name, or the names. By default those that end in ``gamma``, ``beta`` or
+        ``bias``; None: no parameters. A dist kvstore and the ``save_states`` of `gluon.Trainer`
+        pickle the optimizer, and a lambda cannot be pickled.
     **kwargs
         As for :class:`Optimizer`.
 
@@ -90,15 +96,16 @@ class LARS(Optimizer):
     ------
     ValueError
         If `momentum` is not in [0, 1), if `eta` is not positive, if `lazy_update` is combined with
-        ``use_fused_step=False`` or `multi_precision`, or what :class:`Optimizer` raises it for; in
-        a step, if a gradient is sparse without `lazy_update` or a state does not fit its weight.
+        ``use_fused_step=False`` or `multi_precision`, or as :class:`Optimizer`; in a step, if a
+        gradient is sparse and `lazy_update` is False, or a state does not fit its weight.
 
     References
     ----------
     Y. You, I. Gitman, B. Ginsburg, "Large batch training of convolutional networks", 2017,
-    algorithm 1. What the exemption is worth on ResNet-50: PaddlePaddle's pull request 26733.
+    algorithm 1. The effect of the exemption on ResNet-50: PaddlePaddle's pull request 26733.
     """
 
+    # The order is that of MXNet 2's LARS, so all of them may be given by position.
     def __init__(
         self,
         learning_rate: float | None = None,
@@ -108,7 +115,7 @@ class LARS(Optimizer):
         lazy_update: bool = False,
         use_fused_step: bool = True,
         aggregate_num: float = np.inf,
-        exempt: str | Callable[[str], bool] | Collection[str] | None = EXEMPT,
+        exempt: (str | re.Pattern[str] | Callable[[str], bool] | Collection[str] | None) = EXEMPT,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -133,13 +140,13 @@ class LARS(Optimizer):
         self.epsilon = epsilon
         self.lazy_update = lazy_update
         if isinstance(exempt, str | re.Pattern):
-            self._is_exempt: Any = re.compile(exempt).search
+            self._is_exempt: Callable[[str], object] = re.compile(exempt).search
         elif callable(exempt):
             self._is_exempt = exempt
         elif exempt is not None and not isinstance(exempt, Collection):
             raise ValueError(
-                f"exempt must be a regular expression, a predicate of names, names, or None, got "
-                f"{exempt!r}"
+                f"exempt must be a regular expression, a predicate of a name, a collection of "
+                f"names, or None for no parameters, got {exempt!r}"
             )
         else:
             self._is_exempt = frozenset(exempt or ()).__contains__
@@ -153,7 +160,7 @@ class LARS(Optimizer):
         return nd.zeros_like(weight) if self.momentum else None
 
     def step(
-        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[Any]
+        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[State]
     ) -> None:
         """Update `weights` and `states` by the formula, in NDArray arithmetic."""
         check_step(self, self.momentum, indices, weights, grads, states)
@@ -161,7 +168,7 @@ class LARS(Optimizer):
             self._apply(layer)
 
     def fused_step(
-        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[Any]
+        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[State]
     ) -> None:
         """Update as :meth:`step` does, by fused kernels that read the learning rates on the device.
 
@@ -173,7 +180,7 @@ class LARS(Optimizer):
         if self.lazy_update:
             for layer in layers:
                 if isinstance(layer.grad, BaseSparseNDArray):
-                    self._apply_to_rows(layer)
+                    self._apply_to_rows(layer, cast(RowSparseNDArray, layer.grad))
             layers = [layer for layer in layers if not isinstance(layer.grad, BaseSparseNDArray)]
         if layers and layers[0].weight.dtype == np.float64:
             for layer in layers:
@@ -183,7 +190,7 @@ class LARS(Optimizer):
         self._fused_apply_scaled([layer for layer in layers if not layer.is_exempt])
 
     def _layers(
-        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[Any]
+        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[State]
     ) -> list[_Layer]:
         self._update_count(indices)
         lrs, wds = self._get_lrs(indices), self._get_wds(indices)
@@ -194,10 +201,11 @@ class LARS(Optimizer):
 
     def _apply(self, layer: _Layer) -> None:
         weight, grad, mom, lr, wd, is_exempt = layer
+        rate: float | NDArray = lr
         if not is_exempt:
             ratio = self._ratios([weight], [grad], wd)
-            lr = (lr * ratio).astype(weight.dtype, copy=False)
-        step = lr * (self.preprocess(grad) + wd * weight)
+            rate = (lr * ratio).astype(weight.dtype, copy=False)
+        step = rate * (self.preprocess(grad) + wd * weight)
         if mom is None:
             weight -= step
         else:
@@ -205,14 +213,15 @@ class LARS(Optimizer):
             mom -= step
             weight += mom
 
-    def _apply_to_rows(self, layer: _Layer) -> None:
+    def _apply_to_rows(self, layer: _Layer, grad: RowSparseNDArray) -> None:
         """Update the rows of a row_sparse gradient."""
-        weight, grad, mom, lr, wd, is_exempt = layer
+        weight, _, mom, lr, wd, is_exempt = layer
         rows = grad.indices
+        rate: float | NDArray = lr
         if not is_exempt:
-            lr = lr * self._ratios([weight], [grad.data], wd)
-        step = lr * (self.preprocess(grad.data) + wd * nd.take(weight, rows))
-        # The kernel is left with what needs the rows: the momentum and the weight.
+            rate = lr * self._ratios([weight], [grad.data], wd)
+        step = rate * (self.preprocess(grad.data) + wd * nd.take(weight, rows))
+        # The kernel does only what needs the rows: the momentum and the weight.
         scaled = row_sparse_array((step, rows), shape=grad.shape, ctx=grad.context)
         if mom is None:
             nd.sgd_update(weight, scaled, lr=1, lazy_update=True, out=weight)
@@ -233,12 +242,12 @@ class LARS(Optimizer):
         lrs = lrs * self._ratios(
             [layer.weight for layer in layers], [layer.grad for layer in layers], wds
         )
-        # One call a layer: within a call the threads share out the entries of the longest array, so
-        # that layers of unlike size take 1.5 times as long by four, 2.8 times by sixty.
+        # One call per layer: within a call the threads divide the entries of the longest array, so
+        # that layers of unequal size take 1.5 times as long by four, 2.8 times by sixty.
         for i, layer in enumerate(layers):
             self._kernel([layer], lrs[i : i + 1], wds[i : i + 1])
 
-    def _ratios(self, weights: list[NDArray], grads: list[NDArray], wd: Any) -> NDArray:
+    def _ratios(self, weights: list[NDArray], grads: list[NDArray], wd: float | NDArray) -> NDArray:
         grad_norms = _norms(grads) * self.rescale_grad
         return trust_ratio(_norms(weights), grad_norms, wd, self.eta, self.epsilon)
 
@@ -269,7 +278,7 @@ class _Layer(NamedTuple):
 
 
 def _rates_on_device(layers: list[_Layer]) -> tuple[NDArray, NDArray]:
-    """Return the learning rates and the weight decays, shape (layers,), float32 as kernels ask."""
+    """Return the learning rates and weight decays, shape (layers,), float32 for the kernels."""
     context = layers[0].weight.context
     lrs = nd.array([layer.lr for layer in layers], ctx=context, dtype="float32")
     wds = nd.array([layer.wd for layer in layers], ctx=context, dtype="float32")
@@ -278,8 +287,8 @@ def _rates_on_device(layers: list[_Layer]) -> tuple[NDArray, NDArray]:
 
 def _norms(arrays: Sequence[NDArray]) -> NDArray:
     """Return the norms of `arrays`, shape (arrays,), in float32, or float64 for float64 arrays."""
-    # A dot product, for speed: on ResNet-50's layers multi_sum_sq takes 4 times as long, nd.norm
-    # longer still; and multi_sum_sq adds up in float16 what is float16.
+    # A dot product is the fastest: on ResNet-50's layers multi_sum_sq takes 4 times as long, and
+    # nd.norm even longer. Besides, multi_sum_sq adds up float16 arrays in float16.
     flat = [array.reshape(-1) for array in arrays]
     if flat[0].dtype == np.float16:
         flat = [vector.astype("float32") for vector in flat]

@@ -1,4 +1,4 @@
-"""Which parameters large-batch recipes take out of weight decay and of LARS's trust ratio."""
+"""The parameters that large-batch recipes exempt from weight decay and LARS's trust ratio."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def exclude_from_decay(net: Block) -> list[str]:
     """Set ``wd_mult = 0`` on the normalisation and bias parameters of `net`.
 
     These are all parameters of Gluon's normalisation layers and of classes derived from them, and
-    all that are called ``bias``, ``gamma`` or ``beta`` elsewhere. To exempt the same ones from the
-    trust ratio::
+    all parameters of other layers whose names end in ``bias``, ``gamma`` or ``beta``. To exempt
+    them from the trust ratio, too::
 
         optimizer = gluon_svrg.LARS(exempt=exclude_from_decay(net), ...)
 
@@ -32,7 +32,8 @@ def exclude_from_decay(net: Block) -> list[str]:
     P. Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017. X. Jia et
     al., "Highly scalable deep learning training system with mixed-precision", 2018.
     """
-    from mxnet.gluon import nn  # here, because a server of a dist kvstore cannot import Gluon
+    # Not at the top: a server of a dist kvstore cannot import Gluon.
+    from mxnet.gluon import nn
 
     normalisations = (nn.BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm)
     names = set()

@@ -8,8 +8,8 @@ import math
 import numbers
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
 from mxnet import ndarray as nd
@@ -18,16 +18,25 @@ from mxnet.lr_scheduler import CosineScheduler, LRScheduler, PolyScheduler
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import BaseSparseNDArray
 
+if TYPE_CHECKING:
+    from mxnet.gluon import Parameter
+    from mxnet.symbol import Symbol
+
 _logger = logging.getLogger(__name__)
 
 Class = TypeVar("Class", bound=type)
 
+State: TypeAlias = Any
+"""What a subclass's `create_state` returns: an NDArray, a tuple of them, None."""
+
+_Lists: TypeAlias = tuple[list[int], list[NDArray], list[NDArray], list[State]]
+
 
 class Optimizer(mxnet_optimizer.Optimizer):
-    """Base class: a subclass writes :meth:`step`, and :meth:`create_state` where it has state.
+    """Base class: a subclass defines :meth:`step`, and :meth:`create_state` if it has a state.
 
-    It follows MXNet 2's contract and runs under the `Updater`, `gluon.Trainer` and kvstores of
-    MXNet 1.9.1. SGD with momentum, whole::
+    It follows MXNet 2's contract and works with the `Updater`, `gluon.Trainer` and kvstores of
+    MXNet 1.9.1. The whole of SGD with momentum::
 
         @register
         class Momentum(Optimizer):
@@ -43,13 +52,13 @@ class Optimizer(mxnet_optimizer.Optimizer):
 
     The learning rate and the weight decay of a parameter are the optimizer's, times the
     parameter's multiplier: ``lr_mult`` and ``wd_mult`` of the Gluon Parameter in `param_dict`,
-    read at each step; for an index that is not there, what :meth:`set_lr_mult` and
+    read at each step; for an index that is not in it, the multiplier that :meth:`set_lr_mult` and
     :meth:`set_wd_mult` were given for the index, or for its name in `param_idx2name`.
 
     Parameters
     ----------
     rescale_grad : float, default 1.0
-        What each gradient is multiplied by first. A `gluon.Trainer` sets it to 1 / batch size.
+        Each gradient is first multiplied by this. A `gluon.Trainer` sets it to 1 / batch size.
     param_idx2name : dict of int to str, optional
         Names of the parameters, for use without `param_dict`.
     wd : float, default 0.0
@@ -57,37 +66,38 @@ class Optimizer(mxnet_optimizer.Optimizer):
     clip_gradient : float, optional
         Clip each entry of the rescaled gradient to [-clip_gradient, clip_gradient].
     learning_rate : float, optional
-        The learning rate. With an `lr_scheduler` it replaces the scheduler's base; where both
-        are None it is 0.01.
+        The learning rate. With an `lr_scheduler` it replaces the scheduler's base; if both are None
+        it is 0.01.
     lr_scheduler : LRScheduler, optional
-        Gives the learning rate by the number of updates.
+        The learning rate as a function of the number of updates.
     sym : Symbol, optional
-        A Symbol to read ``__lr_mult__`` and ``__wd_mult__`` from, by the name of a parameter.
+        A Symbol whose attributes ``__lr_mult__`` and ``__wd_mult__`` are read, by parameter name.
     begin_num_update : int, default 0
-        Where the count of updates begins.
+        The first count of updates.
     multi_precision : bool, default False
-        Update float16 weights through a float32 copy that is kept with the state.
+        Update a float32 copy of float16 weights, which is kept with the state.
     param_dict : dict of int to Parameter, optional
         The Parameters by index. A `gluon.Trainer` sets it.
     aggregate_num : int or `numpy.inf`, default 1
-        How many parameters a call of :meth:`step` gets; `numpy.inf`: all at once. The attribute
-        holds `sys.maxsize` then, because 1.9.1's Updater slices with it.
+        The number of parameters that one call of :meth:`step` gets; `numpy.inf`: all of them. The
+        attribute is `sys.maxsize` then, because 1.9.1's Updater uses it in a slice.
     use_fused_step : bool, default False
-        Call :meth:`fused_step` in place of :meth:`step`.
+        Call :meth:`fused_step` instead of :meth:`step`.
 
     Raises
     ------
     ValueError
-        If `aggregate_num` is no positive integer, or if `clip_gradient` is not positive.
+        If `aggregate_num` is not a positive integer, or `clip_gradient` is not positive.
 
     References
     ----------
     The contract: ``python/mxnet/optimizer/optimizer.py`` of MXNet 2.0.0.beta1.
     """
 
-    # A registry of its own: MXNet's LARS and Signum stay what `mx.optimizer.create` makes.
-    opt_registry: ClassVar[dict[str, type]] = {}
+    # Not MXNet's registry: `mx.optimizer.create` still makes MXNet's own LARS and Signum.
+    opt_registry: ClassVar[dict[str, type[mxnet_optimizer.Optimizer]]] = {}
 
+    # The order is MXNet 2's, so all of them may be given by position.
     def __init__(
         self,
         rescale_grad: float = 1.0,
@@ -96,10 +106,10 @@ class Optimizer(mxnet_optimizer.Optimizer):
         clip_gradient: float | None = None,
         learning_rate: float | None = None,
         lr_scheduler: LRScheduler | None = None,
-        sym: Any = None,
+        sym: Symbol | None = None,
         begin_num_update: int = 0,
         multi_precision: bool = False,
-        param_dict: dict[int, Any] | None = None,
+        param_dict: dict[int, Parameter] | None = None,
         aggregate_num: float | None = None,
         use_fused_step: bool | None = None,
     ) -> None:
@@ -128,7 +138,7 @@ class Optimizer(mxnet_optimizer.Optimizer):
 
     @staticmethod
     def register(klass: Class) -> Class:
-        """Make `klass` known to :meth:`create_optimizer` by its lower-case name; a decorator."""
+        """Register `klass` for :meth:`create_optimizer` by its lower-case name; a decorator."""
         name = klass.__name__.lower()
         if name in Optimizer.opt_registry:
             old = Optimizer.opt_registry[name]
@@ -143,14 +153,14 @@ class Optimizer(mxnet_optimizer.Optimizer):
 
     @staticmethod
     def create_optimizer(name: str, **kwargs: Any) -> mxnet_optimizer.Optimizer:
-        """Return a new optimizer, of this package where it has one of that name, else MXNet's.
+        """Return a new optimizer: this package's, if it has one of that name, or else MXNet's.
 
         Parameters
         ----------
         name : str
-            The name of its class, in any case.
+            The name of its class, in upper or lower case.
         **kwargs
-            What its constructor takes.
+            The arguments of its constructor.
 
         Raises
         ------
@@ -165,18 +175,18 @@ class Optimizer(mxnet_optimizer.Optimizer):
         return known[name.lower()](**kwargs)
 
     def fused_step(
-        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[Any]
+        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[State]
     ) -> None:
-        """Update as :meth:`step` does, with MXNet's fused kernels; without any, by :meth:`step`."""
+        """Update as :meth:`step` does, with MXNet's fused kernels; here, it calls :meth:`step`."""
         self.step(indices, weights, grads, states)
 
     def step(
-        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[Any]
+        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[State]
     ) -> None:
-        """Update `weights` and `states` in place: the method that a subclass writes.
+        """Update `weights` and `states` in place: the method that a subclass defines.
 
-        It begins with ``self._update_count(indices)``, which moves the schedule on, and gets
-        its rates from ``self._get_lrs(indices)`` and ``self._get_wds(indices)``.
+        It begins with ``self._update_count(indices)``, which advances the schedule, and gets its
+        rates from ``self._get_lrs(indices)`` and ``self._get_wds(indices)``.
 
         Parameters
         ----------
@@ -185,17 +195,23 @@ class Optimizer(mxnet_optimizer.Optimizer):
         weights, grads : list of NDArray
             Their weights and gradients, of one dtype and on one device.
         states : list
-            What :meth:`create_state` returned for each.
+            The return values of :meth:`create_state`.
         """
         raise NotImplementedError(f"{type(self).__name__} has to define step()")
 
-    def update(self, indices: Any, weights: Any, grads: Any, states: Any) -> None:
+    def update(
+        self,
+        indices: int | list[int],
+        weights: NDArray | list[NDArray],
+        grads: NDArray | list[NDArray],
+        states: State | list[State],
+    ) -> None:
         """Update by :meth:`fused_step` or :meth:`step`, as `use_fused_step` says.
 
         Parameters
         ----------
         indices, weights, grads, states
-            Lists as for :meth:`step`; or one of each, as MXNet 1.9.1 has it.
+            Lists as for :meth:`step`; or one of each, as MXNet 1.9.1 calls it.
         """
         arguments = _as_lists(indices, weights, grads, states)
         if self.use_fused_step:
@@ -203,13 +219,19 @@ class Optimizer(mxnet_optimizer.Optimizer):
         else:
             self.step(*arguments)
 
-    def update_multi_precision(self, indices: Any, weights: Any, grads: Any, states: Any) -> None:
+    def update_multi_precision(
+        self,
+        indices: int | list[int],
+        weights: NDArray | list[NDArray],
+        grads: NDArray | list[NDArray],
+        states: State | list[State],
+    ) -> None:
         """Update as :meth:`update` does; with `multi_precision`, float16 weights in float32.
 
         Parameters
         ----------
         indices, weights, grads, states
-            Lists as for :meth:`step`, or one of each; the states those of
+            Lists as for :meth:`step`, or one of each; the states are those of
             :meth:`create_state_multi_precision`.
         """
         if not self.multi_precision:
@@ -228,7 +250,7 @@ class Optimizer(mxnet_optimizer.Optimizer):
                 nd.cast(master, dtype="float16", out=weight)
 
     def preprocess(self, grad: NDArray) -> NDArray:
-        """Return `grad` rescaled and clipped; `grad` itself is not changed."""
+        """Return `grad` rescaled and clipped, as a new array."""
         grad = grad * self.rescale_grad
         if self.clip_gradient is None:
             return grad
@@ -238,8 +260,8 @@ class Optimizer(mxnet_optimizer.Optimizer):
     def set_wd_mult(self, args_wd_mult: dict[int | str, float]) -> None:
         """Set multipliers of the weight decay, by index or by name.
 
-        As in MXNet 2 no multiplier is guessed from a name: 1.9.1 sets 0 for names that end in
-        neither ``_weight`` nor ``_gamma``. :func:`gluon_svrg.optimizer.exclude_from_decay` does
+        As in MXNet 2 no multiplier depends on the name alone: MXNet 1.9.1 sets 0 for names that end
+        in neither ``_weight`` nor ``_gamma``. :func:`gluon_svrg.optimizer.exclude_from_decay` sets
         it for a net.
         """
         self.wd_mult = {}
@@ -261,8 +283,8 @@ class Optimizer(mxnet_optimizer.Optimizer):
         super()._set_current_context(device_id)
 
     def __getstate__(self) -> dict[str, Any]:
-        # param_dict stays behind: its Parameters hold the arrays. What is read from it goes
-        # along as plain entries, or a dist_sync server would know no multiplier and no name.
+        # Without param_dict, whose Parameters hold the arrays. The names and multipliers in it are
+        # copied, or a dist_sync server would not know them.
         state = super().__getstate__()
         params = self.param_dict.items()
         state["idx2name"] = {**self.idx2name, **{i: param.name for i, param in params}}
@@ -272,24 +294,29 @@ class Optimizer(mxnet_optimizer.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        # Updates are counted by device. Loaded onto another device, num_update would stand still
-        # until the new count had caught up (MXNet issue 17357): every device goes on from here.
-        self._loaded_update_count = merged_update_count(self)
+        # Updates are counted by device. Loaded onto another device, num_update would not change
+        # until the new count had caught up (MXNet issue 17357): every device starts from these.
+        self._loaded_update_count = merged_counts(self._all_index_update_counts)
         self._all_index_update_counts: dict[int, dict[int, int]] = {}
         self._set_current_context(0)
 
 
-def merged_update_count(optimizer: mxnet_optimizer.Optimizer) -> dict[int, int]:
-    """Return how often each parameter was updated, by its index: the most on any device."""
+def merged_counts(by_device: Mapping[int, Mapping[int, int]]) -> dict[int, int]:
+    """Return the number of updates of each parameter, by its index: the highest of all devices."""
     merged: dict[int, int] = {}
-    for counts in optimizer._all_index_update_counts.values():
+    for counts in by_device.values():
         for index, count in counts.items():
             merged[index] = max(count, merged.get(index, 0))
     return merged
 
 
+def merged_update_count(optimizer: mxnet_optimizer.Optimizer) -> dict[int, int]:
+    """Return the number of updates of each parameter of `optimizer`, as :func:`merged_counts`."""
+    return merged_counts(optimizer._all_index_update_counts)
+
+
 def check_momentum(momentum: float) -> float:
-    """Return `momentum`, or raise ValueError where it is not in [0, 1)."""
+    """Return `momentum`; raises ValueError if it is not in [0, 1)."""
     if not 0 <= momentum < 1:
         raise ValueError(
             f"momentum must be in [0, 1), got {momentum!r}: from 1 on, old gradients never fade"
@@ -305,20 +332,20 @@ def check_step(
     grads: Sequence[NDArray],
     states: Sequence[NDArray | None],
 ) -> None:
-    """Raise ValueError if a gradient is sparse, or if a state is no momentum of its weight."""
+    """Raise ValueError if a gradient is sparse, or a state is not the momentum of its weight."""
     for index, weight, grad, state in zip(indices, weights, grads, states, strict=True):
         if isinstance(grad, BaseSparseNDArray):
             raise ValueError(
                 f"the gradient of {optimizer._name(index)!r} is {grad.stype}, and this update is "
-                "dense: make the parameter with sparse_grad=False, or use LARS(lazy_update=True)"
+                "dense: create the parameter with sparse_grad=False, or use LARS(lazy_update=True)"
             )
         shape = None if state is None else state.shape
         needed = weight.shape if momentum else None
         if shape != needed:
             raise ValueError(
-                f"the state of {optimizer._name(index)!r} has shape {shape}, got from other "
-                f"parameters or another optimizer: momentum={momentum} and a weight of shape "
-                f"{weight.shape} need {needed}; load the states that belong to this run"
+                f"the state of {optimizer._name(index)!r} has shape {shape}, but "
+                f"momentum={momentum} and a weight of shape {weight.shape} need {needed}: it is "
+                "from other parameters or another optimizer, load the states of this run"
             )
 
 
@@ -337,7 +364,7 @@ def _replace_base_lr(scheduler: LRScheduler, learning_rate: float) -> None:
     if not isinstance(scheduler, LRScheduler):
         raise ValueError(
             f"learning_rate={learning_rate!r} cannot replace the base of {scheduler!r}, which is "
-            "no LRScheduler: give one of the two"
+            "not an LRScheduler: give one of the two"
         )
     if scheduler.base_lr == learning_rate:
         return
@@ -347,14 +374,14 @@ def _replace_base_lr(scheduler: LRScheduler, learning_rate: float) -> None:
         scheduler.base_lr,
     )
     scheduler.base_lr = scheduler.warmup_final_lr = learning_rate
-    # MXNet sets base_lr alone, which these two overwrite from base_lr_orig at the first update.
+    # MXNet sets only base_lr, which these two overwrite with base_lr_orig at the first update.
     if isinstance(scheduler, CosineScheduler | PolyScheduler):
         scheduler.base_lr_orig = learning_rate
 
 
-def _as_lists(indices: Any, weights: Any, grads: Any, states: Any) -> tuple[Any, Any, Any, Any]:
+def _as_lists(indices: Any, weights: Any, grads: Any, states: Any) -> _Lists:
     if isinstance(indices, list | tuple):
-        return indices, weights, grads, states
+        return cast(_Lists, (indices, weights, grads, states))
     return [indices], [weights], [grads], [states]
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gluon_svrg.optimizer.optimizer import Optimizer, check_momentum, check_step, register
+from gluon_svrg.optimizer.optimizer import (
+    Optimizer,
+    State,
+    check_momentum,
+    check_step,
+    register,
+)
 from mxnet import ndarray as nd
 from mxnet.ndarray import NDArray
 
@@ -19,35 +25,35 @@ class Signum(Optimizer):
         m &\leftarrow \mathrm{momentum}\, m - (1 - \mathrm{momentum})\, g \\
         w &\leftarrow (1 - \mathrm{lr}\,\mathrm{wd\_lh})\, w + \mathrm{lr}\, \mathrm{sign}(m)
 
-    With ``momentum=0`` it is signSGD, where all decay is decoupled, as in MXNet's kernel:
+    With ``momentum=0`` it is signSGD, and all decay is decoupled, as in MXNet's kernel:
 
     .. math:: w \leftarrow (1 - \mathrm{lr}\,(\mathrm{wd} + \mathrm{wd\_lh}))\, w
               - \mathrm{lr}\, \mathrm{sign}(\nabla f(w))
 
-    Each entry of a weight moves by the learning rate, whatever the gradient's size: it has to be
-    as small as Adam's.
+    Each entry of a weight moves by the learning rate, whatever the size of the gradient: use one as
+    small as for Adam.
 
     Parameters
     ----------
     learning_rate : float, optional
-        As for :class:`Optimizer`: 0.01 where there is no `lr_scheduler` either.
+        As for :class:`Optimizer`: 0.01 if there is no `lr_scheduler` either.
     momentum : float in [0, 1), default 0.9
         0 is signSGD.
     wd_lh : float, default 0.0
-        Decoupled weight decay of Loshchilov and Hutter, for every parameter: ``wd_mult`` is not
-        applied to it, as in MXNet.
+        The decoupled weight decay of Loshchilov and Hutter, for every parameter: as in MXNet,
+        ``wd_mult`` is not applied to it.
     use_fused_step : bool, default True
         Use MXNet's kernels ``signum_update`` and ``signsgd_update``.
     aggregate_num : int or `numpy.inf`, default `numpy.inf`
-        How many parameters go into one call.
+        The number of parameters that one call updates.
     **kwargs
         As for :class:`Optimizer`.
 
     Raises
     ------
     ValueError
-        If `momentum` is not in [0, 1), or what :class:`Optimizer` raises it for; in a step, if a
-        gradient is sparse or a state does not fit its weight.
+        If `momentum` is not in [0, 1), or as :class:`Optimizer`; in a step, if a gradient is sparse
+        or a state does not fit its weight.
 
     References
     ----------
@@ -56,6 +62,7 @@ class Signum(Optimizer):
     regularization", ICLR 2019.
     """
 
+    # The order is that of MXNet 2's Signum, so all of them may be given by position.
     def __init__(
         self,
         learning_rate: float | None = None,
@@ -79,7 +86,7 @@ class Signum(Optimizer):
         return nd.zeros_like(weight) if self.momentum else None
 
     def step(
-        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[Any]
+        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[State]
     ) -> None:
         """Update `weights` and `states` by the formula, in NDArray arithmetic."""
         check_step(self, self.momentum, indices, weights, grads, states)
@@ -91,16 +98,16 @@ class Signum(Optimizer):
                 weight -= lr * nd.sign(grad)
             else:
                 grad = self.preprocess(grad) + wd * weight
-                # The momentum's sign is the kernel's, so that states can be exchanged.
+                # The momentum has the sign that the kernel gives it: both can use the same state.
                 mom *= self.momentum
                 mom -= (1 - self.momentum) * grad
                 weight *= 1 - lr * self.wd_lh
                 weight += lr * nd.sign(mom)
 
     def fused_step(
-        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[Any]
+        self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[State]
     ) -> None:
-        """Update as :meth:`step` does, by one kernel a parameter."""
+        """Update as :meth:`step` does, by one kernel per parameter."""
         if weights[0].dtype == np.float64:
             # The kernels round learning rate, momentum and decay to float32.
             self.step(indices, weights, grads, states)

@@ -13,30 +13,30 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MEASURED = ("seconds", "samples_per_second", "peak_memory_mib")
-"""The figures that are measured: they differ from run to run where all others are the same."""
+"""The figures that differ from run to run, even if all others are the same: they are measured."""
 
-# Figures whose panel has another label than their name, and those that have no panel.
+# The labels of panels that have a label of their own.
 _LABELS = {
     "learning_rate": "learning rate",
     "coefficient": "SVRG coefficient",
     "variance_ratio": "variance ratio",
-    "seconds": "seconds an epoch",
+    "seconds": "seconds per epoch",
 }
-# The average over an epoch, and the ratio at points of it, share a panel.
+# The average over an epoch and the ratio at points of it are in the same panel.
 _RATIO, _RATIO_AT = "variance_ratio", "variance_ratio_at_"
-_FROM_ZERO = ("learning rate", "SVRG coefficient", "seconds an epoch")
+_FROM_ZERO = ("learning rate", "SVRG coefficient", "seconds per epoch")
 _NOT_DRAWN = ("epoch", "samples", "samples_per_second", "peak_memory_mib")
 _LOSS = "loss"
 _SPLITS = ("training ", "validation ")
-_MOST_MARKERS = 60
-_LOG_SCALE_FROM = 100  # the greatest value by the smallest, of figures that fall towards 0
+_MAX_MARKERS = 60
+_LOG_SCALE_FROM = 100  # the greatest value divided by the smallest
 
 
 class History(list[dict[str, Any]]):
-    """A list of rows, one dict an epoch, by the names of the figures.
+    """A list of rows, one dict per epoch, from the name of a figure to its value.
 
-    A row has the figures of its epoch only: there is no validation metric where there was no
-    evaluation. :class:`gluon_svrg.HistoryHandler` says what is in a row.
+    A row has the figures of its epoch only: no validation metric if there was no evaluation.
+    :class:`gluon_svrg.HistoryHandler` says what is in a row.
     """
 
     def names(self) -> list[str]:
@@ -54,7 +54,7 @@ class History(list[dict[str, Any]]):
         Returns
         -------
         list
-            One value an epoch; None where an epoch has no such figure.
+            One value per epoch; None if an epoch has no such figure.
 
         Raises
         ------
@@ -70,17 +70,18 @@ class History(list[dict[str, Any]]):
     def plot(self, path: str | PathLike[str] | None = None, title: str | None = None) -> Figure:
         """Draw the figures against the number of the epoch.
 
-        One panel for the losses, one for each other metric (training and validation together),
-        and one each for the learning rate, the coefficient of SVRG, the variance ratio, the
-        seconds of an epoch, and what handlers of yours have added, as far as they are there. The
-        axis of a loss or a variance ratio is logarithmic where its values are positive and span a
-        factor of 100. Nothing of `matplotlib.pyplot` is used, so no window or state of it changes.
+        There is one panel for the losses, one for each other metric (training and validation
+        together), and one each for the learning rate, the coefficient of SVRG, the variance ratio,
+        the seconds per epoch, and the figures that your handlers have added, if the history has
+        them. The axis of a loss or a variance ratio is logarithmic if its values are positive and
+        span a factor of 100. `matplotlib.pyplot` is not used, so none of its windows or state
+        changes.
 
         Parameters
         ----------
         path : str or path, optional
-            Where to save it as well: .png, .pdf, .svg, or another suffix that matplotlib knows.
-            Parent folders are made.
+            The file to save it in as well: .png, .pdf, .svg, or another suffix that matplotlib
+            knows. Parent folders are made.
         title : str, optional
             A title above all panels.
 
@@ -147,12 +148,12 @@ class History(list[dict[str, Any]]):
                 x,
                 y,
                 label=split if is_one_metric else _label_of(name),
-                # The same colour for validation in all panels, with and without training beside.
+                # Validation has the same colour in all panels, with and without training.
                 color={"training": "C0", "validation": "C1"}.get(split or "training")
                 if is_one_metric
                 else None,
-                # Without markers a point with no neighbour would not be seen.
-                marker="o" if len(x) <= _MOST_MARKERS else None,
+                # Without markers a point with no neighbour would be invisible.
+                marker="o" if len(x) <= _MAX_MARKERS else None,
                 markersize=3.5,
                 linewidth=1.3,
             )
@@ -161,7 +162,7 @@ class History(list[dict[str, Any]]):
         axes.grid(alpha=0.3)
         axes.locator_params(axis="x", integer=True, min_n_ticks=1)
         epochs = [row.get("epoch", index) for index, row in enumerate(self)]
-        # All panels have the same epochs, also where a figure is missing in the first or last.
+        # All panels have the same epochs, even if a figure is missing in the first or last.
         margin = max(0.5, 0.03 * (epochs[-1] - epochs[0]))
         axes.set_xlim(epochs[0] - margin, epochs[-1] + margin)
         if label in (_LOSS, "variance ratio") and _spans_decades(values):
@@ -196,7 +197,7 @@ def _are_finite(values: list[float]) -> bool:
 
 
 def _new_figure(width: float, height: float) -> Figure:
-    """Return a figure of that size in inches which belongs to no window."""
+    """Return a figure of that size, in inches, that belongs to no window."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import mxnet as mx
+
+if TYPE_CHECKING:
+    from gluon_svrg.events import Run
+
+_Key = TypeVar("_Key")
 
 # Words of a name, whole or (in front) as a part of one: 'softmaxcrossentropyloss' has 'loss'.
 _SMALLER_IS_BETTER = r"loss|error|entropy|perplexity|nll|deviance|\b(?:mse|mae|rmse|mape)\b"
@@ -23,22 +28,22 @@ class Monitor:
     name : str or EvalMetric
         A metric's name, as in the history (``'validation accuracy'``), or the metric itself.
     mode : 'auto', 'min' or 'max'
-        Which value is better. 'auto' infers it from the name: a loss or an error is to be small,
-        an accuracy great; for a name that tells neither, `mode` has to be given.
+        Which value is better. 'auto' infers it from the name: a smaller loss or error is better,
+        and a greater accuracy. If the name says neither, give 'min' or 'max'.
 
     Raises
     ------
     TypeError
-        If `name` is neither.
+        If `name` is neither a str nor an EvalMetric.
     ValueError
-        If `mode` is none of the three, or cannot be inferred.
+        If `mode` is another value, or cannot be inferred.
     """
 
     def __init__(self, name: str | mx.metric.EvalMetric, mode: str = "auto") -> None:
         if isinstance(name, mx.metric.CompositeEvalMetric):
             raise ValueError(
-                f"monitor must be one figure, got {name}: give one of the metrics that it is made "
-                "of, or its name"
+                f"monitor must be one figure, got {name}: give one of the metrics in it, or its "
+                "name"
             )
         if not isinstance(name, str | mx.metric.EvalMetric):
             raise TypeError(
@@ -55,8 +60,8 @@ class Monitor:
         """The name as in the history: an Estimator puts "training" before that of its metric."""
         return self._name if isinstance(self._name, str) else self._name.name
 
-    def check(self, estimator: Any) -> None:
-        """Raise ValueError, naming those that are there, if the run has no such metric."""
+    def check(self, estimator: Run) -> None:
+        """Raise ValueError, with the metrics of the run, if the run has no such metric."""
         names = estimator.metric_names()
         if self.name not in names:
             raise ValueError(
@@ -65,10 +70,10 @@ class Monitor:
                 + ("" if estimator.val_data is not None else " (and no val_data)")
             )
 
-    def read(self, estimator: Any) -> float | None:
+    def read(self, estimator: Run) -> float | None:
         """Return the figure of the epoch under way or, after its end, of that epoch.
 
-        None where it is not known: no evaluation yet, or NaN.
+        None if it is not known (no evaluation yet) or NaN.
         """
         if not estimator.position.is_in_epoch or self.name in _row_of_this_epoch(estimator):
             value = estimator.history[-1].get(self.name) if estimator.history else None
@@ -88,14 +93,14 @@ class Monitor:
         difference = than - value if self.mode == "min" else value - than
         return difference > min_delta
 
-    def best_first(self, values: dict[Any, float]) -> list[Any]:
-        """Return the keys of `values`, that of the best value first; of equal ones, the earlier."""
+    def best_first(self, values: dict[_Key, float]) -> list[_Key]:
+        """Return the keys of `values` from the best value to the worst, equal ones in order."""
         sign = 1 if self.mode == "min" else -1
         return sorted(values, key=lambda key: sign * values[key])
 
 
-def _row_of_this_epoch(estimator: Any) -> dict[str, Any]:
-    """Return the row of the epoch under way, where its *epoch end* has appended it already."""
+def _row_of_this_epoch(estimator: Run) -> dict[str, Any]:
+    """Return the row of the epoch under way, if its *epoch end* has appended it already."""
     if estimator.history and estimator.history[-1]["epoch"] == estimator.position.epoch:
         return estimator.history[-1]
     return {}

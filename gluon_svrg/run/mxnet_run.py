@@ -31,6 +31,13 @@ class Located:
     max_batch: int | None
     figures: dict[str, Any]
 
+    @property
+    def part_done(self) -> float:
+        """The fraction of the run that is done, in [0, 1], by whole epochs or by batches."""
+        if self.max_epoch:
+            return self.position.epoch / self.max_epoch
+        return self.position.batch / (self.max_batch or 1)
+
 
 class MXNetRun(Located):
     """A run of MXNet's Estimator, which keeps neither its data nor its position.
@@ -63,3 +70,28 @@ class MXNetRun(Located):
     def epoch_end(self) -> None:
         """Count the epoch."""
         self.position.end_epoch()
+
+
+def located(estimator: object, data: TrainingData | None) -> Located:
+    """Return who tells where a run stands: the estimator itself, or an MXNetRun.
+
+    Parameters
+    ----------
+    estimator : Estimator
+        This package's or MXNet's.
+    data : TrainingData or None
+        The training data, if the handler was given them.
+
+    Raises
+    ------
+    ValueError
+        If it is MXNet's, and there are no data.
+    """
+    if isinstance(estimator, Located):
+        return estimator
+    if data is None:
+        raise ValueError(
+            f"SVRGHandler does not know the training data: {type(estimator).__module__}."
+            f"{type(estimator).__name__} does not tell it; give SVRGHandler(train_data=...)"
+        )
+    return MXNetRun(estimator, data)

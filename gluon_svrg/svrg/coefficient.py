@@ -10,7 +10,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.arrays.fused import Fused
+from gluon_svrg.arrays.fused import FusedFunction
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
@@ -59,7 +59,7 @@ class OptimalCoefficient:
         )
         # By device: for each parameter the two weighted sums; float64 if all gradients are.
         self._sums: dict[int, list[NDArray]] = {}
-        self._rules: dict[tuple[float, float, Any], tuple[Fused, Fused]] = {}
+        self._rules: dict[tuple[float, float, Any], tuple[FusedFunction, FusedFunction]] = {}
 
     def reset(self) -> None:
         """Begin a new interval: forget the batches so far."""
@@ -204,14 +204,20 @@ def check_coefficient(value: object, source: str = "coefficient") -> float:
     return float(value)
 
 
-def coefficient_at(coefficient: Coefficient, progress: float) -> float:
+def coefficient_at(
+    coefficient: Coefficient | OptimalCoefficient, progress: float
+) -> float | OptimalCoefficient:
     """Return the coefficient at `progress`, the fraction of training that is done, in [0, 1].
+
+    One that is estimated is returned as it is.
 
     Raises
     ------
     TypeError, ValueError
         As `check_coefficient` does, for what a schedule returned.
     """
+    if isinstance(coefficient, OptimalCoefficient):
+        return coefficient
     if not callable(coefficient):
         return check_coefficient(coefficient)
     return check_coefficient(
@@ -250,7 +256,9 @@ def linear_decay(start: float = 0.75, end: float = 0.0) -> Callable[[float], flo
     return schedule
 
 
-def _rules(samples: float, snapshot_scale: float, memory: float, dtype: str) -> tuple[Fused, Fused]:
+def _rules(
+    samples: float, snapshot_scale: float, memory: float, dtype: str
+) -> tuple[FusedFunction, FusedFunction]:
     """Return the functions that correct a gradient, and that move its sums on."""
 
     def control(snapshot_grad: Symbol, full_grad: Symbol) -> Symbol:
@@ -269,11 +277,11 @@ def _rules(samples: float, snapshot_scale: float, memory: float, dtype: str) -> 
         products = [mx.sym.sum(by_mean[0] * x) for x in (by_mean[1], by_mean[0])]
         pair = mx.sym.concat(*products, dim=0)
         # A step that overflows, which AMP leaves out, teaches nothing: NaN would stay for ever.
-        is_zero: Any = mx.sym.sum(pair, keepdims=True) * 0 == 0  # type: ignore[comparison-overlap]
+        is_zero: Any = mx.sym.sum(pair, keepdims=True) * 0 == 0
         is_finite = mx.sym.broadcast_like(is_zero, pair)
         return mx.sym.where(is_finite, sums * memory + pair, sums)
 
-    return Fused(corrected), Fused(learned)
+    return FusedFunction(corrected), FusedFunction(learned)
 
 
 def _alpha(sums: Symbol) -> Symbol:
@@ -281,7 +289,7 @@ def _alpha(sums: Symbol) -> Symbol:
     return mx.sym.clip((covariance + _TINY) / (variance + _TINY), 0, 1)
 
 
-_ALPHA = Fused(_alpha)
+_ALPHA = FusedFunction(_alpha)
 
 
 def _sum(pairs: list[NumPyArray]) -> NumPyArray:

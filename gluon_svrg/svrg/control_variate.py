@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gluon_svrg.arrays.fused import Fused
+from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.svrg.coefficient import OptimalCoefficient
 from gluon_svrg.svrg.rule import correct
 from mxnet.ndarray import NDArray
@@ -22,14 +22,17 @@ class ControlVariate:
         The mean gradient over all samples at the snapshot, by parameter name and context.
     optimal : OptimalCoefficient or None
         What estimates the coefficient; None if it is a number.
+    is_idle : bool
+        Whether gradients stay as they are, bit for bit: it is not set, or its coefficient is 0.
     """
 
     def __init__(self) -> None:
         self.full_gradient: dict[str, list[NDArray]] | None = None
         self.optimal: OptimalCoefficient | None = None
+        self.is_idle = True
         self._coefficient = 0.0
         # They outlive the snapshot: to write a rule down anew takes as long as some steps.
-        self._rules: dict[tuple[int, float, float, float], Fused] = {}
+        self._rules: dict[tuple[int, float, float, float], FusedFunction] = {}
 
     def set(
         self,
@@ -40,17 +43,14 @@ class ControlVariate:
         self.full_gradient = full_gradient
         self.optimal = coefficient if isinstance(coefficient, OptimalCoefficient) else None
         self._coefficient = 1.0 if isinstance(coefficient, OptimalCoefficient) else coefficient
+        self.is_idle = self._coefficient == 0
         if self.optimal is not None:
             self.optimal.reset()
 
     def clear(self) -> None:
         """Correct nothing from now on."""
         self.full_gradient, self.optimal, self._coefficient = None, None, 0.0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether gradients stay as they are, bit for bit: there is none, or it counts 0."""
-        return self._coefficient == 0
+        self.is_idle = True
 
     def coefficient(self) -> float:
         """Return the coefficient; if it is estimated, the best for all parameters together."""
@@ -96,13 +96,13 @@ class ControlVariate:
         rule = self._rule_for(samples, scale, snapshot_scale)
         rule(grads, snapshot_grads, full_grads, out=grads)
 
-    def _rule_for(self, samples: int, scale: float, snapshot_scale: float) -> Fused:
+    def _rule_for(self, samples: int, scale: float, snapshot_scale: float) -> FusedFunction:
         coefficient = self._coefficient
         key = samples, coefficient, scale, snapshot_scale
         if key not in self._rules:
             if len(self._rules) == _MAX_RULES:
                 self._rules.clear()
-            self._rules[key] = Fused(
+            self._rules[key] = FusedFunction(
                 lambda grad, snapshot_grad, full_grad: correct(
                     grad,
                     snapshot_grad

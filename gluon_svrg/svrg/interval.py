@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import logging
-import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.data.training_data import TrainingData, training_data
+from gluon_svrg.svrg.choices import DataLock, TableChoice, check_lock
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.randomness import MaskLock
 from gluon_svrg.svrg.snapshot import Backward, Snapshot
 from gluon_svrg.svrg.table import GradientTable
 from mxnet import gluon
+from tqdm.auto import tqdm
 
 Numbered = tuple[int, object]
 """A batch with its index."""
-
-Bar = Callable[[Iterator[Numbered], int | None], AbstractContextManager[Iterable[Numbered]]]
 
 
 class LossScaler(Protocol):
@@ -75,9 +73,8 @@ class Interval:
         For a `backward` that multiplies its losses by the trainer's ``loss_scale``.
     infer_shapes : callable, optional
         Runs a forward pass of a batch outside of training, for layers that infer their shapes.
-    bar : callable, optional
-        From the numbered batches of a full pass and their number to a context manager that gives
-        the batches, and shows how far the pass is.
+    progress_bar : bool
+        Whether the full pass shows a bar; only ever on a terminal.
     logger : logging.Logger, optional
         Is told what was decided about table and lock.
 
@@ -93,6 +90,8 @@ class Interval:
         How many samples' gradients were computed here.
     epoch : int
         The epoch in which the snapshot was taken.
+    is_open : bool
+        Whether there is a snapshot: from :meth:`begin` to :meth:`end`.
 
     Raises
     ------
@@ -111,27 +110,27 @@ class Interval:
         lock: str = "auto",
         loss_scaler: LossScaler | None = None,
         infer_shapes: Callable[[object], None] | None = None,
-        bar: Bar = lambda batches, _: nullcontext(batches),
+        progress_bar: bool = True,
         logger: logging.Logger | None = None,
     ) -> None:
-        check_table_and_lock(gradient_table, table_memory, lock)
         self.snapshot = Snapshot(net, params)
         self.masks = MaskLock(is_on=lock != "off")
         self.table: GradientTable | None = None
         self.gradient_evaluations = 0
         self.epoch = 0
+        self.is_open = False
         self._net = net
         self._backward = backward
-        self._gradient_table = gradient_table
-        self._table_memory = table_memory
-        self._lock_policy = lock
         self._loss_scaler = loss_scaler
         self._infer_shapes = infer_shapes
-        self._bar = bar
+        self._progress_bar = progress_bar
         self._logger = logger or logging.getLogger(__name__)
+        check_lock(lock)
+        self._data_lock = DataLock(lock, self._logger)
+        self._choice = TableChoice(gradient_table, table_memory, lock != "off", self._logger)
         self._source: object = None
+        self._numbers_batches = False
         self._data: TrainingData | None = None
-        self._decision = ""
         self._is_at_snapshot = False
         self._has_warned = False
 
@@ -153,7 +152,8 @@ class Interval:
             If a gradient is NaN or infinite, at any loss scale.
         """
         batches_of_run = self._training_data(data)
-        self._lock_data(batches_of_run)
+        self._data_lock.lock(batches_of_run, self.masks.snapshot + 1, self._has_warned)
+        self._has_warned = True
         batches = enumerate(batches_of_run.in_order())
         first = next(batches, None)
         if first is None:
@@ -167,10 +167,10 @@ class Interval:
         self.masks.next_snapshot()
         full_gradient = self._full_gradient(batches_of_run, _chain(first, batches))
         self.masks.release()
-        if self._lock_policy == "off":
+        if self._data_lock.is_off():
             batches_of_run.unlock()
         self.gradient_evaluations += full_gradient.samples
-        self._is_at_snapshot = True
+        self._is_at_snapshot = self.is_open = True
         self.epoch = epoch
         return full_gradient
 
@@ -217,15 +217,16 @@ class Interval:
         if self.table is not None:
             self.table.check()
 
-    def drop_table(self) -> None:
-        """Check the table, and release its memory; the data stay locked until :meth:`end`."""
-        self.check()
-        self.table = None
-
     def end(self) -> None:
         """Let the data draw an augmentation of each epoch's own again."""
+        self.is_open = False
         if self._data is not None:
             self._data.unlock()
+
+    def break_off(self) -> None:
+        """End in the middle of an epoch: its batches are under way, so the data stay locked."""
+        self.check()
+        self.table, self.is_open = None, False
 
     def state_dict(self) -> dict[str, Any]:
         """Return the snapshot and what a table can be computed from again, not the table.
@@ -238,7 +239,7 @@ class Interval:
             "lock": self.masks.state_dict(),
             "draw": None if self._data is None else self._data.locked_draw,
             "has_table": self.table is not None,
-            "decision": self._decision,
+            "decision": self._choice.said,
             "is_at_snapshot": self._is_at_snapshot,
             "gradient_evaluations": self.gradient_evaluations,
         }
@@ -268,7 +269,7 @@ class Interval:
         ValueError
             If `data` gives another full gradient.
         """
-        self.table, self._decision = None, state["decision"]
+        self.table, self._choice.said = None, state["decision"]
         self._training_data(data).unlock()
         if state["draw"] is not None:
             data.lock(state["draw"])
@@ -280,50 +281,29 @@ class Interval:
             self._compute_table_again(data, full_gradient)
             self.masks.load_state_dict(state["lock"])
         self._is_at_snapshot = state["is_at_snapshot"]
+        self.is_open = full_gradient is not None
         self.gradient_evaluations = state["gradient_evaluations"]
 
-    def _index_of(self, batch: object, index: int | None) -> int:
-        if self._data is None:
-            raise RuntimeError("there is no snapshot yet: call begin() first")
-        found = self._data.index_of(batch, -1 if index is None else index)
-        if found < 0:
+    def _index_of(self, batch: Any, index: int | None) -> int:
+        if self._numbers_batches:
+            return int(batch.index)
+        if index is None:
             raise ValueError(
-                f"a batch of {self._data.kind} has no index of its own: give its number in the "
-                "epoch, as in `for index, batch in enumerate(train_data)`"
+                "a batch of these data has no index of its own: give its number in the epoch, as "
+                "in `for index, batch in enumerate(train_data)`"
             )
-        return found
+        return index
 
     def _training_data(self, data: object) -> TrainingData:
         if self._data is None or data is not self._source:
             self._source, self._data, self._has_warned = data, training_data(data), False
+            self._numbers_batches = self._data.numbers_batches
         return self._data
-
-    def _lock_data(self, data: TrainingData) -> None:
-        """Give each sample one augmentation from this pass to the next, if that is possible."""
-        if data.can_lock:
-            data.lock(self.masks.snapshot + 1)
-            return
-        if self._lock_policy == "off" or self._has_warned:
-            return
-        self._has_warned = True
-        reason = data.why_not_locked()
-        if not reason:
-            return
-        if self._lock_policy == "require":
-            raise ValueError(
-                f"lock='require', but train_data is not locked: {reason}; or give lock='auto'"
-            )
-        self._logger.warning(
-            "SVRG's train_data is not locked: %s. If a sample is augmented anew each time, the "
-            "full gradient belongs to other samples than the batches do, so the corrected gradient "
-            "is biased and a gradient table would raise its variance",
-            reason,
-        )
 
     def _full_gradient(self, data: TrainingData, batches: Iterator[Numbered]) -> FullGradient:
         """Run the full pass, anew with a smaller loss scale after each overflow."""
         while True:
-            self._make_table(data)
+            self.table = self._choice.new_table(data, self.snapshot.gradient_nbytes)
             try:
                 return self._pass_over(data, batches, watches=True)
             except FloatingPointError:
@@ -349,7 +329,15 @@ class Interval:
                 gradient = gradient._replace(loss_scale=scale)
                 self.table.append(gradient, _arrays_of(numbered[1]))
 
-        with self._bar(batches, data.num_batches) as shown:
+        with tqdm(
+            batches,
+            total=data.num_batches,
+            desc="full gradient",
+            unit="batch",
+            leave=False,
+            # None: off if the output is no terminal.
+            disable=None if self._progress_bar else True,
+        ) as shown:
             full_gradient = self.snapshot.full_gradient(backward, shown, keep)
         return full_gradient._replace(loss_scale=scale)
 
@@ -359,67 +347,9 @@ class Interval:
     def _compute_table_again(self, data: TrainingData, known: FullGradient) -> None:
         """Make the full pass over the same batches once more, with the same random numbers."""
         self._logger.info("SVRG computes the gradients of its table again")
-        self._make_table(data)
+        self.table = self._choice.new_table(data, self.snapshot.gradient_nbytes)
         full_gradient = self._pass_over(data, enumerate(data.in_order()), watches=False)
-        scale = full_gradient.loss_scale or 1.0
-        for name, mean in full_gradient.means.items():
-            ours, theirs = mean.asnumpy() / scale, known.means[name].asnumpy()
-            # Kernels may add up in another order, above all on another machine.
-            if not np.allclose(ours, theirs, rtol=1e-3, atol=1e-3 * np.abs(theirs).max()):
-                raise ValueError(
-                    f"the full gradient of parameter {name!r} at the snapshot is not the one that "
-                    "the checkpoint holds: train_data has other samples than it had; resume with "
-                    "the data that the checkpoint was written with"
-                )
-
-    def _make_table(self, data: TrainingData) -> None:
-        """Make an empty table, or none; say why if that has not been said."""
-        is_made, reason = self._decide_on_table(data)
-        self.table = GradientTable(by_content=not data.keeps_batches) if is_made else None
-        decision = (
-            f"SVRG keeps the gradients of the full pass: {reason}"
-            if is_made
-            else f"SVRG recomputes the snapshot gradient of each batch (no table): {reason}"
-        )
-        if decision != self._decision:
-            self._decision = decision
-            self._logger.info(decision)
-
-    def _decide_on_table(self, data: TrainingData) -> tuple[bool, str]:
-        if self._gradient_table is False:
-            return False, "gradient_table=False"
-        is_off = self._lock_policy == "off"
-        why_not = "lock='off'" if is_off else data.why_it_may_not_repeat()
-        if why_not and self._gradient_table is True:
-            raise ValueError(
-                f"gradient_table=True needs batches that repeat exactly, but {why_not}: give a "
-                "list of batches or a gluon_svrg.data.ArrayLoader, or gradient_table='auto'"
-            )
-        if why_not:
-            return False, why_not
-        number = data.num_batches
-        assert number is not None  # what repeats has a length
-        nbytes = self.snapshot.gradient_nbytes * number
-        size = f"those of {number} batches take {nbytes / 2**20:.1f} MiB"
-        if self._gradient_table == "auto" and nbytes > self._table_memory:
-            return False, f"{size}, more than table_memory={self._table_memory / 2**20:.1f} MiB"
-        return True, size
-
-
-def check_table_and_lock(gradient_table: object, table_memory: object, lock: object) -> None:
-    """Raise TypeError or ValueError if one of these arguments is none that Interval takes."""
-    if gradient_table not in ("auto", False, True):
-        raise ValueError(f"gradient_table must be 'auto' or a bool, got {gradient_table!r}")
-    message = (
-        f"table_memory must be a number of bytes, got {table_memory!r}: the largest gradient table "
-        "that 'auto' makes"
-    )
-    if isinstance(table_memory, bool) or not isinstance(table_memory, numbers.Real):
-        raise TypeError(message)
-    if not float(table_memory) >= 0:
-        raise ValueError(message)
-    if lock not in ("auto", "require", "off"):
-        raise ValueError(f"lock must be 'auto', 'require' or 'off', got {lock!r}")
+        _check_is_known(full_gradient, known)
 
 
 def _chain(first: Numbered, rest: Iterator[Numbered]) -> Iterator[Numbered]:
@@ -456,3 +386,17 @@ def _check_against_network(gradient: BatchGradient, net: gluon.Block, index: int
             f"{scale:.2g}): the batches do not repeat, because of random augmentation or arrays "
             "that were changed in place; give batches that do, or gradient_table=False"
         )
+
+
+def _check_is_known(full_gradient: FullGradient, known: FullGradient) -> None:
+    """Raise ValueError if the full gradient of a resumed run is not the one that it had."""
+    scale = full_gradient.loss_scale or 1.0
+    for name, mean in full_gradient.means.items():
+        ours, theirs = mean.asnumpy() / scale, known.means[name].asnumpy()
+        # Kernels may add up in another order, above all on another machine.
+        if not np.allclose(ours, theirs, rtol=1e-3, atol=1e-3 * np.abs(theirs).max()):
+            raise ValueError(
+                f"the full gradient of parameter {name!r} at the snapshot is not the one that "
+                "the checkpoint holds: train_data has other samples than it had; resume with "
+                "the data that the checkpoint was written with"
+            )

@@ -11,8 +11,8 @@ import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arrays.finite import FiniteWatch
-from gluon_svrg.arrays.fused import Fused
-from gluon_svrg.arrays.replicas import write_replicas
+from gluon_svrg.arrays.fused import FusedFunction
+from gluon_svrg.arrays.replicas import by_device, write_replicas
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
@@ -64,7 +64,7 @@ class Snapshot:
         self._layout: Mapping[str, tuple[object, ...]] = {}
         self._contexts: list[mx.Context] = []
         self._blocks: list[_mxnet.BlockState] = []
-        self._add = Fused(lambda total, grad: total + mx.sym.cast(grad, dtype="float64"))
+        self._add = FusedFunction(lambda total, grad: total + mx.sym.cast(grad, dtype="float64"))
 
     def take(self) -> None:
         """Copy the network's weights and auxiliary states as they are now.
@@ -165,9 +165,8 @@ class Snapshot:
     ) -> FullGradient:
         """Return the gradient of all samples at the snapshot, in one pass over `batches`.
 
-        The sums are kept in float64, so that 10^5 small batches do not wash out, and a last,
-        smaller batch counts by its size. The network's own gradients are overwritten, if the
-        optimizer has used them already.
+        It is a mean over samples, so a last, smaller batch counts by its size. The network's own
+        gradients are overwritten, if the optimizer has used them already.
 
         Parameters
         ----------
@@ -201,54 +200,21 @@ class Snapshot:
             if self._gradients_of_the_network_are_idle()
             else self._new_gradients()
         )
+        sums, self._was_reached = _GradientSums(self._grads, self._add), False
         try:
-            sums, samples = self._sum_gradients(backward, batches, keep)
+            for batch in batches:
+                gradient = self._gradient(backward, batch)
+                if keep is not None:
+                    keep(batch, gradient)
+                sums.add(gradient)
         finally:
             self._grads = {}
-        # One by one: the sums take twice the memory of the means.
-        means = {
-            name: _mean(sums.pop(name), self._params[name].dtype, samples)
-            for name in self._grad_reqs
-        }
-        return FullGradient(means, samples)
-
-    def _sum_gradients(
-        self,
-        backward: Backward,
-        batches: Iterable[object],
-        keep: Callable[[Any, BatchGradient], None] | None,
-    ) -> tuple[dict[str, list[NDArray]], int]:
-        """Return the sum of each parameter's gradients, by context, and the number of samples."""
-        sums = {
-            name: [mx.nd.zeros(grad.shape, grad.context, "float64") for grad in grads]
-            for name, grads in self._grads.items()
-        }
-        sums_by_context = list(zip(*sums.values(), strict=True))
-        watch = FiniteWatch()
-        samples = 0
-        self._was_reached = False
-        for batch in batches:
-            gradient = self._gradient(backward, batch)
-            if keep is not None:
-                keep(batch, gradient)
-            for totals, grads in zip(
-                sums_by_context, zip(*gradient.sums.values(), strict=True), strict=True
-            ):
-                self._add(totals, grads, out=totals)
-            watch.see(sums_by_context)
-            samples += sum(gradient.samples)
-        if not samples:
-            raise ValueError(
-                "the full gradient needs at least one batch, got none: the training data is "
-                "empty, or an iterator that is used up"
-            )
-        if not self._was_reached:
+        if sums.samples and not self._was_reached:
             raise RuntimeError(
                 "the full pass gave no parameter a gradient: backward has to call backward() on "
                 "the loss, which autograd.record() has recorded"
             )
-        _check_finite(sums, watch)
-        return sums, samples
+        return sums.full_gradient({name: self._params[name].dtype for name in self._grad_reqs})
 
     def _gradient(self, backward: Backward, batch: object) -> BatchGradient:
         # One call of backward may be several backward passes; two batches are never added up:
@@ -371,18 +337,56 @@ class Snapshot:
         return samples
 
 
-def _check_finite(sums: dict[str, list[NDArray]], watch: FiniteWatch) -> None:
-    """Raise FloatingPointError if a sum is not finite: once it is not, it stays so."""
-    first = watch.first()
-    if first is None:
-        return
-    for name, totals in sums.items():
-        if not all(np.isfinite(total.asnumpy()).all() for total in totals):
-            raise FloatingPointError(
-                f"the full gradient of parameter {name!r} is NaN or infinite; batch {first[0]} "
-                "(the first is 0) is the first that gave such a gradient: look at its data and "
-                "labels, or lower the learning rate if the weights have diverged"
+class _GradientSums:
+    """The sums of the gradients of a full pass, by parameter and context.
+
+    In float64, so that 10^5 small batches do not wash out, in accumulators that are new in each
+    pass. Whether a sum is finite is noted on the device after each batch and read once, at the end:
+    the error can name the batch without a wait at each.
+    """
+
+    def __init__(self, grads: Mapping[str, list[NDArray]], add: FusedFunction) -> None:
+        self._sums = {
+            name: [mx.nd.zeros(grad.shape, grad.context, "float64") for grad in arrays]
+            for name, arrays in grads.items()
+        }
+        self._by_context = by_device(self._sums.values())
+        self._add = add
+        self._watch = FiniteWatch()
+        self.samples = 0
+
+    def add(self, gradient: BatchGradient) -> None:
+        """Add the gradient of one more batch."""
+        for totals, grads in zip(self._by_context, by_device(gradient.sums.values()), strict=True):
+            self._add(totals, grads, out=totals)
+        self._watch.see(self._by_context)
+        self.samples += sum(gradient.samples)
+
+    def full_gradient(self, dtypes: Mapping[str, object]) -> FullGradient:
+        """Return the means, of these dtypes by parameter; the sums are gone then."""
+        if not self.samples:
+            raise ValueError(
+                "the full gradient needs at least one batch, got none: the training data is "
+                "empty, or an iterator that is used up"
             )
+        self._check_finite()
+        self._by_context = []
+        # One by one: the sums take twice the memory of the means.
+        means = {
+            name: _mean(self._sums.pop(name), dtype, self.samples) for name, dtype in dtypes.items()
+        }
+        return FullGradient(means, self.samples)
+
+    def _check_finite(self) -> None:
+        """Raise FloatingPointError if a sum is not finite: once it is not, it stays so."""
+        first = self._watch.first()
+        for name, totals in self._sums.items() if first is not None else ():
+            if first and not all(np.isfinite(total.asnumpy()).all() for total in totals):
+                raise FloatingPointError(
+                    f"the full gradient of parameter {name!r} is NaN or infinite; batch {first[0]} "
+                    "(the first is 0) is the first that gave such a gradient: look at its data and "
+                    "labels, or lower the learning rate if the weights have diverged"
+                )
 
 
 def _check_is_ready(param: gluon.Parameter) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.arrays.fused import Fused
+from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.svrg.gradient import BatchGradient
 from mxnet.ndarray import NDArray
 
@@ -17,10 +17,10 @@ _WAY_OUT = "give batches that repeat exactly, or gradient_table=False"
 class GradientTable:
     """Keeps the snapshot's gradient of each batch, so that no step computes it again.
 
-    An epoch then costs one gradient a sample instead of two. It holds one copy of the gradients a
-    batch. The batches must repeat exactly, in any order, from the full pass to the next: a batch
-    is recognised by its number and by its arrays, the same objects or, with `by_content`, equal
-    ones.
+    An epoch then costs one gradient per sample instead of two; the table takes the memory of one
+    set of gradients per batch. The batches must repeat exactly, in any order, from the full pass to
+    the next: a batch is recognised by its number and by its arrays, the same objects or, with
+    `by_content`, equal ones.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class GradientTable:
         self._fingerprints: list[list[NDArray]] = []
         self._compared: list[tuple[int, list[NDArray]]] = []
         self._weights: dict[tuple[int, mx.Context], NDArray] = {}
-        self._copy = Fused(mx.sym.identity)
+        self._copy = FusedFunction(mx.sym.identity)
 
     def __len__(self) -> int:
         return len(self._gradients)
@@ -58,7 +58,7 @@ class GradientTable:
         """
         copies = [self._copy(grads) for grads in zip(*gradient.sums.values(), strict=True)]
         sums = dict(zip(gradient.sums, map(list, zip(*copies, strict=True)), strict=True))
-        self._gradients.append(BatchGradient(sums, gradient.samples))
+        self._gradients.append(gradient._replace(sums=sums))
         if self._by_content:
             self._fingerprints.append(self._fingerprint(arrays))
         else:

@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg.arrays.fused import Fused
+from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.svrg.rule import correct
 
 SHAPES = [(3, 4), (1,), (2, 3, 5), (7,)]
@@ -25,7 +25,9 @@ def values(arrays):
 @pytest.mark.parametrize("coefficient", [1, 0.3])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_the_rule_in_place_is_the_rule_bit_for_bit(dtype, coefficient, count):
-    fused = Fused(lambda grad, snapshot, full: correct(grad, snapshot, full * 8, coefficient))
+    fused = FusedFunction(
+        lambda grad, snapshot, full: correct(grad, snapshot, full * 8, coefficient)
+    )
     for repetition in range(3):
         grads, snapshots, fulls = (
             [array * (repetition + factor) for array in random_arrays(dtype)[:count]]
@@ -44,7 +46,7 @@ def test_the_rule_in_place_is_the_rule_bit_for_bit(dtype, coefficient, count):
 
 def test_without_out_the_results_are_new_each_time():
     arrays = random_arrays("float32")
-    copy = Fused(mx.sym.identity)
+    copy = FusedFunction(mx.sym.identity)
     first = copy(arrays)
     expected = values(arrays)
     for array in arrays:
@@ -55,7 +57,7 @@ def test_without_out_the_results_are_new_each_time():
 
 
 def test_another_number_of_arrays_other_shapes_and_contexts():
-    double = Fused(lambda x: x * 2)
+    double = FusedFunction(lambda x: x * 2)
     for context in (mx.cpu(0), mx.cpu(1)):
         for shapes in (SHAPES, SHAPES[:2], [(9,), (9, 9)]):
             arrays = random_arrays("float32", context, shapes)
@@ -66,7 +68,7 @@ def test_another_number_of_arrays_other_shapes_and_contexts():
 
 
 def test_sums_in_another_dtype():
-    add = Fused(lambda total, x: total + mx.sym.cast(x, dtype="float64"))
+    add = FusedFunction(lambda total, x: total + mx.sym.cast(x, dtype="float64"))
     arrays = random_arrays("float32")
     totals = [mx.nd.zeros(array.shape, dtype="float64") for array in arrays]
     for _ in range(3):

@@ -37,6 +37,6 @@ def test_a_net_overfits_one_batch():
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, True, None])
 def test_a_bad_number_is_an_error(number):
-    message = f"number must be a positive integer, got {number!r}: as many batches are taken"
+    message = f"number must be a positive integer, got {number!r}: that many batches are taken"
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         first_batches([1], number)

@@ -427,7 +427,7 @@ def test_what_is_refused(arrays, arguments, error, message):
 
 def test_sparse_arrays_are_refused():
     sparse = pytest.importorskip("scipy.sparse").csr_matrix(np.eye(3))
-    with pytest.raises(TypeError, match=r"got a csr_matrix: .* x.toarray\(\) where it is sparse"):
+    with pytest.raises(TypeError, match=r"got a csr_matrix: .* x.toarray\(\) if it is sparse"):
         ArrayLoader(sparse, batch_size=2)
     with pytest.raises(TypeError, match=r"storage type 'csr', .* with x.tostype\('default'\)"):
         ArrayLoader(mx.nd.array(np.eye(3)).tostype("csr"), batch_size=2)

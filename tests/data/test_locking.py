@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.data import transforms as T
-from gluon_svrg.data.locking import why_not_locked
+from gluon_svrg.data.training_data import why_not_locked
 from mxnet import gluon
 
 X, Y = np.random.default_rng(0).random((20, 3, 8, 8)).astype("float32"), np.arange(20.0)

@@ -11,7 +11,7 @@ from gluon_svrg import deploy
 from gluon_svrg.deploy import __main__ as command_line
 from gluon_svrg.deploy.benchmark import format_timings
 from gluon_svrg.deploy.card import read_model
-from gluon_svrg.deploy.eager import Eager
+from gluon_svrg.deploy.eager import OperatorByOperator
 from PIL import Image
 
 WAYS = ["eager", "hybridized", "static", "predictor", "int8", "onnxruntime"]
@@ -114,7 +114,7 @@ def test_calibration_data_that_is_no_archive(name, write, model, tmp_path, capsy
     arguments = ["quantize", str(model), str(tmp_path / "int8"), "--calibration", str(path)]
     assert command_line.main(arguments) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: {str(path)!r} is no .npz of arrays of numbers (")
+    assert error.startswith(f"error: {str(path)!r} is not an .npz of arrays of numbers (")
     assert error.count("\n") == 1
 
 
@@ -150,7 +150,7 @@ def test_benchmark_takes_an_int8_model(model, x, tmp_path):
 
 
 def test_benchmark_refuses_what_is_not_its_int8(model, grey, tmp_path):
-    with pytest.raises(ValueError, match=r"int8_directory .* has a model of float32: give what qu"):
+    with pytest.raises(ValueError, match=r"int8_directory .* has a model of float32: give the di"):
         deploy.benchmark(model, [1], 0.01, int8_directory=model)
     other = np.random.default_rng(0).normal(size=(4, 1, 8, 6)).astype("float32")
     deploy.quantize(grey, tmp_path / "int8", other)
@@ -180,6 +180,6 @@ def test_eager_computes_the_same(nested, tmp_path):
     path = deploy.export(nested, tmp_path / "model", (x, y))
     (a, (b, _, (c,))), (d, e) = deploy.Predictor.load(path)(x, y)
     model = read_model(path)
-    outputs = Eager(model.symbol, model.params, model.card["inputs"])([x, y])
+    outputs = OperatorByOperator(model.symbol, model.params, model.card["inputs"])([x, y])
     for one, other in zip(outputs, (a, b, c, d, e), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)

@@ -74,7 +74,7 @@ def test_parameters_that_are_nan(net, x, tmp_path):
         ({"input_names": 5}, ValueError, "input_names must be 1 different names, got 5"),
         ({"input_names": [""]}, ValueError, r"input_names must be 1 different names, got \[''\]"),
         ({"from_logits": "no"}, TypeError, "from_logits must be a bool, got 'no'"),
-        ({"metrics": {"a": NAN}}, ValueError, "metrics has 'a' as nan, which the card's JSON has"),
+        ({"metrics": {"a": NAN}}, ValueError, "metrics has 'a' as nan, which the card's JSON can"),
         ({"metrics": {"a": INF}}, ValueError, "metrics has 'a' as inf"),
         ({"normalization": ("a", "b")}, ValueError, "mean must have a finite number for each"),
         ({"normalization": 0.5}, TypeError, "normalization must be a Normalization, .* got 0.5"),

@@ -89,7 +89,7 @@ def test_nested_outputs_and_several_inputs(nested, tmp_path):
 
     check(predictor(x, y), expected, slice(None))
     check(predictor(x[1], y[1]), expected, 1)
-    with pytest.raises(TypeError, match=r"takes 2 inputs \(a, b\), got 1: give an array for each"):
+    with pytest.raises(TypeError, match=r"takes 2 inputs \(a, b\), got 1: give one array for each"):
         predictor(x)
     for given in [(x, y[:2]), (x, y[0])]:
         with pytest.raises(ValueError, match="all inputs need the same batch axis"):
@@ -148,7 +148,7 @@ def test_classes_without_names_are_their_indices(net, x, tmp_path):
         (np.zeros((3, 8, 6), "uint8"), TypeError, "data must be float32, got uint8: convert it as"),
         (np.zeros((3, 8, 6), "complex64"), TypeError, "data must be float32, got complex64"),
         (np.full((3, 8, 6), "a"), TypeError, "data must be float32, got <U1"),
-        ("cat.png", TypeError, "got a str: images and image files go to predict_images"),
+        ("cat.png", TypeError, "got a str: give images and image files to predict_images"),
     ],
 )
 def test_wrong_inputs(given, error, message, model):
@@ -208,7 +208,7 @@ class TestDamage:
     def test_a_cut_file(self, name, part, model):
         content = (model / name).read_bytes()
         (model / name).write_bytes(content[: int(part * len(content))])
-        with pytest.raises(ValueError, match=f"{name}' is not what was once written"):
+        with pytest.raises(ValueError, match=f"{name}' is not as it was written"):
             deploy.Predictor.load(model)
 
     @pytest.mark.parametrize("name", FILES)
@@ -219,14 +219,14 @@ class TestDamage:
             changed[place] ^= 1
             (model / name).write_bytes(changed)
             # A digit of the format may become that of a later one.
-            message = f"{name}' is not what was once written|has the format"
+            message = f"{name}' is not as it was written|has the format"
             with pytest.raises(ValueError, match=message):
                 deploy.Predictor.load(model)
 
     @pytest.mark.parametrize("content", ["[]", "{}", "3", '{"format": 1}', '{"format": null}'])
     def test_another_card(self, content, model):
         (model / "model.json").write_text(content)
-        with pytest.raises(ValueError, match="is not what was once written"):
+        with pytest.raises(ValueError, match="is not as it was written"):
             deploy.Predictor.load(model)
 
     def test_a_later_format(self, model):

@@ -65,9 +65,9 @@ def test_layers_may_stay_in_float32(net, x, data, tmp_path):
 
 def test_int8_runs_on_the_cpu_alone(model, data, tmp_path):
     deploy.quantize(model, tmp_path / "int8", data)
-    with pytest.raises(ValueError, match=r"ctx is gpu\(0\), an int8 model runs on the CPU alone"):
+    with pytest.raises(ValueError, match=r"ctx is gpu\(0\), an int8 model runs on the CPU only"):
         deploy.Predictor.load(tmp_path / "int8", ctx=mx.gpu(0))
-    with pytest.raises(ValueError, match="is of int8, float32 is quantized: give the float32"):
+    with pytest.raises(ValueError, match="is of int8, only float32 can be quantized: give the"):
         deploy.quantize(tmp_path / "int8", tmp_path / "again", data)
 
 
@@ -110,7 +110,7 @@ def test_errors(given, options, error, message, model, data, tmp_path):
     [
         (float("nan"), "calibration_data of 'data' has NaN or infinities"),
         (float("inf"), "calibration_data of 'data' has NaN or infinities"),
-        (0, "calibration_data of 'data' is all zeros, of which no range can be taken"),
+        (0, "calibration_data of 'data' is all zeros, which give no range: give samples"),
     ],
 )
 def test_samples_without_a_range(value, message, model, data, tmp_path):
@@ -143,7 +143,7 @@ def test_float64_is_refused(tmp_path):
     net.initialize()
     net.cast("float64")
     model = deploy.export(net, tmp_path / "model", np.ones((1, 3)))
-    with pytest.raises(ValueError, match="is of float64, float32 is quantized"):
+    with pytest.raises(ValueError, match="is of float64, only float32 can be quantized"):
         deploy.quantize(model, tmp_path / "int8", np.ones((4, 3)))
 
 
@@ -213,7 +213,7 @@ def test_integers_are_refused(tmp_path):
     net.initialize()
     tokens = np.array([[1, 2, 3]], "int32")
     deploy.export(net, tmp_path / "model", tokens)
-    with pytest.raises(ValueError, match="has inputs of int32, and int8 takes float32 alone"):
+    with pytest.raises(ValueError, match="has inputs of int32, and int8 takes only float32"):
         deploy.quantize(tmp_path / "model", tmp_path / "int8", tokens)
 
 
@@ -222,3 +222,14 @@ def test_a_graph_that_would_crash_is_refused(nested, tmp_path):
     model = deploy.export(nested, tmp_path / "model", (x, y))
     with pytest.raises(ValueError, match="has several outputs and reads an array that others rea"):
         deploy.quantize(model, tmp_path / "int8", (x, y))
+
+
+def test_inputs_with_different_numbers_of_samples(tmp_path):
+    class Sum(nn.HybridBlock):
+        def hybrid_forward(self, F, x, y):
+            return F.broadcast_add(x, y)
+
+    x = np.ones((2, 3), "float32")
+    path = deploy.export(Sum(), tmp_path / "model", (x, x))
+    with pytest.raises(ValueError, match="inputs have 2 and 1 samples, give each the same number"):
+        deploy.quantize(path, tmp_path / "int8", [x, x[:1]])

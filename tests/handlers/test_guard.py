@@ -6,7 +6,7 @@ import gluon_svrg as gs
 import numpy as np
 import problems
 import pytest
-from gluon_svrg.events import BatchEnd, GradientReady
+from gluon_svrg.events import BatchEnd, DecidesAboutNaN, GradientReady, NotFiniteError
 from problems import ONE, TWO
 
 
@@ -52,8 +52,8 @@ def test_the_batch_and_the_parameter_are_named(contexts, device, value, every_n_
     with pytest.raises(FloatingPointError) as caught:
         run(guard, Spoil(8, value=value, device=device), contexts=contexts)
     assert str(caught.value) == (
-        f"the gradient of parameter {name_of(2)!r} is NaN or infinite in batch 3 of epoch 1 (the "
-        "first are 0): look at the data of the batch, or lower the learning rate"
+        f"the gradient of parameter {name_of(2)!r} is NaN or infinite in batch 3 of epoch 1 "
+        "(both count from 0): look at the data of the batch, or lower the learning rate"
     )
 
 
@@ -107,7 +107,7 @@ def test_roll_back(tmp_path):
 
 def test_roll_backs_end(tmp_path):
     checkpoints = gs.CheckpointHandler(tmp_path, every_n_batches=1)
-    guard = gs.NaNGuardHandler("roll_back", every_n_batches=1, most_roll_backs=2)
+    guard = gs.NaNGuardHandler("roll_back", every_n_batches=1, max_roll_backs=2)
 
     def spoil(batches):
         data, label = batches[1]
@@ -152,9 +152,22 @@ def test_no_checkpoint_of_nan_weights_is_written(tmp_path, caplog):
         ({"every_n_batches": 0}, "every_n_batches must be a positive integer, got 0"),
         ({"factor": 1}, "factor must be less than 1, got 1: the rate is to fall"),
         ({"factor": 0}, "factor must be a number above 0, got 0"),
-        ({"most_roll_backs": 0}, "most_roll_backs must be a positive integer, got 0"),
+        ({"max_roll_backs": 0}, "max_roll_backs must be a positive integer, got 0"),
     ],
 )
 def test_bad_arguments(arguments, message):
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         gs.NaNGuardHandler(**arguments)
+
+
+def test_the_old_name_of_max_roll_backs():
+    with pytest.warns(DeprecationWarning, match="most_roll_backs is now called max_roll_backs"):
+        guard = gs.NaNGuardHandler("roll_back", most_roll_backs=2)
+    assert guard.max_roll_backs == guard.most_roll_backs == 2
+
+
+def test_another_handlers_nan_is_reported_through_the_event_class():
+    guard = gs.NaNGuardHandler()
+    assert isinstance(guard, DecidesAboutNaN)
+    with pytest.raises(NotFiniteError, match="the full pass found one: look at the data"):
+        guard.report(None, "the full pass found one")

@@ -226,3 +226,37 @@ def test_after_a_resume_the_clock_goes_on_where_it_was(clock, tmp_path):
     history = estimator.fit(data, epochs=2, event_handlers=handlers(), resume="auto").history
     assert history.column("seconds") == [37, 38]
     assert history.column("samples_per_second") == [37 / 17, 37 / 18]
+
+
+def test_the_coefficient_stands_after_the_learning_rate_and_other_figures_last():
+    class Figures(BatchEnd):
+        def batch_end(self, estimator, *args, **kwargs):
+            estimator.figures |= {"mine": 1, "coefficient": 0.25}
+
+    history = fit(2, handlers=lambda *_: [Figures()])
+    for row in history:
+        assert list(row)[4:] == [
+            "learning_rate",
+            "coefficient",
+            "peak_memory_mib",
+            "training accuracy",
+            "mine",
+        ]
+    assert history.column("coefficient") == [0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("state", "figures", "expected"),
+    [
+        ({"coefficient": 0.5}, {}, {"coefficient": 0.5}),
+        ({"coefficient": None}, {}, {}),
+        ({}, {}, {}),
+        ({"coefficient": 0.5}, {"coefficient": 0.75}, {"coefficient": 0.75}),
+    ],
+)
+def test_a_state_of_version_0_1_has_the_coefficient(state, figures, expected):
+    run = SimpleNamespace(figures=figures, evaluation_seconds=0.0)
+    counts = {"seconds": 3.0, "evaluation_seconds": 1.0, "samples": 7}
+    gs.HistoryHandler().load_state_dict(run, counts | state)
+    assert run.figures == expected
+    assert run.evaluation_seconds == 1

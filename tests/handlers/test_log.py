@@ -240,8 +240,8 @@ def test_a_new_run_does_not_replace_the_file_of_another(suffix, tmp_path):
     path = tmp_path / f"history{suffix}"
     path.write_text("the work of a week")
     message = (
-        r"history\.\w+' is there already and this run begins anew: give another path, go on with "
-        r"its run by fit\(\.\.\., resume='auto'\), or replace it by overwrite=True$"
+        r"history\.\w+' exists already and this run is a new one: give another path, continue the "
+        r"run of the file by fit\(\.\.\., resume='auto'\), or replace the file by overwrite=True$"
     )
     with pytest.raises(FileExistsError, match=message):
         fit([LogHandler(path), Never()])
@@ -293,12 +293,12 @@ def test_a_full_disk_ends_no_run(failing, suffix, tmp_path, monkeypatch, capsys)
     assert rows_in(path) == history
     shown = capsys.readouterr().out
     assert shown.count("cannot be written") == len(failed)
-    assert not failed or "No space left on device): the run goes on, and the next epoch" in shown
+    assert not failed or "No space left on device): the run continues, and the next epoch" in shown
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_before_training(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(PermissionError, match=r"cannot be written .*: give one in a folder where"):
+    with pytest.raises(PermissionError, match=r"cannot be written .*: give one in a folder that"):
         fit([LogHandler(tmp_path / "file" / "history.csv")])
 
 

@@ -126,8 +126,8 @@ class CountingAccuracy(mx.metric.Accuracy):
 
 @pytest.mark.parametrize(("limits", "seen"), [
     ({}, [0, 0, 0, 0, 0]),
-    ({"most_batches": 2}, [0, 2, 2, 4, 4]),
-    ({"most_bytes": 1}, [1, 2, 3, 4, 5]),
+    ({"max_batches": 2}, [0, 2, 2, 4, 4]),
+    ({"max_bytes": 1}, [1, 2, 3, 4, 5]),
 ])  # fmt: skip
 def test_no_batch_is_waited_for_but_at_the_limits(limits, seen):
     problem = problems.make("mlp")
@@ -204,3 +204,17 @@ def test_batches_of_several_shapes():
         handler = handler_class(estimator.train_metrics)
         values.append(estimator.fit(batches, epochs=1, event_handlers=[handler]).history[0])
     assert values[0]["training accuracy"] == values[1]["training accuracy"]
+
+
+def test_the_old_names_of_the_limits():
+    metric, loss = CountingAccuracy(), mx.nd.array([1, 1])
+    with pytest.warns(DeprecationWarning, match="is now called max_") as caught:
+        handler = gs.MetricHandler([metric], most_batches=2, most_bytes=2**20)
+    assert [str(warning.message).split(":")[0] for warning in caught] == [
+        "the argument most_batches is now called max_batches",
+        "the argument most_bytes is now called max_bytes",
+    ]
+    handler.epoch_begin(None)
+    for expected in (0, 2, 2, 4):
+        handler.batch_end(None, pred=[loss], label=[loss], loss=[loss])
+        assert metric.updates == expected

@@ -353,7 +353,7 @@ def test_a_checkpoint_without_the_best_weights(tmp_path, capsys):
 ERRORS = [
     (lambda: EarlyStoppingHandler("figure"), ValueError, r"cannot tell from the name 'figure'"),
     (lambda: EarlyStoppingHandler(1), TypeError, r"monitor must be the name of a metric"),
-    (lambda: EarlyStoppingHandler("loss", patience=-1), ValueError, r"patience .* got -1: so many"),
+    (lambda: EarlyStoppingHandler("loss", patience=-1), ValueError, r"patience .* got -1: the run"),
     (lambda: EarlyStoppingHandler("loss", patience=1.5), TypeError, r"patience .* got 1\.5"),
     (lambda: EarlyStoppingHandler("loss", patience=None), ValueError, r"patience=None never ends"),
     (lambda: EarlyStoppingHandler("loss", min_delta=-1), ValueError, r"min_delta .* got -1"),

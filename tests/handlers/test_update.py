@@ -135,7 +135,7 @@ def test_grad_req_is_as_it_was_afterwards():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"accumulate": 0}, "accumulate must be a positive integer, got 0: a step is taken after"),
+        ({"accumulate": 0}, "accumulate must be a positive integer, got 0: a step is taken every"),
         ({"accumulate": 1.5}, "accumulate must be a positive integer, got 1.5"),
         ({"clip_norm": 0}, "clip_norm must be a number above 0, got 0: the greatest norm"),
         ({"clip_norm": "1"}, "clip_norm must be a number above 0, got '1'"),

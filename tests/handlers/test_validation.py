@@ -54,6 +54,7 @@ def test_an_evaluation_after_some_batches_is_a_line(capsys):
     ("arguments", "message"),
     [
         ({"val_data": []}, "val_data is empty: give at least one batch"),
+        ({"every_n_epochs": 0}, "got 0: an evaluation is made every that many epochs"),
         ({"every_n_epochs": 0}, "every_n_epochs must be a positive integer, got 0"),
         ({"every_n_batches": 0.5}, "every_n_batches must be a positive integer, got 0.5"),
         ({"every_n_epochs": None}, "both None, so there would never be an evaluation: give"),

@@ -220,7 +220,7 @@ def test_an_embedding_with_sparse_gradients_trains_lazily():
 def test_a_sparse_gradient_on_the_dense_path_is_an_error(kind, fused):
     optimizer = getattr(gs, kind)(use_fused_step=fused, param_idx2name={0: "embedding"})
     weight = arrays([(6, 3)])[0]
-    with pytest.raises(ValueError, match=r"'embedding' is row_sparse.* make the parameter with"):
+    with pytest.raises(ValueError, match=r"'embedding' is row_sparse.* create the parameter with"):
         optimizer.update([0], [weight], [sparse_gradient(0)[0]], [None])
 
 
@@ -282,7 +282,7 @@ def test_an_exemption_of_another_kind_is_an_error(exempt):
 def test_a_refused_step_does_not_count(make, use_fused_step):
     optimizer = make(momentum=0.9, use_fused_step=use_fused_step)
     weight = mx.nd.ones((2,))
-    with pytest.raises(ValueError, match="load the states that belong to this run"):
+    with pytest.raises(ValueError, match="load the states of this run"):
         optimizer.update([0], [weight], [weight], [None])
     assert optimizer.num_update == 0
 

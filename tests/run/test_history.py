@@ -86,7 +86,7 @@ def test_training_and_validation_of_a_metric_share_a_panel():
         "loss": [("training", [0, 1], [2, 1]), ("validation", [1], [1.5])],
         "accuracy": [("training", [0, 1], [0.5, 0.75]), ("validation", [1], [0.25])],
         "learning rate": [("_child0", [0, 1], [0.1, 0.1])],
-        "seconds an epoch": [("_child0", [0, 1], [2, 2])],
+        "seconds per epoch": [("_child0", [0, 1], [2, 2])],
     }
     for label in ("loss", "accuracy"):
         assert legend_of(figure, label) == ["training", "validation"]
@@ -97,20 +97,20 @@ def test_training_and_validation_of_a_metric_share_a_panel():
 @pytest.mark.parametrize(
     ("figures", "labels"),
     [
-        ({}, ["learning rate", "seconds an epoch"]),
+        ({}, ["learning rate", "seconds per epoch"]),
         (
             {"variance_ratio": 0.5, "coefficient": 0.75},
-            ["learning rate", "SVRG coefficient", "variance ratio", "seconds an epoch"],
+            ["learning rate", "SVRG coefficient", "variance ratio", "seconds per epoch"],
         ),
         (
             {"peak_memory_mib": 9.0, "samples_per_second": 4.0, "gradient_norm": 1.0},
-            ["gradient norm", "learning rate", "seconds an epoch"],
+            ["gradient norm", "learning rate", "seconds per epoch"],
         ),
         (
             {"training accuracy": 0.5, "training a loss": 1.0},
-            ["loss", "accuracy", "learning rate", "seconds an epoch"],
+            ["loss", "accuracy", "learning rate", "seconds per epoch"],
         ),
-        ({"note": "warm"}, ["learning rate", "seconds an epoch"]),
+        ({"note": "warm"}, ["learning rate", "seconds per epoch"]),
     ],
 )
 def test_there_is_a_panel_for_what_there_is(figures, labels):

@@ -110,7 +110,7 @@ def test_a_metric_itself(is_made_before, tmp_path):
         (
             (mx.metric.CompositeEvalMetric(["acc", "mse"]),),
             ValueError,
-            "give one of the metrics that it is made of, or its name",
+            "give one of the metrics in it, or its name",
         ),
     ],
 )

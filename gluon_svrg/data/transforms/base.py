@@ -9,6 +9,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.data.draw import Draw
 from mxnet.ndarray import NDArray
 
@@ -17,7 +18,7 @@ class Transform(ABC):
     """A function of the arrays of a batch, normally images and labels.
 
     It is called with NumPy arrays or with NDArrays, and returns the same kind, on the same
-    context: a tuple of as many, or for a single array that array alone. A transform of your own
+    context: a tuple of the same number, or for a single array that array alone. Your own
     implements :meth:`apply`, which must not change its arrays in place, and draw no random number
     but those of the `draw` that it is given; one that draws derives from
     :class:`RandomTransform`.
@@ -29,8 +30,8 @@ class Transform(ABC):
         return False
 
     @abstractmethod
-    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
-        """Return the arrays of the batch, as many, of as many samples.
+    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
+        """Return the arrays of the batch: the same number, each with the same samples.
 
         Parameters
         ----------
@@ -40,7 +41,7 @@ class Transform(ABC):
             Its random numbers.
         """
 
-    def __call__(self, *arrays: Any, draw: Draw | None = None) -> Any:
+    def __call__(self, *arrays: NDArray | NumPyArray, draw: Draw | None = None) -> Any:
         """Return the batch, transformed.
 
         Parameters
@@ -55,7 +56,7 @@ class Transform(ABC):
         TypeError
             If an array is neither a NumPy array nor an NDArray.
         ValueError
-            If there is no array, no draw where one is needed, or something that the transform
+            If there is no array, no draw if one is needed, or something that the transform
             cannot take.
         """
         name = type(self).__name__
@@ -78,11 +79,11 @@ class Transform(ABC):
                 "return every array that was given, in a list"
             )
         outputs = list(applied)
-        if [len(output) for output in outputs] != [len(given) for given in inputs]:
+        expected, lengths = ([len(array) for array in part] for part in (inputs, outputs))
+        if lengths != expected:
             raise ValueError(
-                f"{name}.apply must return as many arrays of as many samples as it gets, "
-                f"{[len(given) for given in inputs]}, got {[len(output) for output in outputs]}: "
-                "return every array that was given"
+                f"{name}.apply must return an array for each that it gets, of the same number of "
+                f"samples, {expected}, got {lengths}: return every array that was given"
             )
         results = tuple(
             mx.nd.array(output, dtype=output.dtype, ctx=array.context)
@@ -121,7 +122,7 @@ class Compose(Transform):
         If one is no Transform.
     """
 
-    def __init__(self, *transforms: Any) -> None:
+    def __init__(self, *transforms: Transform | Sequence[Transform]) -> None:
         if len(transforms) == 1 and isinstance(transforms[0], (list, tuple)):
             transforms = tuple(transforms[0])
         self.transforms: tuple[Transform, ...] = tuple(_flat(transforms))
@@ -131,15 +132,15 @@ class Compose(Transform):
         """Whether one of them draws."""
         return any(transform.is_random for transform in self.transforms)
 
-    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
+    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
         """Return the arrays after all transforms; each has random numbers of its own."""
         for position, transform in enumerate(self.transforms):
             arrays = list(transform.apply(arrays, draw.at(position)))
         return arrays
 
 
-def check_images(transform: Transform, images: np.ndarray) -> None:
-    """Raise ValueError where `images` are no uint8 or float images N x C x H x W."""
+def check_images(transform: Transform, images: NumPyArray) -> None:
+    """Raise ValueError if `images` are no uint8 or float images N x C x H x W."""
     name = type(transform).__name__
     if images.ndim != 4:
         raise ValueError(
@@ -153,8 +154,8 @@ def check_images(transform: Transform, images: np.ndarray) -> None:
         )
 
 
-def labels_of(transform: Transform, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the second array of the batch; raises ValueError where there is none."""
+def labels_of(transform: Transform, arrays: Sequence[NumPyArray]) -> NumPyArray:
+    """Return the second array of the batch; raises ValueError if there is none."""
     if len(arrays) < 2:
         raise ValueError(
             f"{type(transform).__name__} takes images and labels, got {len(arrays)} array: give "
@@ -163,7 +164,7 @@ def labels_of(transform: Transform, arrays: Sequence[np.ndarray]) -> np.ndarray:
     return arrays[1]
 
 
-def check_fraction(name: str, value: Any, meaning: str) -> float:
+def check_fraction(name: str, value: object, meaning: str) -> float:
     """Return `value` as a float in [0, 1]; raises TypeError or ValueError."""
     message = f"{name} must be a number in [0, 1], got {value!r}: {meaning}"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -173,7 +174,7 @@ def check_fraction(name: str, value: Any, meaning: str) -> float:
     return float(value)
 
 
-def _as_numpy(name: str, array: Any) -> np.ndarray:
+def _as_numpy(name: str, array: object) -> NumPyArray:
     if isinstance(array, NDArray):
         return array.asnumpy()
     if not isinstance(array, np.ndarray):
@@ -184,7 +185,7 @@ def _as_numpy(name: str, array: Any) -> np.ndarray:
     return array
 
 
-def _flat(transforms: Sequence[Any]) -> Iterator[Transform]:
+def _flat(transforms: Sequence[object]) -> Iterator[Transform]:
     for transform in transforms:
         if isinstance(transform, Compose):
             yield from transform.transforms
@@ -193,5 +194,5 @@ def _flat(transforms: Sequence[Any]) -> Iterator[Transform]:
         else:
             raise TypeError(
                 f"Compose takes objects of gluon_svrg.data.transforms, got {transform!r}: derive "
-                "a transform of your own from Transform, or from RandomTransform where it draws"
+                "a transform of your own from Transform, or from RandomTransform if it draws"
             )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.data.draw import Draw
 from gluon_svrg.data.transforms.base import (
@@ -33,15 +34,15 @@ class RandomCrop(RandomTransform):
     Raises
     ------
     TypeError, ValueError
-        If an argument is out of its range; where it is applied, if the window does not fit.
+        If an argument is out of its range, or, when it is applied, if the window does not fit.
     """
 
     def __init__(self, size: int | tuple[int, int] | None = None, pad: int = 4, fill: float = 0):
         self._size = None if size is None else _height_and_width(size)
-        self._pad = check_integer("pad", pad, 0, "so many pixels are added on each side")
+        self._pad = check_integer("pad", pad, 0, "that many pixels are added on each side")
         self._fill = check_number("fill", fill, "what the pixels that are added hold")
 
-    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
+    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
         """Return the arrays, the images cropped: N x C x size, dtype as given."""
         images, *rest = arrays
         check_images(self, images)
@@ -57,7 +58,7 @@ class RandomCrop(RandomTransform):
         windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), (2, 3))  # type: ignore[call-overload]  # NumPy's hints know no tuple
         return [windows[np.arange(len(images)), :, tops, lefts], *rest]
 
-    def _padded(self, images: np.ndarray) -> np.ndarray:
+    def _padded(self, images: NumPyArray) -> NumPyArray:
         if images.dtype == np.uint8 and not (0 <= self._fill <= 255 and self._fill % 1 == 0):
             raise ValueError(
                 f"RandomCrop cannot fill uint8 images with {self._fill:g}: use an integer from 0 "
@@ -79,7 +80,7 @@ class RandomFlipLeftRight(RandomTransform):
     Parameters
     ----------
     probability : float in [0, 1]
-        Of a sample to be mirrored.
+        The probability that a sample is mirrored.
 
     Raises
     ------
@@ -92,7 +93,7 @@ class RandomFlipLeftRight(RandomTransform):
             "probability", probability, "an image is mirrored with this probability"
         )
 
-    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
+    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
         """Return the arrays, some images mirrored; shape and dtype as given."""
         images, *rest = arrays
         check_images(self, images)
@@ -118,7 +119,7 @@ class RandomColorJitter(RandomTransform):
     Raises
     ------
     TypeError, ValueError
-        If one is no such number; where it is applied, if images have neither 1 nor 3 channels.
+        If one is no such number, or, when it is applied, if images have neither 1 nor 3 channels.
     """
 
     def __init__(self, brightness: float = 0, contrast: float = 0, saturation: float = 0) -> None:
@@ -134,7 +135,7 @@ class RandomColorJitter(RandomTransform):
                 f"{meaning}"
             )
 
-    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
+    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
         """Return the arrays, the images' colours changed; shape and dtype as given."""
         images, *rest = arrays
         check_images(self, images)
@@ -178,7 +179,7 @@ class Cutout(RandomTransform):
     def __init__(self, length: int) -> None:
         self._length = check_integer("length", length, 1, "the square's side in pixels")
 
-    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
+    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
         """Return the arrays, a square of each image 0; shape and dtype as given."""
         images, *rest = arrays
         check_images(self, images)
@@ -189,7 +190,7 @@ class Cutout(RandomTransform):
         square = (rows[:, :, None] & columns[:, None, :])[:, None]
         return [np.where(square, images.dtype.type(0), images), *rest]
 
-    def _is_inside(self, centres: np.ndarray, size: int) -> np.ndarray:
+    def _is_inside(self, centres: NumPyArray, size: int) -> NumPyArray:
         distances = np.arange(size) - (centres - self._length // 2)[:, None]
         return (distances >= 0) & (distances < self._length)
 
@@ -205,7 +206,7 @@ class ToFloat(Transform):
     Raises
     ------
     TypeError, ValueError
-        If it is no such number; where it is applied, if the images are float already.
+        If it is no such number, or, when it is applied, if the images are float already.
     """
 
     def __init__(self, scale: float = 1 / 255) -> None:
@@ -213,7 +214,7 @@ class ToFloat(Transform):
             check_number("scale", scale, "values are multiplied by it", 0, True)
         )
 
-    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
+    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
         """Return the arrays, the images float32."""
         images, *rest = arrays
         check_images(self, images)
@@ -231,13 +232,13 @@ class Normalize(Transform):
     Parameters
     ----------
     mean, std : float or sequence of float
-        For all channels, or one a channel, in the units of the images that come in: after
+        For all channels, or one per channel, in the units of the images that come in: after
         ``ToFloat()`` those of 0 to 1, before it of 0 to 255. `std` is positive.
 
     Raises
     ------
     TypeError, ValueError
-        If they are no such numbers; where it is applied, if the images have other channels.
+        If they are no such numbers, or, when it is applied, if the images have other channels.
     """
 
     def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
@@ -249,11 +250,11 @@ class Normalize(Transform):
             )
         if len({self._mean.size, self._std.size} - {1}) > 1:
             raise ValueError(
-                f"mean and std must be of as many channels, got {mean!r} and {std!r}: give one "
-                "number a channel, or one for all"
+                f"mean and std must be of the same number of channels, got {mean!r} and {std!r}: "
+                "give one number per channel, or one for all"
             )
 
-    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
+    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
         """Return the arrays, the images normalised: float32 of uint8, else of their own dtype."""
         images, *rest = arrays
         check_images(self, images)
@@ -261,8 +262,8 @@ class Normalize(Transform):
         if channels not in (1, images.shape[1]):
             raise ValueError(
                 f"Normalize has a mean or std of {channels} channels, got images of "
-                f"{images.shape[1]} (shape {images.shape}): give one number a channel, or one for "
-                "all"
+                f"{images.shape[1]} (shape {images.shape}): give one number per channel, or "
+                "one for all"
             )
         dtype = np.dtype(np.float32) if images.dtype == np.uint8 else images.dtype
         normalised = np.subtract(images, _broadcast(self._mean, dtype), dtype=dtype)
@@ -270,7 +271,7 @@ class Normalize(Transform):
         return [normalised, *rest]
 
 
-def _height_and_width(size: Any) -> tuple[int, int]:
+def _height_and_width(size: object) -> tuple[int, int]:
     pair = size if isinstance(size, (tuple, list)) else (size, size)
     if len(pair) != 2:
         raise ValueError(
@@ -280,8 +281,10 @@ def _height_and_width(size: Any) -> tuple[int, int]:
     return height, width
 
 
-def _per_channel(name: str, value: Any) -> np.ndarray:
-    message = f"{name} must be a number or one a channel, got {value!r}: in the units of the images"
+def _per_channel(name: str, value: object) -> NumPyArray:
+    message = (
+        f"{name} must be a number or one per channel, got {value!r}: in the units of the images"
+    )
     try:
         array = np.atleast_1d(np.asarray(value, np.float64))
     except (TypeError, ValueError):
@@ -291,29 +294,32 @@ def _per_channel(name: str, value: Any) -> np.ndarray:
     return array
 
 
-def _broadcast(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _broadcast(values: NumPyArray, dtype: np.dtype[Any]) -> NumPyArray:
     return values.astype(dtype)[:, None, None]
 
 
-def _factors(uniform: np.ndarray, amount: float) -> np.ndarray:
+def _factors(uniform: NumPyArray, amount: float) -> NumPyArray:
     low = max(0.0, 1 - amount)
     return low + (1 + amount - low) * uniform
 
 
-def _gray(images: np.ndarray) -> np.ndarray:
+def _gray(images: NumPyArray) -> NumPyArray:
     """Return the gray of each pixel, N x 1 x H x W."""
     if images.shape[1] == 1:
         return images
-    return np.einsum("nchw,c->nhw", images, _LUMA.astype(images.dtype))[:, None]
+    gray: NumPyArray = np.einsum("nchw,c->nhw", images, _LUMA.astype(images.dtype))
+    return gray[:, None]
 
 
-def _scaled(images: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    return images * factor
+def _scaled(images: NumPyArray, factor: NumPyArray) -> NumPyArray:
+    scaled: NumPyArray = images * factor
+    return scaled
 
 
-def _with_contrast(images: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    return images * factor + _gray(images).mean(axis=(1, 2, 3), keepdims=True) * (1 - factor)
+def _with_contrast(images: NumPyArray, factor: NumPyArray) -> NumPyArray:
+    mean: NumPyArray = _gray(images).mean(axis=(1, 2, 3), keepdims=True)
+    return _scaled(images, factor) + _scaled(mean, 1 - factor)
 
 
-def _with_saturation(images: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    return images * factor + _gray(images) * (1 - factor)
+def _with_saturation(images: NumPyArray, factor: NumPyArray) -> NumPyArray:
+    return _scaled(images, factor) + _scaled(_gray(images), 1 - factor)

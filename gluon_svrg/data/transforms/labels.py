@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.data.draw import Draw
 from gluon_svrg.data.transforms.base import (
@@ -19,7 +20,7 @@ from gluon_svrg.data.transforms.base import (
 class MixUp(RandomTransform):
     """Mixes each sample with another of its batch, and their labels in the same proportion.
 
-    With lambda from Beta(alpha, alpha), one a sample, images and labels become
+    With lambda from Beta(alpha, alpha), one per sample, images and labels become
     lambda * own + (1 - lambda) * partner's (H. Zhang, M. Cisse, Y. N. Dauphin, D. Lopez-Paz,
     "mixup: beyond empirical risk minimization", ICLR 2018, equation 1). The partner is the sample
     that is a random number of places further in the batch, the same number for all; so here, and
@@ -38,15 +39,15 @@ class MixUp(RandomTransform):
     Raises
     ------
     TypeError, ValueError
-        If an argument is out of its range; where it is applied, if images are not float, or labels
-        neither classes nor N x `classes`.
+        If an argument is out of its range, or, when it is applied, if images are not float, or
+        labels neither classes nor N x `classes`.
     """
 
     def __init__(self, classes: int, alpha: float = 1.0) -> None:
         self._classes = check_integer("classes", classes, 1, "the number of classes")
         self._alpha = check_number("alpha", alpha, "lambda is from Beta(alpha, alpha)", 0, True)
 
-    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
+    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
         """Return the arrays: images as given, labels N x `classes`, float32, both mixed."""
         images, labels, rest = arrays[0], labels_of(self, arrays), arrays[2:]
         check_images(self, images)
@@ -57,7 +58,7 @@ class MixUp(RandomTransform):
         elif labels.shape[1:] != (self._classes,):
             raise ValueError(
                 f"MixUp takes labels of shape (N,) or (N, {self._classes}), got {labels.shape}: "
-                "give it the classes' numbers, or OneHot's labels of as many classes"
+                "give it the classes' numbers, or OneHot's labels of that many classes"
             )
         generator = draw.generator()
         samples = len(images)
@@ -83,16 +84,16 @@ class OneHot(Transform):
     Raises
     ------
     TypeError, ValueError
-        If an argument is out of its range; where it is applied, if the labels are no classes.
+        If an argument is out of its range, or, when it is applied, if the labels are no classes.
     """
 
     def __init__(self, classes: int, smoothing: float = 0.0) -> None:
         self._classes = check_integer("classes", classes, 1, "the number of classes")
         self._smoothing = check_fraction(
-            "smoothing", smoothing, "so much of the probability is spread over all classes"
+            "smoothing", smoothing, "that part of the probability is spread over all classes"
         )
 
-    def apply(self, arrays: list[np.ndarray], draw: Draw) -> Sequence[np.ndarray]:
+    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
         """Return the arrays, the labels N x `classes`, float32."""
         labels = labels_of(self, arrays)
         if labels.ndim != 1:
@@ -105,7 +106,7 @@ class OneHot(Transform):
         return [arrays[0], rows, *arrays[2:]]
 
 
-def _one_hot(transform: Transform, labels: np.ndarray, classes: int) -> np.ndarray:
+def _one_hot(transform: Transform, labels: NumPyArray, classes: int) -> NumPyArray:
     indices = labels.astype(np.int64)
     is_wrong = (indices != labels) | (indices < 0) | (indices >= classes)
     if is_wrong.any():
@@ -116,6 +117,7 @@ def _one_hot(transform: Transform, labels: np.ndarray, classes: int) -> np.ndarr
     return np.eye(classes, dtype=np.float32)[indices]
 
 
-def _mixed(array: np.ndarray, own: np.ndarray, shift: int) -> np.ndarray:
+def _mixed(array: NumPyArray, own: NumPyArray, shift: int) -> NumPyArray:
     share = own.astype(array.dtype).reshape(-1, *[1] * (array.ndim - 1))
-    return array * share + np.roll(array, -shift, axis=0) * (1 - share)
+    mixed: NumPyArray = array * share + np.roll(array, -shift, axis=0) * (1 - share)
+    return mixed

@@ -7,6 +7,8 @@ from mxnet.ndarray import NDArray
 class DataDesc(NamedTuple):
     name: str
     shape: tuple[int, ...]
+    @staticmethod
+    def get_batch_axis(layout: str | None) -> int: ...
 
 class DataBatch:
     data: list[NDArray]
@@ -45,6 +47,7 @@ _Arrays = NDArray | np.ndarray[Any, Any]
 class NDArrayIter(DataIter):
     data: list[tuple[str, NDArray]]
     label: list[tuple[str, NDArray]]
+    cursor: int
     num_data: int
     shuffle: bool
     last_batch_handle: str
@@ -65,6 +68,7 @@ class NDArrayIter(DataIter):
     def hard_reset(self) -> None: ...
 
 class MXDataIter(DataIter):
+    first_batch: DataBatch | None
     provide_data: list[DataDesc]
     provide_label: list[DataDesc]
 

@@ -1,0 +1,154 @@
+"""What an Interval does about table and data lock: as asked, or by what the data promise."""
+
+from __future__ import annotations
+
+import logging
+import numbers
+from typing import NamedTuple
+
+from gluon_svrg.data.training_data import TrainingData
+from gluon_svrg.svrg.table import GradientTable
+
+
+class TableChoice:
+    """Whether the gradients of the full pass are kept.
+
+    Parameters
+    ----------
+    gradient_table, table_memory
+        As for :class:`gluon_svrg.svrg.Interval`.
+    is_locked : bool
+        Whether the data are locked, if they can be: else they do not repeat.
+    logger : logging.Logger
+        Is told what was decided, once.
+
+    Attributes
+    ----------
+    said : str
+        What was said last.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of the wrong type or out of its range.
+    """
+
+    def __init__(
+        self,
+        gradient_table: str | bool,
+        table_memory: float,
+        is_locked: bool,
+        logger: logging.Logger,
+    ) -> None:
+        check_table(gradient_table, table_memory)
+        self.said = ""
+        self._gradient_table = gradient_table
+        self._table_memory = table_memory
+        self._is_locked = is_locked
+        self._logger = logger
+
+    def new_table(self, data: TrainingData, nbytes: int) -> GradientTable | None:
+        """Return an empty table for `data`, or None; say why if that has not been said.
+
+        Parameters
+        ----------
+        data : TrainingData
+            The batches.
+        nbytes : int
+            The size of one gradient, on all devices.
+
+        Raises
+        ------
+        ValueError
+            If a table is required, and the batches may not repeat.
+        """
+        is_made, reason = self._decide(data, nbytes)
+        decision = (
+            f"SVRG keeps the gradients of the full pass: {reason}"
+            if is_made
+            else f"SVRG recomputes the snapshot gradient of each batch (no table): {reason}"
+        )
+        if decision != self.said:
+            self.said = decision
+            self._logger.info(decision)
+        return GradientTable(by_content=not data.keeps_batches) if is_made else None
+
+    def _decide(self, data: TrainingData, nbytes: int) -> tuple[bool, str]:
+        if self._gradient_table is False:
+            return False, "gradient_table=False"
+        why_not = data.why_it_may_not_repeat() if self._is_locked else "lock='off'"
+        if why_not and self._gradient_table is True:
+            raise ValueError(
+                f"gradient_table=True needs batches that repeat exactly, but {why_not}: give a "
+                "list of batches or a gluon_svrg.data.ArrayLoader, or gradient_table='auto'"
+            )
+        if why_not or data.num_batches is None:
+            return False, why_not or "the number of batches is not known"
+        total = nbytes * data.num_batches
+        size = f"those of {data.num_batches} batches take {total / 2**20:.1f} MiB"
+        if self._gradient_table == "auto" and total > self._table_memory:
+            return False, f"{size}, more than table_memory={self._table_memory / 2**20:.1f} MiB"
+        return True, size
+
+
+class DataLock(NamedTuple):
+    """Whether each sample has one augmentation from one full pass to the next.
+
+    Attributes
+    ----------
+    policy : 'auto', 'require' or 'off'
+        As `lock` of :class:`gluon_svrg.SVRGHandler`.
+    logger : logging.Logger
+        Is told if the data cannot be locked.
+    """
+
+    policy: str
+    logger: logging.Logger
+
+    def is_off(self) -> bool:
+        """Return whether nothing is locked but for the full pass itself."""
+        return self.policy == "off"
+
+    def lock(self, data: TrainingData, draw: int, is_told: bool) -> None:
+        """Lock `data` to this draw, or say that it cannot be locked, unless that `is_told`.
+
+        Raises
+        ------
+        ValueError
+            If the lock is required.
+        """
+        if data.can_lock:
+            data.lock(draw)
+            return
+        reason = "" if self.is_off() or is_told else data.why_not_locked()
+        if reason and self.policy == "require":
+            raise ValueError(
+                f"lock='require', but train_data is not locked: {reason}; or give lock='auto'"
+            )
+        if reason:
+            self.logger.warning(
+                "SVRG's train_data is not locked: %s. If a sample is augmented anew each time, the "
+                "full gradient belongs to other samples than the batches do, so the corrected "
+                "gradient is biased and a gradient table would raise its variance",
+                reason,
+            )
+
+
+def check_table(gradient_table: object, table_memory: object) -> None:
+    """Raise TypeError or ValueError if one of these arguments is none that Interval takes."""
+    if gradient_table not in ("auto", False, True):
+        raise ValueError(f"gradient_table must be 'auto' or a bool, got {gradient_table!r}")
+    message = (
+        f"table_memory must be a number of bytes, got {table_memory!r}: the largest gradient table "
+        "that 'auto' makes"
+    )
+    if isinstance(table_memory, bool) or not isinstance(table_memory, numbers.Real):
+        raise TypeError(message)
+    if not float(table_memory) >= 0:
+        raise ValueError(message)
+
+
+def check_lock(lock: object) -> None:
+    """Raise ValueError if `lock` is none of the three policies."""
+    if lock not in ("auto", "require", "off"):
+        raise ValueError(f"lock must be 'auto', 'require' or 'off', got {lock!r}")

@@ -1,0 +1,54 @@
+"""SnapshotEpochs: in which epochs a snapshot is taken."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gluon_svrg.arguments import check_integer
+
+
+class SnapshotEpochs(NamedTuple):
+    """The epochs of a run in which SVRG takes a snapshot.
+
+    Attributes
+    ----------
+    update_freq : int
+        A snapshot every `update_freq` epochs,
+    start_epoch : int
+        from this one on (the first is 0),
+    stop_epoch : int or None
+        and before this one.
+    """
+
+    update_freq: int
+    start_epoch: int
+    stop_epoch: int | None
+
+    def check(self) -> None:
+        """Raise TypeError or ValueError if a number is none that SVRGHandler takes."""
+        update_freq, start_epoch, stop_epoch = self
+        check_integer(
+            "update_freq", update_freq, 1, "the full gradient is computed every update_freq epochs"
+        )
+        check_integer("start_epoch", start_epoch, 0, "SVRG is on from epoch start_epoch on")
+        if stop_epoch is None:
+            return
+        check_integer("stop_epoch", stop_epoch, 0, "SVRG is off from epoch stop_epoch on")
+        if stop_epoch <= start_epoch:
+            raise ValueError(
+                f"stop_epoch must be greater than start_epoch, got {stop_epoch} and "
+                f"{start_epoch}: SVRG would never be on; leave the handler out for that"
+            )
+
+    def is_over(self, epoch: int) -> bool:
+        """Return whether SVRG has ended by `epoch`."""
+        return self.stop_epoch is not None and epoch >= self.stop_epoch
+
+    def has_snapshot(self, epoch: int) -> bool:
+        """Return whether a snapshot is taken at the begin of `epoch`."""
+        is_on = epoch >= self.start_epoch and not self.is_over(epoch)
+        return is_on and (epoch - self.start_epoch) % self.update_freq == 0
+
+    def last_snapshot(self, epoch: int) -> int:
+        """Return the epoch of the last snapshot by `epoch`."""
+        return epoch - (epoch - self.start_epoch) % self.update_freq

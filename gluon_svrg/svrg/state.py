@@ -1,0 +1,115 @@
+"""What of SVRG goes into a checkpoint, and how a run continues from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import mxnet as mx
+from gluon_svrg.data.training_data import TrainingData
+from gluon_svrg.svrg.coefficient import Coefficient, OptimalCoefficient, resumed_coefficient
+from gluon_svrg.svrg.giving_up import GivingUp
+from gluon_svrg.svrg.gradient import FullGradient
+from gluon_svrg.svrg.interval import Interval
+from mxnet.ndarray import NDArray
+
+
+class CorrectingTrainer(Protocol):
+    """What is asked of an SVRGTrainer here."""
+
+    is_corrected: bool
+
+    @property
+    def full_gradient(self) -> dict[str, list[NDArray]] | None:
+        """The full gradient, by parameter name and context."""
+
+    @property
+    def coefficient(self) -> float:
+        """The coefficient."""
+
+    @property
+    def optimal_coefficient(self) -> OptimalCoefficient | None:
+        """What estimates it."""
+
+    def set_control_variate(
+        self, full_gradient: FullGradient, coefficient: float | OptimalCoefficient
+    ) -> None:
+        """Correct from now on."""
+
+    def clear_control_variate(self) -> None:
+        """Correct nothing from now on."""
+
+
+def state_of(
+    trainer: CorrectingTrainer, interval: Interval, giving_up: GivingUp, names: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return snapshot, full gradient and counts as plain data, but not the table.
+
+    Parameters
+    ----------
+    trainer, interval, giving_up
+        Whose state it is.
+    names : dict of str to str
+        The name of each of the trainer's parameters by its place in the network, which is the same
+        in a network that is made anew.
+    """
+    full_gradient, optimal = trainer.full_gradient, trainer.optimal_coefficient
+    return {
+        "giving_up": giving_up.state_dict(),
+        "pass": interval.state_dict(),
+        "coefficient": trainer.coefficient if optimal is None else optimal.state_dict(),
+        # With accumulation over batches, gradients that are corrected may wait for the step.
+        "is_corrected": trainer.is_corrected,
+        "full_gradient": None
+        if full_gradient is None
+        else {p: full_gradient[n][0] for p, n in names.items() if n in full_gradient},
+    }
+
+
+def load_state(
+    state: Mapping[str, Any],
+    trainer: CorrectingTrainer,
+    interval: Interval,
+    giving_up: GivingUp,
+    names: Mapping[str, str],
+    data: TrainingData,
+    coefficient: Coefficient | OptimalCoefficient,
+    contexts: Sequence[mx.Context],
+    is_used: bool,
+) -> None:
+    """Continue from `state`.
+
+    Parameters
+    ----------
+    state
+        What :func:`state_of` returned.
+    trainer, interval, giving_up, names
+        As for :func:`state_of`.
+    data, is_used
+        As for :meth:`Interval.load_state_dict`.
+    coefficient
+        That of the run, as it was made.
+    contexts
+        The devices of the trainer.
+
+    Raises
+    ------
+    ValueError
+        If the data give another full gradient, or the coefficient is of another kind.
+    """
+    trainer.clear_control_variate()
+    giving_up.load_state_dict(state["giving_up"])
+    full_gradient = None
+    if state["full_gradient"] is not None:
+        means = {names[place]: mean for place, mean in state["full_gradient"].items()}
+        # The scale has been taken out; one sample per worker weighs the workers alike.
+        full_gradient = FullGradient(means, 1, loss_scale=1.0)
+    # Version 0.1 had some of the interval's state beside it.
+    interval.load_state_dict({**state, **state["pass"]}, data, full_gradient, is_used)
+    if full_gradient is None:
+        return
+    resumed = resumed_coefficient(coefficient, state["coefficient"])
+    trainer.set_control_variate(full_gradient, resumed)
+    if isinstance(resumed, OptimalCoefficient):
+        resumed.load_state_dict(state["coefficient"], contexts)
+    trainer.is_corrected = state["is_corrected"]

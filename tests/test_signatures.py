@@ -1,0 +1,152 @@
+"""Every signature that docs/api.md writes is the signature of the thing."""
+
+import ast
+import inspect
+import math
+import re
+from pathlib import Path
+
+import gluon_svrg as gs
+import pytest
+
+API = Path(__file__).parent.parent / "docs" / "api.md"
+CALL = re.compile(r"(\.?\w[\w.]*)\((.*)\)", re.DOTALL)
+
+
+def rows(text):
+    """The cells of all tables: those that name the things, and those that explain."""
+    for line in text.splitlines():
+        if line.startswith("|") and not line.startswith(("| name |", "|---")):
+            first, *rest = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
+            yield first.replace(r"\|", "|"), " ".join(rest).replace(r"\|", "|")
+
+
+def signatures(text):
+    """Every signature that is written, with the thing that it is of."""
+    for names, explanation in rows(text):
+        spans = re.findall(r"`([^`]+)`", names)
+        owner = owner_of(next(span for span in reversed(spans) if not span.startswith(".")))
+        for span in spans:
+            if not span.startswith("."):
+                owner = owner_of(span)
+            if call := CALL.fullmatch(span):
+                thing = getattr(owner, call[1][1:]) if span.startswith(".") else resolve(call[1])
+                yield span, thing
+        if len(spans) == 1 and inspect.ismodule(resolve(spans[0].partition("(")[0])):
+            for span in re.findall(r"`([^`]+)`", explanation):
+                if (call := CALL.fullmatch(span)) and hasattr(owner, call[1]):
+                    yield span, getattr(owner, call[1])
+
+
+def resolve(name):
+    """The thing with this dotted name; an ArrayLoader is gs.data's."""
+    first, *rest = name.split(".")
+    thing = getattr(gs, first, None) or getattr(gs.data, first)
+    for part in rest:
+        thing = getattr(thing, part)
+    return thing
+
+
+def owner_of(span):
+    """What the names that begin with a dot belong to: a class or a module."""
+    name = span.partition("(")[0]
+    thing = resolve(name)
+    return thing if inspect.isclass(thing) or inspect.ismodule(thing) else resolve_parent(name)
+
+
+def resolve_parent(name):
+    parent = name.rpartition(".")[0]
+    return resolve(parent) if parent else None
+
+
+def written(span):
+    """(kind, name, default) of each parameter that is written; and whether ``...`` ends them."""
+    arguments = CALL.fullmatch(span)[2]
+    goes_on = re.search(r"(^|,\s*)\.\.\.$", arguments)
+    arguments = arguments[: goes_on.start()] if goes_on else arguments
+    args = ast.parse(f"def f({arguments}): ...").body[0].args
+    found = []
+    positional = [*args.posonlyargs, *args.args]
+    defaults = [None] * (len(positional) - len(args.defaults)) + args.defaults
+    for arg, default in zip(positional, defaults, strict=True):
+        found.append(("positional", arg.arg, value(default)))
+    if args.vararg:
+        found.append(("*", args.vararg.arg, inspect.Parameter.empty))
+    for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        found.append(("keyword", arg.arg, value(default)))
+    if args.kwarg:
+        found.append(("**", args.kwarg.arg, inspect.Parameter.empty))
+    return found, bool(goes_on)
+
+
+def value(node):
+    """A default as it is written; ``...`` for one that is not said."""
+    if node is None:
+        return inspect.Parameter.empty
+    return eval(ast.unparse(node), {"inf": math.inf})
+
+
+KINDS = {
+    inspect.Parameter.POSITIONAL_ONLY: "positional",
+    inspect.Parameter.POSITIONAL_OR_KEYWORD: "positional",
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.KEYWORD_ONLY: "keyword",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
+
+
+def difference(span, thing):
+    """What is written and is not so; None where all is."""
+    expected, goes_on = written(span)
+    actual = [
+        (KINDS[parameter.kind], parameter.name, parameter.default)
+        for parameter in inspect.signature(thing).parameters.values()
+        if parameter.name != "self"
+    ]
+    # Every handler has one: docs/api.md says so once, for all.
+    if actual and actual[-1][1] == "priority" and "priority" not in span:
+        del actual[-1]
+    if goes_on:
+        actual = actual[: len(expected)]
+    actual = [
+        (kind, name, ... if said[2] is ... and default is not inspect.Parameter.empty else default)
+        for (kind, name, default), said in zip(
+            actual, [*expected, *[("", "", "")] * len(actual)], strict=False
+        )
+    ]
+    return None if actual == expected else f"{expected} is written, {actual} is so"
+
+
+FOUND = list(signatures(API.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(("span", "thing"), FOUND, ids=[span.split("(")[0] for span, _ in FOUND])
+def test_a_signature_is_as_written(span, thing):
+    assert difference(span, thing) is None
+
+
+def test_signatures_were_found():
+    assert len(FOUND) > 60
+    owners = {span.partition("(")[0] for span, _ in FOUND}
+    assert {"SVRGTrainer", ".correct", "schedules.cosine", "RandomCrop", "deploy.export"} <= owners
+
+
+def example(a, b=1, *, c="x", d=None):
+    """A function to be written down wrong."""
+
+
+@pytest.mark.parametrize(
+    "stale",
+    ["f(a, b=1, c='x', d=None)", "f(a, b=2, *, c='x', d=None)", "f(b=1, *, c='x', d=None)",
+     "f(a, b, *, c='x', d=None)", "f(a, b=1, *, d=None, c='x')", "f(a, b=1, *, c='x')",
+     "f(a=..., b=1, *, c='x', d=None)", "f(a, b=1, *args, c='x', d=None)", "f(x, ...)"],
+)  # fmt: skip
+def test_a_stale_signature_is_seen(stale):
+    assert difference(stale, example) is not None
+
+
+@pytest.mark.parametrize(
+    "right", ["f(a, b=1, *, c='x', d=None)", "f(a, ...)", "f(...)", "f(a, b=..., *, c=..., d=...)"]
+)
+def test_a_right_signature_is_taken(right):
+    assert difference(right, example) is None
