@@ -202,7 +202,10 @@ class Estimator(mx_estimator.Estimator, Located):
             del self.data  # which holds the user's
 
     def evaluate(
-        self, val_data: Iterable[object] | None, batch_axis: int = 0, event_handlers: Handlers = None
+        self,
+        val_data: Iterable[object] | None,
+        batch_axis: int = 0,
+        event_handlers: Handlers = None,
     ) -> dict[str, float]:
         """Compute the validation metrics on `val_data`.
 
@@ -286,7 +289,9 @@ class Estimator(mx_estimator.Estimator, Located):
         part = self.position.batch_in_epoch / batches if batches else 0.0
         return min(1.0, (self.position.epoch + part) / self.max_epoch)
 
-    def describe(self, val_data: Iterable[object] | None = None, event_handlers: Handlers = None) -> None:
+    def describe(
+        self, val_data: Iterable[object] | None = None, event_handlers: Handlers = None
+    ) -> None:
         """Print the loop: each event, with the handlers that `fit` would call, in their order.
 
         Parameters

@@ -6,7 +6,7 @@ classes then were. The table is fixed: it is not to follow a class that moves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gluon_svrg.checkpoint.keys import RANDOM_STATE, class_path, state_key
