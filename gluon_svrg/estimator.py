@@ -119,7 +119,7 @@ class Estimator(mx_estimator.Estimator, Located):
         self.evaluation_seconds = 0.0
         self.position = Position()
         self.stop_reason: StopReason | None = None
-        self.handlers = HandlerList([])
+        self.handlers: HandlerList = HandlerList([])
         self.resumed_from: Checkpoint | None = None
         self.evaluation_weights: Callable[[], AbstractContextManager[None]] = nullcontext
         self._loop = FitLoop(self, self.handlers)

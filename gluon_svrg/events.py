@@ -58,7 +58,7 @@ keeps something from one event to the next, and is to go on with it after a resu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -165,7 +165,7 @@ class Run(Protocol):
         """Go back to the newest checkpoint after the event that is under way."""
 
     def evaluate(
-        self, val_data: object, batch_axis: int = ..., event_handlers: Handlers = ...
+        self, val_data: Iterable[object], batch_axis: int = ..., event_handlers: Handlers = ...
     ) -> dict[str, float]:
         """Compute the validation metrics."""
 

@@ -246,6 +246,12 @@ def places_of(net: Block, params: Iterable[Parameter]) -> list[str]:
     return [places.get(id(param), param.name) for param in params]
 
 
+def names_by_place(net: Block, params: Iterable[Parameter]) -> dict[str, str]:
+    """Return the name of each Parameter by what :func:`places_of` returns for it."""
+    params = list(params)
+    return {p: param.name for p, param in zip(places_of(net, params), params, strict=True)}
+
+
 def states_of(trainer: Trainer) -> States:
     """Return the states of `trainer`, any `gluon.Trainer`.
 

@@ -7,25 +7,19 @@ from functools import partial
 from typing import Any
 
 from gluon_svrg import _mxnet, events
-from gluon_svrg.checkpoint.optimizer_states import places_of
+from gluon_svrg.checkpoint.optimizer_states import names_by_place
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import Order, Run, State
 from gluon_svrg.handlers.variance import Measured, VarianceHandler
 from gluon_svrg.run.batch_processor import backward_of, infer_shapes
-from gluon_svrg.run.mxnet_run import Located, MXNetRun, located
+from gluon_svrg.run.mxnet_run import Located, located
+from gluon_svrg.svrg import GradientTable, Interval, OptimalCoefficient
 from gluon_svrg.svrg.choices import check_lock, check_table
-from gluon_svrg.svrg.coefficient import (
-    Coefficient,
-    OptimalCoefficient,
-    checked_coefficient,
-    coefficient_at,
-)
+from gluon_svrg.svrg.coefficient import Coefficient, checked_coefficient, coefficient_at
 from gluon_svrg.svrg.cost import passes_of
 from gluon_svrg.svrg.epochs import SnapshotEpochs
 from gluon_svrg.svrg.giving_up import GivingUp
-from gluon_svrg.svrg.interval import Interval
-from gluon_svrg.svrg.state import load_state, state_of
-from gluon_svrg.svrg.table import GradientTable
+from gluon_svrg.svrg.state import Parts, load_state, state_of
 from gluon_svrg.trainer import SVRGTrainer, svrg_trainer_of
 
 
@@ -57,13 +51,12 @@ class SVRGHandler(
         1 is SVRG, 0 the plain optimizer, without a snapshot. A callable gets training progress in
         [0, 1] at each snapshot. 'auto' is ``OptimalCoefficient()``, estimated for each parameter.
     gradient_table : bool or 'auto'
-        Whether the gradient of each batch at the snapshot is kept from the full pass, which needs
-        batches that repeat exactly (a list, or a :class:`gluon_svrg.data.ArrayLoader`), or computed
-        again. 'auto' keeps them if they repeat and fit `table_memory`; the log says which it is.
+        Whether the gradient of each batch at the snapshot is kept from the full pass, if the
+        batches repeat, as those of a list and of a :class:`gluon_svrg.data.ArrayLoader` do.
     start_epoch, stop_epoch : int
         The first epoch with SVRG, after a warm start by the plain optimizer; the first without it.
     train_data : iterable of batches, optional
-        The training data, needed in MXNet's Estimator only.
+        For MXNet's Estimator, which does not tell its own.
     progress_bar : bool
         Whether the full pass shows a bar; only ever on a terminal.
     priority : float
@@ -71,14 +64,12 @@ class SVRGHandler(
     table_memory : float
         The largest table that 'auto' makes, in bytes: one copy of the gradients per batch, device.
     lock : 'auto', 'require' or 'off'
-        Whether a sample has the same augmentation, and a batch the same dropout masks, from one
-        full pass to the next. If the data cannot be locked (an ArrayLoader with transforms of
-        :mod:`gluon_svrg.data.transforms` can), 'auto' warns and 'require' is an error.
+        Whether augmentation and dropout masks are the same from one full pass to the next. For
+        data that cannot be locked, 'auto' warns and 'require' is an error.
     give_up_above : float, optional
-        Switch SVRG off when the variance ratio, averaged over the epoch, exceeds this: it pays
-        under about 1/3 (Defazio & Bottou 2019). If the ratio is smaller in the next epoch, it is
-        switched on again. Needs a :class:`gluon_svrg.VarianceHandler`, which the Estimator adds;
-        not for MXNet's Estimator.
+        Switch SVRG off when the variance ratio, averaged over the epoch, exceeds this (it pays
+        under about 1/3), and on again if the next epoch's is smaller. Measured by a
+        :class:`gluon_svrg.VarianceHandler`, which the Estimator adds; not for MXNet's Estimator.
     look_again_every : int, optional
         Measure again every that many epochs after SVRG was switched off.
 
@@ -93,12 +84,6 @@ class SVRGHandler(
     ------
     TypeError, ValueError
         If an argument is of the wrong type or out of its range.
-
-    References
-    ----------
-    R. Johnson, T. Zhang, "Accelerating stochastic gradient descent using predictive variance
-    reduction", NeurIPS 2013. A. Defazio, L. Bottou, "On the ineffectiveness of variance reduced
-    optimization for deep learning", NeurIPS 2019.
     """
 
     state_key = "svrg"
@@ -126,8 +111,11 @@ class SVRGHandler(
         self.update_freq, self.start_epoch, self.stop_epoch = self._epochs
         self.coefficient = checked_coefficient(coefficient)
         self.gradient_table, self.table_memory, self.lock = gradient_table, table_memory, lock
-        self.train_data, self.progress_bar = train_data, progress_bar
-        self.priority = float(priority)
+        self.train_data, self.progress_bar, self.priority = (
+            train_data,
+            progress_bar,
+            float(priority),
+        )
         self.giving_up = GivingUp(give_up_above, look_again_every, stop_epoch)
         self.interval: Interval
         self._trainer: SVRGTrainer
@@ -172,18 +160,13 @@ class SVRGHandler(
         )
         self._end_interval()
         self.giving_up.reset()
-        for handler in () if isinstance(self._run, MXNetRun) else estimator.handlers:
-            if isinstance(handler, VarianceHandler):
-                self.giving_up.is_metered = True
-                handler.measure(
-                    Measured(self.interval, self.giving_up, self._coefficient_now, self._consider)
-                )
+        measured = Measured(self.interval, self.giving_up, self._coefficient_now, self._consider)
+        self.giving_up.is_metered = measured.is_given_to(self._run.handlers)
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take the snapshot and the full gradient, if it is time for one."""
         self.giving_up.check(estimator)
-        if isinstance(self._run, MXNetRun):
-            self._run.epoch_begin()
+        self._run.note_epoch_begin()
         epoch = self._run.position.epoch
         if self.giving_up.epoch is not None or self._epochs.is_over(epoch):
             self._end_interval()
@@ -206,14 +189,12 @@ class SVRGHandler(
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Correct the gradient, in MXNet's Estimator."""
         self.gradient_ready(estimator, *args, **kwargs)
-        if isinstance(self._run, MXNetRun):
-            self._run.batch_end()
+        self._run.note_batch_end()
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Raise if the batches of the epoch were others than those of the full pass."""
         self.interval.check()
-        if isinstance(self._run, MXNetRun):
-            self._run.epoch_end()
+        self._run.note_epoch_end()
         self._tell_coefficient()
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -227,25 +208,18 @@ class SVRGHandler(
 
     def state_dict(self, estimator: Run) -> State:
         """Return the snapshot, the full gradient and the counts, but not the table."""
-        names = _names_by_place(estimator)
-        return state_of(self._trainer, self.interval, self.giving_up, names)
+        return state_of(self._parts(estimator))
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
         """Continue from `state`; computes a table again, if the epoch under way needs it."""
-        position, epochs = self._run.position, self._epochs
-        self.interval.epoch = epochs.last_snapshot(position.epoch)
-        is_renewed = epochs.has_snapshot(position.epoch) or epochs.is_over(position.epoch)
-        load_state(
-            state,
-            self._trainer,
-            self.interval,
-            self.giving_up,
-            _names_by_place(estimator),
-            self._data,
-            self.coefficient,
-            estimator.context,
-            is_used=position.is_in_epoch or not is_renewed,
-        )
+        position, parts = self._run.position, self._parts(estimator)
+        self.interval.epoch = self._epochs.last_snapshot(position.epoch)
+        is_used = position.is_in_epoch or self._epochs.outlives(position.epoch)
+        load_state(state, parts, self._data, self.coefficient, estimator.context, is_used)
+
+    def _parts(self, estimator: Run) -> Parts:
+        names = names_by_place(estimator.net, _mxnet.parameters_of(self._trainer))
+        return Parts(self._trainer, self.interval, self.giving_up, names)
 
     def _coefficient_now(self) -> float | OptimalCoefficient:
         """Return the coefficient that a snapshot now would have."""
@@ -281,9 +255,3 @@ class SVRGHandler(
         """Let the row of the epoch have the coefficient; one that is estimated is waited for."""
         if self.interval.is_open:
             self._run.figures["coefficient"] = self._trainer.coefficient
-
-
-def _names_by_place(estimator: Run) -> dict[str, str]:
-    params = _mxnet.parameters_of(estimator.trainer)
-    places = places_of(estimator.net, params)
-    return {place: param.name for place, param in zip(places, params, strict=True)}

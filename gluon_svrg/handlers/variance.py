@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import (
     BatchEnd,
+    EventHandler,
     GradientReady,
     Order,
     Run,
@@ -90,6 +91,13 @@ class Measured:
     giving_up: GivingUp
     coefficient: Callable[[], float | OptimalCoefficient]
     tell: Callable[[Run, float, float, int, bool], None]
+
+    def is_given_to(self, handlers: Iterable[EventHandler]) -> bool:
+        """Give it to every VarianceHandler among `handlers`; return whether there is one."""
+        meters = [handler for handler in handlers if isinstance(handler, VarianceHandler)]
+        for meter in meters:
+            meter.measure(self)
+        return bool(meters)
 
 
 class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gluon_svrg.run.position import Position
+from mxnet.gluon.contrib.estimator.event_handler import EventHandler
 
 if TYPE_CHECKING:
     from gluon_svrg.data.training_data import TrainingData
@@ -23,6 +25,8 @@ class Located:
         How long the run is to be: exactly one of them is given.
     figures : dict of str to number
         What is added to the row of the epoch; of MXNet's Estimator, which has no rows, nobody asks.
+    handlers : iterable of EventHandler
+        Those of the run; none if it does not tell them.
     """
 
     data: TrainingData
@@ -30,6 +34,16 @@ class Located:
     max_epoch: int | None
     max_batch: int | None
     figures: dict[str, Any]
+    handlers: Iterable[EventHandler]
+
+    def note_epoch_begin(self) -> None:
+        """Hear from a handler that an epoch begins; who knows it already does nothing."""
+
+    def note_batch_end(self) -> None:
+        """Hear from a handler that a batch ends."""
+
+    def note_epoch_end(self) -> None:
+        """Hear from a handler that an epoch ends."""
 
     @property
     def part_done(self) -> float:
@@ -42,7 +56,7 @@ class Located:
 class MXNetRun(Located):
     """A run of MXNet's Estimator, which keeps neither its data nor its position.
 
-    The handler that makes it calls the methods at the events of the same name.
+    The handler that makes it tells it what happens.
 
     Parameters
     ----------
@@ -56,18 +70,19 @@ class MXNetRun(Located):
         self.data = data
         self.position = Position()
         self.figures = {}
+        self.handlers = ()
         self.max_epoch = estimator.max_epoch
         self.max_batch = estimator.max_batch
 
-    def epoch_begin(self) -> None:
+    def note_epoch_begin(self) -> None:
         """Count the epoch as begun."""
         self.position.begin_epoch()
 
-    def batch_end(self) -> None:
+    def note_batch_end(self) -> None:
         """Count the batch."""
         self.position.end_batch()
 
-    def epoch_end(self) -> None:
+    def note_epoch_end(self) -> None:
         """Count the epoch."""
         self.position.end_epoch()
 

@@ -49,6 +49,10 @@ class SnapshotEpochs(NamedTuple):
         is_on = epoch >= self.start_epoch and not self.is_over(epoch)
         return is_on and (epoch - self.start_epoch) % self.update_freq == 0
 
+    def outlives(self, epoch: int) -> bool:
+        """Return whether a snapshot that is there before `epoch` is still used in it."""
+        return not (self.has_snapshot(epoch) or self.is_over(epoch))
+
     def last_snapshot(self, epoch: int) -> int:
         """Return the epoch of the last snapshot by `epoch`."""
         return epoch - (epoch - self.start_epoch) % self.update_freq

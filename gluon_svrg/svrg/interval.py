@@ -70,7 +70,10 @@ class Interval:
     table_memory : float
         In bytes, on all devices together.
     lock : 'auto', 'require' or 'off'
-        As for :class:`gluon_svrg.SVRGHandler`.
+        Whether a sample has the same random augmentation, and a batch the same dropout masks, in
+        the full pass and until the next. An ArrayLoader with transforms of
+        :mod:`gluon_svrg.data.transforms` is locked; if the data cannot be, 'auto' warns and
+        'require' is an error. 'off' locks nothing, to see what it is worth.
     loss_scaler : SVRGTrainer, optional
         For a `backward` that multiplies its losses by the trainer's ``loss_scale``.
     infer_shapes : callable, optional

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import mxnet as mx
 from gluon_svrg.data.training_data import TrainingData
@@ -41,19 +41,27 @@ class CorrectingTrainer(Protocol):
         """Correct nothing from now on."""
 
 
-def state_of(
-    trainer: CorrectingTrainer, interval: Interval, giving_up: GivingUp, names: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return snapshot, full gradient and counts as plain data, but not the table.
+class Parts(NamedTuple):
+    """What SVRG is made of in a run.
 
-    Parameters
+    Attributes
     ----------
     trainer, interval, giving_up
-        Whose state it is.
+        Whose state is saved.
     names : dict of str to str
         The name of each of the trainer's parameters by its place in the network, which is the same
         in a network that is made anew.
     """
+
+    trainer: CorrectingTrainer
+    interval: Interval
+    giving_up: GivingUp
+    names: Mapping[str, str]
+
+
+def state_of(parts: Parts) -> State:
+    """Return snapshot, full gradient and counts as plain data, but not the table."""
+    trainer, interval, giving_up, names = parts
     full_gradient, optimal = trainer.full_gradient, trainer.optimal_coefficient
     return {
         "giving_up": giving_up.state_dict(),
@@ -69,10 +77,7 @@ def state_of(
 
 def load_state(
     state: State,
-    trainer: CorrectingTrainer,
-    interval: Interval,
-    giving_up: GivingUp,
-    names: Mapping[str, str],
+    parts: Parts,
     data: TrainingData,
     coefficient: Coefficient | OptimalCoefficient,
     contexts: Sequence[mx.Context],
@@ -84,8 +89,8 @@ def load_state(
     ----------
     state
         What :func:`state_of` returned.
-    trainer, interval, giving_up, names
-        As for :func:`state_of`.
+    parts
+        Whose state it becomes.
     data, is_used
         As for :meth:`Interval.load_state_dict`.
     coefficient
@@ -98,6 +103,7 @@ def load_state(
     ValueError
         If the data give another full gradient, or the coefficient is of another kind.
     """
+    trainer, interval, giving_up, names = parts
     trainer.clear_control_variate()
     giving_up.load_state_dict(state["giving_up"])
     full_gradient = None
