@@ -20,9 +20,9 @@ from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.schedule import PlateauHandler, ScheduleHandler
 from gluon_svrg.handlers.signals import SignalHandler
+from gluon_svrg.handlers.step import GradientUpdateHandler
 from gluon_svrg.handlers.stopping import EarlyStoppingHandler, TimeLimitHandler
 from gluon_svrg.handlers.svrg import SVRGHandler
-from gluon_svrg.handlers.update import GradientUpdateHandler
 from gluon_svrg.handlers.validation import ValidationHandler
 from gluon_svrg.handlers.variance import VarianceHandler
 from gluon_svrg.optimizer import LARS, Signum

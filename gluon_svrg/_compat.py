@@ -105,6 +105,7 @@ MOVED = {
     "data.transform": "data.transforms.base",
     "handlers.full_pass": "svrg.interval",
     "handlers.giving_up": "svrg.giving_up",
+    "handlers.update": "handlers.step",
     "svrg.finite": "arrays.finite",
     "svrg.fused": "arrays.fused",
 }

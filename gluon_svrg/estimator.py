@@ -19,8 +19,7 @@ from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
 from gluon_svrg.loop import FitLoop, at_least_one, outputs_of_batch, run_epoch
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.history import History
-from gluon_svrg.run.mxnet_run import Located
-from gluon_svrg.run.position import FitResult, Position, StopReason
+from gluon_svrg.run.position import FitResult, Located, Position, StopReason
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 

@@ -68,6 +68,3 @@ class FusedFunction:
         # No static memory: it would be held all the time, and saves a tenth of the call only.
         operator = CachedOp(graph)
         return lambda *arrays, out: operator(*(arrays[i] for i in positions), out=out)
-
-
-Fused = FusedFunction

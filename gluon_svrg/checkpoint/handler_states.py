@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from gluon_svrg.checkpoint.encoding import is_data
-from gluon_svrg.checkpoint.keys import RANDOM_STATE, class_path, state_key
 from gluon_svrg.checkpoint.parts import Part
+from gluon_svrg.checkpoint.state_keys import RANDOM_STATE, class_path, state_key
 from gluon_svrg.events import EventHandler, Run, State, Stateful
 from gluon_svrg.run.position import StopReason
 from mxnet.gluon.contrib import estimator as mx_estimator

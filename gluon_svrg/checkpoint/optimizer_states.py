@@ -28,7 +28,7 @@ from gluon_svrg.checkpoint.encoding import (
     plain_attributes,
     to_bytes,
 )
-from gluon_svrg.checkpoint.keys import class_key
+from gluon_svrg.checkpoint.state_keys import class_key
 from gluon_svrg.files import DamagedError, write_whole
 from gluon_svrg.optimizer.optimizer import merged_update_count
 from mxnet.gluon import Block, Parameter, Trainer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gluon_svrg.checkpoint.keys import RANDOM_STATE, class_path, state_key
+from gluon_svrg.checkpoint.state_keys import RANDOM_STATE, class_path, state_key
 from gluon_svrg.events import EventHandler, State
 
 HANDLERS = {

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import mxnet as mx
 from gluon_svrg.data.batch import Batch
-from gluon_svrg.data.kinds import IterableData
+from gluon_svrg.data.repetition import IterableData
 from mxnet.ndarray import NDArray
 
 Arrays = tuple[list[NDArray], list[NDArray]]

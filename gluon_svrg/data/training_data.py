@@ -8,14 +8,14 @@ from typing import Any, Protocol
 import mxnet as mx
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.data.data_iter import CxxIterData, DataIterData, NDArrayIterData
-from gluon_svrg.data.kinds import (
+from gluon_svrg.data.loader import ArrayLoader
+from gluon_svrg.data.repetition import (
     ArrayLoaderData,
     DataLoaderData,
     IterableData,
     ListData,
     length_of,
 )
-from gluon_svrg.data.loader import ArrayLoader
 from mxnet import gluon
 
 __all__ = [

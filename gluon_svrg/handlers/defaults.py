@@ -13,7 +13,7 @@ from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.signals import SignalHandler
-from gluon_svrg.handlers.update import GradientUpdateHandler
+from gluon_svrg.handlers.step import GradientUpdateHandler
 from gluon_svrg.handlers.validation import ValidationHandler
 from mxnet.gluon.contrib import estimator as mx_estimator
 

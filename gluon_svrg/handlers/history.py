@@ -96,9 +96,6 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
         self._begin = time.perf_counter() - state["seconds"]
         estimator.evaluation_seconds = state["evaluation_seconds"]
         self._samples = state["samples"]
-        # Version 0.1 kept the coefficient here, not in the figures.
-        if state.get("coefficient") is not None:
-            estimator.figures.setdefault("coefficient", state["coefficient"])
 
     def _start(self, estimator: Run) -> None:
         self._begin = time.perf_counter()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_svrg.checkpoint.keys import RANDOM_STATE
 from gluon_svrg.checkpoint.random_state import HasRandomState, RandomState
+from gluon_svrg.checkpoint.state_keys import RANDOM_STATE
 from gluon_svrg.events import EpochBegin, Order, Run, SafePoint, State, Stateful, TrainBegin
 
 

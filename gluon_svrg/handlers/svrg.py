@@ -12,14 +12,15 @@ from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import Order, Run, State
 from gluon_svrg.handlers.variance import Measured, VarianceHandler
 from gluon_svrg.run.batch_processor import backward_of, infer_shapes
-from gluon_svrg.run.mxnet_run import Located, located
+from gluon_svrg.run.mxnet_run import located
+from gluon_svrg.run.position import Located
 from gluon_svrg.svrg import GradientTable, Interval, OptimalCoefficient
 from gluon_svrg.svrg.choices import check_lock, check_table
 from gluon_svrg.svrg.coefficient import Coefficient, checked_coefficient, coefficient_at
 from gluon_svrg.svrg.cost import passes_of
-from gluon_svrg.svrg.epochs import SnapshotEpochs
 from gluon_svrg.svrg.giving_up import GivingUp
-from gluon_svrg.svrg.state import Parts, load_state, state_of
+from gluon_svrg.svrg.saved_state import Parts, load_state, state_of
+from gluon_svrg.svrg.snapshot_epochs import SnapshotEpochs
 from gluon_svrg.trainer import SVRGTrainer, svrg_trainer_of
 
 

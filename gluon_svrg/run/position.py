@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 from gluon_svrg.run.history import History
+from mxnet.gluon.contrib.estimator.event_handler import EventHandler
+
+if TYPE_CHECKING:
+    from gluon_svrg.data.training_data import TrainingData
 
 
 class StopReason(Enum):
@@ -60,6 +66,47 @@ class Position:
         self.epoch += 1
         self.batch_in_epoch = 0
         self.is_in_epoch = self.is_cut = False
+
+
+class Located:
+    """A run that tells where it stands.
+
+    Attributes
+    ----------
+    data : TrainingData
+        The training data.
+    position : Position
+        The epochs and batches that are done.
+    max_epoch, max_batch : int or None
+        How long the run is to be: exactly one of them is given.
+    figures : dict of str to number
+        What is added to the row of the epoch; of MXNet's Estimator, which has no rows, nobody asks.
+    handlers : iterable of EventHandler
+        Those of the run; none if it does not tell them.
+    """
+
+    data: TrainingData
+    position: Position
+    max_epoch: int | None
+    max_batch: int | None
+    figures: dict[str, Any]
+    handlers: Iterable[EventHandler]
+
+    def note_epoch_begin(self) -> None:
+        """Hear from a handler that an epoch begins; who knows it already does nothing."""
+
+    def note_batch_end(self) -> None:
+        """Hear from a handler that a batch ends."""
+
+    def note_epoch_end(self) -> None:
+        """Hear from a handler that an epoch ends."""
+
+    @property
+    def part_done(self) -> float:
+        """The fraction of the run that is done, in [0, 1], by whole epochs or by batches."""
+        if self.max_epoch:
+            return self.position.epoch / self.max_epoch
+        return self.position.batch / (self.max_batch or 1)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
 from gluon_svrg.events import State
+from gluon_svrg.run.generators import next_random_numbers, seed_mxnet
 
 Result = TypeVar("Result")
 
@@ -106,17 +106,3 @@ class MaskLock:
 
     def _seed_mxnet(self, *key: int) -> None:
         seed_mxnet(self._seed, *key)
-
-
-def seed_mxnet(seed: int | None, *key: int) -> None:
-    """Seed MXNet, on every device, by a function of `seed` and `key`."""
-    # A hash, not a sum: MXNet's generators for seeds s and s + 1 overlap.
-    sequence = np.random.SeedSequence(seed, spawn_key=key)
-    mx.random.seed(int(sequence.generate_state(1)[0]) & 0x7FFFFFFF)
-
-
-def next_random_numbers(contexts: list[mx.Context]) -> NumPyArray:
-    """Draw from both of MXNet's generators: the parallel one (Dropout) and the plain one (RNN)."""
-    parallel = [mx.nd.random.uniform(shape=(4,), ctx=context) for context in contexts]
-    plain = [mx.nd.random.shuffle(mx.nd.arange(64, ctx=context)) for context in contexts]
-    return np.concatenate([array.asnumpy() for array in parallel + plain])

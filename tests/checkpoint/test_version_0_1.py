@@ -13,7 +13,7 @@ import pytest
 from gluon_svrg.checkpoint import folder, version_0_1
 from gluon_svrg.checkpoint.contents import parts_of
 from gluon_svrg.checkpoint.encoding import decode, from_bytes
-from gluon_svrg.checkpoint.keys import class_key, class_path, state_key
+from gluon_svrg.checkpoint.state_keys import class_key, class_path, state_key
 from gluon_svrg.events import BatchBegin, Stateful
 from mxnet.gluon.contrib import estimator as mx_estimator
 

@@ -243,20 +243,3 @@ def test_the_coefficient_stands_after_the_learning_rate_and_other_figures_last()
             "mine",
         ]
     assert history.column("coefficient") == [0.25, 0.25]
-
-
-@pytest.mark.parametrize(
-    ("state", "figures", "expected"),
-    [
-        ({"coefficient": 0.5}, {}, {"coefficient": 0.5}),
-        ({"coefficient": None}, {}, {}),
-        ({}, {}, {}),
-        ({"coefficient": 0.5}, {"coefficient": 0.75}, {"coefficient": 0.75}),
-    ],
-)
-def test_a_state_of_version_0_1_has_the_coefficient(state, figures, expected):
-    run = SimpleNamespace(figures=figures, evaluation_seconds=0.0)
-    counts = {"seconds": 3.0, "evaluation_seconds": 1.0, "samples": 7}
-    gs.HistoryHandler().load_state_dict(run, counts | state)
-    assert run.figures == expected
-    assert run.evaluation_seconds == 1

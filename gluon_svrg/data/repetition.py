@@ -1,4 +1,4 @@
-"""The kinds of training data: an ArrayLoader, a list of batches, a DataLoader, any iterable.
+"""How each kind of data repeats: an ArrayLoader, a list of batches, a DataLoader, any iterable.
 
 Each is an implementation of :class:`gluon_svrg.data.training_data.TrainingData`, which says what
 the members are. Those of MXNet's ``DataIter`` are in `data_iter.py`.
