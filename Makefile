@@ -19,8 +19,9 @@ lint: .venv/dev.installed
 types: .venv/dev.installed
 	$(BIN)/mypy
 
+# One process per core, each with one thread; the tests of a file share their fixtures.
 unit: .venv/dev.installed
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 format: .venv/dev.installed  ## put the code into the form that `make lint` wants
 	$(BIN)/ruff check --fix .

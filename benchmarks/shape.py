@@ -448,7 +448,7 @@ def hops_of_a_batch(path: Path = ROOT) -> list[str]:
 
 
 _NO_PLACES = {"events", "arrays", "_mxnet", "_compat", "arguments", "files", "encoding"}
-_ON_THE_WAY = {"handlers/svrg", "handlers/full_pass", "handlers/update"}
+_ON_THE_WAY = {"handlers/svrg", "handlers/full_pass", "handlers/step", "handlers/update"}
 
 
 class _Trace:

@@ -31,6 +31,13 @@ def trained_parameters(trainer: Trainer) -> list[Parameter]:
     return [param for param in trainer._params if param.grad_req != "null"]
 
 
+def has_fresh_gradient(trainer: Trainer) -> bool:
+    """Return whether a backward pass has written a gradient since the last step."""
+    return any(
+        data._fresh_grad for param in trained_parameters(trainer) for data in param.list_data()
+    )
+
+
 def optimizer_of(trainer: Trainer) -> mx.optimizer.Optimizer:
     """Return the optimizer, also where `Trainer.optimizer` would first make its Updaters."""
     return trainer._optimizer

@@ -30,25 +30,26 @@ class SVRGTrainer(gluon.Trainer):
 
     .. math:: g = \nabla f_B(w) - \alpha\,(\nabla f_B(\tilde w) - \mu)
 
-    Weight decay, momentum, gradient clipping and the optimizer act on `g`. Every optimizer, every
-    local kvstore, several devices, ``update_on_kvstore`` both ways and ``grad_req='add'`` work as
-    they do in `gluon.Trainer`. :class:`gluon_svrg.SVRGHandler` calls it in an Estimator;
-    :class:`gluon_svrg.svrg.Interval` shows the loop by hand.
+    Weight decay, momentum, clipping and the optimizer act on `g`. Every optimizer, every local
+    kvstore, several devices, ``update_on_kvstore`` both ways and ``grad_req='add'`` work as they do
+    in `gluon.Trainer`. :class:`gluon_svrg.svrg.Interval` shows the loop by hand.
 
     Parameters
     ----------
     params : ParameterDict, dict or list of Parameter
         The parameters to train.
     optimizer : str or Optimizer
-        The optimizer, or its name: of this package where it has one of that name, else MXNet's.
+        The optimizer, or its name: of this package's optimizers, else of MXNet's.
     optimizer_params : dict, optional
-        What its constructor takes.
+        The arguments of its constructor.
     kvstore, compression_params, update_on_kvstore
         As for `gluon.Trainer`. With a ``dist_sync`` kvstore a control variate needs
         ``update_on_kvstore=False``.
 
     Attributes
     ----------
+    control_variate : ControlVariate
+        What gradients are corrected by; its `full_gradient` is None if they are not.
     is_corrected : bool
         Whether the gradients that wait for a step are corrected.
 
@@ -78,33 +79,32 @@ class SVRGTrainer(gluon.Trainer):
             params, optimizer, optimizer_params, kvstore, compression_params, update_on_kvstore
         )
         self.is_corrected = False
-        self._control_variate = ControlVariate()
+        self.control_variate = ControlVariate()
         self._sums = _SumsOverWorkers()
 
     @property
     def coefficient(self) -> float:
         """The coefficient of the control variate: 0.0 while there is none.
 
-        Of an :class:`OptimalCoefficient`, the one that would be best for all parameters together as
-        of now, which waits for the devices.
+        Of an :class:`OptimalCoefficient`, the best one for all parameters; waits for the devices.
         """
-        return self._control_variate.coefficient()
+        return self.control_variate.coefficient()
 
     @property
     def coefficients(self) -> dict[str, float]:
         """The coefficient of each corrected parameter, by its name; waits for the devices."""
         names = [param.name for param in self._corrected_params()]
-        return dict(zip(names, self._control_variate.coefficients(len(names)), strict=True))
+        return dict(zip(names, self.control_variate.coefficients(len(names)), strict=True))
 
     @property
     def optimal_coefficient(self) -> OptimalCoefficient | None:
         """What estimates the coefficient; None if it is a number."""
-        return self._control_variate.optimal
+        return self.control_variate.optimal
 
     @property
     def full_gradient(self) -> dict[str, list[NDArray]] | None:
         """The mean gradient over all samples at the snapshot, by parameter name and context."""
-        return self._control_variate.full_gradient
+        return self.control_variate.full_gradient
 
     @property
     def loss_scale(self) -> float:
@@ -124,7 +124,7 @@ class SVRGTrainer(gluon.Trainer):
         ----------
         full_gradient : FullGradient
             The gradient of all samples at the snapshot. With a distributed kvstore, of the
-            samples of this worker: the mean is taken over the samples of all workers.
+            samples of this worker: the mean is over the samples of all workers.
         coefficient : float in [0, 1] or OptimalCoefficient
             1 is SVRG; 0 leaves the gradient as it is. An :class:`OptimalCoefficient` estimates it,
             from this snapshot on.
@@ -161,12 +161,12 @@ class SVRGTrainer(gluon.Trainer):
             ]
             for param in trained
         }
-        self._control_variate.set(on_all_contexts, coefficient)
+        self.control_variate.set(on_all_contexts, coefficient)
         self.is_corrected = False
 
     def clear_control_variate(self) -> None:
-        """Go on as a plain `gluon.Trainer`."""
-        self._control_variate.clear()
+        """Continue as a plain `gluon.Trainer`."""
+        self.control_variate.clear()
         self.is_corrected = False
 
     def correct(self, snapshot_gradient: BatchGradient) -> None:
@@ -192,18 +192,18 @@ class SVRGTrainer(gluon.Trainer):
             raise RuntimeError(
                 "there is no control variate to correct with: call set_control_variate() first"
             )
-        if self.is_corrected and not self._has_fresh_gradient():
+        if self.is_corrected and not _mxnet.has_fresh_gradient(self):
             raise RuntimeError(
                 "the gradient is corrected already: call correct() once per backward pass, and "
                 "give an Estimator one SVRGHandler only"
             )
-        params = [] if self._control_variate.is_idle else self._corrected_params()
+        params = [] if self.control_variate.is_idle else self._corrected_params()
         scale, snapshot_scale = self.loss_scale, self._scale_of(snapshot_gradient)
         for device, samples in enumerate(snapshot_gradient.samples):
             self._clear_stale(params, device, samples)
             # .grad holds sums over the samples of one device; an idle one has none.
             if samples and params:
-                self._control_variate.apply(
+                self.control_variate.apply(
                     device,
                     samples,
                     [param.list_grad()[device] for param in params],
@@ -257,7 +257,7 @@ class SVRGTrainer(gluon.Trainer):
         states_of(self).write(fname)
 
     def load_states(self, fname: str | os.PathLike[str]) -> None:
-        """Go on from what :meth:`save_states` wrote, on whatever devices this trainer runs.
+        """Continue from what :meth:`save_states` wrote, on whatever devices this trainer runs.
 
         As with `gluon.Trainer` the learning rate and whatever else the optimizer was made with
         come from the file too. The optimizer stays the same object. Load the network's parameters
@@ -271,8 +271,8 @@ class SVRGTrainer(gluon.Trainer):
         Raises
         ------
         ValueError
-            If it is not such a file, or the states of another optimizer, schedule or number of
-            parameters, or of other shapes or dtypes; nothing is changed then.
+            If it is not such a file, or the states of another optimizer, schedule or other
+            parameters; nothing is changed then.
         RuntimeError
             If the servers of a dist kvstore run the optimizer.
         """
@@ -290,7 +290,7 @@ class SVRGTrainer(gluon.Trainer):
         super()._allreduce_grads()
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
-        if self._control_variate.is_idle:  # as it is without a control variate, too
+        if self.control_variate.is_idle:
             super()._update(ignore_stale_grad)
             return
         # Corrected gradients are all to be used, those that the backward pass did not reach too.
@@ -302,13 +302,6 @@ class SVRGTrainer(gluon.Trainer):
         for param in self._corrected_params():
             for data in param.list_data():
                 _mxnet.mark_fresh(data, fresh)
-
-    def _has_fresh_gradient(self) -> bool:
-        return any(
-            _mxnet.is_fresh(data)
-            for param in _mxnet.trained_parameters(self)
-            for data in param.list_data()
-        )
 
     def _mean_over_workers(self, full_gradient: FullGradient) -> dict[str, NDArray]:
         """Return the means over the samples of all workers of a distributed kvstore."""

@@ -214,7 +214,6 @@ train_begin
     gradient_ready
       - SVRGHandler (priority -3000)
     batch_end
-      - SVRGHandler (priority -3000)
       - GradientUpdateHandler (priority -2000)
       - MetricHandler (priority -1000)
       - ValidationHandler (priority -1000)

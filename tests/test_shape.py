@@ -69,7 +69,7 @@ def test_hops_of_one_batch():
     # The way's milestones: a trace that misses them measures nothing.
     places = [hop.split(":")[0] for hop in hops]
     assert places[:2] == ["loop", "data"]
-    assert {"handlers/svrg", "svrg", "run", "handlers/update"} < set(places)
+    assert {"handlers/svrg", "svrg", "run", "handlers/step"} < set(places)
     assert "trainer" in places[places.index("handlers/update") :]
     assert len(hops) <= limit("hops of one batch"), " -> ".join(hops)
 

@@ -28,20 +28,15 @@ class ArrayLoader:
 
     The samples are divided into batches once: a batch has the same samples in every epoch, as
     SVRG needs it to use again what it computed at a snapshot. `shuffle` divides them at random and
-    draws the order in which the batches are visited anew each epoch. Both are pure functions of
-    the seed (and the epoch), whatever was iterated before.
+    draws the order of the batches anew each epoch, both as pure functions of seed and epoch.
 
-    Arrays in memory, without a transform: a batch is prepared when it is first asked for, and the
-    same NDArrays are handed out ever after. Those of an NDArray in order are views that share its
-    memory; NumPy's arrays, and all that are shuffled, take the memory of one copy. With a
-    `transform`, or with an ``np.memmap`` among the arrays, each batch is taken when it is asked
-    for and not kept.
+    Of arrays in memory, without a transform, a batch is made once and kept: a view of an NDArray in
+    order, else a copy. With a `transform`, or an ``np.memmap`` among the arrays, each batch is made
+    when it is asked for.
 
-    A transform of :mod:`gluon_svrg.data.transforms` may be random: a sample's random numbers are a
-    pure function of the seed, the epoch and the sample's index. :meth:`lock` holds them from one
-    epoch to the next, as SVRG needs it between two snapshots.
-
-    The arrays, and the batches, must not be changed while the loader is in use.
+    The random numbers of a transform of :mod:`gluon_svrg.data.transforms` are a pure function of
+    seed, epoch and sample; :meth:`lock` holds them between two snapshots. Arrays and batches must
+    not be changed while the loader is in use.
 
     Parameters
     ----------
@@ -51,30 +46,27 @@ class ArrayLoader:
     batch_size : int
         The number of samples of each batch but the last, which may have fewer.
     shuffle : bool
-        Whether batches hold samples drawn at random and come in a random order, or both are in the
-        order of the arrays. Inside a batch, the samples are in the order of the arrays.
+        Whether batches hold random samples and come in a random order. Inside a batch, the samples
+        are in the order of the arrays.
     last_batch : 'keep' or 'discard'
         What happens to a last batch with fewer samples. With 'discard' and `shuffle`, the samples
         that are left out are the same in every epoch.
     seed : int, optional
-        Non-negative. By default drawn from NumPy's global generator, so that
-        :func:`gluon_svrg.seed_everything` decides it; nothing is drawn without `shuffle` or a
-        random transform of this package.
+        Non-negative. By default drawn from NumPy's global generator, if anything is random, so that
+        :func:`gluon_svrg.seed_everything` decides it.
     transform : callable or Transform, optional
         Called with the arrays of a whole batch, as NDArrays; returns an array for each (for one
         array, it may return that alone). It must not change them in place. A
         :class:`gluon_svrg.data.transforms.Transform` gets NumPy arrays, and its random numbers.
     prefetch : int, optional
         How many batches a thread prepares ahead, if batches are not kept. By default 2 with an
-        ``np.memmap`` among the arrays, else 0. The thread knows nothing of MXNet's scopes of the
-        caller (``autograd.record()``, ``with mx.gpu()``). A callable that draws does so in it while
-        the training draws: give it a generator of its own, or no prefetch, for runs that repeat.
-        Transforms of this package need neither.
+        ``np.memmap`` among the arrays, else 0. The thread is outside the caller's scopes, such as
+        ``with mx.gpu()``; a callable that draws needs a generator of its own, for runs that repeat.
 
     Attributes
     ----------
     batch_size, shuffle, last_batch, seed
-        As given; `seed` as drawn, or None if none was given and nothing is random.
+        As given; `seed` as drawn, or None if nothing is random.
 
     Raises
     ------

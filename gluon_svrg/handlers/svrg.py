@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 from gluon_svrg import _mxnet, events
 from gluon_svrg.checkpoint.optimizer_states import names_by_place
-from gluon_svrg.data.training_data import TrainingData, training_data
+from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import Order, Run, State
 from gluon_svrg.handlers.variance import Measured, VarianceHandler
-from gluon_svrg.run.batch_processor import backward_of, infer_shapes
+from gluon_svrg.run.batch_processor import backward_of, shape_inference_of
 from gluon_svrg.run.mxnet_run import located
-from gluon_svrg.run.position import Located
 from gluon_svrg.svrg import GradientTable, Interval, OptimalCoefficient
-from gluon_svrg.svrg.choices import check_lock, check_table
+from gluon_svrg.svrg.choices import check_choices
 from gluon_svrg.svrg.coefficient import Coefficient, checked_coefficient, coefficient_at
 from gluon_svrg.svrg.cost import passes_of
 from gluon_svrg.svrg.giving_up import GivingUp
 from gluon_svrg.svrg.saved_state import Parts, load_state, state_of
 from gluon_svrg.svrg.snapshot_epochs import SnapshotEpochs
-from gluon_svrg.trainer import SVRGTrainer, svrg_trainer_of
+from gluon_svrg.trainer import svrg_trainer_of
 
 
 class SVRGHandler(
@@ -46,8 +44,7 @@ class SVRGHandler(
     Parameters
     ----------
     update_freq : int
-        A snapshot every `update_freq` epochs. Johnson & Zhang (2013) took one every 2 epochs for
-        convex problems, every 5 for others.
+        A snapshot every that many epochs. Johnson & Zhang (2013) took 2 (convex problems) and 5.
     coefficient : float in [0, 1], callable, 'auto' or OptimalCoefficient
         1 is SVRG, 0 the plain optimizer, without a snapshot. A callable gets training progress in
         [0, 1] at each snapshot. 'auto' is ``OptimalCoefficient()``, estimated for each parameter.
@@ -68,18 +65,15 @@ class SVRGHandler(
         Whether augmentation and dropout masks are the same from one full pass to the next. For
         data that cannot be locked, 'auto' warns and 'require' is an error.
     give_up_above : float, optional
-        Switch SVRG off when the variance ratio, averaged over the epoch, exceeds this (it pays
-        under about 1/3), and on again if the next epoch's is smaller. Measured by a
-        :class:`gluon_svrg.VarianceHandler`, which the Estimator adds; not for MXNet's Estimator.
+        Switch SVRG off when the variance ratio of an epoch exceeds this (it pays under about 1/3),
+        and on again if the next one's does not. This package's Estimator measures it.
     look_again_every : int, optional
         Measure again every that many epochs after SVRG was switched off.
 
     Attributes
     ----------
-    interval : Interval
-        What lives from snapshot to snapshot; there from *train begin* on.
-    giving_up : GivingUp
-        When SVRG was switched off: ``giving_up.epoch``.
+    interval, giving_up : Interval, GivingUp
+        The former from *train begin* on; when SVRG was switched off: ``giving_up.epoch``.
 
     Raises
     ------
@@ -107,8 +101,7 @@ class SVRGHandler(
     ) -> None:
         self._epochs = SnapshotEpochs(update_freq, start_epoch, stop_epoch)
         self._epochs.check()
-        check_table(gradient_table, table_memory)
-        check_lock(lock)
+        check_choices(gradient_table, table_memory, lock)
         self.update_freq, self.start_epoch, self.stop_epoch = self._epochs
         self.coefficient = checked_coefficient(coefficient)
         self.gradient_table, self.table_memory, self.lock = gradient_table, table_memory, lock
@@ -118,10 +111,11 @@ class SVRGHandler(
             float(priority),
         )
         self.giving_up = GivingUp(give_up_above, look_again_every, stop_epoch)
-        self.interval: Interval
-        self._trainer: SVRGTrainer
-        self._run: Located
-        self._data: TrainingData
+
+    @property
+    def is_on(self) -> bool:
+        """Whether batches are corrected at present; anybody may clear the control variate."""
+        return self._trainer.control_variate.full_gradient is not None
 
     @property
     def table(self) -> GradientTable | None:
@@ -155,7 +149,7 @@ class SVRGHandler(
             table_memory=self.table_memory,
             lock=self.lock,
             loss_scaler=self._trainer,
-            infer_shapes=partial(infer_shapes, estimator),
+            infer_shapes=shape_inference_of(estimator),
             progress_bar=self.progress_bar,
             logger=estimator.logger,
         )
@@ -178,12 +172,12 @@ class SVRGHandler(
 
     def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let the network draw the random numbers that are drawn at the snapshot."""
-        if self.interval.is_open and self.interval.masks.is_needed:
+        if self.is_on and self.interval.masks.is_needed:
             self.interval.before(kwargs["batch"], self._run.position.batch_in_epoch)
 
     def gradient_ready(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Correct the gradient of the batch."""
-        if self.interval.is_open:
+        if self.is_on:
             index = self._run.position.batch_in_epoch
             self._trainer.correct(self.interval.gradient(kwargs["batch"], index))
 
@@ -202,10 +196,7 @@ class SVRGHandler(
         """Leave a trainer that steps by itself again."""
         self._end_interval()
 
-    def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Leave a trainer that steps by itself again."""
-        if "interval" in vars(self):
-            self._end_interval()
+    exception_raised = train_end
 
     def state_dict(self, estimator: Run) -> State:
         """Return the snapshot, the full gradient and the counts, but not the table."""
@@ -239,13 +230,14 @@ class SVRGHandler(
 
     def _end_interval(self) -> None:
         """Continue with the plain optimizer, and with an augmentation of each epoch's own."""
-        self._trainer.clear_control_variate()
-        self.interval.end()
-        self._data.unlock()
+        if "interval" in vars(self):  # else an exception came before train begin
+            self._trainer.clear_control_variate()
+            self.interval.end()
+            self._data.unlock()
 
     def _consider(self, estimator: Run, ratio: float, at: float, epoch: int, is_last: bool) -> None:
         """Switch SVRG off, or on again, as the variance ratio says: see `GivingUp.decide`."""
-        is_on = self.interval.is_open
+        is_on = self.is_on
         stays_on = self.giving_up.decide(estimator, is_on, ratio, at, epoch, is_last)
         if is_on and not stays_on:
             self._tell_coefficient()
@@ -254,5 +246,5 @@ class SVRGHandler(
 
     def _tell_coefficient(self) -> None:
         """Let the row of the epoch have the coefficient; one that is estimated is waited for."""
-        if self.interval.is_open:
+        if self.is_on:
             self._run.figures["coefficient"] = self._trainer.coefficient

@@ -237,7 +237,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
         if not length or not self._measures_in(epoch):
             return
         numbers = [max(1, round(point / 100 * length)) for point in self.at]
-        is_on = self._is_on()
+        is_on = self._is_on(estimator)
         if done not in numbers or not (is_on or self._has_reference):
             return
         self._measure(estimator, epoch, done / length, is_on)
@@ -267,8 +267,10 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
             names = estimator.net.collect_params().keys()
             self._reference.load(dict(zip(names, state["reference"], strict=True)))
 
-    def _is_on(self) -> bool:
-        return self._method is not None and self._method.interval.is_open
+    def _is_on(self, estimator: Run) -> bool:
+        trainer = estimator.trainer
+        is_correcting = isinstance(trainer, SVRGTrainer) and trainer.full_gradient is not None
+        return self._method is not None and is_correcting
 
     def _measures_in(self, epoch: int) -> bool:
         if self._method is not None and self._method.giving_up.is_looking_again(epoch):
@@ -281,7 +283,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
             return False
         giving_up = self._method.giving_up
         is_off = giving_up.epoch is not None
-        return self._is_on() or (is_off and not giving_up.is_looking_again(epoch))
+        return self._is_on(estimator) or (is_off and not giving_up.is_looking_again(epoch))
 
     def _measure(self, estimator: Run, epoch: int, at: float, is_on: bool) -> None:
         moments = self._moments(estimator, epoch, is_on)

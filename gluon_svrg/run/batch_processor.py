@@ -151,8 +151,16 @@ def backward_of(run: Run) -> Callable[[object], list[NDArray]]:
     return backward
 
 
-def infer_shapes(run: Run, batch: object) -> None:
-    """Let layers that infer their shapes see a batch, outside of training."""
+def shape_inference_of(run: Run) -> Callable[[object], None]:
+    """Return what lets layers that infer their shapes see a batch, outside of training."""
+
+    def infer(batch: object) -> None:
+        _infer_shapes(run, batch)
+
+    return infer
+
+
+def _infer_shapes(run: Run, batch: object) -> None:
     if all(map(_mxnet.has_shape, run.net.collect_params().values())):
         return
     own = run.val_net, run.val_loss

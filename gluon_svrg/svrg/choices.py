@@ -26,11 +26,6 @@ class TableChoice:
     ----------
     said : str
         What was said last.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is of the wrong type or out of its range.
     """
 
     def __init__(
@@ -40,7 +35,6 @@ class TableChoice:
         is_locked: bool,
         logger: logging.Logger,
     ) -> None:
-        check_table(gradient_table, table_memory)
         self.said = ""
         self._gradient_table = gradient_table
         self._table_memory = table_memory
@@ -134,7 +128,7 @@ class DataLock(NamedTuple):
             )
 
 
-def check_table(gradient_table: object, table_memory: object) -> None:
+def check_choices(gradient_table: object, table_memory: object, lock: object) -> None:
     """Raise TypeError or ValueError if one of these arguments is none that Interval takes."""
     if gradient_table not in ("auto", False, True):
         raise ValueError(f"gradient_table must be 'auto' or a bool, got {gradient_table!r}")
@@ -146,9 +140,5 @@ def check_table(gradient_table: object, table_memory: object) -> None:
         raise TypeError(message)
     if not float(table_memory) >= 0:
         raise ValueError(message)
-
-
-def check_lock(lock: object) -> None:
-    """Raise ValueError if `lock` is none of the three policies."""
     if lock not in ("auto", "require", "off"):
         raise ValueError(f"lock must be 'auto', 'require' or 'off', got {lock!r}")

@@ -12,7 +12,7 @@ from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import State
-from gluon_svrg.svrg.choices import DataLock, TableChoice, check_lock
+from gluon_svrg.svrg.choices import DataLock, TableChoice, check_choices
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.randomness import MaskLock
 from gluon_svrg.svrg.snapshot import Backward, Snapshot
@@ -53,8 +53,7 @@ class Interval:
                 trainer.step(len(loss))
             interval.check()
 
-    A batch of a :class:`gluon_svrg.data.ArrayLoader` has an index of its own, whatever the order;
-    for all others `index` is its number in the epoch.
+    `index` is the batch's number in the epoch; one of an ArrayLoader has an index of its own.
 
     Parameters
     ----------
@@ -70,10 +69,9 @@ class Interval:
     table_memory : float
         In bytes, on all devices together.
     lock : 'auto', 'require' or 'off'
-        Whether a sample has the same random augmentation, and a batch the same dropout masks, in
-        the full pass and until the next. An ArrayLoader with transforms of
-        :mod:`gluon_svrg.data.transforms` is locked; if the data cannot be, 'auto' warns and
-        'require' is an error. 'off' locks nothing, to see what it is worth.
+        Whether a sample has the same augmentation, and a batch the same dropout masks, from one
+        full pass to the next. If the data cannot be locked (an ArrayLoader with transforms of
+        :mod:`gluon_svrg.data.transforms` can), 'auto' warns and 'require' is an error.
     loss_scaler : SVRGTrainer, optional
         For a `backward` that multiplies its losses by the trainer's ``loss_scale``.
     infer_shapes : callable, optional
@@ -85,23 +83,14 @@ class Interval:
 
     Attributes
     ----------
-    snapshot : Snapshot
-        Snapshot and gradients at it.
-    masks : MaskLock
-        The random numbers of each batch.
+    snapshot, masks : Snapshot, MaskLock
+        The weights and the gradients at them; the random numbers of each batch.
     table : GradientTable or None
         The table in use; None if gradients at the snapshot are recomputed.
     gradient_evaluations : int
         How many samples' gradients were computed here.
     epoch : int
         The epoch in which the snapshot was taken.
-    is_open : bool
-        Whether there is a snapshot: from :meth:`begin` to :meth:`end`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is of the wrong type or out of its range.
     """
 
     def __init__(
@@ -123,14 +112,13 @@ class Interval:
         self.table: GradientTable | None = None
         self.gradient_evaluations = 0
         self.epoch = 0
-        self.is_open = False
         self._net = net
         self._backward = backward
         self._loss_scaler = loss_scaler
-        self._infer_shapes = infer_shapes
+        self._infer_shapes = infer_shapes or (lambda _: None)
         self._progress_bar = progress_bar
         self._logger = logger or logging.getLogger(__name__)
-        check_lock(lock)
+        check_choices(gradient_table, table_memory, lock)
         self._data_lock = DataLock(lock, self._logger)
         self._choice = TableChoice(gradient_table, table_memory, lock != "off", self._logger)
         self._source: object = None
@@ -166,8 +154,7 @@ class Interval:
                 "the full gradient needs at least one batch, got none: train_data is empty, or "
                 "can be iterated only once"
             )
-        if self._infer_shapes is not None:
-            self._infer_shapes(first[1])
+        self._infer_shapes(first[1])
         self.snapshot.take()
         self.masks.next_snapshot()
         full_gradient = self._full_gradient(batches_of_run, _chain(first, batches))
@@ -175,7 +162,7 @@ class Interval:
         if self._data_lock.is_off():
             batches_of_run.unlock()
         self.gradient_evaluations += full_gradient.samples
-        self._is_at_snapshot = self.is_open = True
+        self._is_at_snapshot = True
         self.epoch = epoch
         return full_gradient
 
@@ -224,14 +211,13 @@ class Interval:
 
     def end(self) -> None:
         """Let the data draw an augmentation of each epoch's own again."""
-        self.is_open = False
         if self._data is not None:
             self._data.unlock()
 
     def break_off(self) -> None:
         """End in the middle of an epoch: its batches are under way, so the data stay locked."""
         self.check()
-        self.table, self.is_open = None, False
+        self.table = None
 
     def state_dict(self) -> State:
         """Return the snapshot and what a table can be computed from again, not the table.
@@ -286,18 +272,10 @@ class Interval:
             self._compute_table_again(data, full_gradient)
             self.masks.load_state_dict(state["lock"])
         self._is_at_snapshot = state["is_at_snapshot"]
-        self.is_open = full_gradient is not None
         self.gradient_evaluations = state["gradient_evaluations"]
 
     def _index_of(self, batch: object, index: int | None) -> int:
-        if self._numbers_batches and isinstance(batch, Batch):
-            return batch.index
-        if index is None:
-            raise ValueError(
-                "a batch of these data has no index of its own: give its number in the epoch, as "
-                "in `for index, batch in enumerate(train_data)`"
-            )
-        return index
+        return _index_of(batch, None if self._numbers_batches else index)
 
     def _training_data(self, data: object) -> TrainingData:
         if self._data is None or data is not self._source:
@@ -340,8 +318,7 @@ class Interval:
             desc="full gradient",
             unit="batch",
             leave=False,
-            # None: off if the output is no terminal.
-            disable=None if self._progress_bar else True,
+            disable=None if self._progress_bar else True,  # None: unless on a terminal
         ) as shown:
             full_gradient = self.snapshot.full_gradient(backward, shown, keep)
         return full_gradient._replace(loss_scale=scale)
@@ -355,6 +332,18 @@ class Interval:
         self.table = self._choice.new_table(data, self.snapshot.gradient_nbytes)
         full_gradient = self._pass_over(data, enumerate(data.in_order()), watches=False)
         _check_is_known(full_gradient, known)
+
+
+def _index_of(batch: object, index: int | None) -> int:
+    """Return the index that is given, or the batch's own."""
+    if index is not None:
+        return index
+    if isinstance(batch, Batch):
+        return batch.index
+    raise ValueError(
+        "a batch of these data has no index of its own: give its number in the epoch, as in "
+        "`for index, batch in enumerate(train_data)`"
+    )
 
 
 def _chain(first: Numbered, rest: Iterator[Numbered]) -> Iterator[Numbered]:

@@ -44,10 +44,8 @@ class Snapshot:
 
     Raises
     ------
-    TypeError
-        If `params` holds something else than names.
-    ValueError
-        If `params` names a parameter that the network does not have.
+    TypeError, ValueError
+        If `params` holds something else than names, or one that the network does not have.
     """
 
     def __init__(self, net: gluon.Block, params: Iterable[str] | None = None) -> None:
@@ -225,7 +223,7 @@ class Snapshot:
                     grad[:] = 0
         with self._worn():
             losses = backward(batch)
-        samples = self._count_samples(losses)
+        samples = _count_samples(losses, self._contexts)
         for name, grads in self._grads.items():
             for data, grad, count in zip(self._data[name], grads, samples, strict=True):
                 if _mxnet.is_fresh(data) and count:
@@ -323,19 +321,6 @@ class Snapshot:
             for param, data, grad in own:
                 _mxnet.set_arrays(param, data, grad)
 
-    def _count_samples(self, losses: object) -> list[int]:
-        samples = [0] * len(self._contexts)
-        for loss in losses if isinstance(losses, (list, tuple)) else [losses]:
-            if not isinstance(loss, NDArray) or loss.context not in self._contexts:
-                where = f"on {loss.context}" if isinstance(loss, NDArray) else f"{loss!r}"
-                raise ValueError(
-                    f"backward must return the losses on the contexts of the network, "
-                    f"{self._contexts}, got {where}: return the NDArray of losses, one per "
-                    "sample, or a list of them, one per context"
-                )
-            samples[self._contexts.index(loss.context)] += loss.shape[0]
-        return samples
-
 
 class _GradientSums:
     """The sums of the gradients of a full pass, by parameter and context.
@@ -417,3 +402,17 @@ def _mean(sums: list[NDArray], dtype: object, samples: int) -> NDArray:
         total += other.as_in_context(total.context)
     total /= samples
     return total.astype("float32" if dtype == np.float16 else dtype, copy=False)
+
+
+def _count_samples(losses: object, contexts: list[mx.Context]) -> list[int]:
+    samples = [0] * len(contexts)
+    for loss in losses if isinstance(losses, (list, tuple)) else [losses]:
+        if not isinstance(loss, NDArray) or loss.context not in contexts:
+            where = f"on {loss.context}" if isinstance(loss, NDArray) else f"{loss!r}"
+            raise ValueError(
+                f"backward must return the losses on the contexts of the network, "
+                f"{contexts}, got {where}: return the NDArray of losses, one per "
+                "sample, or a list of them, one per context"
+            )
+        samples[contexts.index(loss.context)] += loss.shape[0]
+    return samples
