@@ -163,7 +163,7 @@ def loss_scaler_state(trainer: Trainer) -> dict[str, Any] | None:
 
 
 def set_loss_scaler_state(trainer: Trainer, state: dict[str, Any] | None) -> None:
-    """Put back what :func:`loss_scaler_state` returned, where there is a loss scaler."""
+    """Put back what :func:`loss_scaler_state` returned, if there is a loss scaler."""
     scaler = getattr(trainer, "_amp_loss_scaler", None)
     if scaler is not None and state is not None:
         vars(scaler).update(state)
@@ -365,7 +365,7 @@ def copy_from_numpy(array: NDArray, values: NumPyArray) -> None:
 def check_metrics_of_handlers(
     handlers: Sequence[EventHandler], known: set[mx.metric.EvalMetric]
 ) -> None:
-    """Raise ValueError where a handler watches a metric that the Estimator does not have."""
+    """Raise ValueError if a handler watches a metric that the Estimator does not have."""
     for handler in handlers:
         _check_handler_metric_ref(handler, known)
 

@@ -78,7 +78,7 @@ class Estimator(mx_estimator.Estimator, Located):
     handlers : HandlerList
         Those of the last call of `fit`, in their order.
     resumed_from : Checkpoint or None
-        The checkpoint that the run goes on from.
+        The checkpoint that the run continues from.
     evaluation_weights : callable
         Returns a context manager inside which the network has the weights to evaluate: its own,
         or those that a handler has put there.

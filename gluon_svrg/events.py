@@ -29,7 +29,7 @@ Every event gets the estimator; ``batch_begin`` also ``batch``; ``gradient_ready
 ``batch_end`` also ``batch``, ``pred``, ``label`` and ``loss`` (lists, one item a context);
 ``exception_raised`` also ``exception``. A handler hears the events whose classes below it
 inherits, in the order of the handlers' ``priority`` (the lower, the earlier; 0 without one), and
-in list order where that is equal.
+in list order if that is equal.
 
 What still fires after each way to stop, besides the rest of the handlers of the same event:
 
@@ -51,7 +51,7 @@ gone on with later. An exception leaves it out, as it does all others.
 An evaluation runs to its end whatever is asked.
 
 The six classes of MXNet are MXNet's own, so that its handlers run here unchanged. A handler that
-keeps something from one event to the next, and is to go on with it after a resume, inherits
+keeps something from one event to the next, and is to continue with it after a resume, inherits
 :class:`Stateful` too.
 """
 
@@ -213,9 +213,9 @@ class InsteadOfGradientReady(BatchEnd):
 class SafePoint(EventHandler):
     """Hears *safe point*: between two steps, when all handlers have done with the last event.
 
-    Nothing is under way here, so this is where a checkpoint is written. It is heard once more where
-    a reason to stop has come up meanwhile. ``estimator.position``
-    says which safe point it is, and ``estimator.stop_reason`` whether it is the last.
+    Nothing is under way here, so this is where a checkpoint is written. It fires again if a stop was
+    requested while it fired. ``estimator.position`` says which safe point it is, and
+    ``estimator.stop_reason`` whether it is the last.
     """
 
     def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -225,7 +225,7 @@ class SafePoint(EventHandler):
 class ExceptionRaised(EventHandler):
     """Hears *exception raised*: an exception, Ctrl-C included, has ended the run.
 
-    Here a handler closes what it holds open; the exception goes on afterwards.
+    Here a handler closes what it holds open; the exception continues afterwards.
     """
 
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

@@ -160,7 +160,7 @@ class FitLoop:
         self._estimator.stop(reason)
         self._estimator.logger.info(
             "the checkpoint has reached %s already: there is nothing to train; give a greater "
-            "number to go on",
+            "number to continue",
             target,
         )
 

@@ -284,7 +284,7 @@ class SVRGTrainer(gluon.Trainer):
         if self.full_gradient is not None and not self.is_corrected:
             raise RuntimeError(
                 "a control variate is set, but the gradient of this step was not corrected: call "
-                "correct() after each backward pass, or clear_control_variate() to go on without"
+                "correct() after each backward pass, or clear_control_variate() to continue without"
             )
         self.is_corrected = False
         super()._allreduce_grads()

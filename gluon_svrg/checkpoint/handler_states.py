@@ -64,8 +64,8 @@ class HandlerStates(Part):
             # A handler without anything to keep is not missed.
             if any(content for _, content in saved):
                 self._run.logger.warning(
-                    "the run that wrote the checkpoint had a %s and this one has none: it goes on "
-                    "without",
+                    "the run that wrote the checkpoint had a %s and this one has none: it "
+                    "continues without",
                     saved[0][0],
                 )
 

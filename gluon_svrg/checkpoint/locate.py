@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from."""
+"""Which checkpoint a run continues from."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def checkpoint_for(
     else:
         found = _checkpoint_at(Path(resume).expanduser().absolute(), logger)
     if found is not None:
-        logger.info("the run goes on from the checkpoint %s", found.path)
+        logger.info("the run continues from the checkpoint %s", found.path)
     return found
 
 

@@ -266,7 +266,7 @@ def states_of(trainer: Trainer) -> States:
 
 
 def load_states(trainer: Trainer, states: States) -> None:
-    """Let `trainer` go on from `states`; raises as :meth:`States.check` and `states_of` do."""
+    """Let `trainer` continue from `states`; raises as :meth:`States.check` and `states_of` do."""
     updaters = _mxnet.updaters_in_use(trainer)
     optimizer = _mxnet.optimizer_of(trainer)
     states.check(optimizer, _mxnet.parameters_of(trainer))

@@ -106,7 +106,7 @@ class HasRandomState(EventHandler):
     Attributes
     ----------
     random_state : RandomState
-        They go on from there after a resume.
+        They continue from there after a resume.
     """
 
     random_state: RandomState
@@ -114,7 +114,7 @@ class HasRandomState(EventHandler):
 
 @contextmanager
 def drawing_again(run: Run) -> Iterator[None]:
-    """Let the data draw inside the block what they drew before; then go on from the safe point.
+    """Let the data draw inside the block what they drew before; then continue from the safe point.
 
     Data that are iterated give the batches that are done once more, which are left out.
     """

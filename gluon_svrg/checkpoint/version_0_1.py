@@ -59,8 +59,8 @@ def run_states(saved: State, handlers: Iterable[EventHandler]) -> dict[str, Any]
     saved : dict
         The content of the file.
     handlers : iterable of EventHandler
-        Those of the run that is to go on. A class of a user's own that has declared a key since is
-        found by its name.
+        Those of the run that is to continue. A class of a user's own that has declared a key since
+        is found by its name.
     """
     keys = HANDLERS | {class_path(handler): state_key(handler) for handler in handlers}
     filed: dict[str, list[list[Any]]] = {}

@@ -50,7 +50,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 class CheckpointHandler(
     TrainBegin, SafePoint, TrainEnd, ExceptionRaised, HasCompanions, HasCheckpoints
 ):
-    """Writes checkpoints from which ``fit(..., resume='auto')`` goes on, exact to the batch.
+    """Writes checkpoints from which ``fit(..., resume='auto')`` continues, exact to the batch.
 
     A checkpoint holds all that the run depends on: parameters and auxiliary states, the
     optimizer's states and counts, SVRG's snapshot and full gradient, random states, the position
@@ -159,7 +159,7 @@ class CheckpointHandler(
             if resumed_from is None:
                 raise FileExistsError(
                     f"directory {fspath(self.directory)!r} has checkpoints of a run already "
-                    f"({path.name!r}): go on with it by fit(..., resume='auto'), or give a new "
+                    f"({path.name!r}): continue it by fit(..., resume='auto'), or give a new "
                     "directory"
                 )
             if key > resumed_from.key:
@@ -203,7 +203,7 @@ class CheckpointHandler(
             self._failed = f"{key.name}: {e}"
             estimator.logger.warning(
                 "the checkpoint %s cannot be written into %r (%s): the older ones stay, and the "
-                "run goes on",
+                "run continues",
                 key.name,
                 fspath(self.directory),
                 e,
@@ -214,7 +214,7 @@ class CheckpointHandler(
         self._remove_old(estimator.logger)
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Say once more where the last checkpoint could not be written."""
+        """Say once more that the last checkpoint could not be written."""
         self._give_lock_back()
         if self._failed:
             estimator.logger.warning(
@@ -275,7 +275,7 @@ class CheckpointHandler(
             ) from e
 
     def _put_aside(self, path: Path, resumed_from: Checkpoint, logger: logging.Logger) -> None:
-        """Make room where a checkpoint later than the one resumed from is damaged."""
+        """Make room if a checkpoint later than the one resumed from is damaged."""
         if not self._make_room(path, logger):
             raise FileExistsError(
                 f"directory {fspath(self.directory)!r} has a later checkpoint ({path.name!r}) than "
@@ -320,7 +320,7 @@ class CheckpointHandler(
         return self.monitor.best_first(known)[: self.keep_best] if self.monitor else []
 
     def _value_in(self, path: Path) -> float | None:
-        """Return the monitored value in the manifest at `path`, None where it has none."""
+        """Return the monitored value in the manifest at `path`, None if it has none."""
         try:
             monitored = disk.manifest_of(path).get("monitor", {})
         except ValueError:

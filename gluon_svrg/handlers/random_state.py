@@ -10,7 +10,7 @@ from gluon_svrg.events import EpochBegin, Order, Run, SafePoint, State, Stateful
 
 
 class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasRandomState):
-    """Makes the random numbers of a run go on after a resume as if nothing had happened.
+    """Makes the random numbers of a run continue after a resume as if nothing had happened.
 
     The Estimator adds it to runs with a CheckpointHandler. The states of NumPy's and Python's
     global generators can be read, and are kept. MXNet's cannot, so they are seeded at a *safe

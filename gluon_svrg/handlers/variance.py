@@ -124,12 +124,12 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
         When to measure: percentages of an epoch's batches, in (0, 100].
     batches : int
         How many batches each measurement takes, at least 2. It computes two gradients of each,
-        one where SVRG has a gradient table. With the default and 4 points that is 64 batches an
+        one if SVRG has a gradient table. With the default and 4 points that is 64 batches an
         epoch, 5 % of the time of an epoch of SVRG over 469 batches.
     every_n_epochs : int
         Measure in each `every_n_epochs`-th epoch from the first on.
     coefficient : float or 'auto'
-        SVRG's coefficient where SVRG is off; 'auto' is the best one for each parameter.
+        SVRG's coefficient while SVRG is off; 'auto' is the best one for each parameter.
     seed : int
         Decides which batches are taken.
     priority : float
@@ -153,8 +153,8 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
     Notes
     -----
     The gradients are a frozen twin's: neither BatchNorm's statistics nor gradients change. Both
-    gradients of a batch see the same random numbers. For that MXNet is seeded, so that, where SVRG
-    does not seed it anyway, the masks of training are other ones than without this handler.
+    gradients of a batch see the same random numbers. For that MXNet is seeded, so that, unless SVRG
+    seeds it anyway, the masks of training are others than without this handler.
 
     References
     ----------
@@ -293,7 +293,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
         # At the snapshot both gradients are the same, for which 1 is the best coefficient.
         at_snapshot = (1 - coefficient) ** 2 if isinstance(coefficient, float) else 0.0
         if is_on and self._method is not None and self._method.interval.epoch < epoch:
-            # The snapshot is of an earlier epoch: go on from what was measured last.
+            # The snapshot is of an earlier epoch: continue from what was measured last.
             at_snapshot = next((r.ratio for r in reversed(self.records) if r.epoch < epoch), ratio)
         average = average_ratio(
             [*(r.at for r in earlier), at], [*(r.ratio for r in earlier), ratio], at_snapshot

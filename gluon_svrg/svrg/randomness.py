@@ -47,7 +47,7 @@ class MaskLock:
         return self._snapshot
 
     def state_dict(self) -> State:
-        """Return the state, for a run that is to go on later."""
+        """Return the state, for a run that is to continue later."""
         return {
             "seed": self._seed,
             "snapshot": self._snapshot,
@@ -68,12 +68,12 @@ class MaskLock:
         self._snapshot += 1
 
     def lock(self, batch: int) -> None:
-        """Seed MXNet, on every device, for the batch of this index; nothing where not needed."""
+        """Seed MXNet, on every device, for the batch of this index, if masks are needed at all."""
         if self.is_needed:
             self._seed_mxnet(self._snapshot, batch)
 
     def release(self) -> None:
-        """Seed MXNet for what is no batch's, and differently each time; nothing where not needed.
+        """Reseed MXNet for draws outside a batch, each time with a new seed, if masks are needed.
 
         So whatever draws between two batches (an optimizer's noise, augmentation) does not repeat
         from epoch to epoch as the masks do.

@@ -26,7 +26,7 @@ class Snapshot:
 
     The twin is the network itself wearing the copied weights: while a gradient is computed here,
     every Parameter holds the copy and the copy's gradient buffers. So there is a twin of every
-    Block, hybridized where the network is and with the same flags, on all its contexts; a loss, a
+    Block, hybridized exactly as the network is, with the same flags, on all its contexts; a loss, a
     batch processor or a forward pass with Python control flow sees nothing unusual; and BatchNorm
     updates the copy's running statistics, never the network's. Forward hooks are silent meanwhile.
 
@@ -250,7 +250,7 @@ class Snapshot:
         grads = {
             name: [mx.nd.zeros_like(data) for data in self._data[name]] for name in self._grad_reqs
         }
-        if self._has_own_operator():  # which goes on to write into the first that it saw
+        if self._has_own_operator():  # which keeps writing into the first that it saw
             self._fixed_grads = grads
         return grads
 

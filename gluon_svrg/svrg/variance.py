@@ -102,7 +102,7 @@ class GradientMoments:
         for name, (plain, covariance, snapshot) in self._by_name().items():
             alpha = coefficient.get(name, 1.0) if isinstance(coefficient, Mapping) else coefficient
             total += plain - 2 * alpha * covariance + alpha**2 * snapshot
-        # Rounding may leave less than nothing where the two gradients are the same.
+        # Rounding may leave less than nothing if the two gradients are the same.
         return max(0.0, total) if math.isfinite(total) else total
 
     def ratio(self, coefficient: Coefficients = 1.0) -> float:
@@ -196,7 +196,7 @@ def average_ratio(points: Sequence[float], ratios: Sequence[float], at_snapshot:
     ratios : sequence of float
         The ratio at each.
     at_snapshot : float
-        The ratio at 0, where both gradients are the same: (1 - coefficient) squared.
+        The ratio at 0, at which both gradients are the same: (1 - coefficient) squared.
     """
     x, y = [0.0, *points], [at_snapshot, *ratios]
     trapezoids = sum((x[i] - x[i - 1]) * (y[i] + y[i - 1]) / 2 for i in range(1, len(x)))

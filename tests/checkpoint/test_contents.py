@@ -762,7 +762,7 @@ def test_auto_begins_where_there_is_none(tmp_path, caplog):
 def test_a_folder_that_has_checkpoints(checkpoints):
     handler = gs.CheckpointHandler(checkpoints / "list")
     message = (
-        r"directory '.*' has checkpoints of a run already \('epoch-1-batch-4'\): go on with it by "
+        r"directory '.*' has checkpoints of a run already \('epoch-1-batch-4'\): continue it by "
         r"fit\(\.\.\., resume='auto'\), or give a new directory"
     )
     fails(checkpoints, FileExistsError, message, event_handlers=handler)
@@ -827,7 +827,7 @@ def test_a_target_that_is_reached_already(name, duration, rows, checkpoints, cap
     ((kind, number),) = duration.items()
     assert (
         f"the checkpoint has reached {kind}={number} already: there is nothing to train; give a "
-        "greater number to go on"
+        "greater number to continue"
     ) in caplog.messages
     reason = gs.StopReason.EPOCHS_DONE if kind == "epochs" else gs.StopReason.BATCHES_DONE
     assert result.stop_reason is reason
@@ -874,7 +874,7 @@ def test_handlers_that_come_and_go(tmp_path, caplog):
     assert text in caplog.messages
     (warning,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert warning == (
-        "the run that wrote the checkpoint had a SVRGHandler and this one has none: it goes on "
+        "the run that wrote the checkpoint had a SVRGHandler and this one has none: it continues "
         "without"
     )
     assert ["coefficient" in row for row in result.history] == [True, False]

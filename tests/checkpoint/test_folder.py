@@ -508,9 +508,9 @@ def test_a_full_disk(tmp_path):
     reason = "[Errno 27] File too large"
     assert warnings == [
         f"the checkpoint {NEWEST} cannot be written into {str(tmp_path)!r} ({reason}): the older "
-        "ones stay, and the run goes on",
+        "ones stay, and the run continues",
         f"the checkpoint epoch-3-batch-9 cannot be written into {str(tmp_path)!r} ({reason}): the "
-        "older ones stay, and the run goes on",
+        "older ones stay, and the run continues",
         f"the run has ended without its last checkpoint, epoch-3-batch-9: {reason}",
     ]
 

@@ -321,7 +321,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch, 
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert warnings == [
         f"the checkpoint {name} cannot be written into {str(tmp_path)!r} ([Errno 28] No space left "
-        "on device): the older ones stay, and the run goes on"
+        "on device): the older ones stay, and the run continues"
         for name in ("epoch-2-batch-6", "epoch-3-batch-9")
     ]
     calls.clear()
@@ -377,7 +377,7 @@ def test_a_directory_without_permission(tmp_path):
 def test_what_is_there_already(tmp_path):
     fit(gs.CheckpointHandler(tmp_path), epochs=2)
     files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    message = r"has checkpoints of a run already \('epoch-1-batch-3'\): go on with it by fit\("
+    message = r"has checkpoints of a run already \('epoch-1-batch-3'\): continue it by fit\("
     refuses(FileExistsError, message, gs.CheckpointHandler(tmp_path))
     message = (
         r"has a later checkpoint \('epoch-2-batch-6'\) than the one to resume from "
