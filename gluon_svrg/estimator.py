@@ -28,7 +28,8 @@ class Estimator(mx_estimator.Estimator, Located):
 
     The constructor, `fit` and `evaluate` take what those of
     `mxnet.gluon.contrib.estimator.Estimator` take, and handlers written for that class run here
-    unchanged. :mod:`gluon_svrg.events` holds the loop, the events and what each way to stop does.
+    unchanged. :mod:`gluon_svrg.events` describes the events and what each way to stop does;
+    the loop itself is in `loop.py`.
 
     Parameters
     ----------

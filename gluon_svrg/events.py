@@ -213,8 +213,8 @@ class InsteadOfGradientReady(BatchEnd):
 class SafePoint(EventHandler):
     """Hears *safe point*: between two steps, when all handlers have done with the last event.
 
-    Nothing is under way here, so this is where a checkpoint is written. It fires again if a stop was
-    requested while it fired. ``estimator.position`` says which safe point it is, and
+    Nothing is under way here, so this is where a checkpoint is written. It fires again if a stop
+    was requested while it fired. ``estimator.position`` says which safe point it is, and
     ``estimator.stop_reason`` whether it is the last.
     """
 

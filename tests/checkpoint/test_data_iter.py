@@ -52,5 +52,5 @@ def test_it_resumes_to_the_bit(stop, tmp_path):
 
 
 def test_one_that_shuffles_cannot_be_resumed(tmp_path):
-    with pytest.raises(ValueError, match="shuffle.*ArrayLoader"):
+    with pytest.raises(ValueError, match=r"shuffle.*ArrayLoader"):
         run(tmp_path, shuffle=True)
