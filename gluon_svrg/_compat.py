@@ -101,6 +101,8 @@ MOVED = {
     "states": "checkpoint.optimizer_states",
     "tuning": "cpu_tuning",
     "data.counter": "data.draw",
+    "data.limit": "data.training_data",
+    "data.locking": "data.training_data",
     "data.soft_labels": "data.transforms.labels",
     "data.transform": "data.transforms.base",
     "handlers.full_pass": "svrg.interval",

@@ -26,7 +26,7 @@ The loop of :class:`gluon_svrg.Estimator`, with each event where it fires::
         epoch_end
 
 Every event gets the estimator; ``batch_begin`` also ``batch``; ``gradient_ready`` and
-``batch_end`` also ``batch``, ``pred``, ``label`` and ``loss`` (lists, one item a context);
+``batch_end`` also ``batch``, ``pred``, ``label`` and ``loss`` (lists, one item per context);
 ``exception_raised`` also ``exception``. A handler hears the events whose classes below it
 inherits, in the order of the handlers' ``priority`` (the lower, the earlier; 0 without one), and
 in list order if that is equal.
@@ -46,7 +46,7 @@ an exception                       no           no         no          no       
 
 ``safe_point`` follows every ``epoch_begin`` and ``batch_end``, and the ``epoch_end`` of each epoch
 that was not cut short by ``stop()`` or by the number of batches: at it, the run could be ended and
-gone on with later. An exception leaves it out, as it does all others.
+continued later. An exception leaves it out, as it does all others.
 
 An evaluation runs to its end whatever is asked.
 

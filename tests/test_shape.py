@@ -70,7 +70,7 @@ def test_hops_of_one_batch():
     places = [hop.split(":")[0] for hop in hops]
     assert places[:2] == ["loop", "data"]
     assert {"handlers/svrg", "svrg", "run", "handlers/step"} < set(places)
-    assert "trainer" in places[places.index("handlers/update") :]
+    assert "trainer" in places[places.index("handlers/step") :]
     assert len(hops) <= limit("hops of one batch"), " -> ".join(hops)
 
 

@@ -15,7 +15,6 @@ checkpoint are these states:
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import platform
 import struct
 from collections.abc import Iterator, Mapping
@@ -24,7 +23,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._compat import NumPyArray, version
 from gluon_svrg.checkpoint import version_0_1
 from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, to_bytes
 from gluon_svrg.checkpoint.folder import Checkpoint
@@ -113,19 +112,12 @@ def about(run: Run) -> dict[str, Any]:
     return {
         "position": dataclasses.asdict(run.position),
         "versions": {
-            "gluon_svrg": _own_version(),
+            "gluon_svrg": version(),
             "mxnet": mx.__version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
         },
     }
-
-
-def _own_version() -> str:
-    try:
-        return importlib.metadata.version("gluon-svrg")
-    except importlib.metadata.PackageNotFoundError:  # run from its folder, not installed
-        return "unknown"
 
 
 def _check(checkpoint: Checkpoint, parts: Mapping[str, Part], states: State) -> None:

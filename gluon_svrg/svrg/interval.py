@@ -53,7 +53,8 @@ class Interval:
                 trainer.step(len(loss))
             interval.check()
 
-    `index` is the batch's number in the epoch; one of an ArrayLoader has an index of its own.
+    `index` is the batch's number in the epoch; an ArrayLoader's have an index of their own. Layers
+    must know their shapes (or give `infer_shapes`); :meth:`end` lets the data draw anew.
 
     Parameters
     ----------
