@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 BENCHMARKS := bench-convex bench-resnet bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy
 
-.PHONY: demo test lint types unit format docs clean bench evidence shape upstream $(BENCHMARKS)
+.PHONY: demo test lint types unit format docs clean bench bench-versions evidence shape upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -31,6 +31,9 @@ docs: .venv/dev.installed  ## the docstrings as HTML
 	$(BIN)/pdoc --docformat numpy --output-directory runs/docs gluon_svrg
 
 bench: $(BENCHMARKS)  ## every comparison, one after the other, into docs/benchmarks.md
+
+bench-versions: .venv/dev.installed  ## this version beside another: OTHER=a checkout of it
+	$(BIN)/python benchmarks/versions.py $(OTHER) --out docs/benchmarks.md
 
 shape: .venv/dev.installed  ## the shape of the package, into docs/architecture.md
 	$(BIN)/python benchmarks/shape.py --list --out docs/architecture.md

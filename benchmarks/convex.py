@@ -73,13 +73,29 @@ class Outcome(NamedTuple):
         return min(reached, key=lambda point: point.seconds, default=None)
 
 
+def our_estimator(features: int, l2: float, settings: dict[str, Any]) -> Any:
+    """Return an Estimator of softmax regression at zero, which logs nothing."""
+    import gluon_svrg as gs
+    import mxnet as mx
+    from mxnet import gluon
+
+    net = gluon.nn.Dense(convex_peers.CLASSES, in_units=features)
+    net.initialize(mx.init.Zero())
+    net.hybridize(static_alloc=True, static_shape=True)
+    net.bias.wd_mult = 0
+    rates = {"learning_rate": settings["lr"], "momentum": settings["momentum"]}
+    trainer = gs.SVRGTrainer(net.collect_params(), "nag", {**rates, "wd": l2})
+    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), mx.metric.Loss(), trainer=trainer)
+    estimator.logger.handlers.clear()
+    return estimator
+
+
 def train_ours(problem: Problem, settings: dict[str, Any], target: float, cap: int) -> None:
     """Train from zero to the target; print the point of each epoch."""
     import gluon_svrg as gs
     import mxnet as mx
     from gluon_svrg.data import ArrayLoader
     from gluon_svrg.events import EpochEnd, TrainBegin
-    from mxnet import gluon
 
     class Clock(TrainBegin, EpochEnd):
         """Reads the clock after each epoch, and judges the weights while it stands still."""
@@ -104,15 +120,7 @@ def train_ours(problem: Problem, settings: dict[str, Any], target: float, cap: i
             return gap <= target or self.seconds > cap
 
     def fit(data: Any, *handlers: Any) -> None:
-        net = gluon.nn.Dense(convex_peers.CLASSES, in_units=problem.x.shape[1])
-        net.initialize(mx.init.Zero())
-        net.hybridize(static_alloc=True, static_shape=True)
-        net.bias.wd_mult = 0
-        rates = {"learning_rate": settings["lr"], "momentum": settings["momentum"]}
-        trainer = gs.SVRGTrainer(net.collect_params(), "nag", {**rates, "wd": problem.l2})
-        loss = gluon.loss.SoftmaxCELoss()
-        estimator = gs.Estimator(net, loss, mx.metric.Loss(), trainer=trainer)
-        estimator.logger.handlers.clear()
+        estimator = our_estimator(problem.x.shape[1], problem.l2, settings)
         svrg = gs.SVRGHandler(update_freq=settings["update_freq"], gradient_table="auto")
         epochs = 1000 if handlers else 1
         estimator.fit(data, epochs=epochs, event_handlers=[svrg, *handlers])

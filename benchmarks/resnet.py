@@ -58,6 +58,7 @@ class Contestant(NamedTuple):
 
     command: list[str]
     threads: int | None = None
+    environ: dict[str, str] | None = None
 
 
 class Worker:
@@ -67,6 +68,7 @@ class Worker:
         environ = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
         if contestant.threads is not None:
             environ["OMP_NUM_THREADS"] = str(contestant.threads)
+        environ |= contestant.environ or {}
         self._process = subprocess.Popen(
             contestant.command,
             stdin=subprocess.PIPE,
@@ -77,9 +79,9 @@ class Worker:
         # Whatever libraries print when they are imported comes before.
         self.is_ready = any(line == "ready\n" for line in self._process.stdout)
 
-    def epoch(self) -> float:
-        """Return the seconds of one epoch."""
-        self._process.stdin.write("go\n")
+    def epoch(self, order: str = "go") -> float:
+        """Return the seconds of one epoch: of the only one there is, or of the one ordered."""
+        self._process.stdin.write(f"{order}\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 

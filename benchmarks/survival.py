@@ -45,12 +45,13 @@ class Terminal(io.StringIO):
 class CheckpointTimer(gs.CheckpointHandler):
     """Writes down how long each checkpoint takes, when the device has nothing left to do."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory, every_n_epochs=None, every_n_batches=EVERY, keep_last=2)
+    def __init__(self, directory: Path, every: int = EVERY) -> None:
+        super().__init__(directory, every_n_epochs=None, every_n_batches=every, keep_last=2)
         self.seconds: list[float] = []
 
     def safe_point(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        if estimator.position.batch_in_epoch and estimator.position.batch % EVERY == 0:
+        position = estimator.position
+        if position.batch_in_epoch and position.batch % self.every_n_batches == 0:
             mx.nd.waitall()
             begin = time.perf_counter()
             super().safe_point(estimator)
