@@ -1,8 +1,8 @@
 """The private names of MXNet 1.9.1 that this package reads or writes, each with its reason.
 
 Nothing outside this module names one, but the subclasses that override MXNet's own hooks
-(`SVRGTrainer`, `BatchProcessor`, and those in `optimizer/`, which a kvstore's server loads before there
-is a Gluon to import). The functions are in the order of their owners.
+(`SVRGTrainer`, `BatchProcessor`, and those in `optimizer/`, which a kvstore's server loads before
+there is a Gluon to import). The functions are in the order of their owners.
 """
 
 from __future__ import annotations
