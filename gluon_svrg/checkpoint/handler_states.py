@@ -51,10 +51,10 @@ class HandlerStates(Part):
         waiting = {key: list(saved) for key, saved in state.items()}
         for handler in self._handlers:
             # By its class: the key may have been declared since.
-            saved = waiting.get(state_key(handler)) or waiting.get(class_path(handler))
-            if saved:
-                _, content = saved.pop(0)
-                self._load(handler, content)
+            saved = waiting.get(state_key(handler)) or waiting.get(class_path(handler)) or []
+            index = self._index_of(handler, saved)
+            if index is not None:
+                self._load(handler, saved.pop(index)[1])
             else:
                 self._run.logger.info(
                     "%s was not in the run that wrote the checkpoint: it begins now",
@@ -68,6 +68,18 @@ class HandlerStates(Part):
                     "continues without",
                     saved[0][0],
                 )
+
+    def _index_of(self, handler: EventHandler, saved: list[list[Any]]) -> int | None:
+        """Return which of the states under a handler's key is its own.
+
+        Several classes may share a key, in any order: that of its own class, else one whose class
+        is no longer in the run, since it may have been renamed.
+        """
+        own, present = type(handler).__name__, {type(h).__name__ for h in self._handlers}
+        names = [name for name, _ in saved]
+        fitting = [i for i, name in enumerate(names) if name == own]
+        fitting += [i for i, name in enumerate(names) if name not in present]
+        return fitting[0] if fitting else None
 
     def _state_of(self, handler: EventHandler) -> dict[str, Any]:
         if isinstance(handler, Stateful):

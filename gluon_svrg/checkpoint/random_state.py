@@ -36,9 +36,11 @@ class RandomState:
         self._is_needed = False
         self._at_epoch_begin: dict[str, Any] = {}
         self._now: dict[str, Any] = {}
+        self.is_loaded = False
 
     def begin(self, contexts: list[mx.Context]) -> None:
         """Draw the seed of the run."""
+        self.is_loaded = False
         self._seed = int(mx.nd.random.randint(0, 2**31 - 1).asscalar())
         # On other devices cuDNN draws from generators of its own, which no look finds out.
         self._is_needed = any(context.device_type not in _CPU for context in contexts)
@@ -49,10 +51,10 @@ class RandomState:
 
     def reach_safe_point(self, position: Position, contexts: list[mx.Context]) -> None:
         """Seed MXNet for what comes next."""
-        done = position.batch_in_epoch
-        if done > 0 and done & (done - 1) == 0:  # a power of two
+        is_batch, done = position.batch_in_epoch > 0, position.batch
+        if is_batch and done & (done - 1) == 0:  # a power of two, of the run
             self._look(position, contexts)
-        if self._is_needed or done == 0:
+        if self._is_needed or not is_batch:
             self._seed_mxnet(position)
 
     def state_dict(self, position: Position, contexts: list[mx.Context]) -> dict[str, Any]:
@@ -70,6 +72,7 @@ class RandomState:
         """Take over what :meth:`state_dict` returned; :func:`drawing_again` puts it into force."""
         self._seed, self._is_needed = state["seed"], state["is_needed"]
         self._at_epoch_begin, self._now = state["at_epoch_begin"], state["now"]
+        self.is_loaded = True
 
     def go_back_to_epoch_begin(self, position: Position) -> None:
         """Let the host's generators give what they gave when the data began the epoch."""
@@ -118,7 +121,9 @@ def drawing_again(run: Run) -> Iterator[None]:
 
     Data that are iterated give the batches that are done once more, which are left out.
     """
-    states = [h.random_state for h in run.handlers if isinstance(h, HasRandomState)]
+    found = [h.random_state for h in run.handlers if isinstance(h, HasRandomState)]
+    # A checkpoint may hold none for a handler: its random numbers begin now.
+    states = [state for state in found if state.is_loaded]
     for state in states:
         state.go_back_to_epoch_begin(run.position)
     yield

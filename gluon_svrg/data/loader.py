@@ -107,7 +107,7 @@ class ArrayLoader:
         self.shuffle = bool(shuffle)
         self.last_batch = last_batch
         self.seed = seed
-        # An mx.NumPyArray becomes the NDArray that shares its memory.
+        # An mx.np.ndarray becomes the NDArray that shares its memory.
         self._arrays = [x.as_nd_ndarray() if isinstance(x, NDArray) else x for x in arrays]
         self._rows = self._partition(len(arrays[0]))
         self._transform = transform

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from gluon_svrg._mxnet import batch_sampler_of, batchify_of, carries_samples_over, dataset_of
-from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.data.probing import repeats_exactly, unchanged_generators
 from mxnet import gluon
@@ -218,12 +217,6 @@ class ArrayLoaderData(IterableData):
         loader = copy.copy(self._loader)  # which leaves the epoch of the user's loader as it is
         loader.set_epoch(0)
         return list(itertools.islice(loader, number))
-
-    def index_of(self, batch: object, position: int) -> int:
-        """See TrainingData."""
-        if not isinstance(batch, Batch):
-            raise TypeError(f"{self.kind} gives a Batch, got a {type(batch).__name__}")
-        return batch.index
 
     def why_it_may_not_repeat(self) -> str:
         """See TrainingData."""

@@ -124,7 +124,7 @@ class CheckpointHandler(
         self.monitor = None if monitor is None else Monitor(monitor, mode)
         self.keep_last = keep_last
         self.keep_best = keep_best
-        self.priority = priority
+        self.priority = float(priority)
         self._failed: str | None = None
         self._lock: int | None = None
         self._gone_on_from: Checkpoint | None = None

@@ -28,7 +28,7 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasRandomS
     state_key = RANDOM_STATE
 
     def __init__(self, priority: float = Order.LAST) -> None:
-        self.priority = priority
+        self.priority = float(priority)
         self.random_state = RandomState()
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

@@ -38,8 +38,7 @@ class SVRGHandler(
     """Runs SVRG: snapshot and full gradient at an epoch's begin, then a correction per batch.
 
     For this package's Estimator and MXNet's own, with a :class:`gluon_svrg.SVRGTrainer`. An epoch
-    with a snapshot costs three gradients per sample, two with a gradient table. What lives from
-    snapshot to snapshot is a :class:`gluon_svrg.svrg.Interval`.
+    with a snapshot costs three gradients per sample, two with a gradient table.
 
     Parameters
     ----------
@@ -73,7 +72,7 @@ class SVRGHandler(
     Attributes
     ----------
     interval, giving_up : Interval, GivingUp
-        The former from *train begin* on; when SVRG was switched off: ``giving_up.epoch``.
+        What lives from snapshot to snapshot; when SVRG was switched off: ``giving_up.epoch``.
 
     Raises
     ------
@@ -99,8 +98,7 @@ class SVRGHandler(
         give_up_above: float | None = None,
         look_again_every: int | None = None,
     ) -> None:
-        self._epochs = SnapshotEpochs(update_freq, start_epoch, stop_epoch)
-        self._epochs.check()
+        self._epochs = SnapshotEpochs(update_freq, start_epoch, stop_epoch).checked()
         check_choices(gradient_table, table_memory, lock)
         self.update_freq, self.start_epoch, self.stop_epoch = self._epochs
         self.coefficient = checked_coefficient(coefficient)
@@ -113,7 +111,7 @@ class SVRGHandler(
         self.giving_up = GivingUp(give_up_above, look_again_every, stop_epoch)
 
     @property
-    def is_on(self) -> bool:
+    def _is_on(self) -> bool:
         """Whether batches are corrected at present; anybody may clear the control variate."""
         return self._trainer.control_variate.full_gradient is not None
 
@@ -154,6 +152,7 @@ class SVRGHandler(
             logger=estimator.logger,
         )
         self._end_interval()
+        self._data.unlock()  # a run that failed may have left it locked
         self.giving_up.reset()
         measured = Measured(self.interval, self.giving_up, self._coefficient_now, self._consider)
         self.giving_up.is_metered = measured.is_given_to(self._run.handlers)
@@ -172,12 +171,12 @@ class SVRGHandler(
 
     def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let the network draw the random numbers that are drawn at the snapshot."""
-        if self.is_on and self.interval.masks.is_needed:
+        if self._is_on and self.interval.masks.is_needed:
             self.interval.before(kwargs["batch"], self._run.position.batch_in_epoch)
 
     def gradient_ready(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Correct the gradient of the batch."""
-        if self.is_on:
+        if self._is_on:
             index = self._run.position.batch_in_epoch
             self._trainer.correct(self.interval.gradient(kwargs["batch"], index))
 
@@ -193,8 +192,11 @@ class SVRGHandler(
         self._tell_coefficient()
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Leave a trainer that steps by itself again."""
-        self._end_interval()
+        """Leave a trainer that steps by itself again, and hold on to nothing of the run."""
+        if "_trainer" in vars(self):  # else an exception came before train begin
+            self._end_interval()
+            self.interval.release()
+            del self._trainer, self._run, self._data
 
     exception_raised = train_end
 
@@ -213,13 +215,13 @@ class SVRGHandler(
         names = names_by_place(estimator.net, _mxnet.parameters_of(self._trainer))
         return Parts(self._trainer, self.interval, self.giving_up, names)
 
-    def _coefficient_now(self) -> float | OptimalCoefficient:
-        """Return the coefficient that a snapshot now would have."""
-        return coefficient_at(self.coefficient, self._run.part_done)
+    def _coefficient_now(self, under_way: int = 1) -> float | OptimalCoefficient:
+        """Return the coefficient that a snapshot now, at *batch end*, would have."""
+        return coefficient_at(self.coefficient, self._run.part_done(under_way))
 
     def _begin_interval(self) -> None:
         """Take a snapshot, and correct by its full gradient from now on."""
-        coefficient = self._coefficient_now()
+        coefficient = self._coefficient_now(under_way=0)
         # What the last interval held goes before the full pass takes its own memory; with the
         # coefficient 0 it is the plain optimizer, bit for bit: no pass, no random number drawn.
         self._end_interval()
@@ -230,14 +232,12 @@ class SVRGHandler(
 
     def _end_interval(self) -> None:
         """Continue with the plain optimizer, and with an augmentation of each epoch's own."""
-        if "interval" in vars(self):  # else an exception came before train begin
-            self._trainer.clear_control_variate()
-            self.interval.end()
-            self._data.unlock()
+        self._trainer.clear_control_variate()
+        self.interval.end()
 
     def _consider(self, estimator: Run, ratio: float, at: float, epoch: int, is_last: bool) -> None:
         """Switch SVRG off, or on again, as the variance ratio says: see `GivingUp.decide`."""
-        is_on = self.is_on
+        is_on = self._is_on
         stays_on = self.giving_up.decide(estimator, is_on, ratio, at, epoch, is_last)
         if is_on and not stays_on:
             self._tell_coefficient()
@@ -246,5 +246,5 @@ class SVRGHandler(
 
     def _tell_coefficient(self) -> None:
         """Let the row of the epoch have the coefficient; one that is estimated is waited for."""
-        if self.is_on:
+        if self._is_on:
             self._run.figures["coefficient"] = self._trainer.coefficient

@@ -16,6 +16,7 @@ from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import (
     BatchEnd,
     EventHandler,
+    ExceptionRaised,
     GradientReady,
     Order,
     Run,
@@ -81,7 +82,7 @@ class Measured:
     giving_up : GivingUp
         In which epochs the ratio is wanted while the method is off.
     coefficient : callable
-        Returns the coefficient that a snapshot now would have.
+        Returns the coefficient that a snapshot at this *batch end* would have.
     tell : callable
         Gets the estimator, the average ratio of the epoch, how much of the epoch is done, its
         number, and whether nothing more is measured in it.
@@ -100,7 +101,7 @@ class Measured:
         return bool(meters)
 
 
-class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
+class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
     """Measures whether SVRG pays: what the correction does to the variance of the gradient.
 
     At some points of an epoch it computes, for a few batches drawn at random (of a DataLoader, the
@@ -190,7 +191,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
         check_number(
             "priority", priority, "it measures after the optimizer's step", least=-2000, above=True
         )
-        self.priority = priority
+        self.priority = float(priority)
         self.records: list[VarianceRecord] = []
         self.gradient_evaluations = 0
         self._method: Measured | None = None
@@ -245,6 +246,8 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, Stateful):
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Forget the method: the next run may have another, or none."""
         self._method = None
+
+    exception_raised = train_end
 
     def state_dict(self, estimator: Run) -> State:
         """Return what was measured, and the weights that stand in for a snapshot."""

@@ -101,12 +101,14 @@ class Located:
     def note_epoch_end(self) -> None:
         """Hear from a handler that an epoch ends."""
 
-    @property
-    def part_done(self) -> float:
-        """The fraction of the run that is done, in [0, 1], by whole epochs or by batches."""
+    def part_done(self, under_way: int = 0) -> float:
+        """Return the fraction of the run that is done, in [0, 1], by whole epochs or by batches.
+
+        `under_way` more batches count as done: 1 at *batch end*.
+        """
         if self.max_epoch:
             return self.position.epoch / self.max_epoch
-        return self.position.batch / (self.max_batch or 1)
+        return (self.position.batch + under_way) / (self.max_batch or 1)
 
 
 @dataclass(frozen=True)

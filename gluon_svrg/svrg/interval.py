@@ -24,6 +24,12 @@ Numbered = tuple[int, object]
 """A batch with its index."""
 
 
+_WITHOUT_INDEX = (
+    "the batch has no index of its own: give its number in the epoch, as in `for index, batch in "
+    "enumerate(train_data)`, and of an ArrayLoader the batch as it came"
+)
+
+
 class LossScaler(Protocol):
     """Who knows what the losses are multiplied by: an SVRGTrainer."""
 
@@ -126,7 +132,7 @@ class Interval:
         self._numbers_batches = False
         self._data: TrainingData | None = None
         self._is_at_snapshot = False
-        self._has_warned = False
+        self._is_told = False
 
     def begin(self, data: object, epoch: int = 0) -> FullGradient:
         """Take the snapshot, and return the full gradient over `data`.
@@ -146,8 +152,8 @@ class Interval:
             If a gradient is NaN or infinite, at any loss scale.
         """
         batches_of_run = self._training_data(data)
-        self._data_lock.lock(batches_of_run, self.masks.snapshot + 1, self._has_warned)
-        self._has_warned = True
+        self._data_lock.lock(batches_of_run, self.masks.snapshot + 1, self._is_told)
+        self._is_told = True
         batches = enumerate(batches_of_run.in_order())
         first = next(batches, None)
         if first is None:
@@ -220,6 +226,13 @@ class Interval:
         self.check()
         self.table = None
 
+    def release(self) -> None:
+        """Forget the run, for good: snapshot, table and counts stay, to be looked at."""
+        for name in ("_backward", "_infer_shapes", "_loss_scaler", "_source", "_data"):
+            setattr(self, name, None)
+        for name in ("_logger", "_data_lock", "_choice"):
+            delattr(self, name)
+
     def state_dict(self) -> State:
         """Return the snapshot and what a table can be computed from again, not the table.
 
@@ -276,11 +289,17 @@ class Interval:
         self.gradient_evaluations = state["gradient_evaluations"]
 
     def _index_of(self, batch: object, index: int | None) -> int:
-        return _index_of(batch, None if self._numbers_batches else index)
+        if self._numbers_batches and isinstance(batch, Batch):
+            return batch.index
+        if self._numbers_batches or index is None:
+            raise ValueError(_WITHOUT_INDEX)
+        return index
 
     def _training_data(self, data: object) -> TrainingData:
         if self._data is None or data is not self._source:
-            self._source, self._data, self._has_warned = data, training_data(data), False
+            if self._data is not None:
+                self._data.unlock()  # the former ones
+            self._source, self._data, self._is_told = data, training_data(data), False
             self._numbers_batches = self._data.numbers_batches
         return self._data
 
@@ -333,18 +352,6 @@ class Interval:
         self.table = self._choice.new_table(data, self.snapshot.gradient_nbytes)
         full_gradient = self._pass_over(data, enumerate(data.in_order()), watches=False)
         _check_is_known(full_gradient, known)
-
-
-def _index_of(batch: object, index: int | None) -> int:
-    """Return the index that is given, or the batch's own."""
-    if index is not None:
-        return index
-    if isinstance(batch, Batch):
-        return batch.index
-    raise ValueError(
-        "a batch of these data has no index of its own: give its number in the epoch, as in "
-        "`for index, batch in enumerate(train_data)`"
-    )
 
 
 def _chain(first: Numbered, rest: Iterator[Numbered]) -> Iterator[Numbered]:

@@ -24,21 +24,22 @@ class SnapshotEpochs(NamedTuple):
     start_epoch: int
     stop_epoch: int | None
 
-    def check(self) -> None:
-        """Raise TypeError or ValueError if a number is none that SVRGHandler takes."""
+    def checked(self) -> SnapshotEpochs:
+        """Return it; raise TypeError or ValueError if a number is none that SVRGHandler takes."""
         update_freq, start_epoch, stop_epoch = self
         check_integer(
             "update_freq", update_freq, 1, "the full gradient is computed every update_freq epochs"
         )
         check_integer("start_epoch", start_epoch, 0, "SVRG is on from epoch start_epoch on")
         if stop_epoch is None:
-            return
+            return self
         check_integer("stop_epoch", stop_epoch, 0, "SVRG is off from epoch stop_epoch on")
         if stop_epoch <= start_epoch:
             raise ValueError(
                 f"stop_epoch must be greater than start_epoch, got {stop_epoch} and "
                 f"{start_epoch}: SVRG would never be on; leave the handler out for that"
             )
+        return self
 
     def is_over(self, epoch: int) -> bool:
         """Return whether SVRG has ended by `epoch`."""

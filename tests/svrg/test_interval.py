@@ -124,6 +124,28 @@ def test_batches_of_a_loader_in_a_list_are_counted_by_their_place():
     interval.begin(batches)
     for index, batch in enumerate(batches):
         assert interval.table.gradient(index, tuple(batch)) is interval.gradient_at(batch, index)
+    with pytest.raises(ValueError, match="no index of its own"):
+        interval.before(batches[0])  # not by the loader's
+
+
+def test_a_batch_of_a_loader_that_was_made_anew_is_an_error():
+    net, _ = network()
+    interval = Interval(net, problems.backward_of(net, gluon.loss.SoftmaxCELoss()))
+    data = data_of("shuffled")
+    interval.begin(data)
+    with pytest.raises(ValueError, match="of an ArrayLoader the batch as it came"):
+        interval.before(tuple(data[0]), 0)
+
+
+def test_former_data_are_unlocked():
+    net, _ = network()
+    interval = Interval(net, problems.backward_of(net, gluon.loss.SoftmaxCELoss()))
+    first, second = data_of("shuffled"), data_of("in order")
+    interval.begin(first)
+    interval.begin(second)
+    assert (first.locked_draw, second.locked_draw) == (None, 2)
+    interval.end()
+    assert second.locked_draw is None
 
 
 def test_gradients_carry_their_loss_scale():

@@ -8,8 +8,7 @@ from gluon_svrg.svrg.snapshot_epochs import SnapshotEpochs
 @pytest.mark.parametrize("start", [0, 1, 3])
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_against_counting(every, start, stop):
-    epochs = SnapshotEpochs(every, start, stop)
-    epochs.check()
+    epochs = SnapshotEpochs(every, start, stop).checked()
     since = None  # epochs since the last snapshot
     for epoch in range(12):
         is_over = stop is not None and epoch >= stop
@@ -35,4 +34,4 @@ def test_against_counting(every, start, stop):
 )
 def test_bad_numbers_are_errors(arguments, error, message):
     with pytest.raises(error, match=message):
-        SnapshotEpochs(*arguments).check()
+        SnapshotEpochs(*arguments).checked()
