@@ -94,10 +94,8 @@ class Interval:
         The weights and the gradients at them; the random numbers of each batch.
     table : GradientTable or None
         The table in use; None if gradients at the snapshot are recomputed.
-    gradient_evaluations : int
-        How many samples' gradients were computed here.
-    epoch : int
-        The epoch in which the snapshot was taken.
+    gradient_evaluations, epoch : int
+        How many samples' gradients were computed; the epoch in which the snapshot was taken.
     """
 
     def __init__(
@@ -175,7 +173,7 @@ class Interval:
 
     def before(self, batch: object, index: int | None = None) -> None:
         """Let the network draw the random numbers that the snapshot's pass draws for `batch`."""
-        self.masks.lock(self._index_of(batch, index))
+        self.masks.lock(_index_of(batch, index, self._numbers_batches))
 
     def gradient(self, batch: object, index: int | None = None) -> BatchGradient:
         """Return the gradient at the snapshot of the batch that was trained on just now.
@@ -193,7 +191,7 @@ class Interval:
             If the table does not hold the batch, or holds another gradient than the network's own
             at the first step after the snapshot, when the two are the same.
         """
-        index = self._index_of(batch, index)
+        index = _index_of(batch, index, self._numbers_batches)
         gradient = self.gradient_at(batch, index)
         if self.table is not None and self._is_at_snapshot:
             _check_against_network(gradient, self._net, index)
@@ -203,7 +201,7 @@ class Interval:
 
     def gradient_at(self, batch: object, index: int | None = None) -> BatchGradient:
         """Return the gradient at the snapshot of any batch, to measure with; masks stay locked."""
-        index = self._index_of(batch, index)
+        index = _index_of(batch, index, self._numbers_batches)
         if self.table is not None:
             return self.table.gradient(index, _arrays_of(batch))
         self.masks.lock(index)
@@ -288,13 +286,6 @@ class Interval:
         self._is_at_snapshot = state["is_at_snapshot"]
         self.gradient_evaluations = state["gradient_evaluations"]
 
-    def _index_of(self, batch: object, index: int | None) -> int:
-        if self._numbers_batches and isinstance(batch, Batch):
-            return batch.index
-        if self._numbers_batches or index is None:
-            raise ValueError(_WITHOUT_INDEX)
-        return index
-
     def _training_data(self, data: object) -> TrainingData:
         if self._data is None or data is not self._source:
             if self._data is not None:
@@ -352,6 +343,15 @@ class Interval:
         self.table = self._choice.new_table(data, self.snapshot.gradient_nbytes)
         full_gradient = self._pass_over(data, enumerate(data.in_order()), watches=False)
         _check_is_known(full_gradient, known)
+
+
+def _index_of(batch: object, index: int | None, is_own: bool) -> int:
+    """Return the batch's own index, or the one that is given."""
+    if is_own and isinstance(batch, Batch):
+        return batch.index
+    if is_own or index is None:
+        raise ValueError(_WITHOUT_INDEX)
+    return index
 
 
 def _chain(first: Numbered, rest: Iterator[Numbered]) -> Iterator[Numbered]:
