@@ -64,17 +64,14 @@ class Interval:
 
     Parameters
     ----------
-    net : gluon.Block
-        The network.
+    net, params
+        As for :class:`Snapshot`.
     backward : callable
         As for :meth:`Snapshot.gradient`.
-    params : iterable of str, optional
-        As for :class:`Snapshot`.
     gradient_table : bool or 'auto'
-        Whether the gradients of the full pass are kept; 'auto' keeps them if the batches repeat and
-        the table takes at most `table_memory` bytes.
+        Whether the gradients of the full pass are kept; 'auto': if the batches repeat, and they fit.
     table_memory : float
-        In bytes, on all devices together.
+        What 'auto' may keep, in bytes, on all devices together.
     lock : 'auto', 'require' or 'off'
         Whether a sample has the same augmentation, and a batch the same dropout masks, from one
         full pass to the next. If the data cannot be locked (an ArrayLoader with transforms of
