@@ -69,7 +69,7 @@ class Interval:
     backward : callable
         As for :meth:`Snapshot.gradient`.
     gradient_table : bool or 'auto'
-        Whether the gradients of the full pass are kept; 'auto': if the batches repeat, and they fit.
+        Whether the gradients of the full pass are kept; 'auto': if batches repeat, and they fit.
     table_memory : float
         What 'auto' may keep, in bytes, on all devices together.
     lock : 'auto', 'require' or 'off'
