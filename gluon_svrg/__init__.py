@@ -8,7 +8,6 @@ from gluon_svrg import _compat as _compat  # isort: skip  # before MXNet is impo
 from gluon_svrg import data as data
 from gluon_svrg import deploy as deploy
 from gluon_svrg import schedules as schedules
-from gluon_svrg.cpu_tuning import tune_for_cpu
 from gluon_svrg.estimator import Estimator
 from gluon_svrg.handlers.checkpoint import CheckpointHandler
 from gluon_svrg.handlers.ema import EMAHandler
@@ -25,6 +24,7 @@ from gluon_svrg.handlers.stopping import EarlyStoppingHandler, TimeLimitHandler
 from gluon_svrg.handlers.svrg import SVRGHandler
 from gluon_svrg.handlers.validation import ValidationHandler
 from gluon_svrg.handlers.variance import VarianceHandler
+from gluon_svrg.machine.cpu_tuning import tune_for_cpu
 from gluon_svrg.optimizer import LARS, Signum
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.history import History

@@ -93,13 +93,14 @@ def version_of_checkout(folder: Path) -> str:
 
 MOVED = {
     "batches": "run.batch_processor",
+    "cpu_tuning": "machine.cpu_tuning",
     "encoding": "checkpoint.encoding",
     "history": "run.history",
     "metric_state": "checkpoint.metrics",
     "monitor": "run.monitor",
     "resume": "checkpoint.contents",
     "states": "checkpoint.optimizer_states",
-    "tuning": "cpu_tuning",
+    "tuning": "machine.cpu_tuning",
     "data.counter": "data.draw",
     "data.limit": "data.training_data",
     "data.locking": "data.training_data",
@@ -111,7 +112,7 @@ MOVED = {
     "svrg.finite": "arrays.finite",
     "svrg.fused": "arrays.fused",
 }
-"""Where the modules of version 0.1 are now, both without the package's name."""
+"""Where the modules of versions 0.1 and 0.2 are now, both without the package's name."""
 
 
 class OldModules(MetaPathFinder, Loader):

@@ -12,11 +12,11 @@ import mxnet as mx
 from gluon_svrg._mxnet import has_data, has_shape
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
-from gluon_svrg.cpu_tuning import tune_for_cpu
 from gluon_svrg.data.training_data import batches_of, check_data, training_data
 from gluon_svrg.events import HandlerList, Handlers
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
 from gluon_svrg.loop import FitLoop, at_least_one, outputs_of_batch, run_epoch
+from gluon_svrg.machine.cpu_tuning import tune_for_cpu
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.history import History
 from gluon_svrg.run.position import FitResult, Located, Position, StopReason

@@ -9,7 +9,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.cpu_tuning import tune_for_cpu
+from gluon_svrg.machine.cpu_tuning import tune_for_cpu
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 

@@ -1,0 +1,1 @@
+"""What a run runs on: processors, threads, versions."""
