@@ -12,7 +12,6 @@ import itertools
 import json
 import sys
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +19,11 @@ from typing import Any, NamedTuple
 
 import report
 import resnet
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
 
 # Nothing here imports MXNet or gluon_svrg but the cases, in a worker: each has its own version.
 

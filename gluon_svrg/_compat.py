@@ -1,11 +1,12 @@
-"""Lets MXNet 1.9.1 import on NumPy 1.26 and use every core; keeps the modules' old names.
+"""Lets MXNet 1.9.1 import on today's Python and NumPy, with every core; keeps modules' old names.
 
 Imported before MXNet.
 
 MXNet 1.9.1 was written for NumPy below 1.24 and fails to import on later ones, because it reads
-aliases that NumPy has removed (MXNet issue 21165). NumPy 1.26 is what current releases of
-matplotlib, scikit-learn and onnxruntime need, so the aliases are put back here. NumPy 2 changed
-more than names: it is refused.
+names that NumPy has removed (MXNet issue 21165), and for Python below 3.12, because it imports
+``distutils``. What is missing is put back here; what NumPy has stays as it is, ``numpy.bool`` of
+NumPy 2 above all, which is a type of its own there. That NumPy 2 prints ``np.int64(2)`` is dealt
+with in ``_mxnet.py``.
 
 MXNet also takes half of the machine's cores (``src/engine/openmp.cc`` halves
 ``omp_get_num_procs`` on x86, as if every core were a hyper-thread) and reads
@@ -14,14 +15,14 @@ MXNet also takes half of the machine's cores (``src/engine/openmp.cc`` halves
 
 from __future__ import annotations
 
-import builtins
 import importlib
 import importlib.metadata
+import importlib.util
 import os
+import re
 import sys
-import tomllib
 import warnings
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -31,27 +32,117 @@ from typing import Any, TypeAlias
 import numpy
 
 NumPyArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
-"""An array of any shape and dtype: NumPy 1.x has no defaults for the two."""
+"""An array of any shape and dtype: NumPy 1 has no defaults for the two."""
 
-# The aliases that MXNet 1.9.1 and gluoncv 0.10.5 read. Each was the Python built-in of that name.
-_REMOVED_ALIASES = ("bool", "float", "int", "object")
+MXNET_TO_INSTALL = (
+    "mxnet==1.9.1"
+    if sys.version_info < (3, 13)
+    else "--no-deps mxnet==1.9.1"  # its metadata ask for NumPy 1, which has no wheel there
+)
+"""What ``pip install`` gets MXNet with on this Python."""
+
+# The names that MXNet 1.9.1 and gluoncv 0.10.5 read, as NumPy 1 had them, but for the functions.
+_VALUES: dict[str, object] = {
+    # Not numpy.bool_ and so on: each was the built-in itself.
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "object": object,
+    "Inf": float("inf"),
+    "PINF": float("inf"),
+    "NINF": float("-inf"),
+    "NAN": float("nan"),
+    "NaN": float("nan"),
+    "PZERO": 0.0,
+    "NZERO": -0.0,
+}
+_NEW_NAMES = {
+    "alltrue": "all",
+    "sometrue": "any",
+    "product": "prod",
+    "round_": "round",
+    "trapz": "trapezoid",
+}
+# Read by the import of mxnet.numpy alone.
+_FINANCIAL = ("mirr", "npv", "pmt", "ppmt", "pv", "rate")
 
 
-def check_numpy_version(version: str) -> None:
-    """Raise ImportError, with the way out, where `version` is one that MXNet 1.9.1 cannot use."""
-    if int(version.split(".")[0]) >= 2:
+def check_installed() -> None:
+    """Raise ImportError, with the way out, where MXNet or what it imports is not installed."""
+    if importlib.util.find_spec("mxnet") is None:
         raise ImportError(
-            f"gluon_svrg needs NumPy 1.x, found NumPy {version}: MXNet 1.9.1 does not run on "
-            "NumPy 2; install one that it runs on with `pip install numpy==1.26.4`"
+            "gluon_svrg needs MXNet 1.9.1, which is not installed for Python "
+            f"{sys.version_info[0]}.{sys.version_info[1]}: `pip install {MXNET_TO_INSTALL}`"
+        )
+    if importlib.util.find_spec("distutils") is None:
+        try:
+            importlib.import_module("setuptools")  # it makes distutils importable
+        except ImportError:
+            raise ImportError(
+                "MXNet 1.9.1 imports distutils, which Python 3.12 removed and setuptools brings "
+                "back, and setuptools is not installed: `pip install setuptools`"
+            ) from None
+
+
+def removed_names(module: ModuleType) -> dict[str, object]:
+    """Return what NumPy's `module` once had and MXNet 1.9.1 or gluoncv 0.10.5 read.
+
+    The functions are new ones: MXNet keeps its own version of each NumPy function by the function
+    itself, so that a second name of ``numpy.any`` would exchange what is called for the first.
+    """
+    names = dict(_VALUES)
+    for old, new in _NEW_NAMES.items():
+        names[old] = _function_by_another_name(module, old, new)
+    for old in _FINANCIAL:
+        names[old] = _function_that_is_gone(old)
+
+    def in1d(ar1: NumPyArray, ar2: NumPyArray, **options: bool) -> NumPyArray:
+        found: NumPyArray = module.isin(module.ravel(ar1), ar2, **options)
+        return found
+
+    def msort(a: NumPyArray) -> NumPyArray:
+        in_order: NumPyArray = module.sort(a, axis=0)
+        return in_order
+
+    compat = ModuleType("numpy.compat")
+    vars(compat)["basestring"] = str
+    return names | {"in1d": in1d, "msort": msort, "compat": compat}
+
+
+def restore_numpy_names(module: ModuleType) -> list[str]:
+    """Put the removed names back into NumPy's `module`; return those that were missing.
+
+    Those that are there stay.
+    """
+    names = removed_names(module)
+    missing = [name for name in names if not _has(module, name)]
+    vars(module).update({name: names[name] for name in missing})
+    return missing
+
+
+def _has(module: ModuleType, name: str) -> bool:
+    """Return whether `module` has `name`, perhaps with a warning that it is deprecated."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return hasattr(module, name)
+
+
+def _function_by_another_name(module: ModuleType, old: str, new: str) -> Callable[..., object]:
+    def function(*args: object, **options: object) -> object:
+        return getattr(module, new)(*args, **options)
+
+    function.__name__ = function.__qualname__ = old
+    return function
+
+
+def _function_that_is_gone(name: str) -> Callable[..., object]:
+    def function(*args: object, **options: object) -> object:
+        raise NotImplementedError(
+            f"numpy.{name} was removed in NumPy 1.20: the package numpy-financial has it"
         )
 
-
-def restore_numpy_aliases(module: ModuleType) -> None:
-    """Put the removed aliases back into NumPy's `module`; those that are there stay."""
-    for name in _REMOVED_ALIASES:
-        # vars(), not hasattr(): NumPy warns when a removed alias is asked for.
-        if name not in vars(module):
-            setattr(module, name, getattr(builtins, name))
+    function.__name__ = function.__qualname__ = name
+    return function
 
 
 def use_every_core(environ: MutableMapping[str, str], mxnet_is_loaded: bool) -> None:
@@ -88,7 +179,9 @@ def version_of_checkout(folder: Path) -> str:
         text = (folder / "pyproject.toml").read_text(encoding="utf-8")
     except OSError:
         return "unknown"
-    return str(tomllib.loads(text)["project"]["version"])
+    # Not by tomllib, which Python 3.10 does not have.
+    found = re.search(r'^version = "(.+)"$', text, re.MULTILINE)
+    return found[1] if found else "unknown"
 
 
 MOVED = {
@@ -144,8 +237,8 @@ class OldModules(MetaPathFinder, Loader):
         sys.modules[module.__name__] = importlib.import_module(new)
 
 
-check_numpy_version(numpy.__version__)
+check_installed()
 if not any(isinstance(finder, OldModules) for finder in sys.meta_path):
     sys.meta_path.append(OldModules())
-restore_numpy_aliases(numpy)
+NAMES_PUT_BACK = restore_numpy_names(numpy)
 use_every_core(os.environ, mxnet_is_loaded="mxnet" in sys.modules)

@@ -217,7 +217,7 @@ def _provenance() -> Card:
         versions["gluon_svrg"] = importlib.metadata.version("gluon-svrg")
     except importlib.metadata.PackageNotFoundError:  # not installed: run from its source folder
         versions["gluon_svrg"] = "unknown"
-    now = datetime.datetime.now(datetime.UTC)
+    now = datetime.datetime.now(datetime.timezone.utc)
     return {"format": FORMAT, "versions": versions, "date": now.isoformat(timespec="seconds")}
 
 

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, State, Stateful, TrainBegin
+from gluon_svrg.run.history import plain_scalar
 
 
 class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
@@ -81,7 +82,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
         row.update(estimator.figures)
         estimator.figures = {}
         self._start(estimator)
-        estimator.history.append(row)
+        estimator.history.append({name: plain_scalar(value) for name, value in row.items()})
 
     def state_dict(self, estimator: Run) -> State:
         """Return the times and the number of samples of the epoch under way."""

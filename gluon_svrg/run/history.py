@@ -8,6 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -30,6 +32,14 @@ _LOSS = "loss"
 _SPLITS = ("training ", "validation ")
 _MAX_MARKERS = 60
 _LOG_SCALE_FROM = 100  # the greatest value divided by the smallest
+
+
+def plain_scalar(value: object) -> Any:
+    """Return a NumPy scalar as a number of Python; anything else as it is.
+
+    MXNet's metrics give NumPy's, which NumPy 2 prints as ``np.float64(0.375)``.
+    """
+    return value.item() if isinstance(value, np.generic) else value
 
 
 class History(list[dict[str, Any]]):

@@ -1,5 +1,6 @@
 """The names of MXNet 1.9.1 that this package uses, with the types that it relies on."""
 
+from mxnet import _ctypes as _ctypes
 from mxnet import autograd as autograd
 from mxnet import base as base
 from mxnet import context as context

@@ -1,12 +1,13 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any
 
 from mxnet.context import Context
 from mxnet.gluon.parameter import Parameter, ParameterDict
 from mxnet.initializer import Initializer
 from mxnet.ndarray import CachedOp, NDArray
 from mxnet.symbol import Symbol
+from typing_extensions import Self
 
 class _HookHandle:
     def detach(self) -> None: ...

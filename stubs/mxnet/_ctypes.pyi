@@ -1,0 +1,4 @@
+from types import ModuleType
+
+ndarray: ModuleType
+symbol: ModuleType
