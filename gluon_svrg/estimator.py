@@ -18,7 +18,9 @@ from gluon_svrg.loop import FitLoop, evaluate
 from gluon_svrg.machine.cpu_tuning import tune_for_cpu
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.history import History
+from gluon_svrg.run.logger import quiet, run_logger
 from gluon_svrg.run.position import FitResult, Located, Position, StopReason
+from gluon_svrg.run.verbosity import Verbose, check_verbose, evaluation_bar
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 
@@ -110,6 +112,7 @@ class Estimator(mx_estimator.Estimator, Located):
             val_loss,
             batch_processor or BatchProcessor(),
         )
+        self.logger = run_logger()
         self.train_data: object = None
         self.val_data: Iterable[object] | None = None
         self.history = History()
@@ -137,6 +140,8 @@ class Estimator(mx_estimator.Estimator, Located):
         batches: int | None = None,
         batch_axis: int = 0,
         resume: str | PathLike[str] | None = None,
+        *,
+        verbose: Verbose = "auto",
     ) -> FitResult:
         """Train for a number of epochs or of batches.
 
@@ -162,6 +167,9 @@ class Estimator(mx_estimator.Estimator, Located):
             among `event_handlers`, and begins anew if there is none; a path is that of a
             checkpoint, or of a folder of them. `epochs` and `batches` count from the very
             beginning of the run.
+        verbose : 'auto', 0, 1 or 2
+            0: nothing but warnings; 1: bars and a line per epoch; 2: the lines alone. 'auto': bars
+            on a terminal and in a notebook only.
 
         Returns
         -------
@@ -182,22 +190,26 @@ class Estimator(mx_estimator.Estimator, Located):
             check_data(val_data, "val_data")
         _check_duration(epochs, batches)
         _check_contexts(self.net, self.context)
+        self.verbose = check_verbose(verbose)
         self.val_data = val_data
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
         self.handlers = fit_handlers(self, val_data, event_handlers, resume is not None)
         folders = checkpoint_folders(self.handlers)
-        self.resumed_from = checkpoint_for(resume, folders, self.logger)
+        with quiet(self.logger, verbose):
+            self.resumed_from = checkpoint_for(resume, folders, self.logger)
         self.train_data, self.data = train_data, data
         self.history, self.figures, self.last_evaluation = History(), {}, {}
         self.position, self.stop_reason = Position(), None
         self._loop = FitLoop(self, self.handlers)
         try:
-            return self._loop.run()
+            with quiet(self.logger, verbose):
+                return self._loop.run()
         except BaseException as exception:
             self.handlers.notify_each("exception_raised", self, exception=exception)
             raise
         finally:
             self.train_data = self.val_data = None
+            self.verbose = "auto"
             del self.data  # which holds the user's
 
     def evaluate(
@@ -205,6 +217,8 @@ class Estimator(mx_estimator.Estimator, Located):
         val_data: Iterable[object] | None,
         batch_axis: int = 0,
         event_handlers: Handlers = None,
+        *,
+        verbose: Verbose | None = None,
     ) -> dict[str, float]:
         """Compute the validation metrics on `val_data`.
 
@@ -216,6 +230,8 @@ class Estimator(mx_estimator.Estimator, Located):
             The axis of the data that counts the samples.
         event_handlers : EventHandler or list of EventHandler, optional
             In addition to a MetricHandler, unless one is given.
+        verbose : 'auto', 0, 1 or 2, optional
+            Whether there is a bar, as for :meth:`fit`; by default as in the `fit` under way.
 
         Returns
         -------
@@ -228,7 +244,10 @@ class Estimator(mx_estimator.Estimator, Located):
             If the data cannot be used or has no batch.
         """
         batches = batches_of(val_data, "val_data")
-        return evaluate(self, evaluation_handlers(self, event_handlers), batches, batch_axis)
+        handlers = evaluation_handlers(self, event_handlers)
+        verbose = self.verbose if verbose is None else check_verbose(verbose)
+        with evaluation_bar(verbose, val_data, batches) as shown:
+            return evaluate(self, handlers, shown, batch_axis)
 
     def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
         """End the run after the batch that is under way: `epoch_end` and `train_end` still fire.

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from gluon_svrg.data.training_data import TrainingData
     from gluon_svrg.run.history import History
     from gluon_svrg.run.position import Position, StopReason
+    from gluon_svrg.run.verbosity import Verbose
 
 __all__ = [
     "EVENTS",
@@ -145,6 +146,7 @@ class Run(Protocol):
     handlers: HandlerList
     stop_reason: StopReason | None
     resumed_from: Checkpoint | None
+    verbose: Verbose
 
     @property
     def train_metrics(self) -> list[mx.metric.EvalMetric]:

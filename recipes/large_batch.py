@@ -110,7 +110,6 @@ def train_one(
         net, gluon.loss.SoftmaxCELoss(), mx.metric.Loss("loss"), mx.metric.Accuracy(),
         trainer=trainer,
     )  # fmt: skip
-    estimator.logger.handlers.clear()
     schedule = gs.schedules.warm_up(gs.schedules.poly(lr), 0.2, lr / 100)
     begin = time.perf_counter()
     fitted = estimator.fit(
@@ -120,6 +119,7 @@ def train_one(
             gs.ScheduleHandler("learning_rate", schedule),
             gs.NaNGuardHandler("stop"),
         ],
+        verbose=0,
     )
     seconds = time.perf_counter() - begin
     is_finite = fitted.stop_reason is not gs.StopReason.NOT_FINITE

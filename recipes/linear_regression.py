@@ -113,9 +113,10 @@ def train(
     if half_life is not None:
         trainer.optimizer.lr_scheduler = InverseTime(options.lr, half_life * len(batches))
     estimator = gs.Estimator(net, gluon.loss.L2Loss(), mx.metric.MSE(), trainer=trainer)
-    estimator.logger.handlers.clear()
     curve = Curve(run, x, y, svrg)
-    estimator.fit(batches, epochs=epochs, event_handlers=[curve] + ([svrg] if svrg else []))
+    handlers = [curve] + ([svrg] if svrg else [])
+    # The table at the end says it all.
+    estimator.fit(batches, epochs=epochs, event_handlers=handlers, verbose=0)
     return curve.rows
 
 

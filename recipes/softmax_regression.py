@@ -228,9 +228,10 @@ def train(
     schedule = {"learning_rate": lr} if isinstance(lr, float) else {"lr_scheduler": lr}
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"wd": l2, **schedule})
     estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), mx.metric.Accuracy(), trainer=trainer)
-    estimator.logger.handlers.clear()  # the table at the end says it all
     curve = Curve(run, judge, svrg)
-    estimator.fit(batches, epochs=epochs, event_handlers=[curve] + ([svrg] if svrg else []))
+    handlers = [curve] + ([svrg] if svrg else [])
+    # The table at the end says it all.
+    estimator.fit(batches, epochs=epochs, event_handlers=handlers, verbose=0)
     return Run(run, net, curve.rows)
 
 

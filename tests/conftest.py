@@ -1,9 +1,36 @@
-"""One seed for every test."""
+"""One seed for every test, and logging as a program has it that has configured nothing."""
+
+import logging
 
 import gluon_svrg as gs
 import pytest
+from gluon_svrg.run.logger import NAME
 
 
 @pytest.fixture(autouse=True)
 def _seed():
     gs.seed_everything(0)
+
+
+class _WithoutPytest(list):
+    """Handlers of a logger, but for those that pytest puts on the root logger at each phase."""
+
+    def append(self, handler):
+        if not type(handler).__module__.startswith("_pytest"):
+            super().append(handler)
+
+
+@pytest.fixture
+def root_logger():
+    """The root logger as it is without pytest; what a test does to the loggers is undone."""
+    loggers = [logging.getLogger(name) for name in (None, "gluon_svrg", NAME)]
+    before = [(log, log.level, _WithoutPytest(), log.handlers) for log in loggers]
+    for log, _, own, handlers in before:
+        for handler in handlers:
+            own.append(handler)
+        log.handlers = _WithoutPytest()
+    yield loggers[0]
+    for log, level, own, _ in before:
+        log.handlers = list(own)
+        log.setLevel(level)
+        log.filters.clear()

@@ -1,9 +1,8 @@
-"""ProgressHandler: one bar per epoch on a terminal, one line per epoch elsewhere."""
+"""ProgressHandler: bars on a terminal and in a notebook, and one line per epoch everywhere."""
 
 from __future__ import annotations
 
 import numbers
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from time import monotonic
@@ -22,8 +21,9 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
+from gluon_svrg.run.logger import lines_above_bars
+from gluon_svrg.run.verbosity import shows_bars
 from tqdm.auto import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
 
 # Reading the metrics waits for the device.
 _SECONDS_BETWEEN_READS = 0.5
@@ -44,18 +44,20 @@ class ProgressHandler(
 ):
     """Shows how far the run is, and the figures of each epoch.
 
-    On a terminal: one tqdm bar over the epochs (or batches) of the run, one over the batches
-    of the epoch with the training metrics so far, and one line per epoch. The metrics are read at
-    most twice per second, because reading them waits for the device. Elsewhere: one line per epoch,
-    by ``estimator.logger``. It has the metrics, the figures that other handlers have added to the
+    On a terminal and in a notebook: one tqdm bar over the epochs (or batches) of the run, and one
+    over the batches of the epoch with the training metrics so far. The metrics are read at most
+    twice per second, because reading them waits for the device. Everywhere: one line per epoch, by
+    ``estimator.logger``. It has the metrics, the figures that other handlers have added to the
     row, the learning rate, SVRG's coefficient if SVRG is on, and, in brackets, the seconds and the
-    samples per second, as :class:`gluon_svrg.HistoryHandler` defines them.
+    samples per second, as :class:`gluon_svrg.HistoryHandler` defines them. The argument `verbose`
+    of :meth:`gluon_svrg.Estimator.fit` asks for bars and lines, or for lines alone, or for
+    neither.
 
     Parameters
     ----------
     file : text stream, optional
-        The stream for the bars, by default ``sys.stderr``; its ``isatty()`` decides between bars
-        and lines.
+        The stream for the bars, by default ``sys.stderr``; with ``verbose='auto'`` its
+        ``isatty()`` says whether there are bars.
     priority : float
         Last, so that every figure is there.
     """
@@ -65,7 +67,7 @@ class ProgressHandler(
     def __init__(self, file: TextIO | None = None, priority: float = Order.LAST) -> None:
         self.priority = float(priority)
         self._file = file
-        self._is_terminal = False
+        self._has_bars = False
         self._run_bar: tqdm | None = None
         self._epoch_bar: tqdm | None = None
         self._next_read = 0.0
@@ -74,7 +76,7 @@ class ProgressHandler(
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Open the bar of the run."""
         self._close_bars()
-        self._is_terminal = (self._file or sys.stderr).isatty()
+        self._has_bars = shows_bars(estimator.verbose, self._file)
         if estimator.resumed_from is None:  # at a resume the position is not known yet
             self._open_bars(estimator)
 
@@ -93,7 +95,7 @@ class ProgressHandler(
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Move the bars by one batch."""
-        if not self._is_terminal:
+        if not self._has_bars:
             return
         run_bar, epoch_bar = self._run_bar, self._epoch_bar
         if run_bar is None or epoch_bar is None:  # resumed from a run without a ProgressHandler
@@ -107,15 +109,10 @@ class ProgressHandler(
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Show the row of the epoch."""
-        line = _line(estimator.history[-1])
-        if not self._is_terminal:
-            estimator.logger.info(line)
-            return
         self._close_epoch_bar()
-        tqdm.write(line, file=self._file or sys.stderr)
-        run_bar = self._opened_run_bar(estimator)
-        if estimator.max_epoch:
-            run_bar.update()
+        estimator.logger.info(_line(estimator.history[-1]))
+        if self._has_bars and estimator.max_epoch:
+            self._opened_run_bar(estimator).update()
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Close the bars."""
@@ -126,10 +123,10 @@ class ProgressHandler(
         self._close_bars()
 
     def _open_bars(self, estimator: Run) -> None:
-        if self._is_terminal:
+        if self._has_bars:
             # Lines of the log are written above the bars, not into them.
             self._redirection.close()
-            self._redirection.enter_context(logging_redirect_tqdm([estimator.logger]))
+            self._redirection.enter_context(lines_above_bars(estimator.logger))
             self._opened_run_bar(estimator)
             if estimator.position.is_in_epoch:
                 self._opened_epoch_bar(estimator)

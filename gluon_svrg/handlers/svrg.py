@@ -148,7 +148,7 @@ class SVRGHandler(
             lock=self.lock,
             loss_scaler=self._trainer,
             infer_shapes=shape_inference_of(estimator),
-            progress_bar=self.progress_bar,
+            progress_bar=self.progress_bar and self._run.verbose not in (0, 2),
             logger=estimator.logger,
         )
         self._end_interval()

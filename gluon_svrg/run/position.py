@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from gluon_svrg.run.history import History
+from gluon_svrg.run.verbosity import Verbose
 from mxnet.gluon.contrib.estimator.event_handler import EventHandler
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class Located:
         What is added to the row of the epoch; of MXNet's Estimator, which has no rows, nobody asks.
     handlers : iterable of EventHandler
         Those of the run; none if it does not tell them.
+    verbose : 'auto', 0, 1 or 2
+        How much of it is shown.
     """
 
     data: TrainingData
@@ -91,6 +94,7 @@ class Located:
     max_batch: int | None
     figures: dict[str, Any]
     handlers: Iterable[EventHandler]
+    verbose: Verbose = "auto"
 
     def note_epoch_begin(self) -> None:
         """Hear from a handler that an epoch begins; who knows it already does nothing."""

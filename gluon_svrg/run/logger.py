@@ -1,0 +1,127 @@
+"""The logger of all runs: one in Python's hierarchy, which shows its lines if nobody else does."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO, TypeGuard
+
+from gluon_svrg.run.verbosity import Verbose
+from tqdm import tqdm
+from tqdm.contrib import DummyTqdmFile
+
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[TextIO]
+else:
+    _StreamHandler = logging.StreamHandler
+
+NAME = "gluon_svrg.estimator"
+_PACKAGE = "gluon_svrg"
+
+
+class ConsoleHandler(_StreamHandler):
+    """Prints on the standard output what no other handler shows.
+
+    It is silent if the root logger has a handler (the program has configured its logging), or if
+    another handler of the record's loggers writes on the standard output or error. A file that a
+    logger writes besides changes nothing. Bars of tqdm stay below its lines.
+    """
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)  # StreamHandler's would fix the stream of this moment
+        self._stream: TextIO | None = None
+
+    @property
+    def stream(self) -> TextIO:
+        """The standard output as it is now, unless `setStream` gave another stream."""
+        return sys.stdout if self._stream is None else self._stream
+
+    @stream.setter
+    def stream(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the record."""
+        if not self.stream or self._is_replaced(record.name):  # pythonw has no standard output
+            return
+        with tqdm.external_write_mode(file=self.stream):
+            super().emit(record)
+
+    def _is_replaced(self, name: str) -> bool:
+        return any(
+            logger is logging.root or _is_console(handler)
+            for logger, handler in _handlers_of(logging.getLogger(name))
+            if handler is not self
+        )
+
+
+def run_logger() -> logging.Logger:
+    """Return the logger of every Estimator, with a ConsoleHandler.
+
+    Its level is that of the logger ``gluon_svrg``, which is INFO unless it was set to another.
+    """
+    package = logging.getLogger(_PACKAGE)
+    if package.level == logging.NOTSET:
+        package.setLevel(logging.INFO)
+    logger = logging.getLogger(NAME)
+    if not any(isinstance(handler, ConsoleHandler) for handler in logger.handlers):
+        logger.addHandler(ConsoleHandler())
+    return logger
+
+
+@contextmanager
+def quiet(logger: logging.Logger, verbose: Verbose) -> Iterator[None]:
+    """Let only warnings and errors of this thread through, if `verbose` is 0."""
+    if verbose != 0:
+        yield
+        return
+    thread = threading.get_ident()
+
+    def is_let_through(record: logging.LogRecord) -> bool:
+        # Another thread's run has the same logger.
+        return record.levelno >= logging.WARNING or threading.get_ident() != thread
+
+    logger.addFilter(is_let_through)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_let_through)
+
+
+@contextmanager
+def lines_above_bars(logger: logging.Logger) -> Iterator[None]:
+    """Let handlers that write on the terminal write above the bars of tqdm, not into them."""
+    redirected = []
+    for _, handler in _handlers_of(logger):
+        if _is_console(handler) and not isinstance(handler, ConsoleHandler):
+            stream = handler.stream
+            above = DummyTqdmFile(stream)
+            handler.setStream(above)
+            redirected.append((handler, stream, above))
+    try:
+        yield
+    finally:
+        for handler, stream, above in redirected:
+            if handler.stream is above:
+                handler.setStream(stream)
+
+
+def _handlers_of(logger: logging.Logger) -> list[tuple[logging.Logger, logging.Handler]]:
+    """Return the handlers that a record of `logger` reaches, each with the logger that has it."""
+    found: list[tuple[logging.Logger, logging.Handler]] = []
+    at: logging.Logger | None = logger
+    while at is not None:
+        found += [(at, handler) for handler in at.handlers]
+        at = at.parent if at.propagate else None
+    return found
+
+
+def _is_console(handler: logging.Handler) -> TypeGuard[logging.StreamHandler[TextIO]]:
+    return isinstance(handler, logging.StreamHandler) and (
+        handler.stream is sys.stdout
+        or handler.stream is sys.stderr
+        or isinstance(handler.stream, DummyTqdmFile)
+    )

@@ -1,0 +1,63 @@
+"""How much of a run is shown: `verbose`, and the bars."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TextIO, TypeAlias
+
+from tqdm.auto import tqdm
+
+Verbose: TypeAlias = Literal["auto", 0, 1, 2]
+"""'auto': bars if somebody can see them, and lines; 0: nothing; 1: bars and lines; 2: lines."""
+
+
+def check_verbose(verbose: object) -> Verbose:
+    """Return `verbose`, with the numbers for True and False; raises ValueError for all else."""
+    if verbose == "auto":
+        return "auto"
+    for known in (0, 1, 2):
+        if isinstance(verbose, int) and verbose == known:
+            return known
+    raise ValueError(
+        f"verbose must be 'auto', 0, 1 or 2, got {verbose!r}: 0 shows nothing but warnings, 1 bars "
+        "and a line per epoch, 2 the lines alone, 'auto' bars on a terminal and in a notebook only"
+    )
+
+
+def shows_bars(verbose: Verbose, file: TextIO | None = None) -> bool:
+    """Return whether bars are drawn, on `file` or the standard error."""
+    if verbose != "auto":
+        return verbose == 1
+    stream = file or sys.stderr
+    return _is_in_notebook() or (stream is not None and stream.isatty())
+
+
+@contextmanager
+def evaluation_bar(
+    verbose: Verbose, data: object, batches: Iterable[object]
+) -> Iterator[Iterable[object]]:
+    """Return `batches`, with a bar that moves as they are drawn and goes away at the end.
+
+    Parameters
+    ----------
+    verbose : 'auto', 0, 1 or 2
+        Whether there is a bar.
+    data : iterable
+        What the batches are of; its length is that of the bar.
+    batches : iterable
+        All of them.
+    """
+    if not shows_bars(verbose):
+        yield batches
+        return
+    total: Any = len(data) if hasattr(data, "__len__") else None
+    with tqdm(batches, total=total, desc="validation", unit="batch", leave=False) as shown:
+        yield shown
+
+
+def _is_in_notebook() -> bool:
+    """Return whether bars are widgets: then no stream is a terminal, and they are seen."""
+    notebook = sys.modules.get("tqdm.notebook")
+    return notebook is not None and issubclass(tqdm, notebook.tqdm_notebook)
