@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
@@ -15,7 +14,7 @@ from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
 from gluon_svrg.data.training_data import batches_of, check_data, training_data
 from gluon_svrg.events import HandlerList, Handlers
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
-from gluon_svrg.loop import FitLoop, at_least_one, outputs_of_batch, run_epoch
+from gluon_svrg.loop import FitLoop, evaluate
 from gluon_svrg.machine.cpu_tuning import tune_for_cpu
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.history import History
@@ -229,26 +228,7 @@ class Estimator(mx_estimator.Estimator, Located):
             If the data cannot be used or has no batch.
         """
         batches = batches_of(val_data, "val_data")
-        mx.nd.waitall()  # what the training still computes is not the evaluation's
-        begin = time.perf_counter()
-        for metric in self.val_metrics:
-            metric.reset()
-        handlers = evaluation_handlers(self, event_handlers)
-        handlers.notify("epoch_begin", self)
-        with self.evaluation_weights():
-            run_epoch(
-                self,
-                handlers,
-                at_least_one(batches, "val_data"),
-                run_batch=lambda batch: self._evaluate_batch(batch, batch_axis),
-                is_over=lambda _: False,
-            )
-        handlers.notify("epoch_end", self)
-        self.last_evaluation = {
-            name: value for metric in self.val_metrics for name, value in metric.get_name_value()
-        }
-        self.evaluation_seconds += time.perf_counter() - begin
-        return self.last_evaluation
+        return evaluate(self, evaluation_handlers(self, event_handlers), batches, batch_axis)
 
     def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
         """End the run after the batch that is under way: `epoch_end` and `train_end` still fire.
@@ -300,10 +280,6 @@ class Estimator(mx_estimator.Estimator, Located):
             As for :meth:`fit`.
         """
         print(fit_handlers(self, val_data, event_handlers, resumes=False).describe())
-
-    def _evaluate_batch(self, batch: object, batch_axis: int) -> dict[str, list[Any]]:
-        _, label, pred, loss = self.batch_processor.evaluate_batch(self, batch, batch_axis)
-        return outputs_of_batch(label, pred, loss)
 
     def metric_names(self) -> list[str]:
         """Return the names of the metrics that the history of this run has."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import mxnet as mx
 from gluon_svrg.checkpoint.contents import restored
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, newest_for_roll_back
@@ -184,6 +186,38 @@ class FitLoop:
 
     def _notify(self, event: str, **details: Any) -> list[EventHandler]:
         return self._handlers.notify(event, self._estimator, **details)
+
+
+def evaluate(
+    estimator: Run, handlers: HandlerList, batches: Iterable[object], batch_axis: int
+) -> dict[str, float]:
+    """Return the values of the validation metrics over `batches`: see `Estimator.evaluate`."""
+
+    def run_batch(batch: object) -> dict[str, list[Any]]:
+        _, label, pred, loss = estimator.batch_processor.evaluate_batch(
+            estimator, batch, batch_axis
+        )
+        return outputs_of_batch(label, pred, loss)
+
+    mx.nd.waitall()  # what the training still computes is not the evaluation's
+    begin = time.perf_counter()
+    for metric in estimator.val_metrics:
+        metric.reset()
+    handlers.notify("epoch_begin", estimator)
+    with estimator.evaluation_weights():
+        run_epoch(
+            estimator,
+            handlers,
+            at_least_one(batches, "val_data"),
+            run_batch,
+            is_over=lambda _: False,
+        )
+    handlers.notify("epoch_end", estimator)
+    estimator.last_evaluation = {
+        name: value for metric in estimator.val_metrics for name, value in metric.get_name_value()
+    }
+    estimator.evaluation_seconds += time.perf_counter() - begin
+    return estimator.last_evaluation
 
 
 def run_epoch(
