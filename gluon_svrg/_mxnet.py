@@ -15,6 +15,7 @@ from typing import Any
 import mxnet as mx
 import numpy
 from gluon_svrg._compat import NumPyArray
+from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, Trainer
 from mxnet.gluon.contrib.estimator.event_handler import EventHandler
 from mxnet.gluon.contrib.estimator.utils import _check_handler_metric_ref
@@ -243,6 +244,11 @@ def own_parameters_of(block: Block) -> list[Parameter]:
     return list({id(param): param for param in own}.values())
 
 
+def names_of_own_parameters(block: Block) -> set[str]:
+    """Return the names by which a HybridBlock hands its parameters to `hybrid_forward`."""
+    return set(block._reg_params)
+
+
 def parameters_by_place(net: Block) -> dict[str, Parameter]:
     """Return the parameters by their place in `net`, as `save_parameters` names them.
 
@@ -277,6 +283,34 @@ def call_by_itself(block: HybridBlock) -> Callable[[], None]:
     before = {name: attributes[name] for name in ("_active", "_cached_graph", "_cached_op")}
     block._active = False
     return lambda: attributes.update(before)
+
+
+def forward_outside_of_training(net: Block) -> Callable[[], None]:
+    """Let each Block of `net` run in prediction, recording nothing; return what ends that.
+
+    On the objects themselves, since a batch processor may call any of them; a Block that is inside
+    another is then outside of training anyway.
+    """
+    blocks = {id(block): block for block in (net, *net._children.values())}
+    own = {key: vars(block).get("forward") for key, block in blocks.items()}
+
+    def outside(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            with autograd.pause(train_mode=False):
+                return forward(*args)
+
+        return run
+
+    for block in blocks.values():
+        vars(block)["forward"] = outside(block.forward)
+
+    def undo() -> None:
+        for key, block in blocks.items():
+            vars(block).pop("forward")
+            if own[key] is not None:
+                vars(block)["forward"] = own[key]
+
+    return undo
 
 
 class BlockState:

@@ -10,7 +10,7 @@ from gluon_svrg.checkpoint.optimizer_states import names_by_place
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import Order, Run, State
 from gluon_svrg.handlers.variance import Measured, VarianceHandler
-from gluon_svrg.run.batch_processor import backward_of, shape_inference_of
+from gluon_svrg.run.backward import backward_of, shape_inference_of
 from gluon_svrg.run.mxnet_run import located
 from gluon_svrg.svrg import GradientTable, Interval, OptimalCoefficient
 from gluon_svrg.svrg.choices import check_choices

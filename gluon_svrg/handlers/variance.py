@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.arrays.nested import leaves_of
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import (
@@ -25,7 +26,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.run.batch_processor import backward_of
+from gluon_svrg.run.backward import backward_of
 from gluon_svrg.run.generators import seed_mxnet
 from gluon_svrg.run.position import Located
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
@@ -333,10 +334,10 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         return [p for p in self.at if max(1, round(p / 100 * length)) == round(at * length)]
 
     def _moments(self, estimator: Run, epoch: int, is_on: bool) -> GradientMoments:
-        backward = backward_of(estimator)
         batches = self._draw(estimator, epoch)
         scale = _mxnet.loss_scale_of(estimator.trainer)
         if self._method is None or not is_on:
+            backward = backward_of(estimator)
             here = epoch, estimator.position.batch_in_epoch
 
             def masked(item: Numbered) -> object:
@@ -352,8 +353,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         interval = self._method.interval
 
         def locked(item: Numbered) -> object:
-            interval.masks.lock(item[0])
-            return backward(item[1])
+            return interval.backward_at(item[0])(item[1])
 
         moments = self._meter.measure(
             locked, batches, lambda item: interval.gradient_at(item[1], item[0]), scale
@@ -420,6 +420,6 @@ def _check_length(data: TrainingData) -> None:
 
 
 def _size_of(batch: object, estimator: Run) -> int:
-    """Return the number of samples; of a batch of another shape than (data, label), 0."""
-    data = batch[0] if isinstance(batch, (list, tuple)) else None
+    """Return the number of samples, which the first array of a batch has; 0 without one."""
+    data = next(iter(leaves_of(batch)), None)
     return data.shape[estimator.batch_axis] if isinstance(data, (NDArray, np.ndarray)) else 0

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
-import numpy as np
 from gluon_svrg import _mxnet
-from mxnet import autograd
+from gluon_svrg.events import State
+from gluon_svrg.run.batch_parts import BatchParts, call, data_of, losses_of, parts_of, shared_out
+from mxnet import autograd, gluon
 from mxnet.contrib import amp
 from mxnet.gluon.contrib.estimator import BatchProcessor as _MXNetBatchProcessor
-from mxnet.gluon.utils import split_and_load
 from mxnet.ndarray import NDArray
 
 if TYPE_CHECKING:
     from gluon_svrg.events import Run
 
 
-Parts = tuple[list[NDArray], list[NDArray], list[NDArray], list[NDArray]]
-"""Data, label, output and loss of a batch, one array per context each."""
+Parts = tuple[list[Any], list[Any], list[Any], list[NDArray]]
+"""Data, label, output and loss of a batch, one item per context each."""
 
 
 class BatchProcessor(_MXNetBatchProcessor):
-    """MXNet's batch processor, for any ``(data, label)`` pair and any batch size.
+    """MXNet's batch processor, for batches of any size, with several inputs, outputs and weights.
+
+    A batch is ``(data, label)`` or ``(data, label, sample_weight)``, or a dict with these keys.
+    Data and label are an array each, or arrays in tuples, lists and dicts: several data are the
+    network's arguments by their order, or in a dict by their names; the loss is called with the
+    network's output and the label as they are. Weights of one axis multiply the losses of the
+    samples; others are the third argument of the loss.
 
     A batch that the devices cannot share evenly is shared as evenly as possible; with fewer
     samples than devices, the last devices are idle and their gradients are zero. NumPy arrays are
-    taken too, at the precision of the network.
+    taken too, at the precision of the network, and data that the network cannot take for their
+    dtype are cast to it.
+
+    A class of your own defines :meth:`fit_batch`, and :meth:`evaluate_batch` if there is
+    validation. If it carries something from one batch to the next (the hidden state of truncated
+    backpropagation through time), it also defines :meth:`state_dict` and :meth:`load_state_dict`.
     """
 
     def fit_batch(self, estimator: Run, train_batch: object, batch_axis: int = 0) -> Parts:
@@ -37,98 +47,98 @@ class BatchProcessor(_MXNetBatchProcessor):
         ----------
         estimator : Estimator
             Whose network, loss and contexts are used.
-        train_batch : pair of NDArray or numpy.ndarray
-            Data and label.
+        train_batch : tuple, list or dict of NDArray or numpy.ndarray
+            Data, label and, if there are any, weights.
         batch_axis : int
             The axis that counts the samples.
 
         Returns
         -------
-        data, label, pred, loss : lists of NDArray, one item per context that had samples
+        data, label, pred, loss : lists, one item per context that had samples
+            Each an NDArray, or NDArrays as the batch and the network have them; a loss is an
+            NDArray.
 
         Raises
         ------
         ValueError
-            If the batch is not such a pair.
+            If it is no such batch.
         """
-        batch = _as_ndarrays(train_batch, estimator.net, batch_axis, len(estimator.context))
-        if _mxnet.scales_losses(estimator.trainer):
-            result = self._fit_scaled(estimator, batch, batch_axis)
-        else:
-            result = super().fit_batch(estimator, batch, batch_axis)
-        for context in estimator.context[len(result[0]) :]:
+        shares = self._shares(train_batch, estimator.net, estimator.context, batch_axis)
+        with autograd.record():
+            pred, loss = _forward(estimator.net, estimator.loss, shares)
+            if _mxnet.scales_losses(estimator.trainer):
+                with amp.scale_loss(loss, estimator.trainer) as scaled:
+                    autograd.backward(scaled)
+        if not _mxnet.scales_losses(estimator.trainer):
+            for value in loss:
+                value.backward()
+        for context in estimator.context[len(shares) :]:
             _clear_idle_gradients(estimator.net, context)
-        return result
+        return [s.data for s in shares], [s.label for s in shares], pred, loss
 
     def evaluate_batch(self, estimator: Run, val_batch: object, batch_axis: int = 0) -> Parts:
         """Run the forward pass of one batch; parameters and results as for `fit_batch`."""
-        return super().evaluate_batch(
-            estimator,
-            _as_ndarrays(val_batch, estimator.val_net, batch_axis, len(estimator.context)),
-            batch_axis,
-        )
+        shares = self._shares(val_batch, estimator.val_net, estimator.context, batch_axis)
+        pred, loss = _forward(estimator.val_net, estimator.val_loss, shares)
+        return [s.data for s in shares], [s.label for s in shares], pred, loss
 
-    def _fit_scaled(self, estimator: Run, batch: tuple[NDArray, NDArray], batch_axis: int) -> Parts:
-        """Do as MXNet's, with the losses times the loss scale of MXNet's AMP."""
-        data, label = self._get_data_and_label(batch, estimator.context, batch_axis)
-        with autograd.record():
-            pred = [estimator.net(x) for x in data]
-            loss = [estimator.loss(y_hat, y) for y_hat, y in zip(pred, label, strict=True)]
-            with amp.scale_loss(loss, estimator.trainer) as scaled:
-                autograd.backward(scaled)
-        return data, label, pred, loss
+    def predict_batch(self, estimator: Run, batch: object, batch_axis: int = 0) -> list[Any]:
+        """Return the network's output for one batch, on each context that has samples.
+
+        By a class with an `evaluate_batch` of its own, the output that this returns.
+
+        Parameters
+        ----------
+        estimator : Estimator
+            Whose network for evaluations and contexts are used.
+        batch : NDArray, numpy.ndarray, tuple, list or dict
+            As for `fit_batch`, or data alone: an array, a tuple of one item, or a dict by the
+            names of the network's arguments.
+        batch_axis : int
+            The axis that counts the samples.
+        """
+        if type(self).evaluate_batch is not BatchProcessor.evaluate_batch:
+            pred = self.evaluate_batch(estimator, batch, batch_axis)[2]
+            return list(pred) if isinstance(pred, (list, tuple)) else [pred]
+        parts = BatchParts(data_of(batch, estimator.val_net), None)
+        shares = parts.on(estimator.context, batch_axis)
+        return [call(estimator.val_net, share.data) for share in shares]
+
+    def begin_epoch(self, estimator: Run) -> None:
+        """Hear that an epoch of training begins, before all handlers: here a state may be reset."""
+
+    def state_dict(self) -> State | None:
+        """Return what is carried from one batch to the next, as plain data; None: nothing is.
+
+        SVRG's passes at the snapshot then carry a state of their own, and a checkpoint holds it.
+        """
+        return None
+
+    def load_state_dict(self, state: State | None) -> None:
+        """Go on from what :meth:`state_dict` returned, whose arrays are its alone."""
+
+    def _shares(
+        self, batch: object, net: gluon.Block, contexts: list[mx.Context], batch_axis: int
+    ) -> list[BatchParts]:
+        """Return the parts of the batch for each context that gets samples."""
+        parts = parts_of(batch, net, batch_axis, len(contexts))
+        data, label = self._get_data_and_label(parts, contexts, batch_axis)
+        weights = shared_out(parts.weight, contexts[: len(data)], batch_axis)
+        return [BatchParts(*share) for share in zip(data, label, weights, strict=True)]
 
     def _get_data_and_label(
-        self, batch: tuple[NDArray, NDArray], ctx: list[mx.Context], batch_axis: int = 0
-    ) -> tuple[list[NDArray], list[NDArray]]:
-        devices = ctx[: batch[0].shape[batch_axis]]
-        data, label = (
-            split_and_load(array, devices, _axis(array, batch_axis), even_split=False)
-            for array in batch
-        )
-        return data, label
+        self, batch: BatchParts, ctx: list[mx.Context], batch_axis: int = 0
+    ) -> tuple[list[Any], list[Any]]:
+        shares = BatchParts(batch[0], batch[1]).on(ctx, batch_axis)
+        return [share.data for share in shares], [share.label for share in shares]
 
 
-def _as_ndarrays(
-    batch: object, net: mx.gluon.Block, batch_axis: int, contexts: int
-) -> tuple[NDArray, NDArray]:
-    if not isinstance(batch, (list, tuple)) or len(batch) != 2:
-        size = f" of {len(batch)}" if isinstance(batch, Sized) else ""
-        raise ValueError(
-            f"a batch must be a (data, label) pair, got a {type(batch).__name__}{size}: let the "
-            "loader yield pairs, or give the Estimator a batch_processor that knows this batch"
-        )
-    data, label = (
-        _as_ndarray(array, name, net) for array, name in zip(batch, ("data", "label"), strict=True)
-    )
-    # Along another axis than the first, MXNet asks for equal lengths only to share a batch out.
-    is_checked = batch_axis == 0 or contexts > 1
-    if is_checked and data.shape[batch_axis] != label.shape[_axis(label, batch_axis)]:
-        raise ValueError(
-            f"data and label of a batch must have the same length along axis {batch_axis}, got "
-            f"shapes {data.shape} and {label.shape}: look at how the loader pairs them"
-        )
-    return data, label
-
-
-def _axis(array: NDArray, batch_axis: int) -> int:
-    """Return the axis that counts the samples: a label may have no other than the first."""
-    return batch_axis if array.ndim > batch_axis else 0
-
-
-def _as_ndarray(array: object, name: str, net: mx.gluon.Block) -> NDArray:
-    if isinstance(array, NDArray):
-        return array
-    if isinstance(array, (list, tuple)):
-        raise ValueError(
-            f"the {name} of a batch must be one array, got a {type(array).__name__} of "
-            f"{len(array)}: give the Estimator a batch_processor that knows this batch"
-        )
-    array = np.asarray(array)
-    dtype = np.dtype(next((p.dtype for p in net.collect_params().values()), "float32"))
-    if array.dtype.kind != "f" and name == "label" and dtype == "float16":
-        dtype = np.dtype("float32")  # float16 cannot count the classes beyond 2,048
-    return mx.nd.array(array, dtype=dtype)
+def _forward(
+    net: gluon.Block, loss: gluon.loss.Loss, shares: list[BatchParts]
+) -> tuple[list[Any], list[NDArray]]:
+    preds = [call(net, share.data) for share in shares]
+    losses = [losses_of(loss, share, pred) for pred, share in zip(preds, shares, strict=True)]
+    return preds, losses
 
 
 def _clear_idle_gradients(net: mx.gluon.Block, context: mx.Context) -> None:
@@ -139,34 +149,3 @@ def _clear_idle_gradients(net: mx.gluon.Block, context: mx.Context) -> None:
         if param.grad_req == "write":
             param.grad(context)[:] = 0
         _mxnet.mark_fresh(param.data(context), True)
-
-
-def backward_of(run: Run) -> Callable[[object], list[NDArray]]:
-    """Return the run's own forward and backward pass: one batch in, its losses out."""
-
-    def backward(batch: object) -> list[NDArray]:
-        losses: list[NDArray] = run.batch_processor.fit_batch(run, batch, run.batch_axis)[3]
-        return losses
-
-    return backward
-
-
-def shape_inference_of(run: Run) -> Callable[[object], None]:
-    """Return what lets layers that infer their shapes see a batch, outside of training."""
-
-    def infer(batch: object) -> None:
-        _infer_shapes(run, batch)
-
-    return infer
-
-
-def _infer_shapes(run: Run, batch: object) -> None:
-    if all(map(_mxnet.has_shape, run.net.collect_params().values())):
-        return
-    own = run.val_net, run.val_loss
-    # Labels of training may be soft when those of the evaluation are not.
-    run.val_net, run.val_loss = run.net, run.loss
-    try:
-        run.batch_processor.evaluate_batch(run, batch, run.batch_axis)
-    finally:
-        run.val_net, run.val_loss = own

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 from gluon_svrg import _mxnet
+from gluon_svrg.arrays.nested import leaves_of
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import State
+from gluon_svrg.run.backward import at_batch, begin_pass, first_state, is_alike
 from gluon_svrg.svrg.choices import DataLock, TableChoice, check_choices
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.randomness import MaskLock
@@ -27,6 +30,10 @@ Numbered = tuple[int, object]
 _WITHOUT_INDEX = (
     "the batch has no index of its own: give its number in the epoch, as in `for index, batch in "
     "enumerate(train_data)`, and of an ArrayLoader the batch as it came"
+)
+_WITHOUT_BATCH = (
+    "the full gradient needs at least one batch, got none: train_data is empty, or can be "
+    "iterated only once"
 )
 
 
@@ -44,10 +51,9 @@ class LossScaler(Protocol):
 class Interval:
     """The snapshot, its full gradient, and the gradient of each batch at it until the next.
 
-    The rule of SVRG needs, from one snapshot to the next, the same samples with the same random
-    numbers at both points. So besides the :class:`Snapshot` this holds the dropout masks of each
-    batch, the lock on the data's augmentation, and, if the batches repeat, a table of the gradients
-    that the full pass computes anyway. By hand::
+    The rule needs the same samples with the same random numbers at both points. So besides the
+    :class:`Snapshot` this holds the dropout masks of each batch, the lock on the data's
+    augmentation and, if batches repeat, a table of the full pass's gradients. By hand::
 
         interval = gs.svrg.Interval(net, backward)
         for epoch in range(10):
@@ -77,11 +83,11 @@ class Interval:
         full pass to the next. If the data cannot be locked (an ArrayLoader with transforms of
         :mod:`gluon_svrg.data.transforms` can), 'auto' warns and 'require' is an error.
     loss_scaler : SVRGTrainer, optional
-        For a `backward` that multiplies its losses by the trainer's ``loss_scale``.
+        For a `backward` that multiplies its losses by its ``loss_scale``.
     infer_shapes : callable, optional
         Runs a forward pass of a batch outside of training, for layers that infer their shapes.
     progress_bar : bool
-        Whether the full pass shows a bar; only ever on a terminal.
+        Whether the full pass shows a bar, on a terminal.
     logger : logging.Logger, optional
         Is told what was decided about table and lock.
 
@@ -92,7 +98,7 @@ class Interval:
     table : GradientTable or None
         The table in use; None if gradients at the snapshot are recomputed.
     gradient_evaluations, epoch : int
-        How many samples' gradients were computed; the epoch in which the snapshot was taken.
+        How many samples' gradients were computed; the snapshot's epoch.
     """
 
     def __init__(
@@ -152,10 +158,7 @@ class Interval:
         batches = enumerate(batches_of_run.in_order())
         first = next(batches, None)
         if first is None:
-            raise ValueError(
-                "the full gradient needs at least one batch, got none: train_data is empty, or "
-                "can be iterated only once"
-            )
+            raise ValueError(_WITHOUT_BATCH)
         self._infer_shapes(first[1])
         self.snapshot.take()
         self.masks.next_snapshot()
@@ -190,7 +193,7 @@ class Interval:
         """
         index = _index_of(batch, index, self._numbers_batches)
         gradient = self.gradient_at(batch, index)
-        if self.table is not None and self._is_at_snapshot:
+        if self.table is not None and self._is_at_snapshot and is_alike(self._backward, index):
             _check_against_network(gradient, self._net, index)
         self._is_at_snapshot = False
         self.masks.release()
@@ -200,11 +203,15 @@ class Interval:
         """Return the gradient at the snapshot of any batch, to measure with; masks stay locked."""
         index = _index_of(batch, index, self._numbers_batches)
         if self.table is not None:
-            return self.table.gradient(index, _arrays_of(batch))
-        self.masks.lock(index)
-        gradient = self.snapshot.gradient(self._backward, batch)
+            return self.table.gradient(index, leaves_of(batch))
+        gradient = self.snapshot.gradient(self.backward_at(index), batch)
         self.gradient_evaluations += sum(gradient.samples)
         return gradient._replace(loss_scale=self._loss_scale())
+
+    def backward_at(self, index: int) -> Backward:
+        """Return the pass of the batch of this index: with its masks, and the state it carries."""
+        self.masks.lock(index)
+        return at_batch(self._backward, index)
 
     def check(self) -> None:
         """Raise ValueError if batches since the last call had other contents than in the pass."""
@@ -229,10 +236,7 @@ class Interval:
             delattr(self, name)
 
     def state_dict(self) -> State:
-        """Return the snapshot and what a table can be computed from again, not the table.
-
-        A table is as large as the gradients of all batches.
-        """
+        """Return the snapshot and what a table can be computed from again, not the table."""
         return {
             # By their order: a network that is made anew may have other names.
             "weights": [replicas_of(arrays) for arrays in self.snapshot.weights.values()],
@@ -242,6 +246,7 @@ class Interval:
             "decision": self._choice.said,
             "is_at_snapshot": self._is_at_snapshot,
             "gradient_evaluations": self.gradient_evaluations,
+            **first_state(self._backward),
         }
 
     def load_state_dict(
@@ -277,7 +282,8 @@ class Interval:
             names = self._net.collect_params().keys()
             self.snapshot.load(dict(zip(names, state["weights"], strict=True)))
         self.masks.load_state_dict(state["lock"])
-        if full_gradient is not None and state["has_table"] and is_used:
+        begin_pass(self._backward, state.get("carried"), self.snapshot.contexts)
+        if full_gradient is not None and is_used and (state["has_table"] or "carried" in state):
             self._compute_table_again(data, full_gradient)
             self.masks.load_state_dict(state["lock"])
         self._is_at_snapshot = state["is_at_snapshot"]
@@ -295,6 +301,7 @@ class Interval:
         """Run the full pass, anew with a smaller loss scale after each overflow."""
         while True:
             self.table = self._choice.new_table(data, self.snapshot.gradient_nbytes)
+            begin_pass(self._backward)
             try:
                 return self._pass_over(data, batches, watches=True)
             except FloatingPointError:
@@ -311,14 +318,14 @@ class Interval:
         def backward(numbered: Numbered) -> object:
             index, batch = numbered
             if index == 0 and watches:
-                return self.masks.watch(lambda: self._backward(batch), self.snapshot.contexts)
-            self.masks.lock(index)
-            return self._backward(batch)
+                first = partial(at_batch(self._backward, 0), batch)
+                return self.masks.watch(first, self.snapshot.contexts)
+            return self.backward_at(index)(batch)
 
         def keep(numbered: Numbered, gradient: BatchGradient) -> None:
             if self.table is not None:
                 gradient = gradient._replace(loss_scale=scale)
-                self.table.append(gradient, _arrays_of(numbered[1]))
+                self.table.append(gradient, leaves_of(numbered[1]))
 
         with tqdm(
             batches,
@@ -354,11 +361,6 @@ def _index_of(batch: object, index: int | None, is_own: bool) -> int:
 def _chain(first: Numbered, rest: Iterator[Numbered]) -> Iterator[Numbered]:
     yield first
     yield from rest
-
-
-def _arrays_of(batch: object) -> tuple[object, ...]:
-    """Return what the table recognises the batch by."""
-    return tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
 
 
 def _check_against_network(gradient: BatchGradient, net: gluon.Block, index: int) -> None:

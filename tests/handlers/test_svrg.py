@@ -9,7 +9,7 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg.events import BatchEnd, EpochBegin, GradientReady
-from gluon_svrg.run.batch_processor import backward_of
+from gluon_svrg.run.backward import backward_of
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib import estimator as mx_estimator

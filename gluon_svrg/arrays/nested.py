@@ -1,0 +1,35 @@
+"""Arrays in lists, tuples and dicts, one in another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def leaves_of(value: object) -> list[Any]:
+    """Return what the lists, tuples and dicts in `value` hold, in order, without None.
+
+    Anything else is a leaf, `value` itself too. A dict's are in the order of its keys' insertion.
+    """
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, (list, tuple)):
+        return [leaf for item in value for leaf in leaves_of(item)]
+    return [] if value is None else [value]
+
+
+def mapped(function: Callable[[Any], Any], value: object) -> Any:
+    """Return `value` with ``function(leaf)`` in the place of each leaf; None stays.
+
+    A list stays a list and a dict a dict; any tuple but a named one becomes a plain one.
+    """
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return {key: mapped(function, item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [mapped(function, item) for item in value]
+        if isinstance(value, list):
+            return items
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return function(value)

@@ -1,0 +1,206 @@
+"""The run's own forward and backward pass, for others than the loop: SVRG's, at its snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+from gluon_svrg import _mxnet
+from gluon_svrg.arrays.nested import leaves_of, mapped
+from gluon_svrg.events import State
+from gluon_svrg.run.batch_processor import BatchProcessor
+from mxnet.ndarray import NDArray
+
+if TYPE_CHECKING:
+    from gluon_svrg.events import Run
+
+
+def carries_state(processor: object) -> bool:
+    """Return whether a batch processor has a `state_dict` of its own."""
+    return getattr(type(processor), "state_dict", None) not in (None, BatchProcessor.state_dict)
+
+
+class Backward:
+    """One batch in, its losses out, by the run's batch processor, whose state stays as it is.
+
+    A batch processor may carry a state from one batch to the next. A pass over all batches
+    (:meth:`begin_pass`) then carries one of its own, and keeps the one that each batch begins with:
+    :meth:`at` begins with it again, in any order, so that a batch has one and the same loss
+    function in the full pass and in the corrections.
+
+    Parameters
+    ----------
+    run : Run
+        Whose network, batch processor and batch axis are used.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._processor: Any = run.batch_processor
+        self.carries = carries_state(self._processor)
+        self._states: list[Any] = []
+        self._is_told = type(self._processor) is BatchProcessor
+
+    def __call__(self, batch: object) -> list[NDArray]:
+        """Run the batch, beginning with the state of the training."""
+        if not self.carries:
+            return self._fit(batch)
+        with self._from(self._processor.state_dict()):
+            return self._fit(batch)
+
+    def begin_pass(self, state: State | None = None) -> None:
+        """Begin a pass over all batches, with `state`, or that of the training."""
+        if self.carries:
+            self._states = [_copied(self._processor.state_dict() if state is None else state)]
+
+    def at(self, index: int) -> Callable[[object], list[NDArray]]:
+        """Return the pass of the batch of this index in the full pass."""
+        return partial(self._fit_at, index)
+
+    def first_state(self) -> dict[str, object]:
+        """See :func:`first_state`."""
+        return {"carried": packed(self._states[0])} if self._states else {}
+
+    def _fit_at(self, index: int, batch: object) -> list[NDArray]:
+        if not self.carries:
+            return self._fit(batch) if index != 1 or self._is_told else self._watched(batch)
+        if not self._states:
+            self.begin_pass()
+        with self._from(self._states[min(index, len(self._states) - 1)]):
+            losses = self._fit(batch)
+            if index == len(self._states) - 1:
+                self._states.append(_copied(self._processor.state_dict()))
+        return losses
+
+    def _fit(self, batch: object) -> list[NDArray]:
+        losses: list[NDArray] = self._processor.fit_batch(self._run, batch, self._run.batch_axis)[3]
+        return losses
+
+    @contextmanager
+    def _from(self, state: State | None) -> Iterator[None]:
+        """Let the batch processor have `state` inside the block, and its own after it."""
+        own = _copied(self._processor.state_dict())
+        self._processor.load_state_dict(_copied(state))
+        try:
+            yield
+        finally:
+            self._processor.load_state_dict(own)
+
+    def _watched(self, batch: object) -> list[NDArray]:
+        """Warn if the batch processor keeps other arrays after the second batch than before it."""
+        before = {name: _arrays_in(value) for name, value in vars(self._processor).items()}
+        losses = self._fit(batch)
+        names = [
+            name
+            for name, value in vars(self._processor).items()
+            if _arrays_in(value) and not _are_same(_arrays_in(value), before.get(name, []))
+        ]
+        self._is_told = True
+        if names:
+            kind = type(self._processor).__name__
+            self._run.logger.warning(
+                "%s keeps arrays from batch to batch (%s), and SVRG's passes at the snapshot "
+                "change them: if the loss depends on them, it is another one than without SVRG. "
+                "Give %s state_dict() and load_state_dict(state), and SVRG carries a state of its "
+                "own",
+                kind,
+                ", ".join(names),
+                kind,
+            )
+        return losses
+
+
+def backward_of(run: Run) -> Backward:
+    """Return the run's own forward and backward pass: one batch in, its losses out."""
+    return Backward(run)
+
+
+def at_batch(backward: Callable[[Any], object], index: int) -> Callable[[Any], object]:
+    """Return the pass of the batch of this index; `backward` itself, if it is a user's function."""
+    return backward.at(index) if isinstance(backward, Backward) else backward
+
+
+def begin_pass(
+    backward: Callable[[Any], object],
+    saved: State | None = None,
+    contexts: list[mx.Context] | None = None,
+) -> None:
+    """Begin a pass over all batches, with the state that :func:`first_state` has saved, if any."""
+    if isinstance(backward, Backward):
+        backward.begin_pass(None if saved is None else unpacked(saved, contexts or [mx.cpu()]))
+
+
+def first_state(backward: Callable[[Any], object]) -> dict[str, object]:
+    """Return ``{"carried": state}``, with the state that the last pass began with, if there is."""
+    return backward.first_state() if isinstance(backward, Backward) else {}
+
+
+def is_alike(backward: Callable[[Any], object], index: int) -> bool:
+    """Return whether this batch, as the first of an epoch, has the state that it has in a pass."""
+    return index == 0 or not (isinstance(backward, Backward) and backward.carries)
+
+
+def shape_inference_of(run: Run) -> Callable[[object], None]:
+    """Return what lets layers that infer their shapes see a batch, outside of training."""
+
+    def infer(batch: object) -> None:
+        _infer_shapes(run, batch)
+
+    return infer
+
+
+def packed(state: object) -> State:
+    """Return `state` with its contexts, which a checkpoint does not keep."""
+    contexts = [
+        [leaf.context.device_type, leaf.context.device_id] if isinstance(leaf, NDArray) else None
+        for leaf in leaves_of(state)
+    ]
+    return {"state": _copied(state), "contexts": contexts}
+
+
+def unpacked(saved: State, contexts: list[mx.Context]) -> Any:
+    """Return the state on its contexts; on the first of `contexts`, if the run has others."""
+    places = iter(saved["contexts"])
+
+    def place(leaf: object) -> object:
+        context = next(places)
+        if context is None or not isinstance(leaf, NDArray):
+            return leaf
+        own = mx.Context(*context)
+        return leaf.as_in_context(own if own in contexts else contexts[0])
+
+    return mapped(place, saved["state"])
+
+
+def _copied(state: object) -> Any:
+    return mapped(lambda leaf: leaf.copy() if isinstance(leaf, NDArray) else leaf, state)
+
+
+def _arrays_in(value: object) -> list[NDArray]:
+    return [leaf for leaf in leaves_of(value) if isinstance(leaf, NDArray)]
+
+
+def _are_same(ours: list[NDArray], theirs: list[NDArray]) -> bool:
+    return len(ours) == len(theirs) and all(a is b for a, b in zip(ours, theirs, strict=True))
+
+
+def _infer_shapes(run: Run, batch: object) -> None:
+    """Run `fit_batch` with the network in prediction, recording nothing: it trains nothing."""
+    params = run.net.collect_params().values()
+    if all(map(_mxnet.has_shape, params)):
+        return
+    attributes = vars(run.batch_processor)
+    own, undo = dict(attributes), _mxnet.forward_outside_of_training(run.net)
+    try:
+        backward_of(run)(batch)
+    except Exception:
+        # Nothing was recorded, so backward() raises: by then the shapes are known.
+        if not all(map(_mxnet.has_shape, params)):
+            raise
+    finally:
+        undo()
+        attributes.clear()
+        attributes.update(own)

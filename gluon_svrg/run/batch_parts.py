@@ -1,0 +1,311 @@
+"""What a batch is made of, and how the network and the loss are called with it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sized
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg import _mxnet
+from gluon_svrg.arrays.nested import leaves_of, mapped
+from mxnet import gluon
+from mxnet.gluon.utils import split_and_load
+from mxnet.ndarray import NDArray
+
+_KEYS = ("data", "label", "sample_weight")
+_WAY_OUT = (
+    "let the loader yield (data, label) or (data, label, sample_weight), as a tuple or as a dict "
+    "with these keys, or give the Estimator a batch_processor that knows this batch"
+)
+
+
+class BatchParts(NamedTuple):
+    """The parts of a batch: each an array, or arrays in tuples, lists and dicts.
+
+    Attributes
+    ----------
+    data : NDArray, tuple, list or dict
+        What the network is called with: one array, several by their order, or by their names.
+    label : NDArray, tuple, list or dict
+        What the loss gets as its second argument, as it is.
+    weight : NDArray, tuple, list, dict or None
+        The weights of the samples.
+    """
+
+    data: Any
+    label: Any
+    weight: Any = None
+
+    def on(self, contexts: list[mx.Context], batch_axis: int) -> list[BatchParts]:
+        """Share the samples out: the parts of each context that gets at least one."""
+        devices = contexts[: _length(leaves_of(self.data)[0], batch_axis)]
+        shares = [shared_out(part, devices, batch_axis) for part in self]
+        return [BatchParts(*parts) for parts in zip(*shares, strict=True)]
+
+
+def parts_of(batch: object, net: gluon.Block, batch_axis: int = 0, contexts: int = 1) -> BatchParts:
+    """Return the parts of a batch, as NDArrays.
+
+    NumPy arrays get the precision of the network.
+
+    Raises
+    ------
+    ValueError
+        If it is no such batch, or its arrays do not have the same number of samples.
+    """
+    parts = BatchParts(*(_as_ndarrays(item, net) for item in _items_of(batch)))
+    for name, part in zip(_KEYS, parts, strict=True):
+        _check_arrays(name, part, part is not None or name != "sample_weight")
+    _check_lengths(parts, batch_axis, contexts)
+    return parts
+
+
+def data_of(batch: object, net: gluon.Block) -> Any:
+    """Return the data of a batch that may have no label, as NDArrays."""
+    if isinstance(batch, (NDArray, np.ndarray)):
+        data: object = batch
+    elif isinstance(batch, (list, tuple)) and len(batch) == 1:
+        data = batch[0]
+    elif isinstance(batch, Mapping) and "label" not in batch:
+        data = batch["data"] if set(batch) <= set(_KEYS) else batch
+    else:
+        data = _items_of(batch)[0]
+    data = _as_ndarrays(data, net)
+    _check_arrays("data", data, is_needed=True)
+    return data
+
+
+def shared_out(part: object, devices: list[mx.Context], batch_axis: int) -> list[Any]:
+    """Return the share of each device of an array, or of each array in `part`."""
+    if part is None:
+        return [None] * len(devices)
+    shares = [
+        split_and_load(array, devices, _axis(array, batch_axis), even_split=False)
+        for array in leaves_of(part)
+    ]
+    return [_with_leaves(part, [share[i] for share in shares]) for i in range(len(devices))]
+
+
+def call(net: gluon.Block, data: object) -> Any:
+    """Return the network's output.
+
+    Several arrays are its arguments, by their order; those of a dict by the names of its
+    arguments. What the network cannot take for its dtype is cast to the network's precision:
+    float first, then integers and bool too (to float16, of the integers those of 8 bits only).
+    """
+    arguments = _arguments_of(net, data)
+    dtypes = tuple(array.dtype for array in leaves_of(arguments))
+    known = _CASTS.get(net, {}).get(dtypes)
+    if known is not None and known[0] == _dtype_of(net):  # it may have been cast meanwhile
+        return net(*_cast(arguments, *known))
+    try:
+        return net(*arguments)
+    except TypeError as error:
+        if len(arguments) == 1:
+            raise
+        raise ValueError(
+            f"{type(net).__name__} cannot be called with {len(arguments)} arrays ({error}): the "
+            "data of a batch are the network's arguments"
+        ) from error
+    except mx.base.MXNetError:
+        dtype = _dtype_of(net)
+        for kinds in ("f", "fiub"):
+            cast = _cast(arguments, dtype, kinds)
+            if tuple(array.dtype for array in leaves_of(cast)) == dtypes:
+                continue
+            try:
+                output = net(*cast)
+            except mx.base.MXNetError:
+                continue
+            _CASTS.setdefault(net, {})[dtypes] = dtype, kinds
+            return output
+        raise
+
+
+# For each network, what the dtypes that it does not take are cast to.
+_CASTS: WeakKeyDictionary[gluon.Block, dict[tuple[Any, ...], tuple[Any, str]]] = WeakKeyDictionary()
+
+
+def losses_of(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> NDArray:
+    """Return the losses of the samples, times their weights.
+
+    Weights of one axis are the samples': they multiply the losses. Others are those of elements,
+    and the loss gets them as its third argument, as Gluon's losses take them.
+
+    Raises
+    ------
+    ValueError
+        If a loss of Gluon's is given several outputs or labels, or weights do not fit the losses.
+    """
+    label, weight = parts.label, parts.weight
+    is_of_samples = isinstance(weight, NDArray) and weight.ndim == 1
+    extra = () if weight is None or is_of_samples else (weight,)
+    try:
+        losses: NDArray = loss(pred, label, *extra)
+    except (AttributeError, TypeError, ValueError, AssertionError, mx.base.MXNetError) as error:
+        if type(loss).__module__ != "mxnet.gluon.loss" or (
+            isinstance(pred, NDArray) and isinstance(label, NDArray)
+        ):
+            raise
+        raise ValueError(
+            f"{type(loss).__name__} takes one output and one label, and the network returned "
+            f"{_words_for(pred)} for {_words_for(label)} as label: give the Estimator a loss of "
+            "your own, a gluon.loss.Loss that is called with (outputs, labels)"
+        ) from error
+    if not is_of_samples:
+        return losses
+    if losses.ndim == 0 or losses.shape[0] != weight.shape[0]:
+        raise ValueError(
+            f"the sample weights have shape {weight.shape} and the losses {losses.shape}: the loss "
+            "must give one value per sample; or leave the weights out of the batch"
+        )
+    weight = weight.astype(losses.dtype, copy=False).reshape((-1, *(1,) * (losses.ndim - 1)))
+    return losses * weight
+
+
+def count_samples(losses: list[NDArray], labels: list[object], batch_axis: int) -> int:
+    """Return the number of samples of a batch, also if the loss is one number for all of them."""
+    count = 0
+    for i, loss in enumerate(losses):
+        count += loss.shape[0] if loss.ndim else 1
+        if loss.size == 1 and i < len(labels):
+            arrays = [leaf for leaf in leaves_of(labels[i]) if isinstance(leaf, NDArray)]
+            count += _length(arrays[0], batch_axis) - 1 if arrays else 0
+    return count
+
+
+def _items_of(batch: object) -> tuple[object, object, object]:
+    if isinstance(batch, Mapping):
+        if {"data", "label"} <= set(batch) <= set(_KEYS):
+            return batch["data"], batch["label"], batch.get("sample_weight")
+        raise ValueError(
+            f"a batch that is a dict must have the keys 'data' and 'label', and may have "
+            f"'sample_weight', got {sorted(map(str, batch))}: {_WAY_OUT}"
+        )
+    if not isinstance(batch, (list, tuple)) or len(batch) not in (2, 3):
+        size = f" of {len(batch)}" if isinstance(batch, Sized) else ""
+        raise ValueError(
+            f"a batch must be a (data, label) pair, got a {type(batch).__name__}{size}: {_WAY_OUT}"
+        )
+    data, label, *weight = batch
+    return data, label, weight[0] if weight else None
+
+
+def _check_arrays(name: str, part: object, is_needed: bool) -> None:
+    leaves = leaves_of(part)
+    if is_needed and not leaves:
+        raise ValueError(f"the {name} of a batch has no array, got {part!r}: {_WAY_OUT}")
+    for leaf in leaves:
+        if not isinstance(leaf, NDArray) or not leaf.ndim:
+            raise ValueError(
+                f"the {name} of a batch must be arrays with an axis of samples, got "
+                f"{_words_for(leaf)}: {_WAY_OUT}"
+            )
+
+
+def _check_lengths(parts: BatchParts, batch_axis: int, contexts: int) -> None:
+    # Along another axis than the first, and of other inputs than the first, equal lengths are
+    # needed only to share a batch out.
+    data, *others = leaves_of(parts.data)
+    checked = {"data": others} if contexts > 1 else {}
+    if batch_axis == 0 or contexts > 1:
+        checked |= {"label": leaves_of(parts.label), "sample_weight": leaves_of(parts.weight)}
+    for name, arrays in checked.items():
+        for array in arrays:
+            is_equal = batch_axis < data.ndim and _length(array, batch_axis) == _length(
+                data, batch_axis
+            )
+            if is_equal or (name == "sample_weight" and array.ndim > 1 and contexts == 1):
+                continue
+            raise ValueError(
+                f"data and {name} of a batch must have the same length along axis {batch_axis}, "
+                f"got shapes {data.shape} and {array.shape}: look at how the loader pairs them"
+            )
+
+
+def _axis(array: NDArray, batch_axis: int) -> int:
+    """Return the axis that counts the samples: a label may have no other than the first."""
+    return batch_axis if array.ndim > batch_axis else 0
+
+
+def _length(array: NDArray, batch_axis: int) -> int:
+    return array.shape[_axis(array, batch_axis)]
+
+
+def _dtype_of(net: gluon.Block) -> np.dtype[Any]:
+    return np.dtype(next((p.dtype for p in net.collect_params().values()), "float32"))
+
+
+def _as_ndarrays(part: object, net: gluon.Block) -> Any:
+    """Return `part` with NumPy's arrays, and what can be made one, at the network's precision."""
+    if all(isinstance(leaf, NDArray) for leaf in leaves_of(part)):
+        return part
+    dtype = _dtype_of(net)
+
+    def convert(array: object) -> object:
+        if isinstance(array, NDArray) or not hasattr(array, "__array__"):
+            return array
+        values = np.asarray(array)
+        if values.dtype.kind not in "fiub":
+            return array
+        # float16 cannot count classes, or words, beyond 2,048.
+        is_narrow = dtype == np.float16 and values.dtype.kind != "f"
+        return mx.nd.array(values, dtype="float32" if is_narrow else dtype)
+
+    return mapped(convert, part)
+
+
+def _with_leaves(part: object, leaves: list[NDArray]) -> Any:
+    remaining = iter(leaves)
+    return mapped(lambda _: next(remaining), part)
+
+
+def _cast(arguments: object, dtype: np.dtype[Any], kinds: str) -> Any:
+    def cast(array: NDArray) -> NDArray:
+        own = np.dtype(array.dtype)
+        is_counting = own.kind in "iu" and own.itemsize > 1 and dtype == np.float16
+        return array.astype(dtype) if own.kind in kinds and not is_counting else array
+
+    return mapped(cast, arguments)
+
+
+def _arguments_of(net: gluon.Block, data: object) -> tuple[Any, ...]:
+    if isinstance(data, Mapping):
+        return _by_name(net, data)
+    return tuple(data) if isinstance(data, (list, tuple)) else (data,)
+
+
+def _by_name(net: gluon.Block, data: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the arrays in the order of the arguments: a Block takes none by name."""
+    own = isinstance(net, gluon.HybridBlock) and type(net).forward is gluon.HybridBlock.forward
+    function = net.hybrid_forward if own else net.forward
+    arguments = list(inspect.signature(function).parameters.values())[1 if own else 0 :]
+    arguments = [
+        argument
+        for argument in arguments
+        if argument.kind is argument.POSITIONAL_OR_KEYWORD
+        and argument.name not in _mxnet.names_of_own_parameters(net)
+    ]
+    names = [argument.name for argument in arguments]
+    needed = {argument.name for argument in arguments if argument.default is argument.empty}
+    if not needed <= set(data) <= set(names):
+        raise ValueError(
+            f"the data of the batch have the names {list(data)} and {type(net).__name__} takes "
+            f"{names}: name them alike, or give the arrays in order, as a tuple"
+        )
+    given = [data.get(argument.name, argument.default) for argument in arguments]
+    while given and names[len(given) - 1] not in data:
+        given.pop()
+    return tuple(given)
+
+
+def _words_for(value: object) -> str:
+    if isinstance(value, NDArray):
+        return f"an array of shape {value.shape}"
+    if isinstance(value, Mapping):
+        return f"a dict with the keys {list(value)}"
+    size = f" of {len(value)}" if isinstance(value, (list, tuple)) else ""
+    return f"a {type(value).__name__}{size}"
