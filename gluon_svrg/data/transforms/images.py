@@ -93,7 +93,8 @@ class RandomCrop(_ImageTransform, RandomTransform):
             )
         tops, lefts = draw.integers(0, rows), draw.integers(1, columns)
         windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), (2, 3))  # type: ignore[call-overload]  # NumPy's hints know no tuple
-        return windows[np.arange(len(images)), :, tops, lefts]
+        cropped: NumPyArray = windows[np.arange(len(images)), :, tops, lefts]
+        return cropped
 
     def _padded(self, images: NumPyArray) -> NumPyArray:
         if images.dtype == np.uint8 and not (0 <= self._fill <= 255 and self._fill % 1 == 0):
