@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from gluon_svrg.arguments import check_finite, check_number
+from mxnet.lr_scheduler import LRScheduler
 
 __all__ = ["constant", "cosine", "linear", "one_cycle", "poly", "step", "warm_up"]
 
@@ -224,7 +225,14 @@ def warm_up(schedule: Schedule, fraction: float, start: float = 0.0) -> Schedule
 
 
 def check_schedule(schedule: object) -> None:
-    """Raise TypeError if `schedule` cannot be called."""
+    """Raise TypeError if `schedule` cannot be called, or is MXNet's, of the number of updates."""
+    if isinstance(schedule, LRScheduler):
+        raise TypeError(
+            "schedule must be a function of progress in [0, 1], got MXNet's "
+            f"{type(schedule).__name__}, a function of the number of updates: give one of "
+            "gluon_svrg.schedules, for example cosine(0.1), or give MXNet's to the trainer's "
+            "optimizer as its lr_scheduler"
+        )
     if not callable(schedule):
         raise TypeError(
             f"schedule must be a callable from progress in [0, 1] to a number, got {schedule!r}: "

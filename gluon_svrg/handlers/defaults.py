@@ -12,6 +12,7 @@ from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
+from gluon_svrg.handlers.schedule import tell_what_is_left
 from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.handlers.step import GradientUpdateHandler
 from gluon_svrg.handlers.validation import ValidationHandler
@@ -52,6 +53,8 @@ def fit_handlers(
     for companion in _companions(given, resumes):
         if not _has([*given, *defaults], companion):
             defaults.append(companion())
+    if not resumes:
+        tell_what_is_left(estimator, given)
     return _checked(given + defaults, estimator.train_metrics + estimator.val_metrics)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import mxnet as mx
 from gluon_svrg._mxnet import has_kvstore_that_updates, is_distributed, kvstore_type
@@ -12,6 +15,7 @@ from gluon_svrg.events import (
     BatchBegin,
     EpochBegin,
     EpochEnd,
+    EventHandler,
     Order,
     Run,
     State,
@@ -26,13 +30,26 @@ from gluon_svrg.schedules import Schedule, check_schedule
 _NOT_TO_BE_SET = {"aggregate_num", "begin_num_update", "lr", "num_update", "rescale_grad"}
 
 
+@dataclass
+class _Left:
+    """A value that was there before the first schedule, and the last one that a schedule set."""
+
+    before: float
+    last: float
+
+
+# By trainer and hyper-parameter: what schedules of earlier runs have left.
+_left: WeakKeyDictionary[mx.gluon.Trainer, dict[str, _Left]] = WeakKeyDictionary()
+
+
 class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
     """Sets a hyper-parameter of the optimizer to a function of training progress.
 
     The value is a function of ``estimator.progress`` alone (the fraction of ``epochs`` or
     ``batches`` that is done: by batches if the data has a length, else by whole epochs), so it is
     right after a resume, too. A resume with a greater ``epochs`` stretches the schedule: the
-    progress is then a fraction of the new number. After the run the optimizer keeps the last value.
+    progress is then a fraction of the new number. After the run the optimizer keeps the last value,
+    as in Keras; a later run without a ScheduleHandler begins with it, and says so in the log.
 
     Parameters
     ----------
@@ -49,8 +66,9 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
     Raises
     ------
     TypeError
-        If `hyperparameter` is no string, `schedule` cannot be called, or (while training) it
-        returns no number.
+        If `hyperparameter` is no string, `schedule` cannot be called or is an ``LRScheduler`` of
+        MXNet's, which is a function of the number of updates, or (while training) it returns no
+        number.
     ValueError
         If `per` is neither, or `hyperparameter` is SVRG's coefficient. At *train begin*: if the
         optimizer has no such number, has an lr_scheduler that sets the learning rate as well, or
@@ -87,6 +105,11 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
                 "without momentum make no state for it; make this one with momentum=0.9, or "
                 "whatever the schedule begins with"
             )
+        left = _left.setdefault(estimator.trainer, {}).setdefault(
+            self.hyperparameter, _Left(value, value)
+        )
+        if left.last != value:  # the user has set it since
+            left.before = left.last = value
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Set the value of the epoch."""
@@ -108,6 +131,33 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
                 "of 0; begin and end with a small one"
             )
         _set_value(self.hyperparameter, estimator.trainer, value)
+        _left[estimator.trainer][self.hyperparameter].last = value
+
+
+def tell_what_is_left(estimator: Run, handlers: Iterable[EventHandler]) -> None:
+    """Warn, once, of each value that an earlier schedule has left and none of `handlers` sets."""
+    left = _left.get(estimator.trainer, {})
+    set_now = {h.hyperparameter for h in handlers if isinstance(h, ScheduleHandler)}
+    for name in sorted(left.keys() - set_now):
+        before, last = left[name].before, left.pop(name).last
+        if name == "learning_rate" and estimator.trainer.optimizer.lr_scheduler is not None:
+            continue
+        if before == last or _value_of(name, estimator.trainer) != last:
+            continue
+        way = (
+            "trainer.set_learning_rate"
+            if name == "learning_rate"
+            else f"trainer.optimizer.{name} ="
+        )
+        value = f"({before:g})" if name == "learning_rate" else f" {before:g}"
+        estimator.logger.warning(
+            "%s is %.4g, as the ScheduleHandler of an earlier fit has left it, and nothing sets it "
+            "in this one: if you do not want that, begin with %s%s, or give a ScheduleHandler",
+            name,
+            last,
+            way,
+            value,
+        )
 
 
 class PlateauHandler(TrainBegin, EpochEnd, Stateful):

@@ -2,6 +2,7 @@
 
 import re
 
+import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import problems
@@ -431,3 +432,73 @@ class _ReturnsNothing(T.Transform):
 def test_more_bad_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def channels_last(x):
+    return np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+
+
+def pipelines(layout):
+    """Each image transform, and all in a row, for images of this layout."""
+    alone = [
+        T.RandomCrop(layout=layout),
+        T.RandomCrop((11, 4), pad=2, fill=7, layout=layout),
+        T.RandomFlipLeftRight(0.5, layout),
+        T.RandomColorJitter(0.4, 0.3, 0.2, layout),
+        T.Cutout(4, layout),
+        T.ToFloat(),
+        T.Normalize([0.1, 0.2, 0.3], [1, 2, 4], layout),
+    ]
+    everything = T.Compose(*alone[2:], T.OneHot(10, 0.1), T.MixUp(10))
+    return [*alone, everything]
+
+
+@pytest.mark.parametrize("place", range(len(pipelines(None))))
+@pytest.mark.parametrize("as_ndarray", [False, True])
+def test_channels_last_is_channels_first_transposed_to_the_bit(place, as_ndarray):
+    first, last = pipelines("NCHW")[place], pipelines("NHWC")[place]
+    for seed in range(3):
+        x = np.random.default_rng(seed).integers(0, 256, (N, 3, H, W)).astype("uint8")
+        draw = Draw(seed, 5, SAMPLES)
+        expected, expected_labels = first(x, LABELS, draw=draw)
+        given = channels_last(x)
+        if as_ndarray:
+            given = mx.nd.array(given, dtype="uint8")
+        result, labels = last(given, LABELS, draw=draw)
+        result = result.asnumpy() if as_ndarray else result
+        assert problems.same([result, labels], [channels_last(expected), expected_labels])
+        assert problems.same(
+            first(x, LABELS, draw=draw), pipelines(None)[place](x, LABELS, draw=draw)
+        )
+
+
+@pytest.mark.parametrize("transform", pipelines(None)[:5] + pipelines(None)[6:7])
+def test_images_with_channels_last_are_refused(transform):
+    message = rf"got shape \(40, {H}, {W}, 3\), which looks like N x H x W x C: give layout='NHWC'"
+    with pytest.raises(ValueError, match=message):
+        transform(channels_last(X), draw=DRAW)
+    loader = gs.data.ArrayLoader(channels_last(X), LABELS, batch_size=N, transform=transform)
+    with pytest.raises(ValueError, match=message):
+        loader[0]
+
+
+def test_images_with_channels_first_are_refused_with_layout_nhwc():
+    with pytest.raises(ValueError, match=r"got shape \(40, 3, 9, 7\), .* N x C x H x W: leave"):
+        T.Cutout(2, "NHWC")(X, draw=DRAW)
+
+
+def test_what_a_layout_may_be_and_that_narrow_images_have_one():
+    with pytest.raises(ValueError, match="layout must be 'NCHW' or 'NHWC', got 'HWC'"):
+        T.RandomFlipLeftRight(layout="HWC")
+    narrow = np.arange(2 * 12 * 5 * 3, dtype="float32").reshape(2, 12, 5, 3)
+    with pytest.raises(ValueError, match="or say layout='NCHW' if the images are that narrow"):
+        T.RandomFlipLeftRight(1)(narrow, draw=Draw(0, 0, np.arange(2)))
+    flipped = T.RandomFlipLeftRight(1, "NCHW")(narrow, draw=Draw(0, 0, np.arange(2)))
+    assert np.array_equal(flipped, narrow[..., ::-1])
+
+
+def test_a_mirrored_image_with_channels_last_keeps_its_colours():
+    x = channels_last(X)
+    flip = T.RandomFlipLeftRight(1.0, layout="NHWC")
+    batch, _ = gs.data.ArrayLoader(x, LABELS, batch_size=N, transform=flip)[0]
+    assert np.array_equal(batch.asnumpy(), x[:, :, ::-1])

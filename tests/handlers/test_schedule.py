@@ -1,6 +1,7 @@
 """ScheduleHandler and PlateauHandler: the value at every batch, and after a resume."""
 
 import logging
+import re
 from fractions import Fraction
 
 import gluon_svrg as gs
@@ -491,3 +492,82 @@ def test_a_plateau_goes_on_after_a_resume(tmp_path, stop):
     estimator, values = run(tmp_path)
     assert values == all_values[stop.batches :]
     assert problems.same(problems.weights_of(estimator.net), problems.weights_of(whole.net))
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        mx.lr_scheduler.CosineScheduler(50, base_lr=0.1, final_lr=0),
+        mx.lr_scheduler.FactorScheduler(10, 0.5),
+    ],
+)
+def test_mxnets_lr_scheduler_is_no_schedule(scheduler):
+    name = type(scheduler).__name__
+    message = rf"got MXNet's {name}, a function of the number of updates: .*schedules.*lr_scheduler"
+    for make in (
+        lambda: ScheduleHandler("learning_rate", scheduler),
+        lambda: schedules.warm_up(scheduler, 0.1),
+    ):
+        with pytest.raises(TypeError, match=message):
+            make()
+
+
+FACTOR = mx.lr_scheduler.FactorScheduler(10, 0.5)
+
+
+def fits(caplog, handlers_of_fits, between=lambda trainer: None):
+    """The warnings of each of several calls of `fit` with one estimator."""
+    problem = problems.make("softmax")
+    estimator = estimator_of(problem)
+    warnings = []
+    for handlers in handlers_of_fits:
+        caplog.clear()
+        estimator.logger.addHandler(caplog.handler)
+        estimator.fit(problem.ndarrays(), epochs=2, event_handlers=handlers)
+        estimator.logger.removeHandler(caplog.handler)
+        warnings.append([r.getMessage() for r in caplog.records if r.levelno == logging.WARNING])
+        between(estimator.trainer)
+    return warnings
+
+
+def rate(start, end):
+    return ScheduleHandler("learning_rate", schedules.linear(start, end))
+
+
+def test_a_rate_that_an_earlier_schedule_left_is_told_once(caplog):
+    first, plain, again = fits(caplog, [[rate(0.1, 0.0)], [], []])
+    assert (first, again) == ([], [])
+    (line,) = plain
+    assert re.match(
+        r"learning_rate is 0\.01, as the ScheduleHandler of an earlier fit has left it, and .*"
+        r"begin with trainer\.set_learning_rate\(9\)",
+        line,
+    )
+
+
+def test_after_two_schedules_the_first_rate_is_named(caplog):
+    handler = [rate(0.1, 0.0)]
+    assert "set_learning_rate(9)" in fits(caplog, [handler, handler, []])[2][0]
+
+
+def test_another_number_that_was_left_is_told_with_its_attribute(caplog):
+    decay = ScheduleHandler("wd", schedules.linear(0.1, 0.2))
+    (line,) = fits(caplog, [[decay, rate(0.1, 0.0)], [rate(0.1, 0.0)]])[1]
+    assert line.startswith("wd is 0.19, ")
+    assert "trainer.optimizer.wd = 0," in line
+
+
+@pytest.mark.parametrize(
+    ("handlers", "between"),
+    [
+        ([], lambda trainer: trainer.set_learning_rate(0.5)),
+        ([rate(0.3, 0.1)], lambda trainer: None),
+        ([], lambda trainer: setattr(trainer.optimizer, "lr_scheduler", FACTOR)),
+    ],
+)
+def test_a_rate_that_is_set_again_is_not_told(caplog, handlers, between):
+    assert fits(caplog, [[rate(0.1, 0.0)], handlers], between)[1] == []
+
+
+def test_a_schedule_that_ends_where_it_began_is_not_told(caplog):
+    assert fits(caplog, [[rate(9, 9)], []])[1] == []

@@ -140,7 +140,7 @@ class Compose(Transform):
 
 
 def check_images(transform: Transform, images: NumPyArray) -> None:
-    """Raise ValueError if `images` are no uint8 or float images N x C x H x W."""
+    """Raise ValueError if `images` are no uint8 or float images: four axes, samples first."""
     name = type(transform).__name__
     if images.ndim != 4:
         raise ValueError(

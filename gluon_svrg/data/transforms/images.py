@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,9 +18,37 @@ from gluon_svrg.data.transforms.base import (
 )
 
 _LUMA = np.array([0.299, 0.587, 0.114])  # of R, G, B, ITU-R BT.601; MXNet's image operators' too
+_CHANNELS = (1, 3, 4)  # gray, colour, colour with alpha
 
 
-class RandomCrop(RandomTransform):
+class _ImageTransform(Transform):
+    """Changes the first array of a batch, images of the layout that it is told."""
+
+    def __init__(self, layout: str | None) -> None:
+        if layout not in (None, "NCHW", "NHWC"):
+            raise ValueError(
+                f"layout must be 'NCHW' or 'NHWC', got {layout!r}: whether the images have their "
+                "channels first, as MXNet's convolutions take them, or last"
+            )
+        self._layout = layout
+
+    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
+        """Return the arrays, the images changed, in their own layout."""
+        images, *rest = arrays
+        check_images(self, images)
+        _check_layout(type(self).__name__, images.shape, self._layout)
+        if self._layout != "NHWC":
+            return [self._change(images, draw), *rest]
+        # A copy: sums over pixels are added up in the order of the memory, and so to the same bits.
+        changed = self._change(np.ascontiguousarray(images.transpose(0, 3, 1, 2)), draw)
+        return [np.ascontiguousarray(changed.transpose(0, 2, 3, 1)), *rest]
+
+    @abstractmethod
+    def _change(self, images: NumPyArray, draw: Draw) -> NumPyArray:
+        """Return images N x C x H x W, changed."""
+
+
+class RandomCrop(_ImageTransform, RandomTransform):
     """Pads the images and cuts a window out, at any place with the same probability.
 
     Parameters
@@ -30,6 +59,9 @@ class RandomCrop(RandomTransform):
         How many pixels are added on each side; 0 for none.
     fill : float
         What they hold, in the units of the images.
+    layout : 'NCHW' or 'NHWC', optional
+        Whether the images have channels first or last. By default first; images that look like
+        N x H x W x C are refused then.
 
     Raises
     ------
@@ -37,15 +69,20 @@ class RandomCrop(RandomTransform):
         If an argument is out of its range, or, when it is applied, if the window does not fit.
     """
 
-    def __init__(self, size: int | tuple[int, int] | None = None, pad: int = 4, fill: float = 0):
+    def __init__(
+        self,
+        size: int | tuple[int, int] | None = None,
+        pad: int = 4,
+        fill: float = 0,
+        layout: str | None = None,
+    ) -> None:
+        super().__init__(layout)
         self._size = None if size is None else _height_and_width(size)
         self._pad = check_integer("pad", pad, 0, "that many pixels are added on each side")
         self._fill = check_number("fill", fill, "what the pixels that are added hold")
 
-    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
+    def _change(self, images: NumPyArray, draw: Draw) -> NumPyArray:
         """Return the arrays, the images cropped: N x C x size, dtype as given."""
-        images, *rest = arrays
-        check_images(self, images)
         height, width = self._size or images.shape[2:]
         padded = self._padded(images)
         rows, columns = padded.shape[2] - height + 1, padded.shape[3] - width + 1
@@ -56,7 +93,8 @@ class RandomCrop(RandomTransform):
             )
         tops, lefts = draw.integers(0, rows), draw.integers(1, columns)
         windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), (2, 3))  # type: ignore[call-overload]  # NumPy's hints know no tuple
-        return [windows[np.arange(len(images)), :, tops, lefts], *rest]
+        cropped: NumPyArray = windows[np.arange(len(images)), :, tops, lefts]
+        return cropped
 
     def _padded(self, images: NumPyArray) -> NumPyArray:
         if images.dtype == np.uint8 and not (0 <= self._fill <= 255 and self._fill % 1 == 0):
@@ -74,13 +112,16 @@ class RandomCrop(RandomTransform):
         return padded
 
 
-class RandomFlipLeftRight(RandomTransform):
+class RandomFlipLeftRight(_ImageTransform, RandomTransform):
     """Mirrors each image with a probability.
 
     Parameters
     ----------
     probability : float in [0, 1]
         The probability that a sample is mirrored.
+    layout : 'NCHW' or 'NHWC', optional
+        Whether the images have channels first or last. By default first; images that look like
+        N x H x W x C are refused then.
 
     Raises
     ------
@@ -88,22 +129,21 @@ class RandomFlipLeftRight(RandomTransform):
         If it is no such number.
     """
 
-    def __init__(self, probability: float = 0.5) -> None:
+    def __init__(self, probability: float = 0.5, layout: str | None = None) -> None:
+        super().__init__(layout)
         self._probability = check_fraction(
             "probability", probability, "an image is mirrored with this probability"
         )
 
-    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
+    def _change(self, images: NumPyArray, draw: Draw) -> NumPyArray:
         """Return the arrays, some images mirrored; shape and dtype as given."""
-        images, *rest = arrays
-        check_images(self, images)
         is_flipped = draw.uniform(0) < self._probability
         flipped = images.copy()
         flipped[is_flipped] = images[is_flipped][..., ::-1]
-        return [flipped, *rest]
+        return flipped
 
 
-class RandomColorJitter(RandomTransform):
+class RandomColorJitter(_ImageTransform, RandomTransform):
     """Changes brightness, contrast and saturation of each image, in random order.
 
     As in Gluon: each by a factor that is uniform in [max(0, 1 - x), 1 + x]; contrast moves pixels
@@ -115,6 +155,9 @@ class RandomColorJitter(RandomTransform):
     ----------
     brightness, contrast, saturation : float
         Non-negative, the x of each; 0 leaves it as it is. With 1 channel, saturation does nothing.
+    layout : 'NCHW' or 'NHWC', optional
+        Whether the images have channels first or last. By default first; images that look like
+        N x H x W x C are refused then.
 
     Raises
     ------
@@ -122,7 +165,14 @@ class RandomColorJitter(RandomTransform):
         If one is no such number, or, when it is applied, if images have neither 1 nor 3 channels.
     """
 
-    def __init__(self, brightness: float = 0, contrast: float = 0, saturation: float = 0) -> None:
+    def __init__(
+        self,
+        brightness: float = 0,
+        contrast: float = 0,
+        saturation: float = 0,
+        layout: str | None = None,
+    ) -> None:
+        super().__init__(layout)
         meaning = "the factor is uniform in [1 - x, 1 + x]"
         self._amounts = (
             check_number("brightness", brightness, meaning, 0),
@@ -135,10 +185,8 @@ class RandomColorJitter(RandomTransform):
                 f"{meaning}"
             )
 
-    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
+    def _change(self, images: NumPyArray, draw: Draw) -> NumPyArray:
         """Return the arrays, the images' colours changed; shape and dtype as given."""
-        images, *rest = arrays
-        check_images(self, images)
         if images.shape[1] not in (1, 3):
             raise ValueError(
                 f"RandomColorJitter takes images with 1 or 3 channels, got {images.shape[1]} "
@@ -155,10 +203,10 @@ class RandomColorJitter(RandomTransform):
                     jittered[chosen] = change(jittered[chosen], factor)
         if images.dtype == np.uint8:
             jittered = np.clip(np.rint(jittered), 0, 255)
-        return [jittered.astype(images.dtype), *rest]
+        return jittered.astype(images.dtype)
 
 
-class Cutout(RandomTransform):
+class Cutout(_ImageTransform, RandomTransform):
     """Sets a square of each image to 0, which is the mean after `Normalize`.
 
     Its centre is uniform over the pixels, so part of the square may be outside of the image
@@ -169,6 +217,9 @@ class Cutout(RandomTransform):
     ----------
     length : int
         Positive, the square's side in pixels.
+    layout : 'NCHW' or 'NHWC', optional
+        Whether the images have channels first or last. By default first; images that look like
+        N x H x W x C are refused then.
 
     Raises
     ------
@@ -176,19 +227,18 @@ class Cutout(RandomTransform):
         If it is no such integer.
     """
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, layout: str | None = None) -> None:
+        super().__init__(layout)
         self._length = check_integer("length", length, 1, "the square's side in pixels")
 
-    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
+    def _change(self, images: NumPyArray, draw: Draw) -> NumPyArray:
         """Return the arrays, a square of each image 0; shape and dtype as given."""
-        images, *rest = arrays
-        check_images(self, images)
         rows, columns = (
             self._is_inside(draw.integers(counter, size), size)
             for counter, size in enumerate(images.shape[2:])
         )
         square = (rows[:, :, None] & columns[:, None, :])[:, None]
-        return [np.where(square, images.dtype.type(0), images), *rest]
+        return np.where(square, images.dtype.type(0), images)
 
     def _is_inside(self, centres: NumPyArray, size: int) -> NumPyArray:
         distances = np.arange(size) - (centres - self._length // 2)[:, None]
@@ -226,7 +276,7 @@ class ToFloat(Transform):
         return [np.multiply(images, self._scale, dtype=np.float32), *rest]
 
 
-class Normalize(Transform):
+class Normalize(_ImageTransform):
     """Subtracts a mean and divides by a standard deviation, channel by channel.
 
     Parameters
@@ -234,6 +284,9 @@ class Normalize(Transform):
     mean, std : float or sequence of float
         For all channels, or one per channel, in the units of the images that come in: after
         ``ToFloat()`` those of 0 to 1, before it of 0 to 255. `std` is positive.
+    layout : 'NCHW' or 'NHWC', optional
+        Whether the images have channels first or last. By default first; images that look like
+        N x H x W x C are refused then.
 
     Raises
     ------
@@ -241,7 +294,10 @@ class Normalize(Transform):
         If they are no such numbers, or, when it is applied, if the images have other channels.
     """
 
-    def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
+    def __init__(
+        self, mean: float | Sequence[float], std: float | Sequence[float], layout: str | None = None
+    ) -> None:
+        super().__init__(layout)
         self._mean = _per_channel("mean", mean)
         self._std = _per_channel("std", std)
         if not (self._std > 0).all():
@@ -254,10 +310,8 @@ class Normalize(Transform):
                 "give one number per channel, or one for all"
             )
 
-    def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
+    def _change(self, images: NumPyArray, draw: Draw) -> NumPyArray:
         """Return the arrays, the images normalised: float32 of uint8, else of their own dtype."""
-        images, *rest = arrays
-        check_images(self, images)
         channels = max(self._mean.size, self._std.size)
         if channels not in (1, images.shape[1]):
             raise ValueError(
@@ -268,7 +322,23 @@ class Normalize(Transform):
         dtype = np.dtype(np.float32) if images.dtype == np.uint8 else images.dtype
         normalised = np.subtract(images, _broadcast(self._mean, dtype), dtype=dtype)
         normalised /= _broadcast(self._std, dtype)
-        return [normalised, *rest]
+        return normalised
+
+
+def _check_layout(name: str, shape: tuple[int, ...], layout: str | None) -> None:
+    """Raise ValueError if images are of the other layout, by the numbers of their channels."""
+    first, last = shape[1] in _CHANNELS, shape[3] in _CHANNELS
+    if layout is None and last and not first:
+        raise ValueError(
+            f"{name} takes images N x C x H x W, got shape {shape}, which looks like N x H x W x "
+            "C: give layout='NHWC', or put channels first with x.transpose(0, 3, 1, 2), as MXNet's "
+            "convolutions take them; or say layout='NCHW' if the images are that narrow"
+        )
+    if layout == "NHWC" and first and not last:
+        raise ValueError(
+            f"{name} has layout='NHWC', got shape {shape}, which looks like N x C x H x W: leave "
+            "layout out"
+        )
 
 
 def _height_and_width(size: object) -> tuple[int, int]:
