@@ -10,7 +10,9 @@ with in ``_mxnet.py``.
 
 MXNet also takes half of the machine's cores (``src/engine/openmp.cc`` halves
 ``omp_get_num_procs`` on x86, as if every core were a hyper-thread) and reads
-``OMP_NUM_THREADS`` once, when its library is loaded.
+``OMP_NUM_THREADS`` once, when its library is loaded. While a thread waits for another, OpenMP keeps
+its core busy: ``GOMP_SPINCOUNT=0`` lets it sleep, which leaves the core to others and changes no
+result (docs/benchmarks.md has the figures).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import math
 import os
 import re
 import sys
@@ -65,6 +68,9 @@ _NEW_NAMES = {
 }
 # Read by the import of mxnet.numpy alone.
 _FINANCIAL = ("mirr", "npv", "pmt", "ppmt", "pv", "rate")
+
+# Each of these tells libgomp, MXNet's OpenMP, how its threads wait for each other.
+_HOW_TO_WAIT = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
 
 
 def check_installed() -> None:
@@ -146,19 +152,80 @@ def _function_that_is_gone(name: str) -> Callable[..., object]:
 
 
 def use_every_core(environ: MutableMapping[str, str], mxnet_is_loaded: bool) -> None:
-    """Ask for one thread a core through `environ`; a user's own ``OMP_NUM_THREADS`` wins."""
+    """Ask for one thread a core, which sleeps while it waits; what the user has set wins."""
+    if not mxnet_is_loaded and not _HOW_TO_WAIT & environ.keys():
+        environ["GOMP_SPINCOUNT"] = "0"
     if "OMP_NUM_THREADS" in environ:
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = usable_cores()
     if not mxnet_is_loaded:
-        environ["OMP_NUM_THREADS"] = str(cores or 1)
-    elif cores and cores > 1:
+        environ["OMP_NUM_THREADS"] = str(cores)
+    elif cores > 1:
         warnings.warn(
             f"mxnet was imported before gluon_svrg and uses half of the {cores} cores: import "
             f"gluon_svrg first, or set OMP_NUM_THREADS={cores} before Python starts",
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """Return how many cores this process may use, at least 1.
+
+    The affinity of the process, or fewer where a control group (a container) has a limit on the
+    processor time. A limit of 1.5 cores counts as 2: with two threads all of it is used, with one
+    a third is lost.
+
+    Parameters
+    ----------
+    root : path
+        The folder that has ``proc/self/cgroup`` and ``sys/fs/cgroup``.
+
+    References
+    ----------
+    Linux, ``Documentation/admin-guide/cgroup-v2.rst`` (``cpu.max``) and
+    ``Documentation/scheduler/sched-bwc.rst`` (``cpu.cfs_quota_us``).
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min([cores or 1, *map(math.ceil, _limits_of_control_groups(root))]))
+
+
+def _limits_of_control_groups(root: Path) -> list[float]:
+    """Return each limit, in cores, on the control groups that this process is in."""
+    try:
+        text = (root / "proc/self/cgroup").read_text(encoding="utf-8")
+    except OSError:
+        return []
+    limits = []
+    for line in text.splitlines():
+        # "0::/path" in version 2, "3:cpu,cpuacct:/path" in version 1.
+        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for name in ("", "unified") if not controllers else ("cpu", controllers):
+            mount = root / "sys/fs/cgroup" / name
+            group = mount / path.strip("/")
+            # A limit of a group above holds for all below it. Without a namespace of its own, a
+            # container sees the path of the host, of which only the last part is mounted: at the
+            # mount itself.
+            for folder in (group, *group.parents):
+                limits += _limit_of_control_group(folder)
+                if folder == mount:
+                    break
+    return limits
+
+
+def _limit_of_control_group(folder: Path) -> list[float]:
+    """Return the limit of one control group, in cores; nothing if it has none."""
+    for names in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+        try:
+            words = [w for n in names for w in (folder / n).read_text(encoding="utf-8").split()]
+            quota, period = float(words[0]), float(words[1])
+        except (OSError, ValueError, IndexError):  # no such file; "max"
+            continue
+        if quota > 0 and period > 0:  # -1: no limit
+            return [quota / period]
+    return []
 
 
 def version() -> str:
