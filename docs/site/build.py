@@ -1,9 +1,9 @@
 """Builds the site: ``python docs/site/build.py`` writes HTML into ``runs/site``.
 
-The pages are those that are read on their own, as plain Markdown: README.md, docs/ and a few others. They
-are copied into a folder of their own, with links between them as they stand on the site; links to other
-files of the repository lead to a page that shows the file. The reference is generated: a page for each
-section of docs/api.md, with the docstrings of the names that the section lists.
+The pages are those that are read on their own, as plain Markdown: README.md, docs/ and a few
+others. They are copied into a folder of their own, with links between them as they stand on the site; links
+to other files of the repository lead to a page that shows the file. The reference is generated: a
+page for each section of docs/api.md, with the docstrings of the names that the section lists.
 """
 
 import argparse
@@ -18,6 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from sphinx.pycode import ModuleAnalyzer
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -43,9 +45,8 @@ class Stage:
         self.sources = {}
         for path in sorted((ROOT / "docs").rglob("*")):
             inside = path.relative_to(ROOT / "docs")
-            if path.is_file() and path.suffix in {".md", ".ipynb", ".png"}:
-                if inside.parts[0] != "site":
-                    self.pages[path.relative_to(ROOT).as_posix()] = inside.as_posix()
+            if inside.parts[0] != "site" and path.suffix in {".md", ".ipynb", ".png"}:
+                self.pages[path.relative_to(ROOT).as_posix()] = inside.as_posix()
 
     def write(self, with_reference=True):
         """Write all pages."""
@@ -142,7 +143,7 @@ def reference_sections():
 
 
 def public_name(code):
-    """Return the full name of what is called `code` in a table, or None for a method or the like."""
+    """Return the full name of what a table calls `code`, or None if that is no public name."""
     name = re.match(r"\.?[\w.]+", code)[0]
     name = name if name.startswith("gluon_svrg.") else f"gluon_svrg.{name}"
     module, _, last = name.rpartition(".")
@@ -211,7 +212,10 @@ def directive(name, thing):
         return [f".. autoclass:: {name}"]
     if callable(thing) and inspect.isfunction(thing):
         return [f".. autofunction:: {name}"]
-    return [f".. autodata:: {name}", "   :no-value:"]
+    module, _, last = name.rpartition(".")
+    comments = ModuleAnalyzer.for_module(module).find_attr_docs()
+    text = [f"   {line}" for line in comments.get(("", last), [])]
+    return [f".. py:data:: {last}", "", *text]
 
 
 class Links(html.parser.HTMLParser):
@@ -239,12 +243,9 @@ def broken_links(site):
             if parts.scheme or parts.netloc:
                 continue
             there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            where = f"{path.relative_to(site)}: {link}"
-            if not there.is_file():
-                broken.append(where)
-            elif parts.fragment and there in pages:
-                if unquote(parts.fragment) not in pages[there].places | {""}:
-                    broken.append(where)
+            places = pages[there].places if there in pages else {unquote(parts.fragment)}
+            if not there.is_file() or unquote(parts.fragment) not in places | {""}:
+                broken.append(f"{path.relative_to(site)}: {link}")
     return broken
 
 
@@ -255,7 +256,8 @@ def build(out, with_reference=True):
         pages, trees, made = (Path(folder) / name for name in ("pages", "trees", "html"))
         pages.mkdir()
         Stage(pages).write(with_reference)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
         command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
         subprocess.run([*command, "-d", trees, pages, made], check=True, env=environment)
         broken = broken_links(made.resolve())

@@ -1,9 +1,12 @@
 """Sphinx's settings. `build.py` copies this file beside the pages that it prepares."""
 
-import importlib
+import importlib.util
+import re
 import sys
 
 import gluon_svrg
+from docutils import nodes
+from sphinx.util.math import wrap_displaymath
 
 project = "gluon-svrg"
 author = "The gluon-svrg developers"
@@ -12,9 +15,8 @@ release = version = gluon_svrg.__version__
 
 extensions = [
     "myst_nb",
+    "numpydoc",
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
-    "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
@@ -29,11 +31,13 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 nb_execution_mode = "off"
 
+# Formulas as MathML, which browsers draw themselves: MathJax would be fetched at each visit.
+HAS_MATHML = importlib.util.find_spec("latex2mathml") is not None
+html_math_renderer = "mathml" if HAS_MATHML else "mathjax"
+
 # Docstrings.
 default_role = "py:obj"
-napoleon_google_docstring = False
-napoleon_use_ivar = True
-napoleon_use_rtype = False
+numpydoc_show_class_members = False  # autodoc shows them, with all that they say
 autodoc_inherit_docstrings = False  # MXNet's are written in another markup
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings say types with shapes and units
@@ -97,13 +101,38 @@ def resolve(app, env, node, contnode):
     return None
 
 
-def module_of(app, module, name):
-    """Return where the source of a name is sought: not in `builtins`, as for an alias of a type."""
+def module_of(_, module, name):
+    """Return where to look for the source of a name: not in `builtins`, as for an alias."""
     thing = getattr(sys.modules.get(module), name.partition(".")[0], None)
     return module if getattr(thing, "__module__", None) == "builtins" else None
 
 
+def mathml(latex, display):
+    """Return a formula as MathML; words in it, such as `momentum`, are one name each."""
+    from latex2mathml.converter import convert
+
+    text = convert(latex, display=display)
+    letters = r'(?:<mi mathvariant="normal">[^<]*</mi>){2,}'
+    return re.sub(letters, lambda run: f"<mi>{re.sub('<[^>]*>', '', run[0])}</mi>", text)
+
+
+def visit_math(translator, node):
+    """Write a formula in a line of text."""
+    translator.body.append(mathml(node.astext(), "inline"))
+    raise nodes.SkipNode
+
+
+def visit_displaymath(translator, node):
+    """Write a formula that stands by itself, of one line or several."""
+    latex = wrap_displaymath(node.astext(), None, False)
+    latex = re.sub(r"\\\[|\\\]|\\(begin|end)\{(equation|align)\*\}", "", latex).strip()
+    translator.body.append(f'<div class="math">{mathml(latex, "block")}</div>')
+    raise nodes.SkipNode
+
+
 def setup(app):
     """Connect the functions above."""
+    if HAS_MATHML:
+        app.add_html_math_renderer("mathml", (visit_math, None), (visit_displaymath, None))
     app.connect("viewcode-follow-imported", module_of)
     app.connect("missing-reference", resolve)
