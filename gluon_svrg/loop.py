@@ -11,6 +11,7 @@ from gluon_svrg.checkpoint.contents import restored
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, newest_for_roll_back
 from gluon_svrg.events import DecidesAboutNaN, EventHandler, HandlerList, NotFiniteError, Run
+from gluon_svrg.run.history import plain_scalar
 from gluon_svrg.run.position import FitResult, StopReason
 from mxnet.gluon.contrib.estimator import StoppingHandler
 
@@ -214,7 +215,9 @@ def evaluate(
         )
     handlers.notify("epoch_end", estimator)
     estimator.last_evaluation = {
-        name: value for metric in estimator.val_metrics for name, value in metric.get_name_value()
+        name: plain_scalar(value)
+        for metric in estimator.val_metrics
+        for name, value in metric.get_name_value()
     }
     estimator.evaluation_seconds += time.perf_counter() - begin
     return estimator.last_evaluation
