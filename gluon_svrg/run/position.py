@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,9 @@ class Position:
         Whether an epoch is under way: from its *epoch begin* until after its *epoch end*.
     is_cut : bool
         Whether a handler has asked for no more batches in the epoch under way.
+    heard : list of str
+        The classes of the handlers that have heard the *epoch end* of the epoch under way, if a
+        stop has broken it off.
     """
 
     epoch: int = 0
@@ -50,6 +53,7 @@ class Position:
     batch_in_epoch: int = 0
     is_in_epoch: bool = False
     is_cut: bool = False
+    heard: list[str] = field(default_factory=list)
 
     def begin_epoch(self) -> None:
         """Go on to the beginning of an epoch."""
@@ -66,6 +70,11 @@ class Position:
         self.epoch += 1
         self.batch_in_epoch = 0
         self.is_in_epoch = self.is_cut = False
+        self.heard = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the fields; version 0.2 knows no `heard`, so it is left out if it is empty."""
+        return {name: value for name, value in asdict(self).items() if name != "heard" or value}
 
 
 class Located:
@@ -83,6 +92,8 @@ class Located:
         What is added to the row of the epoch; of MXNet's Estimator, which has no rows, nobody asks.
     handlers : iterable of EventHandler
         Those of the run; none if it does not tell them.
+    stop_requested : bool
+        Whether the run is to end; MXNet's Estimator does not tell.
     """
 
     data: TrainingData
@@ -91,6 +102,11 @@ class Located:
     max_batch: int | None
     figures: dict[str, Any]
     handlers: Iterable[EventHandler]
+
+    @property
+    def stop_requested(self) -> bool:
+        """See the class."""
+        return False
 
     def note_epoch_begin(self) -> None:
         """Hear from a handler that an epoch begins; who knows it already does nothing."""
@@ -120,8 +136,8 @@ class FitResult:
     stop_reason : StopReason
         Why the run ended.
     epochs_run : int
-        The number of epochs that were begun, a last one that was cut short included; after a
-        resume, those before it as well.
+        The number of epochs in which a batch was trained, a last one that was cut short included;
+        after a resume, those before it as well.
     history : History
         A list with one row (a dict) an epoch: see :class:`HistoryHandler`.
     """
