@@ -252,13 +252,29 @@ class Estimator(mx_estimator.Estimator, Located):
     def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
         """End the run after the batch that is under way: `epoch_end` and `train_end` still fire.
 
+        SVRG's full pass and the evaluation of a ValidationHandler are broken off after the batch
+        that is under way in them. Outside of `fit` it does nothing.
+
         Parameters
         ----------
         reason : StopReason
             What `fit` returns as the reason; the first that was given counts.
         """
         # Noted here, at any moment (a signal may come at any), and acted on at the next safe point.
-        self._loop.stop_request = self._loop.stop_request or reason
+        self._loop.stop(reason)
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the run is to end: who does something long in it may ask at any moment."""
+        return self._loop.stop_requested
+
+    def interruption(self) -> Callable[[], bool]:
+        """Return what tells whether something long that begins now is to be broken off.
+
+        That is so if a signal or a time limit ends the run already, or if any stop comes from now
+        on.
+        """
+        return self._loop.interruption()
 
     def roll_back(self, reason: str) -> None:
         """Go back to the newest checkpoint after the event that is under way, and on from there.

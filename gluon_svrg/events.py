@@ -39,8 +39,8 @@ way to stop                        more batches epoch_end  more epochs train_end
 ``batch_end`` returns True         no           yes        yes         yes        no
 ``epoch_end`` returns True         --           --         no          yes        no
 ``estimator.stop()`` in a batch    no           yes        no          yes        no
-``estimator.stop()`` in an epoch   no           yes        no          yes        no
-event, before its first batch
+``estimator.stop()`` before the    no           no         no          yes        no
+first batch of an epoch
 an exception                       no           no         no          no         yes
 =================================  ===========  =========  ==========  =========  ================
 
@@ -48,7 +48,18 @@ an exception                       no           no         no          no       
 that was not cut short by ``stop()`` or by the number of batches: at it, the run could be ended and
 continued later. An exception leaves it out, as it does all others.
 
-An evaluation runs to its end whatever is asked.
+What takes long between two steps is broken off by a stop, after the batch that is under way, and
+made again from its beginning after a resume:
+
+- SVRG's full pass: the epoch counts as not begun. No more handlers hear its ``epoch_begin``, which
+  fires again after the resume, and a ``safe_point`` follows. Other passes that SVRG makes for a
+  resume are broken off, too.
+- The evaluation of a ValidationHandler: it gives no figures, and the rest of the event follows.
+  At the ``epoch_end`` of a whole epoch a ``safe_point`` comes first; after a resume from there
+  the ValidationHandler and those handlers that come after it hear ``epoch_end`` once more. It is
+  not begun at all if a signal or a time limit has ended the run already.
+
+A checkpoint that is being written is finished. So is an evaluation that anybody else asks for.
 
 The six classes of MXNet are MXNet's own, so that its handlers run here unchanged. A handler that
 keeps something from one event to the next, and is to continue with it after a resume, inherits
@@ -87,6 +98,7 @@ __all__ = [
     "EVENTS",
     "BatchBegin",
     "BatchEnd",
+    "CatchesUp",
     "DecidesAboutNaN",
     "EpochBegin",
     "EpochEnd",
@@ -97,6 +109,8 @@ __all__ = [
     "HasCompanions",
     "HasPasses",
     "InsteadOfGradientReady",
+    "Interrupted",
+    "MayStop",
     "NotFiniteError",
     "Order",
     "Run",
@@ -149,6 +163,10 @@ class Run(Protocol):
     verbose: Verbose
 
     @property
+    def stop_requested(self) -> bool:
+        """Whether the run is to end: may be asked at any moment."""
+
+    @property
     def train_metrics(self) -> list[mx.metric.EvalMetric]:
         """The metrics of the training."""
 
@@ -162,6 +180,9 @@ class Run(Protocol):
 
     def stop(self, reason: StopReason = ...) -> None:
         """End the run after the batch that is under way."""
+
+    def interruption(self) -> Callable[[], bool]:
+        """Return what tells whether something long that begins now is to be broken off."""
 
     def roll_back(self, reason: str) -> None:
         """Go back to the newest checkpoint after the event that is under way."""
@@ -277,6 +298,36 @@ class HasPasses(EventHandler):
         raise NotImplementedError(f"{type(self).__name__} has to define passes()")
 
 
+class MayStop(EventHandler):
+    """May have a reason to end the run at any moment, between two events as well."""
+
+    def stop_if_due(self, estimator: Run) -> None:
+        """Call ``estimator.stop()``, once, if there is a reason."""
+        raise NotImplementedError(f"{type(self).__name__} has to define stop_if_due()")
+
+
+class CatchesUp(EventHandler):
+    """Does after a resume what a stop has broken off."""
+
+    def catch_up(self, estimator: Run) -> bool:
+        """Do it, when the run is as it was; return whether there was anything to do."""
+        raise NotImplementedError(f"{type(self).__name__} has to define catch_up()")
+
+
+class Interrupted(Exception):  # noqa: N818  # no error: it was asked for
+    """A stop has broken off something long; a resume makes it again from its beginning.
+
+    Parameters
+    ----------
+    handler : EventHandler, optional
+        Who was at it, at *epoch end*.
+    """
+
+    def __init__(self, handler: EventHandler | None = None) -> None:
+        super().__init__("a stop was requested")
+        self.handler = handler
+
+
 class NotFiniteError(FloatingPointError):
     """A NaN or an infinity about which a handler has decided: the run ends with this."""
 
@@ -343,11 +394,21 @@ class HandlerList:
         """Iterate over the handlers."""
         return iter(self._handlers)
 
-    def notify(self, event: str, estimator: Run, **details: Any) -> list[EventHandler]:
-        """Call every handler of `event`; return those that answered with a true value."""
+    def hearing(self, event: str) -> list[EventHandler]:
+        """Return those that hear `event`, in their order."""
+        return list(self._by_event[event])
+
+    def notify(
+        self,
+        event: str,
+        estimator: Run,
+        only: Sequence[EventHandler] | None = None,
+        **details: Any,
+    ) -> list[EventHandler]:
+        """Call every handler of `event`, or `only` these; return those with a true answer."""
         return [
             handler
-            for handler in self._by_event[event]
+            for handler in (self._by_event[event] if only is None else only)
             if getattr(handler, event)(estimator, **details)
         ]
 

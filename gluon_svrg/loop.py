@@ -10,12 +10,23 @@ import mxnet as mx
 from gluon_svrg.checkpoint.contents import restored
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, newest_for_roll_back
-from gluon_svrg.events import DecidesAboutNaN, EventHandler, HandlerList, NotFiniteError, Run
+from gluon_svrg.events import (
+    CatchesUp,
+    DecidesAboutNaN,
+    EventHandler,
+    HandlerList,
+    Interrupted,
+    MayStop,
+    NotFiniteError,
+    Run,
+)
+from gluon_svrg.run.generators import host_states, set_host_states
 from gluon_svrg.run.history import plain_scalar
 from gluon_svrg.run.position import FitResult, StopReason
 from mxnet.gluon.contrib.estimator import StoppingHandler
 
-_SURVIVES_ROLL_BACK = (StopReason.REQUESTED, StopReason.SIGNAL, StopReason.TIME_LIMIT)
+_URGENT = (StopReason.SIGNAL, StopReason.TIME_LIMIT)
+_SURVIVES_ROLL_BACK = (StopReason.REQUESTED, *_URGENT)
 
 
 class FitLoop:
@@ -43,6 +54,31 @@ class FitLoop:
         self._batches: Iterator[Any] | None = None
         self.stop_request: StopReason | None = None
         self.roll_back_because: str | None = None
+        self._may_stop = [handler for handler in handlers if isinstance(handler, MayStop)]
+        self._requests = 0
+        self._is_urgent = False
+
+    def stop(self, reason: StopReason) -> None:
+        """Note that the run is to end at the next safe point; the first reason counts."""
+        self.stop_request = self.stop_request or reason
+        self._is_urgent |= reason in _URGENT
+        self._requests += 1
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the run is to end."""
+        self._ask_who_may_stop()
+        return self.stop_request is not None or self._estimator.stop_reason is not None
+
+    def interruption(self) -> Callable[[], bool]:
+        """Return what `Estimator.interruption` says."""
+        known = 0 if self._is_urgent else self._requests
+
+        def is_broken_off() -> bool:
+            self._ask_who_may_stop()
+            return self._requests > known
+
+        return is_broken_off
 
     def run(self) -> FitResult:
         """Train until there is a reason to stop."""
@@ -59,7 +95,7 @@ class FitLoop:
             if self.roll_back_because is not None:
                 self._roll_back()
         self._notify("train_end")
-        epochs_run = estimator.position.epoch + estimator.position.is_in_epoch
+        epochs_run = estimator.position.epoch + (estimator.position.batch_in_epoch > 0)
         assert estimator.stop_reason is not None  # or the loop would not have ended
         return FitResult(estimator.stop_reason, epochs_run, estimator.history)
 
@@ -72,16 +108,23 @@ class FitLoop:
         estimator = self._estimator
         # Before the event: what a handler asks of the data there is of this epoch.
         batches = self._ask_for_batches()
+        drawn = host_states()
         estimator.position.begin_epoch()
-        self._notify("epoch_begin")
+        try:
+            self._notify("epoch_begin")
+        except Interrupted:
+            # As if it had not begun: after a resume the full pass draws the same numbers again.
+            set_host_states(drawn)
+            estimator.position.is_in_epoch = False
+        else:
+            self._batches = batches
         if self.roll_back_because is None:
             self._reach_safe_point()
-        self._batches = batches
 
     def _ask_for_batches(self) -> Iterator[Any]:
         """Return the batches that are left of the epoch at which the run stands."""
         position, data = self._estimator.position, self._estimator.data
-        if position.is_cut:
+        if position.is_cut or position.heard:
             return iter(())
         batches = data.begin_epoch(position.epoch, position.batch_in_epoch)
         return batches if position.batch_in_epoch else at_least_one(batches, "train_data")
@@ -94,17 +137,36 @@ class FitLoop:
         batches, self._batches = self._batches or iter(()), None
         if estimator.stop_reason is None and self.roll_back_because is None:
             run_epoch(estimator, self._handlers, batches, self._fit_batch, self._end_batch)
-        if self.roll_back_because is not None:
-            return
+        # Without a batch there is no epoch to end.
+        if self.roll_back_because is None and estimator.position.batch_in_epoch:
+            self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        """End the epoch, or what has been trained of it."""
+        estimator = self._estimator
         is_whole = estimator.stop_reason is None
-        asked_to_stop = self._notify("epoch_end")
+        asked_to_stop = self._notify_of_epoch_end(is_whole)
         if self.roll_back_because is not None:
             return
         if asked_to_stop:
             estimator.stop(self._reason_of(asked_to_stop))
-        if is_whole:
+        if is_whole and estimator.stop_reason is None:
             estimator.position.end_epoch()
             self._reach_safe_point()
+
+    def _notify_of_epoch_end(self, is_whole: bool) -> list[EventHandler]:
+        """Call those that have not heard it before a resume; a stop may break off an evaluation."""
+        position = self._estimator.position
+        waiting = _without(self._handlers.hearing("epoch_end"), position.heard)
+        try:
+            return self._notify("epoch_end", only=waiting)
+        except Interrupted as interrupted:
+            index = [id(handler) for handler in waiting].index(id(interrupted.handler))
+        if self.roll_back_because is None and is_whole:
+            position.heard += [type(handler).__name__ for handler in waiting[:index]]
+            self._reach_safe_point()
+        rest = [handler for handler in waiting[index:] if not isinstance(handler, CatchesUp)]
+        return self._notify("epoch_end", only=rest)
 
     def _fit_batch(self, batch: object) -> dict[str, Any]:
         estimator = self._estimator
@@ -152,12 +214,26 @@ class FitLoop:
         with restored(estimator, checkpoint):
             if estimator.position.is_in_epoch:
                 self._batches = self._ask_for_batches()
+        self._accept_stop()
+        if estimator.stop_reason is None:
+            self._catch_up()
         position = estimator.position
         if estimator.max_epoch is not None and position.epoch >= estimator.max_epoch:
             self._note_that_all_is_done(StopReason.EPOCHS_DONE, f"epochs={estimator.max_epoch}")
         if estimator.max_batch is not None and position.batch >= estimator.max_batch:
             self._note_that_all_is_done(StopReason.BATCHES_DONE, f"batches={estimator.max_batch}")
         self._accept_stop()
+
+    def _catch_up(self) -> None:
+        """Let handlers do what a stop has broken off; as after a batch, a safe point follows."""
+        handlers = [handler for handler in self._handlers if isinstance(handler, CatchesUp)]
+        done = [handler for handler in handlers if handler.catch_up(self._estimator)]
+        if done:
+            self._reach_safe_point()
+
+    def _ask_who_may_stop(self) -> None:
+        for handler in self._may_stop:
+            handler.stop_if_due(self._estimator)
 
     def _note_that_all_is_done(self, reason: StopReason, target: str) -> None:
         self._estimator.stop(reason)
@@ -204,22 +280,27 @@ def evaluate(
     begin = time.perf_counter()
     for metric in estimator.val_metrics:
         metric.reset()
-    handlers.notify("epoch_begin", estimator)
-    with estimator.evaluation_weights():
-        run_epoch(
-            estimator,
-            handlers,
-            at_least_one(batches, "val_data"),
-            run_batch,
-            is_over=lambda _: False,
-        )
-    handlers.notify("epoch_end", estimator)
+    try:
+        handlers.notify("epoch_begin", estimator)
+        with estimator.evaluation_weights():
+            run_epoch(
+                estimator,
+                handlers,
+                at_least_one(batches, "val_data"),
+                run_batch,
+                is_over=lambda _: False,
+            )
+        handlers.notify("epoch_end", estimator)
+    except BaseException as exception:
+        handlers.notify_each("exception_raised", estimator, exception=exception)
+        raise
+    finally:
+        estimator.evaluation_seconds += time.perf_counter() - begin
     estimator.last_evaluation = {
         name: plain_scalar(value)
         for metric in estimator.val_metrics
         for name, value in metric.get_name_value()
     }
-    estimator.evaluation_seconds += time.perf_counter() - begin
     return estimator.last_evaluation
 
 
@@ -227,7 +308,7 @@ def run_epoch(
     estimator: Run,
     handlers: HandlerList,
     batches: Iterable[object],
-    run_batch: Callable[[object], Mapping[str, object]],
+    run_batch: Callable[[object], Mapping[str, Any]],
     is_over: Callable[[list[EventHandler]], bool],
 ) -> None:
     """Run one epoch, of training or of an evaluation.
@@ -268,6 +349,18 @@ def at_least_one(batches: Iterable[object], name: str) -> Iterator[Any]:
             f"{name} gave no batch: it is empty, or it can be iterated only once; give a "
             "DataLoader or a list of batches"
         )
+
+
+def _without(handlers: list[EventHandler], names: list[str]) -> list[EventHandler]:
+    """Return the handlers but for one of the class of each of the names."""
+    left = list(names)
+    rest = []
+    for handler in handlers:
+        if type(handler).__name__ in left:
+            left.remove(type(handler).__name__)
+        else:
+            rest.append(handler)
+    return rest
 
 
 def _as_list(value: object) -> list[Any]:

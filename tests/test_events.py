@@ -120,9 +120,10 @@ CELLS = [
         for event, rest in REST_OF_BATCH.items()
     ),
     # Heard once more: whoever writes a last checkpoint is to know that it is the last.
-    ("safe_point", stop, ["safe_point", "epoch_end", "train_end"], StopReason.REQUESTED),
+    # Before its first batch, there is no epoch to end.
+    ("safe_point", stop, ["safe_point", "train_end"], StopReason.REQUESTED),
     ("train_begin", stop, ["train_end"], StopReason.REQUESTED),
-    ("epoch_begin", stop, ["safe_point", "epoch_end", "train_end"], StopReason.REQUESTED),
+    ("epoch_begin", stop, ["safe_point", "train_end"], StopReason.REQUESTED),
     ("epoch_end", stop, ["safe_point", "train_end"], StopReason.REQUESTED),
     ("epoch_end", true, ["safe_point", "train_end"], StopReason.HANDLER),
 ]

@@ -14,7 +14,6 @@ checkpoint are these states:
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 import struct
 from collections.abc import Iterator, Mapping
@@ -110,7 +109,7 @@ def restored(run: Run, checkpoint: Checkpoint) -> Iterator[None]:
 def about(run: Run) -> dict[str, Any]:
     """Return what the manifest says of the run, for people to read."""
     return {
-        "position": dataclasses.asdict(run.position),
+        "position": run.position.state_dict(),
         "versions": {
             "gluon_svrg": version(),
             "mxnet": mx.__version__,

@@ -135,7 +135,7 @@ _COUNTERS = (
         ("current_batch", "current_epoch"),
         _forget_that_it_has_stopped,
     ),
-    _Counters(mx_estimator.ValidationHandler, ("current_batch", "current_epoch")),
+    _Counters(mx_estimator.ValidationHandler, ("current_batch", "current_epoch", "is_due")),
     _Counters(
         mx_estimator.LoggingHandler,
         ("batch_index", "current_epoch", "processed_samples"),

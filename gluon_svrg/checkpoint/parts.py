@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -239,7 +238,7 @@ class PositionOfRun(Part):
 
     def state_dict(self) -> State:
         """Return the position."""
-        return dataclasses.asdict(self._run.position)
+        return self._run.position.state_dict()
 
     def load_state_dict(self, state: State) -> None:
         """Put it back."""

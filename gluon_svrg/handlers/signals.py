@@ -19,13 +19,13 @@ _Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
 class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised):
     """Lets Ctrl-C and SIGTERM end the run after the batch that is under way.
 
-    A CheckpointHandler then writes a checkpoint, `fit` returns with ``StopReason.SIGNAL``, and
-    ``fit(..., resume='auto')`` continues the run later. A second signal acts as if there were no
-    handler: Ctrl-C raises KeyboardInterrupt at once, SIGTERM ends the process. The Estimator adds
-    this handler to runs with a CheckpointHandler. Python delivers signals to the main thread only:
-    in another thread this handler does nothing.
-
-    During SVRG's full pass, the run ends when the pass is finished.
+    That is a batch of the training, of SVRG's full pass or of a ValidationHandler's evaluation:
+    what is broken off is made again after a resume. A checkpoint that is being written is
+    finished. A CheckpointHandler then writes a checkpoint, `fit` returns with
+    ``StopReason.SIGNAL``, and ``fit(..., resume='auto')`` continues the run later. A second signal
+    acts as if there were no handler: Ctrl-C raises KeyboardInterrupt at once, SIGTERM ends the
+    process. The Estimator adds this handler to runs with a CheckpointHandler. Python delivers
+    signals to the main thread only: in another thread this handler does nothing.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,8 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised):
             self._give_back()
             estimator.stop(StopReason.SIGNAL)
             estimator.logger.warning(
-                "%s: the run ends after this batch; the same signal again ends it at once",
+                "%s: the run ends after the batch that is under way, also in a full pass or an "
+                "evaluation; the same signal again ends it at once",
                 signal.Signals(number).name,
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import timedelta
 from typing import Any
@@ -12,7 +13,17 @@ from gluon_svrg._mxnet import has_data, parameters_by_place, parameters_of
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.replicas import replicas_of, write_replicas
 from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
-from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, State, Stateful, TrainBegin, TrainEnd
+from gluon_svrg.events import (
+    BatchEnd,
+    EpochEnd,
+    MayStop,
+    Order,
+    Run,
+    State,
+    Stateful,
+    TrainBegin,
+    TrainEnd,
+)
 from gluon_svrg.run.monitor import Monitor
 from gluon_svrg.run.position import StopReason
 
@@ -175,11 +186,12 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
         )
 
 
-class TimeLimitHandler(TrainBegin, BatchEnd):
+class TimeLimitHandler(TrainBegin, BatchEnd, MayStop):
     """Ends the run after a time, at the end of the batch that is under way.
 
-    The run ends with ``StopReason.TIME_LIMIT``. A CheckpointHandler then writes a checkpoint, and
-    the evaluation of the epoch's end still follows, so leave time for both. The clock starts at
+    That is a batch of the training, of SVRG's full pass or of an evaluation: what is broken off is
+    made again after a resume. The run ends with ``StopReason.TIME_LIMIT``. A CheckpointHandler then
+    writes a checkpoint, so leave time for that; no evaluation begins any more. The clock starts at
     each call of `fit`: a resumed run has the whole time again, as with a job scheduler.
 
     Parameters
@@ -201,15 +213,20 @@ class TimeLimitHandler(TrainBegin, BatchEnd):
         self.seconds = check_number(
             "seconds", seconds, "the run ends after that time", 0, above=True
         )
-        self._begin = 0.0
+        self._end = math.inf
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Start the clock."""
-        self._begin = time.monotonic()
+        self._end = time.monotonic() + self.seconds
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """End the run if the time is over."""
-        if estimator.stop_reason is None and time.monotonic() - self._begin >= self.seconds:
+        self.stop_if_due(estimator)
+
+    def stop_if_due(self, estimator: Run) -> None:
+        """End the run if the time is over."""
+        if estimator.stop_reason is None and time.monotonic() >= self._end:
+            self._end = math.inf
             estimator.stop(StopReason.TIME_LIMIT)
             estimator.logger.info("the run ends: its time limit of %g s is over", self.seconds)
 

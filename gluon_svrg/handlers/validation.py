@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gluon_svrg.arguments import check_periods
+from gluon_svrg.arrays.waiting import wait_for
 from gluon_svrg.data.training_data import check_data
-from gluon_svrg.events import EventHandler, Order, Run
+from gluon_svrg.events import (
+    BatchBegin,
+    BatchEnd,
+    CatchesUp,
+    EventHandler,
+    Interrupted,
+    Order,
+    Run,
+)
+from gluon_svrg.run.generators import host_states, set_host_states
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 
-class ValidationHandler(mx_estimator.ValidationHandler):
+class ValidationHandler(mx_estimator.ValidationHandler, CatchesUp):
     """Evaluates on `val_data` at the end of every few epochs, or after every few batches.
 
     `fit` adds one, for each epoch, if it gets `val_data` and no such handler. The row of an epoch
     has the figures of the last evaluation in it.
+
+    A stop (Ctrl-C, SIGTERM, a time limit, ``estimator.stop()``) that comes during an evaluation
+    breaks it off after the batch that is under way: it gives no figures, and is made again after a
+    resume. Only a signal or a time limit that came before it keeps it from beginning.
 
     Parameters
     ----------
@@ -30,6 +44,11 @@ class ValidationHandler(mx_estimator.ValidationHandler):
         The handlers of the evaluation.
     priority : float
         That of MXNet's handler: with the metrics, before the handlers that read them.
+
+    Attributes
+    ----------
+    is_due : bool
+        Whether a stop has broken off the evaluation after the last batch.
 
     Raises
     ------
@@ -52,23 +71,79 @@ class ValidationHandler(mx_estimator.ValidationHandler):
             val_data, None, every_n_epochs, every_n_batches, float(priority), event_handlers
         )
 
+        self.is_due = False
+
+    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Begin to count."""
+        super().train_begin(estimator, *args, **kwargs)
+        self.is_due = False
+
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Evaluate, if it is time."""
         self.current_batch += 1
         if self.batch_period and self.current_batch % self.batch_period == 0:
-            figures = self._evaluate(estimator)
-            estimator.logger.info(
-                "epoch %d, after %d batches: %s",
-                estimator.position.epoch,
-                estimator.position.batch_in_epoch + 1,
-                ", ".join(f"{name} {value:.4g}" for name, value in figures.items()),
-            )
+            self._evaluate_after(estimator, estimator.position.batch_in_epoch + 1)
+
+    def catch_up(self, estimator: Run) -> bool:
+        """Evaluate, if a stop has broken off the evaluation after the last batch."""
+        was_due = self.is_due
+        if was_due:
+            self._evaluate_after(estimator, estimator.position.batch_in_epoch)
+        return was_due
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Evaluate, if it is time."""
+        """Evaluate, if it is time; raise Interrupted if a stop breaks that off."""
         self.current_epoch += 1
         if self.epoch_period and self.current_epoch % self.epoch_period == 0:
-            self._evaluate(estimator)
+            try:
+                self._evaluate(estimator)
+            except Interrupted:
+                self.current_epoch -= 1
+                raise Interrupted(self) from None
+
+    def _evaluate_after(self, estimator: Run, batches: int) -> None:
+        """Evaluate after that many batches of the epoch, or note that it is to be done."""
+        self.is_due = True
+        try:
+            figures = self._evaluate(estimator)
+        except Interrupted:
+            return
+        self.is_due = False
+        estimator.logger.info(
+            "epoch %d, after %d batches: %s",
+            estimator.position.epoch,
+            batches,
+            ", ".join(f"{name} {value:.4g}" for name, value in figures.items()),
+        )
 
     def _evaluate(self, estimator: Run) -> dict[str, float]:
-        return estimator.evaluate(self.val_data, estimator.batch_axis, self.event_handlers)
+        """Evaluate; raise Interrupted, with random numbers as before, if a stop breaks it off."""
+        drawn = host_states()
+        given = self.event_handlers
+        given = [given] if isinstance(given, EventHandler) else list(given or ())
+        try:
+            handlers = [_BreaksOff(estimator.interruption()), *given]
+            return estimator.evaluate(self.val_data, estimator.batch_axis, handlers)
+        except Interrupted:
+            set_host_states(drawn)
+            raise
+
+
+class _BreaksOff(BatchBegin, BatchEnd):
+    """Ends an evaluation before the next batch once a stop has come."""
+
+    priority = -float("inf")
+
+    def __init__(self, is_asked_for: Callable[[], bool]) -> None:
+        self._is_asked_for = is_asked_for
+        self._losses: list[Any] = []
+
+    def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Raise Interrupted, if it is time."""
+        if self._is_asked_for():
+            raise Interrupted
+
+    def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Wait for the batch before: else all are under way before the first is computed."""
+        wait_for(self._losses)
+        self._losses = kwargs["loss"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,9 @@ class Position:
         Whether an epoch is under way: from its *epoch begin* until after its *epoch end*.
     is_cut : bool
         Whether a handler has asked for no more batches in the epoch under way.
+    heard : list of str
+        The classes of the handlers that have heard the *epoch end* of the epoch under way, if a
+        stop has broken it off.
     """
 
     epoch: int = 0
@@ -51,6 +54,7 @@ class Position:
     batch_in_epoch: int = 0
     is_in_epoch: bool = False
     is_cut: bool = False
+    heard: list[str] = field(default_factory=list)
 
     def begin_epoch(self) -> None:
         """Go on to the beginning of an epoch."""
@@ -67,6 +71,11 @@ class Position:
         self.epoch += 1
         self.batch_in_epoch = 0
         self.is_in_epoch = self.is_cut = False
+        self.heard = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the fields; version 0.2 knows no `heard`, so it is left out if it is empty."""
+        return {name: value for name, value in asdict(self).items() if name != "heard" or value}
 
 
 class Located:
@@ -86,6 +95,8 @@ class Located:
         Those of the run; none if it does not tell them.
     verbose : 'auto', 0, 1 or 2
         How much of it is shown.
+    stop_requested : bool
+        Whether the run is to end; MXNet's Estimator does not tell.
     """
 
     data: TrainingData
@@ -95,6 +106,11 @@ class Located:
     figures: dict[str, Any]
     handlers: Iterable[EventHandler]
     verbose: Verbose = "auto"
+
+    @property
+    def stop_requested(self) -> bool:
+        """See the class."""
+        return False
 
     def note_epoch_begin(self) -> None:
         """Hear from a handler that an epoch begins; who knows it already does nothing."""
@@ -124,8 +140,8 @@ class FitResult:
     stop_reason : StopReason
         Why the run ended.
     epochs_run : int
-        The number of epochs that were begun, a last one that was cut short included; after a
-        resume, those before it as well.
+        The number of epochs in which a batch was trained, a last one that was cut short included;
+        after a resume, those before it as well.
     history : History
         A list with one row (a dict) an epoch: see :class:`HistoryHandler`.
     """

@@ -101,7 +101,8 @@ def test_the_batch_is_finished_and_a_checkpoint_written(
     with caplog.at_level(logging.WARNING, "test_signals"):
         result, _ = fit(listener, gs.CheckpointHandler(tmp_path), val_data=BATCHES)
     assert caplog.messages == [
-        f"{number.name}: the run ends after this batch; the same signal again ends it at once"
+        f"{number.name}: the run ends after the batch that is under way, also in a full pass or an "
+        "evaluation; the same signal again ends it at once"
     ]
     assert result.stop_reason is gs.StopReason.SIGNAL
     assert listener.batches == trained
