@@ -137,6 +137,8 @@ class Estimator(mx_estimator.Estimator, Located):
         batches: int | None = None,
         batch_axis: int = 0,
         resume: str | PathLike[str] | None = None,
+        *,
+        sanity_check: bool = True,
     ) -> FitResult:
         """Train for a number of epochs or of batches.
 
@@ -153,8 +155,8 @@ class Estimator(mx_estimator.Estimator, Located):
         event_handlers : EventHandler or list of EventHandler, optional
             In addition to the defaults: one that stops after `epochs` or `batches`, and, unless
             one of their class is given, GradientUpdateHandler, MetricHandler, ValidationHandler,
-            HistoryHandler and ProgressHandler (which also a LoggingHandler replaces); with a
-            CheckpointHandler or `resume`, SignalHandler and RandomStateHandler, too.
+            HistoryHandler, SanityCheckHandler and ProgressHandler (which also a LoggingHandler
+            replaces); with a CheckpointHandler or `resume`, SignalHandler and RandomStateHandler.
         batch_axis : int
             The axis of the data that counts the samples.
         resume : None, 'auto' or path
@@ -162,6 +164,9 @@ class Estimator(mx_estimator.Estimator, Located):
             among `event_handlers`, and begins anew if there is none; a path is that of a
             checkpoint, or of a folder of them. `epochs` and `batches` count from the very
             beginning of the run.
+        sanity_check : bool
+            Whether the first batch is looked at before anything is trained: see
+            :class:`gluon_svrg.SanityCheckHandler`.
 
         Returns
         -------
@@ -184,7 +189,9 @@ class Estimator(mx_estimator.Estimator, Located):
         _check_contexts(self.net, self.context)
         self.val_data = val_data
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
-        self.handlers = fit_handlers(self, val_data, event_handlers, resume is not None)
+        self.handlers = fit_handlers(
+            self, val_data, event_handlers, resume is not None, sanity_check
+        )
         folders = checkpoint_folders(self.handlers)
         self.resumed_from = checkpoint_for(resume, folders, self.logger)
         self.train_data, self.data = train_data, data
