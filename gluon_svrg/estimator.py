@@ -11,6 +11,7 @@ import mxnet as mx
 from gluon_svrg._mxnet import has_data, has_shape
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
+from gluon_svrg.data.inputs import batches_to_predict
 from gluon_svrg.data.training_data import batches_of, check_data, training_data
 from gluon_svrg.events import HandlerList, Handlers
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
@@ -19,6 +20,7 @@ from gluon_svrg.machine.cpu_tuning import tune_for_cpu
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.history import History
 from gluon_svrg.run.position import FitResult, Located, Position, StopReason
+from gluon_svrg.run.prediction import predicted
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 
@@ -236,6 +238,30 @@ class Estimator(mx_estimator.Estimator, Located):
         """
         batches = batches_of(val_data, "val_data")
         return evaluate(self, evaluation_handlers(self, event_handlers), batches, batch_axis)
+
+    def predict(self, data: object, batch_size: int | None = None, batch_axis: int = 0) -> Any:
+        """Return the network's outputs for all samples, in their order, on the CPU.
+
+        In prediction, with the :attr:`evaluation_weights`.
+
+        Parameters
+        ----------
+        data : iterable of batches, NDArray, numpy.ndarray or dict of arrays
+            Batches as for :meth:`evaluate`, whose labels are not used, or of data alone (an array,
+            a tuple of one item, a dict without a label); or whole arrays.
+        batch_size, batch_axis : int
+            For whole arrays, by default 128; the axis of data and outputs that counts the samples.
+
+        Returns
+        -------
+        NDArray, or tuple, list or dict of them as the network returns them
+
+        Raises
+        ------
+        ValueError
+            If the data cannot be used, have no batch, or give outputs that cannot be joined.
+        """
+        return predicted(self, batches_to_predict(data, batch_size), batch_axis)
 
     def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
         """End the run after the batch that is under way: `epoch_end` and `train_end` still fire.
