@@ -17,6 +17,7 @@ from gluon_svrg.handlers.log import LogHandler, TensorBoardHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
+from gluon_svrg.handlers.sanity_check import SanityCheckHandler
 from gluon_svrg.handlers.schedule import PlateauHandler, ScheduleHandler
 from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.handlers.step import GradientUpdateHandler
@@ -60,6 +61,7 @@ __all__ = [
     "RandomStateHandler",
     "SVRGHandler",
     "SVRGTrainer",
+    "SanityCheckHandler",
     "ScheduleHandler",
     "SignalHandler",
     "Signum",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import mxnet as mx
@@ -313,6 +314,42 @@ def forward_outside_of_training(net: Block) -> Callable[[], None]:
     return undo
 
 
+@contextmanager
+def forgotten_forward(net: Block) -> Iterator[None]:
+    """Let `net` run inside the block, operator by operator, and forget it afterwards.
+
+    Hooks are silent. A Parameter that waits for its shape gets one, with values that draw no random
+    numbers, and waits again afterwards: its own initializer has yet to draw what it would have.
+    """
+    blocks: dict[int, Block] = {}
+    net.apply(lambda block: blocks.setdefault(id(block), block))
+    waiting = [param for param in net.collect_params().values() if param._deferred_init]
+    own = [(vars(item), dict(vars(item))) for item in (*blocks.values(), *waiting)]
+    for block in blocks.values():
+        vars(block).update(_forward_hooks={}, _forward_pre_hooks={})
+        if isinstance(block, HybridBlock) and not isinstance(block, SymbolBlock):
+            vars(block).update(_active=False)
+    for param in waiting:
+        init, contexts, default, data = param._deferred_init
+        if not (init in ("zeros", "ones") or isinstance(init, mx.init.Constant)):
+            init = _Sines()
+        param._deferred_init = (init, contexts, default, data)
+    try:
+        yield
+    finally:
+        for attributes, before in own:
+            attributes.clear()
+            attributes.update(before)
+
+
+class _Sines(mx.init.Initializer):
+    """Small numbers of both signs, all different, the same each time."""
+
+    def _init_weight(self, _: str, arr: NDArray) -> None:
+        numbers = mx.nd.arange(1, arr.size + 1, dtype="float32", ctx=arr.context)
+        arr[:] = 0.1 * mx.nd.sin(numbers).reshape(arr.shape)
+
+
 class BlockState:
     """What one Block puts aside while its network wears a snapshot: hooks, cached operator.
 
@@ -359,6 +396,18 @@ class BlockState:
         self._own = {}
 
 
+# --- Loss --------------------------------------------------------------------------------------
+
+
+def axis_of_classes(loss: Block) -> int | None:
+    """Return the axis of the classes of a SoftmaxCrossEntropyLoss whose labels are their numbers.
+
+    None for any other loss.
+    """
+    is_sparse = type(loss) is mx.gluon.loss.SoftmaxCrossEntropyLoss and loss._sparse_label
+    return loss._axis if is_sparse else None
+
+
 # --- Data loader: it keeps what it was made with in private attributes -------------------------
 
 
@@ -375,6 +424,11 @@ def batch_sampler_of(loader: mx.gluon.data.DataLoader) -> Any:
 def batchify_of(loader: mx.gluon.data.DataLoader) -> Callable[[list[Any]], Any]:
     """Return the function that makes a batch of samples."""
     return loader._batchify_fn
+
+
+def has_workers(loader: mx.gluon.data.DataLoader) -> bool:
+    """Return whether a DataLoader has processes or threads that make its batches ahead."""
+    return bool(loader._num_workers)
 
 
 def carries_samples_over(loader: mx.gluon.data.DataLoader) -> bool:

@@ -11,6 +11,7 @@ import mxnet as mx
 from gluon_svrg._mxnet import has_data, has_shape
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
+from gluon_svrg.data.inputs import batches_to_predict
 from gluon_svrg.data.training_data import batches_of, check_data, training_data
 from gluon_svrg.events import HandlerList, Handlers
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
@@ -20,6 +21,7 @@ from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.history import History
 from gluon_svrg.run.logger import quiet, run_logger
 from gluon_svrg.run.position import FitResult, Located, Position, StopReason
+from gluon_svrg.run.prediction import predicted
 from gluon_svrg.run.verbosity import Verbose, check_verbose, evaluation_bar
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -142,6 +144,7 @@ class Estimator(mx_estimator.Estimator, Located):
         resume: str | PathLike[str] | None = None,
         *,
         verbose: Verbose = "auto",
+        sanity_check: bool = True,
     ) -> FitResult:
         """Train for a number of epochs or of batches.
 
@@ -158,8 +161,8 @@ class Estimator(mx_estimator.Estimator, Located):
         event_handlers : EventHandler or list of EventHandler, optional
             In addition to the defaults: one that stops after `epochs` or `batches`, and, unless
             one of their class is given, GradientUpdateHandler, MetricHandler, ValidationHandler,
-            HistoryHandler and ProgressHandler (which also a LoggingHandler replaces); with a
-            CheckpointHandler or `resume`, SignalHandler and RandomStateHandler, too.
+            HistoryHandler, SanityCheckHandler and ProgressHandler (which also a LoggingHandler
+            replaces); with a CheckpointHandler or `resume`, SignalHandler and RandomStateHandler.
         batch_axis : int
             The axis of the data that counts the samples.
         resume : None, 'auto' or path
@@ -170,6 +173,9 @@ class Estimator(mx_estimator.Estimator, Located):
         verbose : 'auto', 0, 1 or 2
             0: nothing but warnings; 1: bars and a line per epoch; 2: the lines alone. 'auto': bars
             on a terminal and in a notebook only.
+        sanity_check : bool
+            Whether the first batch is looked at before anything is trained: see
+            :class:`gluon_svrg.SanityCheckHandler`.
 
         Returns
         -------
@@ -193,7 +199,9 @@ class Estimator(mx_estimator.Estimator, Located):
         self.verbose = check_verbose(verbose)
         self.val_data = val_data
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
-        self.handlers = fit_handlers(self, val_data, event_handlers, resume is not None)
+        self.handlers = fit_handlers(
+            self, val_data, event_handlers, resume is not None, sanity_check
+        )
         folders = checkpoint_folders(self.handlers)
         with quiet(self.logger, verbose):
             self.resumed_from = checkpoint_for(resume, folders, self.logger)
@@ -248,6 +256,30 @@ class Estimator(mx_estimator.Estimator, Located):
         verbose = self.verbose if verbose is None else check_verbose(verbose)
         with evaluation_bar(verbose, val_data, batches) as shown:
             return evaluate(self, handlers, shown, batch_axis)
+
+    def predict(self, data: object, batch_size: int | None = None, batch_axis: int = 0) -> Any:
+        """Return the network's outputs for all samples, in their order, on the CPU.
+
+        In prediction, with the :attr:`evaluation_weights`.
+
+        Parameters
+        ----------
+        data : iterable of batches, NDArray, numpy.ndarray or dict of arrays
+            Batches as for :meth:`evaluate`, whose labels are not used, or of data alone (an array,
+            a tuple of one item, a dict without a label); or whole arrays.
+        batch_size, batch_axis : int
+            For whole arrays, by default 128; the axis of data and outputs that counts the samples.
+
+        Returns
+        -------
+        NDArray, or tuple, list or dict of them as the network returns them
+
+        Raises
+        ------
+        ValueError
+            If the data cannot be used, have no batch, or give outputs that cannot be joined.
+        """
+        return predicted(self, batches_to_predict(data, batch_size), batch_axis)
 
     def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
         """End the run after the batch that is under way: `epoch_end` and `train_end` still fire.

@@ -12,7 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gluon_svrg._mxnet import batch_sampler_of, batchify_of, carries_samples_over, dataset_of
+from gluon_svrg._mxnet import (
+    batch_sampler_of,
+    batchify_of,
+    carries_samples_over,
+    dataset_of,
+    has_workers,
+)
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.data.probing import repeats_exactly, unchanged_generators
 from mxnet import gluon
@@ -100,9 +106,13 @@ class IterableData:
         with unchanged_generators():
             return self.take(number)
 
+    def batch_to_look_at(self) -> Any:
+        """Return the first batch, if to make it leaves no trace and takes no longer; else None."""
+        return self.batch(0) if self.keeps_batches else None
+
     def why_it_may_not_repeat(self) -> str:
         """See TrainingData."""
-        return f"{self.kind} does not promise that"
+        return f"{self.kind} does not promise that its batches repeat"
 
     def why_not_locked(self) -> str:
         """See TrainingData."""
@@ -262,6 +272,10 @@ class DataLoaderData(IterableData):
                 "each time cannot be told"
             )
         return "" if _repeats(dataset, length) and self._batchify_repeats() else _DRAWS
+
+    def batch_to_look_at(self) -> Any:
+        """See IterableData."""
+        return None if has_workers(self._data) else next(iter(self.first_batches(1)), None)
 
     def check_can_resume(self) -> None:
         """See TrainingData."""

@@ -20,6 +20,7 @@ from mxnet import gluon
 
 __all__ = [
     "TrainingData",
+    "batch_to_look_at",
     "batches_of",
     "check_data",
     "first_batches",
@@ -204,6 +205,14 @@ def first_batches(data: Iterable[object], number: int) -> list[Any]:
     """
     check_integer("number", number, 1, "that many batches are taken")
     return _kind_of(data, "data").take(number)
+
+
+def batch_to_look_at(data: object) -> Any:
+    """Return a first batch of validation data that leaves no trace in them; None if none does.
+
+    What a DataLoader's dataset draws from MXNet's generators is drawn.
+    """
+    return _kind_of(data, "val_data").batch_to_look_at()
 
 
 def why_not_locked(data: object) -> str:

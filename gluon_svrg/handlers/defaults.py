@@ -8,14 +8,17 @@ from typing import TypeAlias
 import mxnet as mx
 from gluon_svrg._mxnet import check_metrics_of_handlers
 from gluon_svrg.events import EventHandler, HandlerList, HasCompanions, Run
+from gluon_svrg.handlers.carried_state import CarriedStateHandler
 from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
+from gluon_svrg.handlers.sanity_check import SanityCheckHandler
 from gluon_svrg.handlers.schedule import tell_what_is_left
 from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.handlers.step import GradientUpdateHandler
 from gluon_svrg.handlers.validation import ValidationHandler
+from gluon_svrg.run.backward import hears_of_epochs
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 EventHandlers: TypeAlias = EventHandler | Iterable[EventHandler] | None
@@ -23,7 +26,11 @@ EventHandlers: TypeAlias = EventHandler | Iterable[EventHandler] | None
 
 
 def fit_handlers(
-    estimator: Run, val_data: Iterable[object] | None, event_handlers: EventHandlers, resumes: bool
+    estimator: Run,
+    val_data: Iterable[object] | None,
+    event_handlers: EventHandlers,
+    resumes: bool,
+    sanity_check: bool = True,
 ) -> HandlerList:
     """Return all handlers of a call of `fit`; raises as :class:`HandlerList` does.
 
@@ -35,6 +42,8 @@ def fit_handlers(
         The arguments of `fit`.
     resumes : bool
         Whether the run continues from a checkpoint.
+    sanity_check : bool
+        Whether the first batch is looked at.
     """
     given = _as_list(event_handlers)
     defaults: list[EventHandler] = [
@@ -50,6 +59,10 @@ def fit_handlers(
         defaults.append(HistoryHandler())
     if not _has(given, ProgressHandler, mx_estimator.LoggingHandler):
         defaults.append(ProgressHandler())
+    if hears_of_epochs(estimator.batch_processor):
+        defaults.append(CarriedStateHandler())
+    if sanity_check and not _has(given, SanityCheckHandler):
+        defaults.append(SanityCheckHandler())
     for companion in _companions(given, resumes):
         if not _has([*given, *defaults], companion):
             defaults.append(companion())

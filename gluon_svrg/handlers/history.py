@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, State, Stateful, TrainBegin
+from gluon_svrg.run.batch_parts import count_samples
 from gluon_svrg.run.history import plain_scalar
 
 
@@ -60,7 +61,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Count the samples."""
-        self._samples += sum(loss.shape[0] for loss in kwargs["loss"])
+        self._samples += count_samples(kwargs["loss"], kwargs["label"], estimator.batch_axis)
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Append the row."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 from gluon_svrg.arguments import renamed
+from gluon_svrg.arrays.nested import leaves_of, mapped
 from gluon_svrg.events import (
     BatchEnd,
     EpochBegin,
@@ -18,6 +19,7 @@ from gluon_svrg.events import (
     State,
     Stateful,
 )
+from gluon_svrg.run.metric_update import update_metric
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
 
@@ -80,12 +82,12 @@ class MetricHandler(
         """Keep the outputs of the batch."""
         outputs = _Outputs(
             # Copied: the data may write its next labels into the same arrays.
-            [label.copy() for label in kwargs["label"]],
+            [mapped(lambda array: array.copy(), label) for label in kwargs["label"]],
             list(kwargs["pred"]),
             list(kwargs["loss"]),
         )
         self._waiting.append(outputs)
-        self._nbytes += sum(_nbytes(array) for arrays in outputs for array in arrays)
+        self._nbytes += sum(_nbytes(array) for array in leaves_of(outputs))
         if len(self._waiting) >= self._max_batches or self._nbytes >= self._max_bytes:
             self.flush()
 
@@ -128,7 +130,7 @@ class MetricHandler(
                 metric.update(merged.label, merged.pred)
             else:
                 for outputs in waiting:
-                    metric.update(outputs.label, outputs.pred)
+                    update_metric(metric, outputs.label, outputs.pred)
 
     def _listen(self) -> None:
         self._waiting.clear()

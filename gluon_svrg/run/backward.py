@@ -23,6 +23,12 @@ def carries_state(processor: object) -> bool:
     return getattr(type(processor), "state_dict", None) not in (None, BatchProcessor.state_dict)
 
 
+def hears_of_epochs(processor: object) -> bool:
+    """Return whether it carries a state, or has a `begin_epoch` of its own."""
+    begin = getattr(type(processor), "begin_epoch", BatchProcessor.begin_epoch)
+    return carries_state(processor) or begin is not BatchProcessor.begin_epoch
+
+
 class Backward:
     """One batch in, its losses out, by the run's batch processor, whose state stays as it is.
 

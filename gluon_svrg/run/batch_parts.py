@@ -163,7 +163,8 @@ def losses_of(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> NDArray
             "must give one value per sample; or leave the weights out of the batch"
         )
     weight = weight.astype(losses.dtype, copy=False).reshape((-1, *(1,) * (losses.ndim - 1)))
-    return losses * weight
+    weighted: NDArray = losses * weight
+    return weighted
 
 
 def count_samples(losses: list[NDArray], labels: list[object], batch_axis: int) -> int:

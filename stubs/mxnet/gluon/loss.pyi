@@ -9,6 +9,8 @@ class L2Loss(Loss):
     def __init__(self, weight: float = 1.0, batch_axis: int = 0, **kwargs: Any) -> None: ...
 
 class SoftmaxCrossEntropyLoss(Loss):
+    _axis: int
+    _sparse_label: bool
     def __init__(
         self,
         axis: int = -1,

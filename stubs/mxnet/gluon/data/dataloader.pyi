@@ -10,6 +10,7 @@ def default_mp_batchify_fn(data: Sequence[Any]) -> Any: ...
 class DataLoader:
     _dataset: Dataset
     _batch_sampler: Sampler[list[int]]
+    _num_workers: int
     _batchify_fn: Callable[[list[Any]], Any]
     def __init__(
         self,

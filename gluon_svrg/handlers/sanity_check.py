@@ -1,0 +1,220 @@
+"""SanityCheckHandler: a look at the first batch, before anything is trained."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg import _mxnet
+from gluon_svrg.arrays.nested import leaves_of
+from gluon_svrg.data.training_data import batch_to_look_at
+from gluon_svrg.events import BatchBegin, DecidesAboutNaN, Order, Run, TrainBegin
+from gluon_svrg.run.batch_parts import BatchParts, call, losses_of, parts_of
+from gluon_svrg.run.batch_processor import BatchProcessor
+from gluon_svrg.run.metric_update import update_metric
+from mxnet import autograd, gluon
+from mxnet.ndarray import NDArray
+
+_OFF = "; if it is meant so, fit(..., sanity_check=False)"
+_ERRORS = (
+    mx.base.MXNetError,
+    AssertionError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    TypeError,
+    ValueError,
+)
+
+
+class SanityCheckHandler(TrainBegin, BatchBegin):
+    """Looks at the first batch, and at one of the validation, before anything is trained.
+
+    The Estimator adds it, unless ``fit(..., sanity_check=False)``. It runs the network once, in
+    prediction, and the loss and the metrics on what comes out, so that what does not fit together
+    is told in one sentence, with shapes and dtypes, and not after an epoch. It raises if
+
+    - network, loss or a metric cannot take what they are given;
+    - labels of a ``SoftmaxCrossEntropyLoss`` with ``sparse_label=True`` are not integers from 0 to
+      the number of classes minus 1, but for those whose weight is 0;
+    - data or labels hold NaN or infinity, if no handler that decides about NaN
+      (:class:`gluon_svrg.NaNGuardHandler`) is among the handlers.
+
+    Only the first batch is looked at; the labels of other losses are not. Batches of a list and of
+    an ArrayLoader without transform are looked at before the run begins; others when the
+    first comes, since to draw one ahead would leave a trace. Validation data are looked at if they
+    are one of these, or a DataLoader without workers. A batch processor of the user's own is not
+    asked, and a run that continues from a checkpoint is not looked at.
+
+    Neither parameters, running statistics, gradients, hybridized graphs nor random numbers change,
+    unless the network itself draws in prediction; layers that infer their shapes do so again.
+
+    Raises
+    ------
+    ValueError
+        In `fit`, if something is wrong with the batch; says what, and what to do.
+    """
+
+    priority = Order.SCHEDULE - 2000
+
+    def __init__(self) -> None:
+        self._is_done = False
+
+    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Look at the first batches that can be had without a trace."""
+        self._is_done = estimator.resumed_from is not None or not _is_known(estimator)
+        if self._is_done:
+            return
+        if estimator.data.keeps_batches:
+            self._look(estimator, estimator.data.batch(0))
+        batch = None if estimator.val_data is None else batch_to_look_at(estimator.val_data)
+        if batch is not None:
+            _look_at_validation(estimator, batch)
+
+    def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Look at the first batch, if none was looked at yet."""
+        if not self._is_done:
+            self._look(estimator, kwargs["batch"])
+
+    def _look(self, estimator: Run, batch: object) -> None:
+        self._is_done = True
+        parts = _share(estimator, batch, estimator.net)
+        if not any(isinstance(handler, DecidesAboutNaN) for handler in estimator.handlers):
+            _check_finite(parts)
+        pred, _ = _computed(estimator.net, estimator.loss, parts, "the first batch")
+        _check_classes(estimator.loss, parts, pred)
+
+
+def _is_known(estimator: Run) -> bool:
+    processor = type(estimator.batch_processor)
+    return (
+        issubclass(processor, BatchProcessor)
+        and processor.fit_batch is BatchProcessor.fit_batch
+        and processor.evaluate_batch is BatchProcessor.evaluate_batch
+    )
+
+
+def _share(estimator: Run, batch: object, net: gluon.Block) -> BatchParts:
+    """Return the share of the first context."""
+    axis, contexts = estimator.batch_axis, estimator.context
+    return parts_of(batch, net, axis, len(contexts)).on(contexts, axis)[0]
+
+
+def _computed(
+    net: gluon.Block, loss: gluon.loss.Loss, parts: BatchParts, name: str
+) -> tuple[Any, NDArray]:
+    """Return output and losses in prediction; raises ValueError, with shapes and dtypes."""
+    with (
+        _mxnet.forgotten_forward(net),
+        _mxnet.forgotten_forward(loss),
+        autograd.pause(train_mode=False),
+    ):
+        pred = _output(net, parts, name)
+        return pred, _losses(loss, parts, pred, name)
+
+
+def _output(net: gluon.Block, parts: BatchParts, name: str) -> Any:
+    try:
+        pred = call(net, parts.data)
+        mx.nd.waitall()
+    except _ERRORS as error:
+        raise ValueError(
+            f"the network cannot compute {name}: data {_kinds(parts.data)} "
+            f"({_mxnet.reason_of(error)}): look at the shape of the data, and at the first layer"
+        ) from error
+    return pred
+
+
+def _losses(loss: gluon.loss.Loss, parts: BatchParts, pred: object, name: str) -> NDArray:
+    what = f"{name}: output {_kinds(pred)}, label {_kinds(parts.label)}"
+    if parts.weight is not None:
+        what += f", sample weights {_kinds(parts.weight)}"
+    try:
+        losses = losses_of(loss, parts, pred)
+        mx.nd.waitall()
+    except _ERRORS as error:
+        raise ValueError(
+            f"{type(loss).__name__} cannot compute {what} ({_mxnet.reason_of(error)}): look at the "
+            "last layer and at the labels"
+        ) from error
+    if not isinstance(losses, NDArray):
+        raise ValueError(
+            f"{type(loss).__name__} must give one NDArray, with a loss per sample, got a "
+            f"{type(losses).__name__} for {what}"
+        )
+    return losses
+
+
+def _kinds(value: object) -> str:
+    """Return shapes and dtypes in words."""
+    text = [
+        f"{leaf.shape} {np.dtype(leaf.dtype).name}"
+        if isinstance(leaf, NDArray)
+        else type(leaf).__name__
+        for leaf in leaves_of(value)
+    ]
+    return " and ".join(text)
+
+
+def _check_finite(parts: BatchParts) -> None:
+    for name, part in (("data", parts.data), ("label", parts.label), ("weight", parts.weight)):
+        for leaf in leaves_of(part):
+            is_float = np.dtype(leaf.dtype).kind == "f" and leaf.stype == "default"
+            # A sum is not finite if one number is not: copying the array would take longer.
+            if is_float and not np.isfinite(mx.nd.sum(leaf * 0).asscalar()):
+                raise ValueError(
+                    f"the {name} of the first batch, {_kinds(leaf)}, has NaN or infinity: clean "
+                    f"the data, or give a NaNGuardHandler, which watches the whole run{_OFF}"
+                )
+
+
+def _check_classes(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> None:
+    """Check the labels of a SoftmaxCrossEntropyLoss: MXNet takes the nearest class there is."""
+    axis = _mxnet.axis_of_classes(loss)
+    label = parts.label
+    if axis is None or not isinstance(pred, NDArray) or not isinstance(label, NDArray):
+        return
+    classes, values = pred.shape[axis], label.asnumpy().astype("float64")
+    is_wrong = (values != np.floor(values)) | (values < 0) | (values >= classes)
+    if isinstance(parts.weight, NDArray):
+        weight = parts.weight.asnumpy()
+        if weight.ndim > values.ndim and weight.shape[-1] == 1:
+            weight = weight[..., 0]
+        weight = weight.reshape(weight.shape + (1,) * (values.ndim - weight.ndim))
+        is_wrong = is_wrong & (weight != 0)
+    if is_wrong.any():
+        raise ValueError(
+            f"the labels of the first batch must be integers from 0 to {classes - 1}, for the "
+            f"{classes} outputs of the network, got {values[is_wrong].flat[0]:g} (they are from "
+            f"{values.min():g} to {values.max():g}): give the last layer as many outputs as there "
+            "are classes, or count the classes from 0; a label that is to be left out needs the "
+            "sample weight 0, and labels that are probabilities SoftmaxCELoss(sparse_label=False)"
+            f"{_OFF}"
+        )
+
+
+def _look_at_validation(estimator: Run, batch: object) -> None:
+    parts = _share(estimator, batch, estimator.val_net)
+    name = "the first batch of the validation"
+    pred, losses = _computed(estimator.val_net, estimator.val_loss, parts, name)
+    for metric in estimator.val_metrics:
+        try:
+            trial = copy.deepcopy(metric)
+        except Exception:  # a metric of the user's own may hold anything
+            continue
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")  # about values that say nothing yet
+                if isinstance(trial, mx.metric.Loss):
+                    trial.update(0, [losses])
+                else:
+                    update_metric(trial, [parts.label], [pred])
+        except _ERRORS as error:
+            raise ValueError(
+                f"metric {metric.name!r} cannot take {name}: label {_kinds(parts.label)}, output "
+                f"{_kinds(pred)} ({_mxnet.reason_of(error)}): choose one that suits the output, or "
+                "for another axis of classes than the last Accuracy(axis=...)"
+            ) from error

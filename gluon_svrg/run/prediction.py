@@ -1,0 +1,76 @@
+"""The outputs of a network for all samples of some data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+from gluon_svrg.arrays.nested import leaves_of, mapped
+from gluon_svrg.run.batch_processor import BatchProcessor
+from mxnet import autograd
+from mxnet.ndarray import NDArray
+
+if TYPE_CHECKING:
+    from gluon_svrg.events import Run
+
+
+def predicted(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
+    """Return the outputs of the run's network for evaluations, in the order of the samples.
+
+    Parameters
+    ----------
+    run : Run
+        Whose `val_net`, batch processor and weights to evaluate are used.
+    batches : iterable
+        At least one.
+    batch_axis : int
+        The axis of data and outputs that counts the samples; an output without it has them along
+        the first.
+
+    Raises
+    ------
+    ValueError
+        If there is no batch, or the batches have outputs that cannot be joined.
+    """
+    first: Any = None
+    columns: list[list[NDArray]] = []
+    with run.evaluation_weights(), autograd.pause(train_mode=False):
+        for batch in batches:
+            for output in _outputs_of(run, batch, batch_axis):
+                leaves = leaves_of(output)
+                if first is None:
+                    first, columns = output, [[] for _ in leaves]
+                if len(leaves) != len(columns):
+                    raise ValueError(
+                        f"the network gave {len(columns)} outputs for the first batch and "
+                        f"{len(leaves)} for another: they cannot be joined"
+                    )
+                for column, leaf in zip(columns, leaves, strict=True):
+                    column.append(leaf.as_in_context(mx.cpu()))
+    if first is None:
+        raise ValueError(
+            "there is no batch to predict: the data are empty, or can be iterated only once"
+        )
+    joined = iter([_joined(column, batch_axis) for column in columns])
+    return mapped(lambda _: next(joined), first)
+
+
+def _outputs_of(run: Run, batch: object, batch_axis: int) -> list[Any]:
+    processor = run.batch_processor
+    if isinstance(processor, BatchProcessor):
+        return processor.predict_batch(run, batch, batch_axis)
+    pred = processor.evaluate_batch(run, batch, batch_axis)[2]
+    return list(pred) if isinstance(pred, (list, tuple)) else [pred]
+
+
+def _joined(arrays: list[NDArray], batch_axis: int) -> NDArray:
+    axis = batch_axis if arrays[0].ndim > batch_axis else 0
+    shapes = {array.shape[:axis] + array.shape[axis + 1 :] for array in arrays}
+    if len(shapes) > 1:
+        raise ValueError(
+            f"outputs of shapes {sorted({array.shape for array in arrays})} cannot be joined along "
+            f"axis {axis}: predict batches of one shape at a time"
+        )
+    joined: NDArray = mx.nd.concat(*arrays, dim=axis) if len(arrays) > 1 else arrays[0]
+    return joined
