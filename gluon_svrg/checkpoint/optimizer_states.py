@@ -48,6 +48,7 @@ _NOT_SAVED = frozenset(
         "lr_scheduler",
         "allow_np_array",
         "_loaded_update_count",
+        "_unchecked_exempt",
         *_mxnet.UPDATE_COUNTS,
     }
 )

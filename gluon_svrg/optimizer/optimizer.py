@@ -44,7 +44,6 @@ class Optimizer(mxnet_optimizer.Optimizer):
                 return nd.zeros_like(weight)
 
             def step(self, indices, weights, grads, states):
-                self._update_count(indices)
                 lrs, wds = self._get_lrs(indices), self._get_wds(indices)
                 for weight, grad, mom, lr, wd in zip(weights, grads, states, lrs, wds):
                     mom[:] = 0.9 * mom - lr * (self.preprocess(grad) + wd * weight)
@@ -96,6 +95,8 @@ class Optimizer(mxnet_optimizer.Optimizer):
 
     # Not MXNet's registry: `mx.optimizer.create` still makes MXNet's own LARS and Signum.
     opt_registry: ClassVar[dict[str, type[mxnet_optimizer.Optimizer]]] = {}
+
+    _counted: frozenset[int] = frozenset()  # whose updates are counted before the step under way
 
     # The order is MXNet 2's, so all of them may be given by position.
     def __init__(
@@ -185,8 +186,9 @@ class Optimizer(mxnet_optimizer.Optimizer):
     ) -> None:
         """Update `weights` and `states` in place: the method that a subclass defines.
 
-        It begins with ``self._update_count(indices)``, which advances the schedule, and gets its
-        rates from ``self._get_lrs(indices)`` and ``self._get_wds(indices)``.
+        It gets its rates from ``self._get_lrs(indices)`` and ``self._get_wds(indices)``.
+        :meth:`update` has counted the updates, which advances the schedule; so
+        ``self._update_count(indices)``, with which MXNet's optimizers begin, does nothing then.
 
         Parameters
         ----------
@@ -214,10 +216,21 @@ class Optimizer(mxnet_optimizer.Optimizer):
             Lists as for :meth:`step`; or one of each, as MXNet 1.9.1 calls it.
         """
         arguments = _as_lists(indices, weights, grads, states)
-        if self.use_fused_step:
-            self.fused_step(*arguments)
-        else:
-            self.step(*arguments)
+        before = dict(self._index_update_count), self.num_update
+        self._update_count(arguments[0])
+        self._counted = frozenset(arguments[0])
+        try:
+            if self.use_fused_step:
+                self.fused_step(*arguments)
+            else:
+                self.step(*arguments)
+        except BaseException:
+            self._index_update_count.clear()
+            self._index_update_count.update(before[0])
+            self.num_update = before[1]
+            raise
+        finally:
+            del self._counted
 
     def update_multi_precision(
         self,
@@ -270,6 +283,11 @@ class Optimizer(mxnet_optimizer.Optimizer):
             if "__wd_mult__" in attributes.get(name, {}):
                 self.wd_mult[name] = float(attributes[name]["__wd_mult__"])
         self.wd_mult.update(args_wd_mult)
+
+    def _update_count(self, index: int | Sequence[int]) -> None:
+        """Count an update of each of these parameters, unless :meth:`update` has done so."""
+        indices = cast(list[int], index if isinstance(index, list | tuple) else [index])
+        super()._update_count([i for i in indices if i not in self._counted])
 
     def _name(self, index: int) -> str:
         """Return the parameter's name in `param_dict`, else in `param_idx2name`, else its index."""
@@ -335,9 +353,14 @@ def check_step(
     """Raise ValueError if a gradient is sparse, or a state is not the momentum of its weight."""
     for index, weight, grad, state in zip(indices, weights, grads, states, strict=True):
         if isinstance(grad, BaseSparseNDArray):
+            can_be_lazy = hasattr(optimizer, "lazy_update")
+            other = (
+                "give lazy_update=True" if can_be_lazy else "train it with MXNet's 'sgd' or 'adam'"
+            )
             raise ValueError(
-                f"the gradient of {optimizer._name(index)!r} is {grad.stype}, and this update is "
-                "dense: create the parameter with sparse_grad=False, or use LARS(lazy_update=True)"
+                f"the gradient of {optimizer._name(index)!r} is {grad.stype}, and this update of "
+                f"{type(optimizer).__name__} is dense: create the parameter with "
+                f"sparse_grad=False, or {other}"
             )
         shape = None if state is None else state.shape
         needed = weight.shape if momentum else None

@@ -1,13 +1,14 @@
 """LARS: what is its own: the ratio, the exemptions, lazy updates, MXNet's LARS beside it."""
 
 import re
+import warnings
 
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg.optimizer.lars import trust_ratio
-from mxnet import gluon
+from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 NAMES = {0: "a_weight", 1: "norm_gamma", 2: "norm_beta", 3: "b_weight", 4: "b_bias"}
@@ -290,3 +291,82 @@ def test_a_refused_step_does_not_count(make, use_fused_step):
 def test_a_learning_rate_beside_a_mere_function_is_an_error():
     with pytest.raises(ValueError, match=r"learning_rate=0.2 cannot replace the base of <function"):
         gs.LARS(learning_rate=0.2, lr_scheduler=lambda num_update: 0.1)
+
+
+NORMED = {0: "dense0_weight", 1: "dense0_bias", 2: "norm0_gamma", 3: "norm0_beta"}
+
+
+def exempting(exempt, names=NORMED, steps=2):
+    """The warnings of the first steps of a LARS with this `exempt`."""
+    optimizer = gs.LARS(exempt=exempt, param_idx2name=names)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        for _ in range(steps):
+            arrays = [[mx.nd.ones(3) for _ in names] for _ in range(2)]
+            optimizer.update(list(names), *arrays, [None] * len(names))
+    return [str(warning.message) for warning in told if warning.category is UserWarning]
+
+
+def never(name):
+    return False
+
+
+@pytest.mark.parametrize(
+    ("exempt", "given"),
+    [
+        (["gamma", "beta", "bias"], "'beta', 'bias', 'gamma'"),
+        (["norm0_gamma", "beta"], "'beta'"),
+        ("gama$", "the regular expression 'gama$'"),
+        (re.compile("^x"), "the regular expression '^x'"),
+        (never, f"the predicate {never!r}"),
+        ([str(i) for i in range(9)], "'0', '1', '2', '3', '4', ..."),
+    ],
+)
+def test_what_exempts_nothing_is_told_once_with_names_that_are_there(exempt, given):
+    (message,) = exempting(exempt)
+    assert message.startswith(f"LARS(exempt=...) exempts nothing by {given}: there are 'dense0_w")
+    assert "'norm0_gamma'" in message
+
+
+@pytest.mark.parametrize(
+    "exempt", ["gamma$", ["dense0_bias"], list(NORMED.values()), str.islower, None, [], ()]
+)
+def test_what_exempts_something_or_is_empty_is_not_told(exempt):
+    assert exempting(exempt) == []
+
+
+def test_the_default_may_exempt_nothing():
+    optimizer = gs.LARS(param_idx2name={0: "a_weight"})
+    optimizer.update([0], [mx.nd.ones(3)], [mx.nd.ones(3)], [None])  # a warning is an error
+
+
+def test_a_trainer_of_several_devices_tells_it_once_and_with_all_names():
+    net = nn.HybridSequential(prefix="net_")
+    with net.name_scope():
+        net.add(nn.Dense(2, in_units=3), nn.BatchNorm(in_channels=2))
+    net.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+    trainer = gluon.Trainer(net.collect_params(), gs.LARS(exempt=["beta", "net_dense0_bias"]))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        for _ in range(2):
+            with autograd.record():
+                losses = [net(mx.nd.ones((4, 3), ctx=ctx)) for ctx in (mx.cpu(0), mx.cpu(1))]
+            autograd.backward(losses)
+            trainer.step(8)
+    (message,) = [str(warning.message) for warning in told if warning.category is UserWarning]
+    assert "by 'beta': there are 'net_batchnorm0_beta', " in message
+
+
+@pytest.mark.parametrize("exempt", ["(gamma", "*"])
+def test_a_string_that_is_no_regular_expression(exempt):
+    with pytest.raises(ValueError, match=rf"exempt={re.escape(repr(exempt))} is no regular expr"):
+        gs.LARS(exempt=exempt)
+
+
+@pytest.mark.parametrize(
+    ("kind", "way_out"), [("lars", "give lazy_update=True"), ("signum", "train it with MXNet's")]
+)
+def test_what_takes_a_sparse_gradient(kind, way_out):
+    weight = mx.nd.ones((6, 3))
+    with pytest.raises(ValueError, match=rf"sparse_grad=False, or {way_out}"):
+        gs.optimizer.create(kind, momentum=0).update([0], [weight], [sparse_gradient(0)[0]], [None])

@@ -317,3 +317,100 @@ def test_gluons_own_load_states_goes_on_counting_on_another_device(contexts, tmp
     assert loaded.optimizer.num_update == 10
     step(loaded, new)
     assert loaded.optimizer.num_update == 11
+
+
+class NeverCounts(package.Optimizer):
+    """SGD without a word about the number of updates."""
+
+    def step(self, indices, weights, grads, states):
+        for index, weight, grad in zip(indices, weights, grads, strict=True):
+            weight -= self._get_lr(index) * (self.preprocess(grad) + self._get_wd(index) * weight)
+
+
+class CountsEach(package.Optimizer):
+    """SGD that counts as MXNet's own optimizers of one parameter do."""
+
+    def step(self, indices, weights, grads, states):
+        for index, weight, grad in zip(indices, weights, grads, strict=True):
+            self._update_count(index)
+            weight -= self._get_lr(index) * (self.preprocess(grad) + self._get_wd(index) * weight)
+
+
+class HasUpdate(package.Optimizer):
+    """SGD as one of MXNet 1.9.1: `update` itself."""
+
+    def update(self, indices, weights, grads, states):
+        if not isinstance(indices, list | tuple):
+            indices, weights, grads = [indices], [weights], [grads]
+        self._update_count(indices)
+        for index, weight, grad in zip(indices, weights, grads, strict=True):
+            weight -= self._get_lr(index) * (self.preprocess(grad) + self._get_wd(index) * weight)
+
+
+def trained(optimizer, contexts, update_on_kvstore, dtype):
+    """The learning rates over six steps, the counts of each device, and the weights."""
+    params = parameters(contexts, dtype, ("a", "b", "c"))
+    trainer = gluon.Trainer(params, optimizer, update_on_kvstore=update_on_kvstore)
+    rates = []
+    for number in range(6):
+        step(trainer, params, grad=0.1 * (number + 1))
+        rates.append(trainer.learning_rate)
+    counts = trainer.optimizer._all_index_update_counts
+    return (
+        rates,
+        {d: c for d, c in counts.items() if c},
+        trainer.optimizer.num_update,
+        values(params),
+    )
+
+
+@pytest.mark.parametrize(
+    ("contexts", "update_on_kvstore"), [(ONE, None), (TWO, False), (TWO, True)]
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("kind", [OnlyStep, NeverCounts, CountsEach, HasUpdate])
+@pytest.mark.parametrize("aggregate_num", [1, np.inf])
+def test_updates_are_counted_once_whoever_counts(
+    kind, dtype, contexts, update_on_kvstore, aggregate_num
+):
+    def rates(**more):
+        schedule = FactorScheduler(2, 0.5, base_lr=1.0)
+        return {"lr_scheduler": schedule, "begin_num_update": 1, "wd": 0.1, **more}
+
+    multi = {"multi_precision": dtype == "float16"}
+    ours = kind(aggregate_num=aggregate_num, **rates(**multi))
+    theirs = mx.optimizer.SGD(**rates(**multi))
+    result = trained(ours, contexts, update_on_kvstore, dtype)
+    expected = trained(theirs, contexts, update_on_kvstore, dtype)
+    assert result[:3] == expected[:3]
+    np.testing.assert_allclose(result[3], expected[3], rtol=1e-3 if dtype == "float16" else 1e-6)
+    assert len(set(result[0])) == 4  # the schedule moves
+
+
+@pytest.mark.parametrize("kind", ["lars", "signum"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_this_packages_optimizers_are_counted_once(kind, fused):
+    def rates():
+        return {"lr_scheduler": FactorScheduler(2, 0.5, base_lr=1.0)}
+
+    ours = trained(package.create(kind, use_fused_step=fused, **rates()), TWO, False, "float32")
+    assert ours[:3] == trained(mx.optimizer.SGD(**rates()), TWO, False, "float32")[:3]
+
+
+def test_a_step_that_is_called_by_itself_counts_itself():
+    optimizer = OnlyStep(lr_scheduler=FactorScheduler(1, 0.5, base_lr=1.0))
+    for _ in range(2):
+        optimizer.step([0], [mx.nd.ones(2)], [mx.nd.ones(2)], [None])
+    assert optimizer.num_update == 2
+
+
+class Fails(package.Optimizer):
+    def step(self, indices, weights, grads, states):
+        raise RuntimeError("no step")
+
+
+def test_a_step_that_fails_is_not_counted():
+    optimizer = Fails(begin_num_update=3)
+    with pytest.raises(RuntimeError, match="no step"):
+        optimizer.update([0], [mx.nd.ones(2)], [mx.nd.ones(2)], [None])
+    assert (optimizer.num_update, optimizer._index_update_count) == (3, {})
