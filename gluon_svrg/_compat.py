@@ -199,7 +199,7 @@ def _limits_of_control_groups(root: Path) -> list[float]:
     limits = []
     for line in text.splitlines():
         # "0::/path" in version 2, "3:cpu,cpuacct:/path" in version 1.
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        _, controllers, path = ([*line.split(":", 2), "", ""])[:3]
         if controllers and "cpu" not in controllers.split(","):
             continue
         for name in ("", "unified") if not controllers else ("cpu", controllers):

@@ -10,6 +10,7 @@ import mxnet as mx
 from gluon_svrg.checkpoint.contents import restored
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, newest_for_roll_back
+from gluon_svrg.data.waiting import DataWatch
 from gluon_svrg.events import (
     CatchesUp,
     DecidesAboutNaN,
@@ -52,6 +53,7 @@ class FitLoop:
         self._handlers = handlers
         # Those that are left of an epoch that has begun, here or in the run resumed; else None.
         self._batches: Iterator[Any] | None = None
+        self._watch = DataWatch()
         self.stop_request: StopReason | None = None
         self.roll_back_because: str | None = None
         self._may_stop = [handler for handler in handlers if isinstance(handler, MayStop)]
@@ -126,7 +128,9 @@ class FitLoop:
         position, data = self._estimator.position, self._estimator.data
         if position.is_cut or position.heard:
             return iter(())
-        batches = data.begin_epoch(position.epoch, position.batch_in_epoch)
+        batches = self._watch.watched(
+            data.begin_epoch(position.epoch, position.batch_in_epoch), self._estimator
+        )
         return batches if position.batch_in_epoch else at_least_one(batches, "train_data")
 
     def _fit_epoch(self) -> None:
