@@ -1,9 +1,9 @@
 """Builds the site: ``python docs/site/build.py`` writes HTML into ``runs/site``.
 
 The pages are those that are read on their own, as plain Markdown: README.md, docs/ and a few
-others. They are copied into a folder of their own, with links between them as they stand on the site; links
-to other files of the repository lead to a page that shows the file. The reference is generated: a
-page for each section of docs/api.md, with the docstrings of the names that the section lists.
+others. They are copied into a folder of their own, with links between them as they stand on the
+site; links to other files of the repository lead to a page that shows the file. The reference is
+generated: a page for each section of docs/api.md, with the docstrings of the names listed there.
 """
 
 import argparse

@@ -112,6 +112,7 @@ def mathml(latex, display):
     from latex2mathml.converter import convert
 
     text = convert(latex, display=display)
+    text = re.sub(r'columnalign="(\w+)"', r'style="text-align: \1; padding: 0.2em"', text)
     letters = r'(?:<mi mathvariant="normal">[^<]*</mi>){2,}'
     return re.sub(letters, lambda run: f"<mi>{re.sub('<[^>]*>', '', run[0])}</mi>", text)
 
