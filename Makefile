@@ -1,11 +1,21 @@
-# Two commands on a fresh machine with Python 3.11: `make demo` and `make test`.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# Two commands on a fresh machine with Python 3.10, 3.11, 3.12 or 3.13: `make demo` and `make test`.
+# PYTHON=/path/to/python names one; else it is that of .venv, or the first that runs.
+ifndef PYTHON
+RUNS := -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1
+PYTHON := $(shell for python in .venv/bin/python python3.11 python3.12 python3.10 python3.13 python3; do \
+	if $$python $(RUNS); then echo $$python; exit; fi; done; echo python3)
+endif
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# What matters for another Python or NumPy: the import, the rule against its oracle, the optimizers, the loop, the
+# checkpoints, the export. `make test-platform` runs these.
+PLATFORM_TESTS := tests/test_compat.py tests/test_oracle.py tests/test_estimator.py tests/test_docs.py \
+	tests/arrays tests/checkpoint tests/deploy/test_export.py tests/handlers/test_history.py \
+	tests/handlers/test_log.py tests/machine tests/optimizer/test_oracle.py
 
 BENCHMARKS := bench-convex bench-resnet bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy
 
-.PHONY: demo test lint types unit format docs clean bench bench-versions evidence shape upstream $(BENCHMARKS)
+.PHONY: FORCE demo test test-platform lint types unit format docs clean bench bench-versions evidence shape upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -23,6 +33,12 @@ types: .venv/dev.installed
 # the long files with few tests would else come last, with one core idle.
 unit: .venv/dev.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+# PYTHON=...: any from 3.10 to 3.13; in an environment of its own, .venv/pythons/3.13.
+test-platform:  ## the tests that matter for another Python
+	$(eval FOLDER := .venv/pythons/$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
+	.ci/venv $(PYTHON) $(FOLDER) test
+	OMP_NUM_THREADS=1 $(FOLDER)/bin/python -m pytest $(PLATFORM_TESTS)
 
 format: .venv/dev.installed  ## put the code into the form that `make lint` wants
 	$(BIN)/ruff check --fix .
@@ -57,20 +73,18 @@ $(BENCHMARKS): bench-%: .venv/dev.installed
 clean:
 	rm -rf .venv runs
 
-.venv/bin/python:
-	$(PYTHON) -c 'import sys; assert sys.version_info[:2] == (3, 11), "Python 3.11 is needed, found " + sys.version + ": make PYTHON=/path/to/python3.11"'
-	$(PYTHON) -m venv .venv
+# Each time: .ci/venv makes it anew if it is of another Python than PYTHON.
+.venv/bin/python: FORCE
+	@.ci/venv $(PYTHON) .venv
 
 .venv/recipes.installed: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) --editable '.[recipes]'
-	touch $@
+	.ci/venv $(PYTHON) .venv recipes
 
 .venv/dev.installed: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) --editable '.[recipes,dev]'
-	touch $@ .venv/recipes.installed
+	.ci/venv $(PYTHON) .venv dev
+	touch .venv/recipes.installed
 
 # PyTorch and others that the benchmarks compare with: gluoncv does not import beside PyTorch 2.
 .venv/peers.installed: .venv/bin/python pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv/peers
-	.venv/peers/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	.ci/venv $(PYTHON) .venv/peers bench
 	touch $@
