@@ -52,8 +52,7 @@ def summary(
     data : NDArray, numpy.ndarray, tuple of int, or iterable of batches
         The data of a batch (without labels), its shape (the pass then runs on zeros), or training
         data, whose first batch is used, with one input or several (of an ``mx.io.DataIter``, this
-        ends a pass that is under
-        way).
+        ends a pass that is under way).
     event_handlers : EventHandler or list of EventHandler, optional
         Those of `fit`: a handler that makes passes of its own, such as SVRGHandler, says how many.
 
