@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mxnet as mx
 import numpy as np
@@ -16,6 +16,7 @@ from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EventHandler, HandlerList, HasPasses
+from gluon_svrg.run.batch_parts import arguments_of, call
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
 from mxnet.ndarray import NDArray
@@ -50,8 +51,8 @@ def summary(
         The network, initialised; it may be hybridized.
     data : NDArray, numpy.ndarray, tuple of int, or iterable of batches
         The data of a batch (without labels), its shape (the pass then runs on zeros), or training
-        data, whose first batch is used (of an ``mx.io.DataIter``, this ends a pass that is under
-        way).
+        data, whose first batch is used, with one input or several (of an ``mx.io.DataIter``, this
+        ends a pass that is under way).
     event_handlers : EventHandler or list of EventHandler, optional
         Those of `fit`: a handler that makes passes of its own, such as SVRGHandler, says how many.
 
@@ -154,7 +155,7 @@ def _inputs_of(data: object, net: Block) -> list[NDArray]:
         if min(data) < 1:
             raise ValueError(f"data must be a shape of positive integers, got {data}")
         return [mx.nd.zeros(data, ctx=context, dtype=dtype)]
-    arrays = [data] if isinstance(data, NDArray | np.ndarray) else _arrays_of_first_batch(data)
+    arrays = [data] if isinstance(data, NDArray | np.ndarray) else _arrays_of_first_batch(data, net)
     return [
         array.as_in_context(context)
         if isinstance(array, NDArray)
@@ -167,7 +168,7 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _arrays_of_first_batch(data: object) -> Sequence[NDArray | NumPyArray]:
+def _arrays_of_first_batch(data: object, net: Block) -> Sequence[NDArray | NumPyArray]:
     message = (
         f"data must be a batch as an NDArray or a NumPy array, its shape as a tuple, or training "
         f"data, got {reprlib.repr(data)}"
@@ -181,7 +182,8 @@ def _arrays_of_first_batch(data: object) -> Sequence[NDArray | NumPyArray]:
         raise TypeError(f"{message}: give (32, 3, 32, 32), for example")
     first = _first_batch_of(data)
     batch = first[0] if isinstance(first, list | tuple) and first else first
-    arrays: list[Any] = list(batch) if isinstance(batch, list | tuple) and batch else [batch]
+    batch = batch["data"] if isinstance(batch, dict) and "data" in batch else batch
+    arrays = list(arguments_of(net, batch))
     if not all(isinstance(array, (NDArray, np.ndarray)) for array in arrays):
         raise TypeError(
             f"{message}, whose first batch is {reprlib.repr(first)}: give the data of a batch "
@@ -209,7 +211,7 @@ def _outputs_of(net: Block, blocks: dict[str, Block], inputs: list[NDArray]) -> 
     hooks = [block.register_forward_hook(note) for block in blocks.values()]
     try:
         with _called_by_themselves(blocks), autograd.pause(train_mode=False):
-            for array in _arrays_in(net(*inputs)):
+            for array in _arrays_in(call(net, inputs)):
                 array.wait_to_read()  # here MXNet raises what went wrong
     except (mx.base.MXNetError, ValueError, TypeError, AssertionError) as e:
         shapes = ", ".join(str(array.shape) for array in inputs)

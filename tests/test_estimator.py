@@ -343,7 +343,7 @@ BAD_DATA = {
     "an array": ([mx.nd.ones((2, 6))], r"must be a \(data, label\) pair, got a NDArray"),
     "several inputs": (
         [([mx.nd.ones((2, 6)), mx.nd.ones((2, 6))], mx.nd.ones((2,)))],
-        "the data of a batch must be one array, got a list of 2: give the Estimator a batch_proc",
+        "HybridSequential cannot be called with 2 arrays",
     ),
     "lengths": (
         [(mx.nd.ones((4, 6)), mx.nd.ones((3,)))],

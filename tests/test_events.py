@@ -199,6 +199,7 @@ def test_describe_prints_the_loop(capsys):
         printed
         == """\
 train_begin
+  - SanityCheckHandler (priority -6000)
   - SVRGHandler (priority -3000)
   - GradientUpdateHandler (priority -2000)
   - ValidationHandler (priority -1000)
@@ -210,6 +211,7 @@ train_begin
     - MetricHandler (priority -1000)
     - ProgressHandler (priority inf)
     batch_begin
+      - SanityCheckHandler (priority -6000)
       - SVRGHandler (priority -3000)
     forward and backward pass
     gradient_ready

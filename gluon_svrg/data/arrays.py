@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import mxnet as mx
 import numpy as np
@@ -10,6 +11,33 @@ from gluon_svrg._compat import NumPyArray
 from mxnet.ndarray import NDArray
 
 _DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
+
+Arrays: TypeAlias = "NDArray | NumPyArray | tuple[Arrays, ...] | dict[str, Arrays]"
+"""An array, or arrays in tuples and dicts: several inputs, several labels."""
+
+
+def unnested(arrays: Sequence[Arrays]) -> list[NDArray | NumPyArray]:
+    """Return the arrays in tuples and dicts, in order."""
+    flat: list[NDArray | NumPyArray] = []
+    for item in arrays:
+        if isinstance(item, tuple | dict):
+            flat += unnested(tuple(item.values()) if isinstance(item, dict) else item)
+        else:
+            flat.append(item)
+    return flat
+
+
+def nested_as(arrays: Sequence[Arrays], flat: Iterator[NDArray]) -> list[Any]:
+    """Return what `flat` yields, nested as `arrays` are."""
+    return [_nested_as(item, flat) for item in arrays]
+
+
+def _nested_as(item: Arrays, flat: Iterator[NDArray]) -> Any:
+    if isinstance(item, dict):
+        return {key: _nested_as(value, flat) for key, value in item.items()}
+    if isinstance(item, tuple):
+        return tuple(_nested_as(value, flat) for value in item)
+    return next(flat)
 
 
 def check_arrays(arrays: Sequence[NDArray | NumPyArray]) -> None:

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.data.arrays import as_ndarray, check_arrays, take, take_as_numpy
+from gluon_svrg.data.arrays import (
+    Arrays,
+    as_ndarray,
+    check_arrays,
+    nested_as,
+    take,
+    take_as_numpy,
+    unnested,
+)
 from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED, ORDER, PARTITION, Draw
 from gluon_svrg.data.probing import repeats_exactly
@@ -40,9 +48,10 @@ class ArrayLoader:
 
     Parameters
     ----------
-    *arrays : NDArray, numpy.ndarray or np.memmap
-        Of equal length along axis 0, which counts the samples. Normally data and label. A batch
-        has their dtype; what comes from NumPy is on the CPU, an NDArray stays on its context.
+    *arrays : NDArray, numpy.ndarray, np.memmap, or tuples and dicts of them
+        Of equal length along axis 0, which counts the samples. Normally data and label; with
+        several inputs ``ArrayLoader((x1, x2), y, ...)``. A batch has their dtype, and is nested as
+        they are; what comes from NumPy is on the CPU, an NDArray stays on its context.
     batch_size : int
         The number of samples of each batch but the last, which may have fewer.
     shuffle : bool
@@ -55,9 +64,10 @@ class ArrayLoader:
         Non-negative. By default drawn from NumPy's global generator, if anything is random, so that
         :func:`gluon_svrg.seed_everything` decides it.
     transform : callable or Transform, optional
-        Called with the arrays of a whole batch, as NDArrays; returns an array for each (for one
-        array, it may return that alone). It must not change them in place. A
-        :class:`gluon_svrg.data.transforms.Transform` gets NumPy arrays, and its random numbers.
+        Called with all arrays of a whole batch, as NDArrays; returns an array for each (for one
+        array, it may return that alone), which are nested afterwards. It must not change them in
+        place. A :class:`gluon_svrg.data.transforms.Transform` gets NumPy arrays, and its random
+        numbers.
     prefetch : int, optional
         How many batches a thread prepares ahead, if batches are not kept. By default 2 with an
         ``np.memmap`` among the arrays, else 0. The thread is outside the caller's scopes, such as
@@ -78,7 +88,7 @@ class ArrayLoader:
 
     def __init__(
         self,
-        *arrays: NDArray | NumPyArray,
+        *arrays: Arrays,
         batch_size: int,
         shuffle: bool = False,
         last_batch: str = "keep",
@@ -86,7 +96,8 @@ class ArrayLoader:
         transform: Callable[..., Any] | None = None,
         prefetch: int | None = None,
     ) -> None:
-        check_arrays(arrays)
+        flat = unnested(arrays)
+        check_arrays(flat)
         self.batch_size = check_integer(
             "batch_size", batch_size, 1, "each batch has that many samples"
         )
@@ -98,7 +109,7 @@ class ArrayLoader:
             seed = check_integer("seed", seed, 0, "it decides the batches and their order")
         elif shuffle or (isinstance(transform, Transform) and transform.is_random):
             seed = int(np.random.randint(2**31 - 1))
-        is_on_disk = any(isinstance(array, np.memmap) for array in arrays)
+        is_on_disk = any(isinstance(array, np.memmap) for array in flat)
         if prefetch is None:
             prefetch = 2 if is_on_disk else 0
         prefetch = check_integer(
@@ -108,8 +119,9 @@ class ArrayLoader:
         self.last_batch = last_batch
         self.seed = seed
         # An mx.np.ndarray becomes the NDArray that shares its memory.
-        self._arrays = [x.as_nd_ndarray() if isinstance(x, NDArray) else x for x in arrays]
-        self._rows = self._partition(len(arrays[0]))
+        self._arrays = [x.as_nd_ndarray() if isinstance(x, NDArray) else x for x in flat]
+        self._nesting = arrays if any(isinstance(x, (tuple, dict)) for x in arrays) else None
+        self._rows = self._partition(len(flat[0]))
         self._transform = transform
         self._prefetch = prefetch
         self._is_kept = transform is None and not is_on_disk
@@ -291,6 +303,8 @@ class ArrayLoader:
                 arrays = self._augmented(self._transform, self._rows[index], stream, number)
             else:
                 arrays = self._transformed([take(x, self._rows[index]) for x in self._arrays])
+            if self._nesting is not None:
+                arrays = nested_as(self._nesting, iter(arrays))
             batch = Batch(arrays, index)
             if self._is_kept:
                 self._kept[index] = batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -93,16 +93,12 @@ def call(net: gluon.Block, data: object) -> Any:
     """Return the network's output.
 
     Several arrays are its arguments, by their order; those of a dict by the names of its
-    arguments. What the network cannot take for its dtype is cast to the network's precision:
+    arguments. What the network does not take for its dtype is cast to the network's precision:
     float first, then integers and bool too (to float16, of the integers those of 8 bits only).
     """
-    arguments = _arguments_of(net, data)
-    dtypes = tuple(array.dtype for array in leaves_of(arguments))
-    known = _CASTS.get(net, {}).get(dtypes)
-    if known is not None and known[0] == _dtype_of(net):  # it may have been cast meanwhile
-        return net(*_cast(arguments, *known))
+    arguments = arguments_of(net, data)
     try:
-        return net(*arguments)
+        return _called(net, (), arguments, lambda: _dtype_of(net))
     except TypeError as error:
         if len(arguments) == 1:
             raise
@@ -110,30 +106,21 @@ def call(net: gluon.Block, data: object) -> Any:
             f"{type(net).__name__} cannot be called with {len(arguments)} arrays ({error}): the "
             "data of a batch are the network's arguments"
         ) from error
-    except mx.base.MXNetError:
-        dtype = _dtype_of(net)
-        for kinds in ("f", "fiub"):
-            cast = _cast(arguments, dtype, kinds)
-            if tuple(array.dtype for array in leaves_of(cast)) == dtypes:
-                continue
-            try:
-                output = net(*cast)
-            except mx.base.MXNetError:
-                continue
-            _CASTS.setdefault(net, {})[dtypes] = dtype, kinds
-            return output
-        raise
 
 
-# For each network, what the dtypes that it does not take are cast to.
-_CASTS: WeakKeyDictionary[gluon.Block, dict[tuple[Any, ...], tuple[Any, str]]] = WeakKeyDictionary()
+def arguments_of(net: gluon.Block, data: object) -> tuple[Any, ...]:
+    """Return what the network is called with: several arrays by their order, a dict's by name."""
+    if isinstance(data, Mapping):
+        return _by_name(net, data)
+    return tuple(data) if isinstance(data, (list, tuple)) else (data,)
 
 
 def losses_of(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> NDArray:
     """Return the losses of the samples, times their weights.
 
     Weights of one axis are the samples': they multiply the losses. Others are those of elements,
-    and the loss gets them as its third argument, as Gluon's losses take them.
+    and the loss gets them as its third argument, as Gluon's losses take them. Labels and weights
+    that the loss does not take for their dtype are cast to that of the output.
 
     Raises
     ------
@@ -144,7 +131,8 @@ def losses_of(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> NDArray
     is_of_samples = isinstance(weight, NDArray) and weight.ndim == 1
     extra = () if weight is None or is_of_samples else (weight,)
     try:
-        losses: NDArray = loss(pred, label, *extra)
+        dtype = np.dtype(next(leaf.dtype for leaf in leaves_of(pred)))
+        losses: NDArray = _called(loss, (pred,), (label, *extra), lambda: dtype)
     except (AttributeError, TypeError, ValueError, AssertionError, mx.base.MXNetError) as error:
         if type(loss).__module__ != "mxnet.gluon.loss" or (
             isinstance(pred, NDArray) and isinstance(label, NDArray)
@@ -176,6 +164,40 @@ def count_samples(losses: list[NDArray], labels: list[object], batch_axis: int) 
             arrays = [leaf for leaf in leaves_of(labels[i]) if isinstance(leaf, NDArray)]
             count += _length(arrays[0], batch_axis) - 1 if arrays else 0
     return count
+
+
+# For each network and loss: what the dtypes that it does not take are cast to.
+_CASTS: WeakKeyDictionary[gluon.Block, dict[tuple[Any, ...], tuple[Any, str]]] = WeakKeyDictionary()
+
+
+def _called(
+    block: Callable[..., Any],
+    first: tuple[Any, ...],
+    arguments: tuple[Any, ...],
+    dtype_of: Callable[[], np.dtype[Any]],
+) -> Any:
+    """Return ``block(*first, *arguments)``, with the arguments cast if it does not take them."""
+    dtypes = tuple(leaf.dtype for leaf in leaves_of(arguments))
+    casts = _CASTS.get(block, {}) if isinstance(block, gluon.Block) else {}
+    known = casts.get(dtypes)
+    if known is not None and known[0] == dtype_of():  # it may have been cast meanwhile
+        return block(*first, *_cast(arguments, *known))
+    try:
+        return block(*first, *arguments)
+    except mx.base.MXNetError:
+        dtype = dtype_of()
+        for kinds in ("f", "fiub"):
+            cast = _cast(arguments, dtype, kinds)
+            if tuple(leaf.dtype for leaf in leaves_of(cast)) == dtypes:
+                continue
+            try:
+                output = block(*first, *cast)
+            except mx.base.MXNetError:
+                continue
+            if isinstance(block, gluon.Block):
+                _CASTS.setdefault(block, {})[dtypes] = dtype, kinds
+            return output
+        raise
 
 
 def _items_of(batch: object) -> tuple[object, object, object]:
@@ -271,12 +293,6 @@ def _cast(arguments: object, dtype: np.dtype[Any], kinds: str) -> Any:
         return array.astype(dtype) if own.kind in kinds and not is_counting else array
 
     return mapped(cast, arguments)
-
-
-def _arguments_of(net: gluon.Block, data: object) -> tuple[Any, ...]:
-    if isinstance(data, Mapping):
-        return _by_name(net, data)
-    return tuple(data) if isinstance(data, (list, tuple)) else (data,)
 
 
 def _by_name(net: gluon.Block, data: Mapping[str, Any]) -> tuple[Any, ...]:

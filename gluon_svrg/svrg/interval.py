@@ -384,8 +384,10 @@ def _check_against_network(gradient: BatchGradient, net: gluon.Block, index: int
         raise ValueError(
             f"the gradient of batch {index} is not the one that the table holds, though the "
             f"weights are the same (largest difference {difference:.2g}, largest value "
-            f"{scale:.2g}): the batches do not repeat, because of random augmentation or arrays "
-            "that were changed in place; give batches that do, or gradient_table=False"
+            f"{scale:.2g}): the batches do not repeat, because of random augmentation, arrays "
+            "that were changed in place, or a state that is carried from batch to batch (a batch "
+            "processor has state_dict() and load_state_dict() for that); give batches that do, or "
+            "gradient_table=False if they are augmented"
         )
 
 

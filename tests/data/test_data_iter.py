@@ -202,7 +202,7 @@ def test_what_cannot_be_known_is_not_promised(name, tmp_path):
     assert data.num_batches is data.num_samples is None
     assert not data.is_indexed
     assert not data.can_lock
-    assert data.why_it_may_not_repeat() == "an MXDataIter does not promise that"
+    assert data.why_it_may_not_repeat() == "an MXDataIter does not promise that its batches repeat"
     assert data.description() == {"iterator": "MXDataIter", "batch_size": 4, "samples": None}
     if name != "LibSVMIter":
         assert data.why_not_locked() == (

@@ -232,13 +232,13 @@ def test_what_repeats_is_equal_each_time(name):
 REASONS = {
     "loader, random": "the loader's transform gives something else each time",
     "loader, own draws": "the loader's transform gives something else each time",
-    "data loader": "a DataLoader does not promise that",
-    "data loader, shuffled": "a DataLoader does not promise that",
-    "iterable": "a Again does not promise that",
+    "data loader": "a DataLoader does not promise that its batches repeat",
+    "data loader, shuffled": "a DataLoader does not promise that its batches repeat",
+    "iterable": "a Again does not promise that its batches repeat",
     "NDArrayIter, shuffled": (
         "an NDArrayIter with shuffle=True divides the samples anew in each epoch"
     ),
-    "own iterator": "an OwnIter does not promise that",
+    "own iterator": "an OwnIter does not promise that its batches repeat",
 }
 
 

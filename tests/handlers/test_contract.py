@@ -52,6 +52,7 @@ TABLE = {
     gs.ProgressHandler: Entry(lambda e, path: {}, False),
     gs.RandomStateHandler: Entry(lambda e, path: {}, False),
     gs.SVRGHandler: Entry(lambda e, path: {"update_freq": 2}, True),
+    gs.SanityCheckHandler: Entry(lambda e, path: {}, False),
     gs.ScheduleHandler: Entry(
         lambda e, path: {"hyperparameter": "learning_rate", "schedule": lambda t: 0.1 * (1 - t)},
         True,
