@@ -19,7 +19,11 @@ from gluon_svrg._compat import NumPyArray
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, Trainer
 from mxnet.gluon.contrib.estimator.event_handler import EventHandler
-from mxnet.gluon.contrib.estimator.utils import _check_handler_metric_ref
+from mxnet.gluon.contrib.estimator.utils import (
+    _check_handler_metric_ref,
+    _suggest_metric_for_loss,
+)
+from mxnet.gluon.loss import Loss
 from mxnet.ndarray import NDArray
 
 # --- Trainer -----------------------------------------------------------------------------------
@@ -458,6 +462,11 @@ def check_metrics_of_handlers(
     """Raise ValueError if a handler watches a metric that the Estimator does not have."""
     for handler in handlers:
         _check_handler_metric_ref(handler, known)
+
+
+def suggested_metric(loss: Loss) -> mx.metric.EvalMetric | None:
+    """Return the metric that MXNet's Estimator takes for `loss` if none is given."""
+    return _suggest_metric_for_loss(loss)
 
 
 # --- Errors ------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from gluon_svrg.machine.cpu_tuning import tune_for_cpu
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.history import History
 from gluon_svrg.run.logger import quiet, run_logger
+from gluon_svrg.run.metrics import metrics_for
 from gluon_svrg.run.position import FitResult, Located, Position, StopReason
 from gluon_svrg.run.prediction import predicted
 from gluon_svrg.run.verbosity import Verbose, check_verbose, evaluation_bar
@@ -40,9 +41,10 @@ class Estimator(mx_estimator.Estimator, Located):
         The network to train.
     loss : gluon.loss.Loss
         One loss per sample.
-    train_metrics, val_metrics : EvalMetric or list of EvalMetric, optional
-        Their names get the prefix ``training`` or ``validation``. By default those that suit the
-        loss.
+    train_metrics, val_metrics : EvalMetric, str, callable, or list of them, optional
+        Metrics, names of MXNet's (``'acc'``), functions of label and output (NumPy arrays). Their
+        names get the prefix ``training`` or ``validation``. By default those that suit the loss.
+        Unless there is an ``mx.metric.Loss``, the loss is one: ``training loss``.
     initializer : Initializer, optional
         For a network that is not initialised yet.
     trainer : gluon.Trainer, optional
@@ -105,8 +107,7 @@ class Estimator(mx_estimator.Estimator, Located):
         super().__init__(
             net,
             loss,
-            train_metrics,
-            val_metrics,
+            *metrics_for(loss, train_metrics, val_metrics),
             initializer,
             trainer,
             context or _contexts_of(net),

@@ -51,6 +51,7 @@ Estimator, which is to take them.
 TAKES_MORE = {
     "test_fit": "a DataIter as training data",
     "test_validation": "a DataIter as validation data",
+    "test_metric": "a metric by its name",
     "test_batch_processor_fit": "a DataIter as training data",
     "test_batch_processor_validation": "a DataIter as validation data",
 }

@@ -30,6 +30,8 @@ def metric_state(metric: EvalMetric) -> dict[str, Any]:
 def set_metric_state(metric: EvalMetric, state: State) -> None:
     """Put back what :func:`metric_state` returned, in place."""
     for name, value in state["plain"].items():
+        if name == "name":  # a version before may have called it otherwise
+            continue
         own = vars(metric).get(name)
         if isinstance(own, dict) and isinstance(value, dict):  # a defaultdict stays one
             own.clear()

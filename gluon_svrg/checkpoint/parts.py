@@ -26,6 +26,7 @@ from gluon_svrg.checkpoint.metrics import metric_state, metrics_of, set_metric_s
 from gluon_svrg.checkpoint.optimizer_states import States, fits, load_states, places_of, states_of
 from gluon_svrg.events import Run, State
 from gluon_svrg.run.history import History
+from gluon_svrg.run.metrics import old_names
 from gluon_svrg.run.position import Position
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
@@ -274,9 +275,10 @@ class HistoryOfRun(Part):
 
     def load_state_dict(self, state: State) -> None:
         """Put the rows back."""
-        self._run.history = History(state["history"])
+        names = old_names(self._run)
+        self._run.history = History(_renamed(row, names) for row in state["history"])
         self._run.figures = state["figures"]
-        self._run.last_evaluation = state["last_evaluation"]
+        self._run.last_evaluation = _renamed(state["last_evaluation"], names)
 
 
 class Metrics(Part):
@@ -296,10 +298,20 @@ class Metrics(Part):
         return {metric.name: metric_state(metric) for metric in metrics_of(self._run)}
 
     def load_state_dict(self, state: State) -> None:
-        """Put back the states of those that both runs have."""
+        """Put back the states of those that both runs have; the others count from here on."""
+        saved = _renamed(state, old_names(self._run))
         for metric in metrics_of(self._run):
-            if metric.name in state:
-                set_metric_state(metric, state[metric.name])
+            if metric.name in saved:
+                set_metric_state(metric, saved[metric.name])
+            else:
+                metric.reset()
+                if self._run.position.batch_in_epoch and metric in self._run.train_metrics:
+                    self._run.logger.warning(
+                        "the checkpoint has nothing of %r: in the row of epoch %d it is that of "
+                        "the batches after the resume",
+                        metric.name,
+                        self._run.position.epoch,
+                    )
 
 
 class Data(Part):
@@ -324,6 +336,11 @@ class Data(Part):
 
     def load_state_dict(self, state: State) -> None:
         """Do nothing: the loop asks the data for the batches that are left of the epoch."""
+
+
+def _renamed(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """Return `values` in their order, those of old names by the new ones."""
+    return {names.get(name, name): value for name, value in values.items()}
 
 
 def _check_parameter(place: str, param: Parameter, weight: NDArray) -> None:

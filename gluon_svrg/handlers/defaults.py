@@ -19,6 +19,7 @@ from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.handlers.step import GradientUpdateHandler
 from gluon_svrg.handlers.validation import ValidationHandler
 from gluon_svrg.run.backward import hears_of_epochs
+from gluon_svrg.run.metrics import LOSS
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 EventHandlers: TypeAlias = EventHandler | Iterable[EventHandler] | None
@@ -53,6 +54,7 @@ def fit_handlers(
         defaults.append(GradientUpdateHandler())
     if not _has(given, mx_estimator.MetricHandler):
         defaults.append(MetricHandler(estimator.train_metrics))
+    defaults += _for_the_loss(given, estimator.train_metrics)
     if val_data is not None and not _has(given, mx_estimator.ValidationHandler):
         defaults.append(ValidationHandler(val_data))
     if not _has(given, HistoryHandler):
@@ -76,7 +78,22 @@ def evaluation_handlers(estimator: Run, event_handlers: EventHandlers) -> Handle
     handlers = _as_list(event_handlers)
     if not _has(handlers, mx_estimator.MetricHandler):
         handlers = [*handlers, MetricHandler(estimator.val_metrics)]
+    handlers = [*handlers, *_for_the_loss(handlers, estimator.val_metrics)]
     return _checked(handlers, estimator.val_metrics)
+
+
+def _for_the_loss(
+    given: list[EventHandler], metrics: list[mx.metric.EvalMetric]
+) -> list[EventHandler]:
+    """Return what updates the metric of the loss, if MetricHandlers are given that do not."""
+    updated = [
+        id(metric)
+        for handler in given
+        if isinstance(handler, mx_estimator.MetricHandler)
+        for metric in handler.metrics
+    ]
+    missing = [m for m in metrics if id(m) not in updated and m.name.split(" ")[1:] == [LOSS]]
+    return [MetricHandler(missing)] if updated and missing else []
 
 
 def _companions(given: list[EventHandler], resumes: bool) -> list[type[EventHandler]]:

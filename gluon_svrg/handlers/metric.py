@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._mxnet import reason_of
 from gluon_svrg.arguments import renamed
 from gluon_svrg.arrays.nested import leaves_of, mapped
 from gluon_svrg.events import (
@@ -55,6 +56,12 @@ class MetricHandler(
         The metrics are updated after at most this many batches.
     max_bytes : int
         The metrics are updated when the outputs take this many bytes.
+
+    Raises
+    ------
+    ValueError
+        After the first batch, if a metric cannot be updated with its outputs; after a later one
+        if they are of another shape.
     """
 
     state_key = "metrics"
@@ -72,6 +79,7 @@ class MetricHandler(
         self._max_bytes = max_bytes
         self._waiting: list[_Outputs] = []
         self._nbytes = 0
+        self._has_worked = False
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Reset the metrics."""
@@ -88,7 +96,11 @@ class MetricHandler(
         )
         self._waiting.append(outputs)
         self._nbytes += sum(_nbytes(array) for array in leaves_of(outputs))
-        if len(self._waiting) >= self._max_batches or self._nbytes >= self._max_bytes:
+        if not self._has_worked:
+            # What a metric cannot take is told before the training goes on.
+            self.flush()
+            self._has_worked = True
+        elif len(self._waiting) >= self._max_batches or self._nbytes >= self._max_bytes:
             self.flush()
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -121,16 +133,12 @@ class MetricHandler(
             return
         merged = _merge(waiting)
         for metric in self.metrics:
-            if merged and type(metric) is mx.metric.Loss:
-                _add_losses(metric, waiting, merged)
-            elif isinstance(metric, mx.metric.Loss):
-                for outputs in waiting:
-                    metric.update(0, outputs.loss)
-            elif merged and type(metric) in _MERGEABLE:
-                metric.update(merged.label, merged.pred)
-            else:
-                for outputs in waiting:
-                    update_metric(metric, outputs.label, outputs.pred)
+            try:
+                _update(metric, waiting, merged)
+            except (FloatingPointError, MemoryError):
+                raise  # others decide about a NaN
+            except Exception as e:
+                raise ValueError(_what_failed(metric, waiting[0], e)) from e
 
     def _listen(self) -> None:
         self._waiting.clear()
@@ -161,6 +169,55 @@ class _Reader(NamedTuple):
     def __call__(self) -> Any:
         self.handler.flush()
         return self.read()
+
+
+def _update(metric: mx.metric.EvalMetric, waiting: list[_Outputs], merged: _Outputs | None) -> None:
+    """Update `metric` with all outputs."""
+    if merged and type(metric) is mx.metric.Loss:
+        _add_losses(metric, waiting, merged)
+    elif isinstance(metric, mx.metric.Loss):
+        for outputs in waiting:
+            metric.update(0, outputs.loss)
+    elif merged and type(metric) in _MERGEABLE:
+        metric.update(merged.label, merged.pred)
+    else:
+        for outputs in waiting:
+            update_metric(metric, outputs.label, outputs.pred)
+
+
+def _what_failed(metric: mx.metric.EvalMetric, outputs: _Outputs, error: Exception) -> str:
+    """Return which metric cannot be updated, with what, why, and the way out."""
+    labels, preds = outputs.label, outputs.pred
+    hint = "give the Estimator a metric that suits them, or none"
+    if isinstance(metric, mx.metric.Loss):
+        labels, preds = [], outputs.loss
+        hint = "the loss has to be an array with a value per sample"
+    elif _has_classes_last(metric, labels[0], preds[0]):
+        name = type(metric).__name__
+        hint = f"the classes are on the last axis: give the Estimator mx.metric.{name}(axis=-1)"
+    what = "losses" if isinstance(metric, mx.metric.Loss) else "outputs"
+    shapes = [f"labels of shape {_shapes_of(labels)} and "] if labels else []
+    return (
+        f"the metric {metric.name!r} fails on batches with {''.join(shapes)}{what} of shape "
+        f"{_shapes_of(preds)} ({reason_of(error)}): {hint}"
+    )
+
+
+def _has_classes_last(metric: mx.metric.EvalMetric, label: object, pred: object) -> bool:
+    """Return whether a metric looks for classes on another axis than the last, and is wrong."""
+    label_shape, pred_shape = getattr(label, "shape", ()), getattr(pred, "shape", ())
+    is_elsewhere = getattr(metric, "axis", -1) not in (-1, len(pred_shape) - 1)
+    return is_elsewhere and label_shape == pred_shape[:-1]
+
+
+def _shapes_of(arrays: list[NDArray]) -> str:
+    """Return the shapes, one for each context."""
+    return " and ".join(
+        str(tuple(array.shape))
+        if hasattr(array, "shape")
+        else f"none, but a {type(array).__name__}"
+        for array in arrays
+    )
 
 
 def _merge(waiting: list[_Outputs]) -> _Outputs | None:

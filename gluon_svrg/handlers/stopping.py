@@ -43,7 +43,7 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
     monitor : str or EvalMetric
         The figure, as in the history: ``'validation accuracy'``.
     mode : 'auto', 'min' or 'max'
-        Which value is better; 'auto' infers it from the name, or raises.
+        Which value is better; 'auto' infers it from the name.
     patience : int or None
         The number of epochs in a row without improvement after which the run ends. With None it
         never ends for that, and the handler is for `restore_best` alone.
@@ -73,7 +73,8 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
         If an argument is of the wrong type.
     ValueError
         If an argument is out of its range, if there is nothing to do (``patience=None`` without
-        `restore_best`), or, at *train begin*, if the run has no such figure.
+        `restore_best`), or, at *train begin*, if the run has no such figure, or if its name does
+        not say which value is better and `mode` is 'auto'.
     """
 
     state_key = "early_stopping"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
+import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import mxnet as mx
+from gluon_svrg.run.metrics import old_names
 
 if TYPE_CHECKING:
     from gluon_svrg.events import Run
@@ -31,12 +34,17 @@ class Monitor:
         Which value is better. 'auto' infers it from the name: a smaller loss or error is better,
         and a greater accuracy. If the name says neither, give 'min' or 'max'.
 
+    Attributes
+    ----------
+    mode : 'min', 'max' or 'auto'
+        Which value is better; 'auto' if the name does not say it, which :meth:`check` refuses.
+
     Raises
     ------
     TypeError
         If `name` is neither a str nor an EvalMetric.
     ValueError
-        If `mode` is another value, or cannot be inferred.
+        If `mode` is another value.
     """
 
     def __init__(self, name: str | mx.metric.EvalMetric, mode: str = "auto") -> None:
@@ -61,13 +69,34 @@ class Monitor:
         return self._name if isinstance(self._name, str) else self._name.name
 
     def check(self, estimator: Run) -> None:
-        """Raise ValueError, with the metrics of the run, if the run has no such metric."""
+        """Make sure that the run has such a metric, and that it is known which value is better.
+
+        Raises
+        ------
+        ValueError
+            If the run has none of that name, or if the name does not say which value is better.
+        """
         names = estimator.metric_names()
+        new_name = old_names(estimator).get(self.name)
+        if new_name in names:
+            warnings.warn(
+                f"monitor={self.name!r}: the metric of the loss is now called {new_name!r}",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            self._name = new_name
         if self.name not in names:
+            near = difflib.get_close_matches(self.name, names, n=1)
             raise ValueError(
                 f"monitor={self.name!r} is no metric of this run, which has "
                 f"{', '.join(map(repr, names))}"
                 + ("" if estimator.val_data is not None else " (and no val_data)")
+                + (f": did you mean {near[0]!r}?" if near else "")
+            )
+        if self.mode == "auto":
+            raise ValueError(
+                f"mode='auto' cannot tell from the name {self.name!r} whether a smaller or a "
+                "greater value is better: give mode='min' or mode='max'"
             )
 
     def read(self, estimator: Run) -> float | None:
@@ -110,8 +139,5 @@ def _inferred_mode(name: str) -> str:
     words = re.sub(r"[^a-z0-9]+", " ", name.lower())
     smaller, greater = re.search(_SMALLER_IS_BETTER, words), re.search(_GREATER_IS_BETTER, words)
     if bool(smaller) == bool(greater):
-        raise ValueError(
-            f"mode='auto' cannot tell from the name {name!r} whether a smaller or a greater value "
-            "is better: give mode='min' or mode='max'"
-        )
+        return "auto"
     return "min" if smaller else "max"

@@ -53,6 +53,7 @@ def test_a_row_has_these_figures():
         "learning_rate",
         "peak_memory_mib",
         "training accuracy",
+        "training loss",
     ]
 
 
@@ -240,6 +241,7 @@ def test_the_coefficient_stands_after_the_learning_rate_and_other_figures_last()
             "coefficient",
             "peak_memory_mib",
             "training accuracy",
+            "training loss",
             "mine",
         ]
     assert history.column("coefficient") == [0.25, 0.25]

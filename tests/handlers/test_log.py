@@ -272,7 +272,7 @@ def test_a_file_that_is_gone_is_written_anew(tmp_path):
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("failing", ["_append", "_write_all"])
-def test_a_full_disk_ends_no_run(failing, suffix, tmp_path, monkeypatch, capsys):
+def test_a_full_disk_ends_no_run(failing, suffix, tmp_path, monkeypatch, capsys, root_logger):
     """The second epoch cannot be written, half a line is left: the third writes all."""
     path = tmp_path / f"history{suffix}"
     handler = LogHandler(path)
@@ -382,7 +382,7 @@ class Note(BatchEnd):
         self.values = {}
 
     def batch_end(self, estimator, *args, **kwargs):
-        (metric,) = estimator.train_metrics
+        metric, _ = estimator.train_metrics
         self.values[estimator.position.batch + 1] = metric.get()[1]
 
 
@@ -392,6 +392,8 @@ def test_epochs_and_batches_are_written_at_their_numbers(shown, tmp_path):
     history = fit([handler, note, Add([{"note": "warm"}, {}, {}])], every=2)
     assert shown[tmp_path] == scalars_of(history)
     assert len(shown[tmp_path]["epoch/training_accuracy"]) == 3
+    losses = shown[tmp_path / "batches"].pop("batch/training_loss")
+    assert list(losses) == list(range(2, 15, 2))
     assert shown[tmp_path / "batches"] == {
         "batch/training_accuracy": {step: note.values[step] for step in range(2, 15, 2)},
         "batch/learning_rate": dict.fromkeys(range(2, 15, 2), 0.1),

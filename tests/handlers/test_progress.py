@@ -15,7 +15,7 @@ from mxnet.gluon.contrib.estimator import LoggingHandler
 from tqdm import tqdm
 
 LINE = (
-    r"epoch \d: training accuracy [\d.]+, training softmax\S+ [\d.]+, learning rate 0.25"
+    r"epoch \d: training accuracy [\d.]+, training loss [\d.]+, learning rate 0.25"
     r" \([\d.]+ s, \d+ samples/s\)"
 )
 

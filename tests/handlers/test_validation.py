@@ -36,16 +36,18 @@ def fit(capsys, epochs=3, **periods):
         ({"every_n_batches": 5}, 6, [True, True, True]),
     ],
 )
-def test_when(capsys, periods, evaluations, rows):
+def test_when(root_logger, capsys, periods, evaluations, rows):
     history, count, _ = fit(capsys, **periods)
     assert count == evaluations
     assert ["validation accuracy" in row for row in history] == rows
 
 
-def test_an_evaluation_after_some_batches_is_a_line(capsys):
+def test_an_evaluation_after_some_batches_is_a_line(root_logger, capsys):
     *_, printed = fit(capsys, every_n_epochs=None, every_n_batches=7)
     lines = re.findall(
-        r"^epoch (\d), after (\d) batches: validation accuracy [\d.]+$", printed, re.M
+        r"^epoch (\d), after (\d) batches: validation accuracy [\d.]+, validation loss [\d.]+$",
+        printed,
+        re.M,
     )
     assert lines == [("1", "2"), ("2", "4")]
 

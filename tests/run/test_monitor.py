@@ -51,9 +51,53 @@ def test_great_is_good(name):
 @pytest.mark.parametrize("name", ["score", "training custom", "accuracy loss", "maps", "aucx"])
 def test_what_the_name_does_not_tell_has_to_be_told(name):
     message = f"mode='auto' cannot tell from the name {name!r} whether a smaller or a greater value"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        gs.Monitor(name)
+    metric = mx.metric.CustomMetric(lambda label, pred: 0.0, name)
+    estimator = estimator_with(metric)
+    monitor = gs.Monitor(metric)
+    with pytest.raises(ValueError, match=re.escape(message.replace(name, f"training {name}"))):
+        monitor.check(estimator)
     assert gs.Monitor(name, "min").mode == "min"
+
+
+def estimator_with(metric=None):
+    problem = problems.make("softmax")
+    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
+    return gs.Estimator(problem.net, problem.loss, metric, trainer=trainer)
+
+
+@pytest.mark.parametrize("name", ["training acuracy", "training los"])
+def test_a_misspelt_name_is_told_before_the_mode(name):
+    """With mode='auto' the name was asked for a mode first, and then refused."""
+    near = {"training acuracy": "training accuracy", "training los": "training loss"}[name]
+    message = (
+        f"monitor={name!r} is no metric of this run, which has 'training accuracy', 'training "
+        f"loss' (and no val_data): did you mean {near!r}?"
+    )
+    problem = problems.make("softmax")
+    handler = gs.EarlyStoppingHandler(name)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        estimator_with().fit(problem.ndarrays(), epochs=1, event_handlers=[handler])
+
+
+def test_the_old_name_of_the_loss():
+    problem = problems.make("softmax")
+    old, new = "validation softmaxcrossentropyloss", "validation loss"
+    results = []
+    for name in (old, new):
+        handler = gs.EarlyStoppingHandler(name, patience=2)
+        fit = {"val_data": problem.ndarrays(), "epochs": 3, "event_handlers": [handler]}
+        if name == old:
+            with pytest.warns(DeprecationWarning, match=f"{old}.* is now called '{new}'"):
+                result = estimator_with().fit(problem.ndarrays(), **fit)
+        else:
+            result = estimator_with().fit(problem.ndarrays(), **fit)
+        results.append((handler.best, handler.best_epoch, result.history.column(new)))
+    assert results[0] == results[1]
+    # A metric that has that name by itself keeps it.
+    own = mx.metric.Loss("softmaxcrossentropyloss")
+    handler = gs.EarlyStoppingHandler("training softmaxcrossentropyloss", patience=2)
+    estimator_with(own).fit(problem.ndarrays(), epochs=1, event_handlers=[handler])
+    assert handler.best is not None
 
 
 def test_every_metric_of_mxnet_is_told_or_asks():

@@ -1,0 +1,125 @@
+"""The metrics of a run: what they may be given as, and the loss, which is always among them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import mxnet as mx
+from gluon_svrg._mxnet import suggested_metric
+from mxnet.metric import EvalMetric
+
+if TYPE_CHECKING:
+    from gluon_svrg.events import Run
+
+Metric: TypeAlias = EvalMetric | str | Callable[..., Any]
+"""A metric, the name of one of MXNet's, or a function of label and output, both NumPy arrays."""
+
+LOSS = "loss"
+
+
+def metrics_for(
+    loss: mx.gluon.loss.Loss, train: object, val: object
+) -> tuple[list[EvalMetric], list[EvalMetric]]:
+    """Return the metrics of the training, and those of the evaluation (none: the same).
+
+    Parameters
+    ----------
+    loss : gluon.loss.Loss
+        What the training minimizes; its mean is a metric named ``loss`` unless a ``Loss`` is given.
+    train, val : EvalMetric, str, callable, list of them, or None
+        As the Estimator takes them. Without a metric for the training, the one that suits the loss.
+
+    Raises
+    ------
+    TypeError
+        If one is none of them.
+    ValueError
+        If MXNet has no metric of a name.
+    """
+    training = _metrics_of(train, "train_metrics")
+    if not training:
+        training = [metric for metric in [suggested_metric(loss)] if metric is not None]
+    evaluation = _metrics_of(val, "val_metrics")
+    return _with_loss(training), _with_loss(evaluation) if evaluation else []
+
+
+def old_names(run: Run) -> dict[str, str]:
+    """Return what the metrics of the loss were called by version 0.2 and before, by their old name.
+
+    A run without metrics of its own had the name of the loss's class in them.
+    """
+    parts = [part for metric in (*run.train_metrics, *run.val_metrics) for part in parts_of(metric)]
+    names, old = {part.name for part in parts}, run.loss.name.rstrip("0123456789")
+    return {
+        f"{split} {old}": f"{split} {LOSS}"
+        for split in ("training", "validation")
+        if f"{split} {LOSS}" in names and f"{split} {old}" not in names
+    }
+
+
+def parts_of(metric: EvalMetric) -> Iterator[EvalMetric]:
+    """Yield the metrics that a metric is composed of, or itself."""
+    if isinstance(metric, mx.metric.CompositeEvalMetric):
+        for part in metric.metrics:
+            yield from parts_of(part)
+    else:
+        yield metric
+
+
+def _metrics_of(given: object, argument: str) -> list[EvalMetric]:
+    if given is None:
+        return []
+    if isinstance(given, mx.metric.CompositeEvalMetric):
+        return list(parts_of(given))
+    if isinstance(given, (EvalMetric, str)) or callable(given):
+        return [_metric_of(given, argument)]
+    if not isinstance(given, Iterable):
+        raise _no_metric(given, argument)
+    return [_metric_of(item, argument) for item in given]
+
+
+def _metric_of(given: object, argument: str) -> EvalMetric:
+    if isinstance(given, EvalMetric):
+        return given
+    if isinstance(given, str):
+        return _by_name(given, argument)
+    if callable(given) and not isinstance(given, type):
+        return mx.metric.create(given)
+    raise _no_metric(given, argument)
+
+
+def _by_name(name: str, argument: str) -> EvalMetric:
+    known = mx.registry.get_registry(EvalMetric)
+    if name.lower() not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=3)
+        hint = (
+            f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(known))}"
+        )
+        raise ValueError(f"{argument}: MXNet has no metric {name!r}: {hint}")
+    try:
+        return mx.metric.create(name)
+    except TypeError as e:  # one that has to be told something: Perplexity, CustomMetric
+        raise ValueError(
+            f"{argument}: the metric {name!r} cannot be made from its name alone ({e}): give an "
+            "mx.metric object"
+        ) from e
+
+
+def _no_metric(given: object, argument: str) -> ValueError:
+    if isinstance(given, type):
+        what = f"the class {given.__name__}: make one, {given.__name__}()"
+    else:
+        what = f"{given!r}: give objects of mx.metric, names such as 'acc', or functions of label "
+        what += "and output"
+    return ValueError(f"{argument} must be a metric or a list of metrics, got {what}")
+
+
+def _with_loss(metrics: list[EvalMetric]) -> list[EvalMetric]:
+    for metric in metrics:
+        for part in parts_of(metric):
+            # The Estimator that has had it before has put "training" before its name.
+            if isinstance(part, mx.metric.Loss) or part.name.split(" ")[-1] == LOSS:
+                return metrics
+    return [*metrics, mx.metric.Loss(LOSS)]
