@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import numpy as np
-from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.data.arrays import (
     Arrays,
@@ -23,7 +23,8 @@ from gluon_svrg.data.arrays import (
     unnested,
 )
 from gluon_svrg.data.batch import Batch
-from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED, ORDER, PARTITION, Draw
+from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED, Draw
+from gluon_svrg.data.partition import Partition, Rows, check_shuffle
 from gluon_svrg.data.probing import repeats_exactly
 from gluon_svrg.data.transforms.base import Transform
 from mxnet.ndarray import NDArray
@@ -37,10 +38,12 @@ class ArrayLoader:
     The samples are divided into batches once: a batch has the same samples in every epoch, as
     SVRG needs it to use again what it computed at a snapshot. `shuffle` divides them at random and
     draws the order of the batches anew each epoch, both as pure functions of seed and epoch.
+    `reshuffle` divides them anew each epoch, too, as a DataLoader does: batches do not repeat then,
+    so SVRG keeps no gradient table, and computes the snapshot's gradient of each batch again.
 
-    Of arrays in memory, without a transform, a batch is made once and kept: a view of an NDArray in
-    order, else a copy. With a `transform`, or an ``np.memmap`` among the arrays, each batch is made
-    when it is asked for.
+    Of arrays in memory, a batch is made once and kept: a view of an NDArray in order, else a copy.
+    With a `transform`, an ``np.memmap`` among the arrays, or `reshuffle`, each batch is made when
+    it is asked for.
 
     The random numbers of a transform of :mod:`gluon_svrg.data.transforms` are a pure function of
     seed, epoch and sample; :meth:`lock` holds them between two snapshots. Arrays and batches must
@@ -59,7 +62,7 @@ class ArrayLoader:
         are in the order of the arrays.
     last_batch : 'keep' or 'discard'
         What happens to a last batch with fewer samples. With 'discard' and `shuffle`, the samples
-        that are left out are the same in every epoch.
+        that are left out are the same in every epoch; with `reshuffle`, others in each.
     seed : int, optional
         Non-negative. By default drawn from NumPy's global generator, if anything is random, so that
         :func:`gluon_svrg.seed_everything` decides it.
@@ -72,10 +75,13 @@ class ArrayLoader:
         How many batches a thread prepares ahead, if batches are not kept. By default 2 with an
         ``np.memmap`` among the arrays, else 0. The thread is outside the caller's scopes, such as
         ``with mx.gpu()``; a callable that draws needs a generator of its own, for runs that repeat.
+    reshuffle : bool
+        Whether each epoch divides the samples into other batches, as a function of seed and epoch;
+        it needs ``shuffle=True``. Random numbers of a transform stay with the sample.
 
     Attributes
     ----------
-    batch_size, shuffle, last_batch, seed
+    batch_size, shuffle, last_batch, seed, reshuffle
         As given; `seed` as drawn, or None if nothing is random.
 
     Raises
@@ -95,16 +101,15 @@ class ArrayLoader:
         seed: int | None = None,
         transform: Callable[..., Any] | None = None,
         prefetch: int | None = None,
+        reshuffle: bool = False,
     ) -> None:
         flat = unnested(arrays)
         check_arrays(flat)
         self.batch_size = check_integer(
             "batch_size", batch_size, 1, "each batch has that many samples"
         )
-        if not isinstance(shuffle, (bool, np.bool_)):
-            raise TypeError(f"shuffle must be a bool, got {shuffle!r}: a sampler is not taken")
-        if transform is not None and not callable(transform):
-            raise TypeError(f"transform must be callable with a batch's arrays, got {transform!r}")
+        check_shuffle(shuffle, reshuffle)
+        _check_transform(transform, arrays)
         if seed is not None:
             seed = check_integer("seed", seed, 0, "it decides the batches and their order")
         elif shuffle or (isinstance(transform, Transform) and transform.is_random):
@@ -118,13 +123,16 @@ class ArrayLoader:
         self.shuffle = bool(shuffle)
         self.last_batch = last_batch
         self.seed = seed
+        self.reshuffle = bool(reshuffle)
         # An mx.np.ndarray becomes the NDArray that shares its memory.
         self._arrays = [x.as_nd_ndarray() if isinstance(x, NDArray) else x for x in flat]
         self._nesting = arrays if any(isinstance(x, (tuple, dict)) for x in arrays) else None
-        self._rows = self._partition(len(flat[0]))
+        self._partition = Partition(
+            len(flat[0]), self.batch_size, last_batch, seed if shuffle else None, self.reshuffle
+        )
         self._transform = transform
         self._prefetch = prefetch
-        self._is_kept = transform is None and not is_on_disk
+        self._is_kept = transform is None and not is_on_disk and not reshuffle
         self._kept: dict[int, Batch] = {}
         self._callable_repeats: bool | None = None  # found out when it is asked for
         self._locked_draw: int | None = None
@@ -132,27 +140,31 @@ class ArrayLoader:
 
     def __len__(self) -> int:
         """Return the number of batches."""
-        return len(self._rows)
+        return len(self._partition)
 
     def __iter__(self) -> Iterator[Batch]:
         """Return an iterator over the batches in the order of `epoch`, which goes up by one."""
         order = self.order(self._epoch)[self._position :]
         self._epoch, self._position = self._epoch + 1, 0
-        return self._visit(order, EPOCH, self._epoch - 1)
+        return self._visit(order, self._epoch - 1, EPOCH)
 
     def __getitem__(self, index: int) -> Batch:
-        """Return the batch of this index of the partition; augmented as by :meth:`in_order`."""
+        """Return the batch of this index of the partition; augmented as by :meth:`in_order`.
+
+        With `reshuffle` the partition is that of `epoch`.
+        """
         position = operator.index(index)
         if position < 0:
             position += len(self)
         if not 0 <= position < len(self):
             raise IndexError(f"there is no batch {index}: the loader has {len(self)}, from 0")
-        return self._batch(position, *self._draw_of(IN_ORDER, self._epoch))
+        rows = self._partition.rows(self._epoch)
+        return self._batch(position, rows, *self._draw_of(IN_ORDER, self._epoch))
 
     @property
     def num_samples(self) -> int:
         """The number of samples in all batches; those that are discarded do not count."""
-        return sum(_length(rows) for rows in self._rows)
+        return self._partition.num_samples
 
     @property
     def epoch(self) -> int:
@@ -175,17 +187,15 @@ class ArrayLoader:
     def order(self, epoch: int) -> list[int]:
         """Return the indices of the batches in the order in which `epoch` visits them."""
         epoch = check_integer("epoch", epoch, 0, "it decides the order of the batches")
-        if not self.shuffle:
-            return list(range(len(self)))
-        order: list[int] = self._generator(ORDER, epoch).permutation(len(self)).tolist()
-        return order
+        return self._partition.order(epoch)
 
     def in_order(self) -> Iterator[Batch]:
         """Return an iterator over the batches by their index; it leaves `epoch` as it is.
 
         With a random transform that is not locked it has a draw of its own: not that of `epoch`.
+        With `reshuffle` they are the batches of `epoch`.
         """
-        return self._visit(range(len(self)), IN_ORDER, self._epoch)
+        return self._visit(range(len(self)), self._epoch, IN_ORDER)
 
     def lock(self, draw: int) -> None:
         """Augment every batch by this draw from now on, whatever the epoch.
@@ -209,8 +219,11 @@ class ArrayLoader:
         draw = check_integer("draw", draw, 0, "it decides the augmentation of every sample")
         if not self.can_lock:
             raise ValueError(
-                f"the loader's transform, {self._transform!r}, draws random numbers that cannot be "
-                "locked: give transforms of gluon_svrg.data.transforms"
+                f"the loader's transform, {self._transform!r}, mixes the samples of a batch, and "
+                "reshuffle=True makes other batches each epoch: leave one of the two out"
+                if self.mixes_other_samples
+                else f"the loader's transform, {self._transform!r}, draws random numbers that "
+                "cannot be locked: give transforms of gluon_svrg.data.transforms"
             )
         self._locked_draw = draw
 
@@ -231,7 +244,15 @@ class ArrayLoader:
     @property
     def can_lock(self) -> bool:
         """Whether all randomness of the batches is this package's, or there is none."""
-        return isinstance(self._transform, Transform) or self.repeats
+        if isinstance(self._transform, Transform):
+            return not self.mixes_other_samples
+        return self._transform_repeats()
+
+    @property
+    def mixes_other_samples(self) -> bool:
+        """Whether a sample is mixed with others each epoch, because of `reshuffle`."""
+        transform = self._transform
+        return self.reshuffle and isinstance(transform, Transform) and transform.mixes_samples
 
     @property
     def keeps_batches(self) -> bool:
@@ -242,67 +263,45 @@ class ArrayLoader:
     def repeats(self) -> bool:
         """Whether a batch is the same, bit for bit, each time, as things stand.
 
-        It is, without a transform. With one of this package's it is, unless it draws and is not
-        locked. A plain callable is tried, once, on the first batch: it repeats if four calls
-        give the same arrays and draw neither from NumPy's global generator nor from Python's; both
-        are left as they were. MXNet's generators cannot be read, nor can the callable's own: what
-        such a draw changes only rarely, or in other batches only, is not found, and what the
-        calls draw there is drawn.
+        It is not with `reshuffle`. Else it is, without a transform. With one of this package's it
+        is, unless it draws and is not locked. A plain callable is tried, once, on the first batch:
+        it repeats if four calls give the same arrays and draw neither from NumPy's global generator
+        nor from Python's; both are left as they were. MXNet's generators cannot be read, nor can
+        the callable's own: what such a draw changes only rarely, or in other batches only, is not
+        found, and what the calls draw there is drawn.
         """
+        return not self.reshuffle and self._transform_repeats()
+
+    def _transform_repeats(self) -> bool:
         if self._transform is None:
             return True
         if isinstance(self._transform, Transform):
             return not self.is_random or self._locked_draw is not None
         if self._callable_repeats is None:
-            self._callable_repeats = repeats_exactly(lambda: self._batch(0, EPOCH, 0), _PROBES)
+            first = partial(self._batch, 0, self._partition.rows(0), EPOCH, 0)
+            self._callable_repeats = repeats_exactly(first, _PROBES)
         return self._callable_repeats
-
-    def _partition(self, samples: int) -> list[slice] | list[NumPyArray]:
-        """Return the rows of each batch."""
-        if self.last_batch == "rollover":
-            raise ValueError(
-                "last_batch='rollover' changes the samples of a batch from epoch to epoch, and "
-                "here they stay the same: use 'keep' or 'discard'"
-            )
-        if self.last_batch not in ("keep", "discard"):
-            raise ValueError(f"last_batch must be 'keep' or 'discard', got {self.last_batch!r}")
-        if self.last_batch == "discard" and samples < self.batch_size:
-            raise ValueError(
-                f"last_batch='discard' leaves no batch of {self.batch_size} from {samples} "
-                "samples: use a smaller batch_size, or last_batch='keep'"
-            )
-        stop = samples - samples % self.batch_size if self.last_batch == "discard" else samples
-        slices = [slice(i, min(i + self.batch_size, stop)) for i in range(0, stop, self.batch_size)]
-        if not self.shuffle:
-            return slices
-        permutation = self._generator(PARTITION).permutation(samples)
-        # Sorted: a memmap is read in the order of its file.
-        return [np.sort(permutation[rows]) for rows in slices]
-
-    def _generator(self, *key: int) -> np.random.Generator:
-        return np.random.Generator(
-            np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=key))
-        )
 
     def _draw_of(self, stream: int, number: int) -> tuple[int, int]:
         """Return stream and number of the draw: the locked one, or those given."""
         return (stream, number) if self._locked_draw is None else (LOCKED, self._locked_draw)
 
-    def _visit(self, indices: Iterable[int], stream: int, number: int) -> Iterator[Batch]:
-        stream, number = self._draw_of(stream, number)
-        batch = partial(self._batch, stream=stream, number=number)
+    def _visit(self, indices: Iterable[int], epoch: int, stream: int) -> Iterator[Batch]:
+        stream, number = self._draw_of(stream, epoch)
+        rows = self._partition.rows(epoch)
+        batch = partial(self._batch, rows=rows, stream=stream, number=number)
         if self._prefetch and not self._is_kept:
             return _prefetched(batch, indices, self._prefetch)
         return (batch(index) for index in indices)
 
-    def _batch(self, index: int, stream: int, number: int) -> Batch:
+    def _batch(self, index: int, rows: Sequence[Rows], stream: int, number: int) -> Batch:
         """Return the batch of this index, augmented by the draw of this number of the stream."""
         batch = self._kept.get(index)
         if batch is None:
             if isinstance(self._transform, Transform):
-                arrays = self._augmented(self._transform, self._rows[index], stream, number)
+                arrays = self._augmented(self._transform, rows[index], stream, number)
             else:
-                arrays = self._transformed([take(x, self._rows[index]) for x in self._arrays])
+                arrays = self._transformed([take(x, rows[index]) for x in self._arrays])
             if self._nesting is not None:
                 arrays = nested_as(self._nesting, iter(arrays))
             batch = Batch(arrays, index)
@@ -311,7 +310,7 @@ class ArrayLoader:
         return batch
 
     def _augmented(
-        self, transform: Transform, rows: slice | NumPyArray, stream: int, number: int
+        self, transform: Transform, rows: Rows, stream: int, number: int
     ) -> Iterable[NDArray]:
         arrays = [take_as_numpy(array, rows) for array in self._arrays]
         samples = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
@@ -327,16 +326,45 @@ class ArrayLoader:
         result = self._transform(*arrays)
         if len(arrays) == 1 and isinstance(result, NDArray):
             return [result]
-        if (
-            not isinstance(result, (tuple, list))
-            or len(result) != len(arrays)
-            or not all(isinstance(array, NDArray) for array in result)
-        ):
-            raise ValueError(
-                f"transform must return {len(arrays)} NDArrays, one for each that it is given, got "
-                f"{_kind_of(result)}: return a tuple of them"
-            )
-        return result
+        return _checked(result, len(arrays))
+
+
+def _check_transform(transform: object, arrays: Sequence[object]) -> None:
+    """Raise TypeError if `transform` cannot be called with the arrays of a batch."""
+    if transform is None or isinstance(transform, Transform):
+        return
+    if not callable(transform):
+        raise TypeError(f"transform must be callable with a batch's arrays, got {transform!r}")
+    name = getattr(transform, "__name__", type(transform).__name__)
+    if type(transform).__module__.startswith("mxnet.gluon.data.vision") and len(arrays) > 1:
+        raise TypeError(
+            f"transform is gluon's {name}, which takes the image alone, and is called with the "
+            f"{len(arrays)} arrays of a batch: give transforms of gluon_svrg.data.transforms, such "
+            f"as ToFloat and Normalize, or lambda x, *rest: ({name}()(x), *rest), which gives all "
+            "images of a batch the same random numbers"
+        )
+    try:
+        inspect.signature(transform).bind(*arrays)
+    except TypeError as e:
+        raise TypeError(
+            f"transform must be callable with the {len(arrays)} arrays of a batch, all at once, "
+            f"and {name} is not ({e}): give a function of {len(arrays)} arguments"
+        ) from e
+    except ValueError:  # a built-in function does not tell
+        pass
+
+
+def _checked(result: object, number: int) -> Sequence[NDArray]:
+    if (
+        not isinstance(result, (tuple, list))
+        or len(result) != number
+        or not all(isinstance(array, NDArray) for array in result)
+    ):
+        raise ValueError(
+            f"transform must return {number} NDArrays, one for each that it is given, got "
+            f"{_kind_of(result)}: return a tuple of them"
+        )
+    return result
 
 
 def _kind_of(result: object) -> str:
@@ -344,10 +372,6 @@ def _kind_of(result: object) -> str:
         names = ", ".join(type(item).__name__ for item in result)
         return f"a {type(result).__name__} of {len(result)} ({names})"
     return f"a {type(result).__name__}"
-
-
-def _length(rows: slice | NumPyArray) -> int:
-    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
 
 
 def _prefetched(

@@ -232,10 +232,17 @@ class ArrayLoaderData(IterableData):
         """See TrainingData."""
         if self._loader.repeats:
             return ""
+        if self._loader.reshuffle:
+            return "reshuffle=True makes other batches each epoch"
         return "the loader's transform gives something else each time"
 
     def why_not_locked(self) -> str:
         """See TrainingData."""
+        if self._loader.mixes_other_samples:
+            return (
+                "its transform mixes the samples of a batch, and reshuffle=True makes other "
+                "batches each epoch; leave one of the two out"
+            )
         return "" if self._loader.can_lock else _DRAWS
 
     def lock(self, draw: int) -> None:
@@ -249,12 +256,26 @@ class ArrayLoaderData(IterableData):
     def description(self) -> dict[str, Any]:
         """See TrainingData."""
         loader = self._loader
+        # Not there before version 0.3, so only where it says something.
+        is_new = {"reshuffle": True} if loader.reshuffle else {}
         return {
+            **is_new,
             "samples": loader.num_samples,
             "batch_size": loader.batch_size,
             "shuffle": loader.shuffle,
             "seed": loader.seed if loader.shuffle or loader.is_random else None,
         }
+
+    def check_description(self, saved: Mapping[str, object]) -> None:
+        """See TrainingData."""
+        own = self.description()
+        if "seed" in saved and own.get("reshuffle", False) != saved.get("reshuffle", False):
+            raise ValueError(
+                f"its train_data had reshuffle={saved.get('reshuffle', False)!r} and now it has "
+                f"reshuffle={own.get('reshuffle', False)!r}: resume with the data that it was "
+                "written with"
+            )
+        super().check_description(saved)
 
 
 class DataLoaderData(IterableData):

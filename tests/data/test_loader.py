@@ -6,6 +6,7 @@ import pickle
 import random
 import threading
 import traceback
+from functools import partial
 
 import gluon_svrg as gs
 import mxnet as mx
@@ -410,7 +411,12 @@ X = np.arange(6.0)
         ([X], {"seed": True}, TypeError, "seed must be a non-negative integer, got True"),
         ([X], {"prefetch": -1}, ValueError, "prefetch must be a non-negative integer, got -1: a"),
         ([X], {"transform": 3}, TypeError, "transform must be callable .*, got 3"),
-        ([X], {"last_batch": "rollover"}, ValueError, "changes the samples .*: use 'keep' or"),
+        (
+            [X],
+            {"last_batch": "rollover"},
+            ValueError,
+            "carries samples over into .*: use 'keep' or",
+        ),
         ([X], {"last_batch": "drop"}, ValueError, "must be 'keep' or 'discard', got 'drop'"),
         (
             [X],
@@ -456,3 +462,32 @@ def test_what_a_transform_may_return(result, message):
     loader = ArrayLoader(X, X, batch_size=4, transform=lambda *_: result)
     with pytest.raises(ValueError, match=f"must return 2 NDArrays, .*, got {message}: return a"):
         loader[0]
+
+
+def of_one(x):
+    return x
+
+
+VISION = gluon.data.vision.transforms
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        (VISION.ToTensor(), "gluon's ToTensor, which takes the image alone, .* the 2 arrays of a"),
+        (VISION.Compose([VISION.ToTensor()]), "gluon's Compose, .* gluon_svrg.data.transforms"),
+        (of_one, "with the 2 arrays of a batch, .*of_one is not .too many .*of 2 arguments"),
+        (lambda x, y, z: (x, y), "<lambda> is not .missing a required argument: 'z'"),
+    ],
+)
+def test_a_transform_of_a_sample_alone_is_refused_at_once(transform, message):
+    with pytest.raises(TypeError, match=message):
+        ArrayLoader(X, X, batch_size=2, transform=transform)
+
+
+def test_what_takes_the_arrays_is_taken():
+    images = np.zeros((4, 2, 2, 3), "uint8")
+    (batch,) = ArrayLoader(images, batch_size=2, transform=VISION.ToTensor())[0]
+    assert batch.shape == (2, 3, 2, 2)
+    for transform in (lambda *arrays: arrays, lambda x, y=None: (x, y), partial(max, 1)):
+        ArrayLoader(X, X, batch_size=2, transform=transform)

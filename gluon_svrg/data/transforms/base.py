@@ -29,6 +29,11 @@ class Transform(ABC):
         """Whether it draws."""
         return False
 
+    @property
+    def mixes_samples(self) -> bool:
+        """Whether what a sample gets depends on the other samples of its batch."""
+        return False
+
     @abstractmethod
     def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
         """Return the arrays of the batch: the same number, each with the same samples.
@@ -131,6 +136,11 @@ class Compose(Transform):
     def is_random(self) -> bool:
         """Whether one of them draws."""
         return any(transform.is_random for transform in self.transforms)
+
+    @property
+    def mixes_samples(self) -> bool:
+        """Whether one of them mixes the samples of a batch."""
+        return any(transform.mixes_samples for transform in self.transforms)
 
     def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
         """Return the arrays after all transforms; each has random numbers of its own."""

@@ -47,6 +47,11 @@ class MixUp(RandomTransform):
         self._classes = check_integer("classes", classes, 1, "the number of classes")
         self._alpha = check_number("alpha", alpha, "lambda is from Beta(alpha, alpha)", 0, True)
 
+    @property
+    def mixes_samples(self) -> bool:
+        """Whether what a sample gets depends on the other samples of its batch: it does."""
+        return True
+
     def apply(self, arrays: list[NumPyArray], draw: Draw) -> Sequence[NumPyArray]:
         """Return the arrays: images as given, labels N x `classes`, float32, both mixed."""
         images, labels, rest = arrays[0], labels_of(self, arrays), arrays[2:]
