@@ -301,6 +301,10 @@ EVENTS: dict[str, type[EventHandler]] = {
 """Each event's name, which is its method's, and the class of the handlers that hear it."""
 
 
+Observer = Callable[[str, Sequence[EventHandler], Run, dict[str, Any]], list[EventHandler]]
+"""Calls handlers as :meth:`HandlerList.notify` does, and returns what that returns."""
+
+
 class HandlerList:
     """The handlers of a run, in the order in which an event reaches them.
 
@@ -313,9 +317,16 @@ class HandlerList:
     ------
     ValueError
         If one is not an EventHandler.
+
+    Attributes
+    ----------
+    observer : callable or None
+        Called instead of the handlers of an event, which it is to call, with the event, the
+        handlers, the estimator and the details: for a handler that measures the others.
     """
 
     def __init__(self, handlers: Sequence[EventHandler]) -> None:
+        self.observer: Observer | None = None
         for handler in handlers:
             if isinstance(handler, type):
                 raise ValueError(
@@ -343,6 +354,8 @@ class HandlerList:
 
     def notify(self, event: str, estimator: Run, **details: Any) -> list[EventHandler]:
         """Call every handler of `event`; return those that answered with a true value."""
+        if self.observer is not None:
+            return self.observer(event, self._by_event[event], estimator, details)
         return [
             handler
             for handler in self._by_event[event]
