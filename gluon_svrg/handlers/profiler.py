@@ -15,7 +15,7 @@ from gluon_svrg.handlers.checkpoint import CheckpointHandler
 from gluon_svrg.handlers.svrg import SVRGHandler
 from gluon_svrg.run.history import History
 from gluon_svrg.run.operator_trace import OperatorTrace
-from gluon_svrg.run.timings import PHASES, PhaseClock, table_of
+from gluon_svrg.run.timings import PhaseClock, table_of
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 # What the time before an event belongs to, when the handlers of the event before are done.
@@ -51,8 +51,8 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
     Parameters
     ----------
     epochs : int or iterable of int, optional
-        Which epochs are profiled, from 0; by default all. The first one of a run pays for what MXNet
-        sets up once.
+        Which epochs are profiled, from 0; by default all. The first one of a run pays for what
+        MXNet sets up once.
     synchronize : bool
         Whether each phase waits for MXNet. If not, nothing is slowed down, and a phase has the time
         that Python spends in it: computations count where somebody waits for their results.
@@ -71,8 +71,8 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
     Attributes
     ----------
     profile : History
-        One row for each profiled epoch: ``epoch``, ``seconds``, ``batches``, and the seconds of each
-        phase, by its name.
+        One row for each profiled epoch: ``epoch``, ``seconds``, ``batches``, and the seconds of
+        each phase, by its name.
     calls : list of dict
         For each handler and event: ``handler``, ``event``, ``phase``, ``calls`` and ``seconds``
         over all profiled epochs, the longest first. It is there when the run has ended.
@@ -235,7 +235,8 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
         clock.last = now
 
     def _write_trace(self, estimator: Run, clock: PhaseClock) -> None:
-        assert self._tracing is not None and self.trace is not None
+        assert self._tracing is not None
+        assert self.trace is not None
         tracing, self._tracing, self._has_traced = self._tracing, None, True
         spans, clock.spans = clock.spans or [], None
         try:

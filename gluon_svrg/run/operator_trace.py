@@ -32,6 +32,8 @@ class OperatorTrace:
             profile_imperative=True,
             profile_memory=False,
             profile_api=False,
+            aggregate_stats=False,
+            continuous_dump=False,  # or MXNet refuses new settings later
             filename=str(self._file),
         )
         mx.nd.waitall()
