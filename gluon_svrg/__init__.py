@@ -15,6 +15,7 @@ from gluon_svrg.handlers.guard import NaNGuardHandler
 from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.log import LogHandler, TensorBoardHandler
 from gluon_svrg.handlers.metric import MetricHandler
+from gluon_svrg.handlers.profiler import ProfilerHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.sanity_check import SanityCheckHandler
@@ -57,6 +58,7 @@ __all__ = [
     "OptimalCoefficient",
     "PlateauHandler",
     "Position",
+    "ProfilerHandler",
     "ProgressHandler",
     "RandomStateHandler",
     "SVRGHandler",

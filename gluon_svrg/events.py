@@ -354,6 +354,10 @@ EVENTS: dict[str, type[EventHandler]] = {
 """Each event's name, which is its method's, and the class of the handlers that hear it."""
 
 
+Observer = Callable[[str, Sequence[EventHandler], Run, dict[str, Any]], list[EventHandler]]
+"""Calls handlers as :meth:`HandlerList.notify` does, and returns what that returns."""
+
+
 class HandlerList:
     """The handlers of a run, in the order in which an event reaches them.
 
@@ -366,9 +370,16 @@ class HandlerList:
     ------
     ValueError
         If one is not an EventHandler.
+
+    Attributes
+    ----------
+    observer : callable or None
+        Called instead of the handlers of an event, which it is to call, with the event, the
+        handlers, the estimator and the details: for a handler that measures the others.
     """
 
     def __init__(self, handlers: Sequence[EventHandler]) -> None:
+        self.observer: Observer | None = None
         for handler in handlers:
             if isinstance(handler, type):
                 raise ValueError(
@@ -406,11 +417,10 @@ class HandlerList:
         **details: Any,
     ) -> list[EventHandler]:
         """Call every handler of `event`, or `only` these; return those with a true answer."""
-        return [
-            handler
-            for handler in (self._by_event[event] if only is None else only)
-            if getattr(handler, event)(estimator, **details)
-        ]
+        handlers = self._by_event[event] if only is None else only
+        if self.observer is not None:
+            return self.observer(event, handlers, estimator, details)
+        return [handler for handler in handlers if getattr(handler, event)(estimator, **details)]
 
     def notify_each(self, event: str, estimator: Run, **details: Any) -> None:
         """Call every handler of `event`, also after one that raises, which is logged."""

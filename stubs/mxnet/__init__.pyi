@@ -17,6 +17,7 @@ from mxnet import ndarray as nd
 from mxnet import ndarray as ndarray
 from mxnet import onnx as onnx
 from mxnet import optimizer as optimizer
+from mxnet import profiler as profiler
 from mxnet import random as random
 from mxnet import registry as registry
 from mxnet import symbol as sym
