@@ -27,25 +27,28 @@ pytestmark = pytest.mark.gpu
 NO_GPU = "MXNet sees no GPU: make gpu-test, or GLUON_SVRG_TEST_CONTEXT=cpu to try the tests"
 
 
-@pytest.fixture(params=[1, 2], ids=["one", "two"])
-def contexts(request):
-    """One context or two."""
+def devices(number):
+    """Return that many contexts to test on."""
     if os.environ.get("GLUON_SVRG_TEST_CONTEXT") == "cpu":
-        return [mx.cpu(i) for i in range(request.param)]
+        return [mx.cpu(i) for i in range(number)]
     there = mx.context.num_gpus()
     if not there:
         pytest.skip(NO_GPU)
-    if there < request.param:
-        pytest.skip(f"MXNet sees {there} GPU, this needs {request.param}")
-    return [mx.gpu(i) for i in range(request.param)]
+    if there < number:
+        pytest.skip(f"MXNet sees {there} GPU, this needs {number}")
+    return [mx.gpu(i) for i in range(number)]
+
+
+@pytest.fixture(params=[1, 2], ids=["one", "two"])
+def contexts(request):
+    """One context or two."""
+    return devices(request.param)
 
 
 @pytest.fixture
-def context(contexts):
-    """The first context; the tests with one alone need no second run."""
-    if len(contexts) > 1:
-        pytest.skip("one context is enough")
-    return contexts[0]
+def context():
+    """One context."""
+    return devices(1)[0]
 
 
 def estimator_of(problem, contexts, **optimizer):
@@ -121,8 +124,7 @@ def test_a_network_trains_as_it_does_on_cpu(contexts):
 
 def test_the_default_context():
     """A network that is not initialised goes to the first GPU, if there is one."""
-    if os.environ.get("GLUON_SVRG_TEST_CONTEXT") != "cpu" and not mx.context.num_gpus():
-        pytest.skip(NO_GPU)
+    devices(1)
     net = nn.Dense(2, in_units=3)
     with pytest.warns(UserWarning, match="No trainer specified"):
         estimator = gs.Estimator(net, gluon.loss.L2Loss())
