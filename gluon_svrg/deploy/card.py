@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 import mxnet as mx
+import numpy as np
 from gluon_svrg.files import DamagedError, flush_folder, write_through
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
@@ -212,7 +213,7 @@ def read_model(directory: str | os.PathLike[str]) -> Model:
 
 
 def _provenance() -> Card:
-    versions = {name: importlib.metadata.version(name) for name in ("mxnet", "numpy")}
+    versions = {"mxnet": mx.__version__, "numpy": np.__version__}
     try:
         versions["gluon_svrg"] = importlib.metadata.version("gluon-svrg")
     except importlib.metadata.PackageNotFoundError:  # not installed: run from its source folder
