@@ -27,6 +27,7 @@ from gluon_svrg.handlers.svrg import SVRGHandler
 from gluon_svrg.handlers.validation import ValidationHandler
 from gluon_svrg.handlers.variance import VarianceHandler
 from gluon_svrg.machine.cpu_tuning import tune_for_cpu
+from gluon_svrg.machine.versions import show_versions
 from gluon_svrg.optimizer import LARS, Signum
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.history import History
@@ -75,6 +76,7 @@ __all__ = [
     "VarianceHandler",
     "linear_decay",
     "seed_everything",
+    "show_versions",
     "summary",
     "tune_for_cpu",
 ]

@@ -1,0 +1,5 @@
+class Feature:
+    name: str
+    enabled: bool
+
+class Features(dict[str, Feature]): ...
