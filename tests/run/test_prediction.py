@@ -39,6 +39,7 @@ def heads(contexts=ONE):
 
 
 def estimator_of(net, contexts=ONE, **arguments):
+    arguments.setdefault("trainer", gluon.Trainer(net.collect_params(), "sgd"))
     return gs.Estimator(net, gluon.loss.L2Loss(), context=contexts, **arguments)
 
 
@@ -152,7 +153,7 @@ def test_an_evaluate_batch_of_ones_own_decides():
         ([X], 8, "batch_size=8 is for arrays, and the data are batches already: leave it out"),
         ({"a": X, "b": X[:3]}, None, r"all the same number, got \[21, 3\]"),
         (X[:0], None, r"must have samples along axis 0, all the same number, got \[0\]"),
-        (["text"], None, "the data of a batch must be arrays .* got a str"),
+        (["text"], None, r"must be a \(data, label\) pair, got a str"),
     ],
 )
 def test_what_cannot_be_predicted(data, batch_size, message):
