@@ -57,10 +57,13 @@ class Backward:
         with self._from(self._processor.state_dict()):
             return self._fit(batch)
 
-    def begin_pass(self, state: State | None = None) -> None:
-        """Begin a pass over all batches, with `state`, or that of the training."""
+    def begin_pass(self, saved: State | None = None) -> None:
+        """Begin a pass over all batches, with the state of the training, or one that was saved."""
         if self.carries:
-            self._states = [_copied(self._processor.state_dict() if state is None else state)]
+            state = self._processor.state_dict()
+            if saved is not None:
+                state = unpacked(saved, self._run.context)
+            self._states = [_copied(state)]
 
     def at(self, index: int) -> Callable[[object], list[NDArray]]:
         """Return the pass of the batch of this index in the full pass."""
@@ -129,14 +132,10 @@ def at_batch(backward: Callable[[Any], object], index: int) -> Callable[[Any], o
     return backward.at(index) if isinstance(backward, Backward) else backward
 
 
-def begin_pass(
-    backward: Callable[[Any], object],
-    saved: State | None = None,
-    contexts: list[mx.Context] | None = None,
-) -> None:
+def begin_pass(backward: Callable[[Any], object], saved: State | None = None) -> None:
     """Begin a pass over all batches, with the state that :func:`first_state` has saved, if any."""
     if isinstance(backward, Backward):
-        backward.begin_pass(None if saved is None else unpacked(saved, contexts or [mx.cpu()]))
+        backward.begin_pass(saved)
 
 
 def first_state(backward: Callable[[Any], object]) -> dict[str, object]:

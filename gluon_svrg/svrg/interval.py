@@ -282,7 +282,7 @@ class Interval:
             names = self._net.collect_params().keys()
             self.snapshot.load(dict(zip(names, state["weights"], strict=True)))
         self.masks.load_state_dict(state["lock"])
-        begin_pass(self._backward, state.get("carried"), self.snapshot.contexts)
+        begin_pass(self._backward, state.get("carried"))
         if full_gradient is not None and is_used and (state["has_table"] or "carried" in state):
             self._compute_table_again(data, full_gradient)
             self.masks.load_state_dict(state["lock"])
