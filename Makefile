@@ -15,7 +15,7 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_oracle.py tests/test_estimator
 
 BENCHMARKS := bench-convex bench-resnet bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy
 
-.PHONY: FORCE demo test test-platform lint types unit format docs clean bench bench-versions evidence shape upstream $(BENCHMARKS)
+.PHONY: FORCE demo test test-platform lint types unit format site tutorial wheel gpu-test clean bench bench-versions evidence shape upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -43,9 +43,6 @@ test-platform:  ## the tests that matter for another Python
 format: .venv/dev.installed  ## put the code into the form that `make lint` wants
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-
-docs: .venv/dev.installed  ## the docstrings as HTML
-	$(BIN)/pdoc --docformat numpy --output-directory runs/docs gluon_svrg
 
 bench: $(BENCHMARKS)  ## every comparison, one after the other, into docs/benchmarks.md
 
@@ -88,3 +85,22 @@ clean:
 .venv/peers.installed: .venv/bin/python pyproject.toml constraints.txt
 	.ci/venv $(PYTHON) .venv/peers bench
 	touch $@
+
+# What is published: the site, the wheel. And what only a GPU can prove.
+
+site: .venv/site.installed  ## documents, docstrings and pictures as HTML, into runs/site
+	$(BIN)/python docs/site/build.py
+
+tutorial: .venv/dev.installed  ## the notebook of the first hour, run anew
+	$(BIN)/python docs/site/tutorial.py
+
+wheel: .venv/dev.installed  ## source distribution and wheel, checked, into dist
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+
+gpu-test:  ## the tests marked gpu, in an environment with CUDA 11; without a GPU it only says so
+	$(PYTHON) tests/gpu/run.py
+
+.venv/site.installed: .venv/dev.installed
+	.ci/venv $(PYTHON) .venv site
