@@ -11,8 +11,8 @@ with in ``_mxnet.py``.
 MXNet also takes half of the machine's cores (``src/engine/openmp.cc`` halves
 ``omp_get_num_procs`` on x86, as if every core were a hyper-thread) and reads
 ``OMP_NUM_THREADS`` once, when its library is loaded. While a thread waits for another, OpenMP keeps
-its core busy: ``GOMP_SPINCOUNT=0`` lets it sleep, which leaves the core to others and changes no
-result (docs/benchmarks.md has the figures).
+its core busy: ``GOMP_SPINCOUNT`` lets it sleep sooner, which leaves the core to others and changes
+no result (docs/benchmarks.md has the figures).
 """
 
 from __future__ import annotations
@@ -71,6 +71,9 @@ _FINANCIAL = ("mirr", "npv", "pmt", "ppmt", "pv", "rate")
 
 # Each of these tells libgomp, MXNet's OpenMP, how its threads wait for each other.
 _HOW_TO_WAIT = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
+# How often a waiting thread looks before it sleeps. libgomp's own 300,000 are a time slice of the
+# scheduler on a busy machine; without any, each wait of a small convolution costs a wake-up.
+_SPIN = "10000"
 
 
 def check_installed() -> None:
@@ -152,9 +155,9 @@ def _function_that_is_gone(name: str) -> Callable[..., object]:
 
 
 def use_every_core(environ: MutableMapping[str, str], mxnet_is_loaded: bool) -> None:
-    """Ask for one thread a core, which sleeps while it waits; what the user has set wins."""
+    """Ask for a thread a core, which soon sleeps while it waits; what the user has set wins."""
     if not mxnet_is_loaded and not _HOW_TO_WAIT & environ.keys():
-        environ["GOMP_SPINCOUNT"] = "0"
+        environ["GOMP_SPINCOUNT"] = _SPIN
     if "OMP_NUM_THREADS" in environ:
         return
     cores = usable_cores()

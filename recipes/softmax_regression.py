@@ -18,10 +18,14 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
 import time
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
+
+# A step is too small to be shared among threads. MXNet reads this once, when it is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gluon_svrg as gs
 import matplotlib

@@ -100,7 +100,7 @@ def test_as_many_threads_as_the_limit_allows(monkeypatch):
     monkeypatch.setattr(_compat, "usable_cores", lambda: 3)
     environ = {}
     _compat.use_every_core(environ, mxnet_is_loaded=False)
-    assert environ == {"OMP_NUM_THREADS": "3", "GOMP_SPINCOUNT": "0"}
+    assert environ == {"OMP_NUM_THREADS": "3", "GOMP_SPINCOUNT": "10000"}
 
 
 @pytest.mark.parametrize("own", [{"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}])
@@ -113,7 +113,7 @@ def test_how_threads_wait_is_the_users_to_say(own):
 def test_the_users_number_of_threads_does_not_say_how_they_wait():
     environ = {"OMP_NUM_THREADS": "5"}
     _compat.use_every_core(environ, mxnet_is_loaded=False)
-    assert environ == {"OMP_NUM_THREADS": "5", "GOMP_SPINCOUNT": "0"}
+    assert environ == {"OMP_NUM_THREADS": "5", "GOMP_SPINCOUNT": "10000"}
 
 
 def test_once_mxnet_is_loaded_nothing_is_promised(monkeypatch):
