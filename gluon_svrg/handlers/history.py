@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, State, Stateful, TrainBegin
+from gluon_svrg.run.history import plain_figure
 
 
 class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
@@ -38,6 +39,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
     each training metric, and in an epoch with an evaluation each validation metric
         By its name.
 
+    A figure that is an array becomes a number if it has one element, else a list of numbers.
     ``gluon_svrg.run.history.MEASURED`` names the figures that differ from run to run.
 
     Parameters
@@ -78,7 +80,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
         for metric in estimator.train_metrics:
             row.update(metric.get_name_value())
         row.update(estimator.last_evaluation)
-        row.update(estimator.figures)
+        row.update((name, plain_figure(value)) for name, value in estimator.figures.items())
         estimator.figures = {}
         self._start(estimator)
         estimator.history.append(row)
