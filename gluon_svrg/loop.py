@@ -22,7 +22,7 @@ from gluon_svrg.events import (
     Run,
 )
 from gluon_svrg.run.generators import host_states, set_host_states
-from gluon_svrg.run.history import plain_scalar
+from gluon_svrg.run.history import plain_figure
 from gluon_svrg.run.position import FitResult, StopReason
 from mxnet.gluon.contrib.estimator import StoppingHandler
 
@@ -301,7 +301,7 @@ def evaluate(
     finally:
         estimator.evaluation_seconds += time.perf_counter() - begin
     estimator.last_evaluation = {
-        name: plain_scalar(value)
+        name: plain_figure(value)
         for metric in estimator.val_metrics
         for name, value in metric.get_name_value()
     }

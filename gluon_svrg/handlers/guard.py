@@ -29,6 +29,7 @@ from mxnet.ndarray import NDArray
 
 __all__ = ["NaNGuardHandler", "NotFiniteError"]
 
+_ADVICE = ": look at the data of the batch, or lower the learning rate"
 _ACTIONS = ("raise", "stop", "roll_back")
 
 
@@ -163,7 +164,8 @@ class NaNGuardHandler(
 
     def report(self, estimator: Run, message: str) -> None:
         """Do what `action` says about a NaN or an infinity that another handler has found."""
-        self._act(estimator, message)
+        # SVRG's full pass gives its own advice.
+        self._act(estimator, message, "" if "learning rate" in message else _ADVICE)
 
     def _start(self, estimator: Run) -> None:
         self._begin = estimator.position.batch_in_epoch
@@ -201,16 +203,15 @@ class NaNGuardHandler(
                 f"{what} is NaN or infinite in batch {batch} of epoch {epoch} (both count from 0)",
             )
 
-    def _act(self, estimator: Run, message: str) -> None:
-        advice = "look at the data of the batch, or lower the learning rate"
+    def _act(self, estimator: Run, message: str, advice: str = _ADVICE) -> None:
         if self.action == "stop":
-            estimator.logger.error("%s: the run ends; %s", message, advice)
+            estimator.logger.error("%s%s: the run ends", message, advice)
             estimator.stop(StopReason.NOT_FINITE)
         elif self.action == "raise":
-            raise NotFiniteError(f"{message}: {advice}")
+            raise NotFiniteError(f"{message}{advice}")
         elif self._roll_backs == self.max_roll_backs:
             raise NotFiniteError(
-                f"{message}, after the learning rate was lowered {self._roll_backs} times: {advice}"
+                f"after the learning rate was lowered {self._roll_backs} times, {message}{advice}"
             )
         else:
             self._roll_backs += 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, State, Stateful, TrainBegin
 from gluon_svrg.run.batch_parts import count_samples
-from gluon_svrg.run.history import plain_scalar
+from gluon_svrg.run.history import plain_figure
 
 
 class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
@@ -40,6 +40,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
     each training metric, and in an epoch with an evaluation each validation metric
         By its name.
 
+    A figure that is an array becomes a number if it has one element, else a list of numbers.
     ``gluon_svrg.run.history.MEASURED`` names the figures that differ from run to run.
 
     Parameters
@@ -83,7 +84,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
         row.update(estimator.figures)
         estimator.figures = {}
         self._start(estimator)
-        estimator.history.append({name: plain_scalar(value) for name, value in row.items()})
+        estimator.history.append({name: plain_figure(value) for name, value in row.items()})
 
     def state_dict(self, estimator: Run) -> State:
         """Return the times and the number of samples of the epoch under way."""

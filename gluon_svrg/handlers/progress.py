@@ -21,12 +21,14 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
+from gluon_svrg.run.history import RATIO, RATIO_AT
 from gluon_svrg.run.logger import lines_above_bars
 from gluon_svrg.run.verbosity import shows_bars
 from tqdm.auto import tqdm
 
 # Reading the metrics waits for the device.
 _SECONDS_BETWEEN_READS = 0.5
+_MAX_ITEMS = 4
 # The figures that a line shows at its end, or not at all.
 _SHOWN_APART = (
     "epoch",
@@ -187,8 +189,10 @@ def _line(row: Mapping[str, object]) -> str:
     figures = [
         f"{name.replace('_', ' ')} {_text_of(value)}"
         for name, value in row.items()
-        if name not in _SHOWN_APART
+        if name not in _SHOWN_APART and not name.startswith(RATIO)
     ]
+    if RATIO in row:
+        figures.append(f"variance ratio {_ratios_of(row)}")
     figures.append(f"learning rate {_text_of(row['learning_rate'])}")
     if "coefficient" in row:
         figures.append(f"coefficient {_text_of(row['coefficient'])}")
@@ -198,5 +202,17 @@ def _line(row: Mapping[str, object]) -> str:
     )
 
 
+def _ratios_of(row: Mapping[str, object]) -> str:
+    """Return the average over the epoch and, if it was measured at points of it, their range."""
+    values = [row[name] for name in row if name.startswith(RATIO_AT)]
+    points = [float(value) for value in values if isinstance(value, numbers.Real)]
+    average = row[RATIO]
+    text = f"{average:.2g}" if isinstance(average, numbers.Real) else str(average)
+    return f"{text} [{min(points):.2g} to {max(points):.2g}]" if points else text
+
+
 def _text_of(value: object) -> str:
+    if isinstance(value, list):
+        shown = [_text_of(item) for item in value[:_MAX_ITEMS]]
+        return f"[{', '.join(shown)}{', ...' if len(value) > _MAX_ITEMS else ''}]"
     return f"{value:.4g}" if isinstance(value, numbers.Real) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import numbers
 from os import PathLike
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from mxnet.ndarray import NDArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +27,7 @@ _LABELS = {
     "seconds": "seconds per epoch",
 }
 # The average over an epoch and the ratio at points of it are in the same panel.
-_RATIO, _RATIO_AT = "variance_ratio", "variance_ratio_at_"
+RATIO, RATIO_AT = "variance_ratio", "variance_ratio_at_"
 _FROM_ZERO = ("learning rate", "SVRG coefficient", "seconds per epoch")
 _NOT_DRAWN = ("epoch", "samples", "samples_per_second", "peak_memory_mib")
 _LOSS = "loss"
@@ -34,12 +36,21 @@ _MAX_MARKERS = 60
 _LOG_SCALE_FROM = 100  # the greatest value divided by the smallest
 
 
-def plain_scalar(value: object) -> Any:
-    """Return a NumPy scalar as a number of Python; anything else as it is.
+def plain_figure(value: object) -> Any:
+    """Return an array of one element as a number and a longer one as a list; all else as it is.
 
-    MXNet's metrics give NumPy's, which NumPy 2 prints as ``np.float64(0.375)``.
+    MXNet's metrics give NumPy's scalars, which NumPy 2 prints as ``np.float64(0.375)``.
+
+    Parameters
+    ----------
+    value : object
+        An NDArray (which is waited for), a NumPy array or scalar, or anything else.
     """
-    return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, NDArray):
+        value = value.asnumpy()
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.item() if value.size == 1 else value.tolist()
+    return value
 
 
 class History(list[dict[str, Any]]):
@@ -77,15 +88,24 @@ class History(list[dict[str, Any]]):
             raise ValueError(f"there is no figure {name!r} in the history: {there}")
         return [row.get(name) for row in self]
 
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows: a row per epoch, four digits of each number."""
+        names = self.names()
+        lines = ["<table>", _html_row("th", [name.replace("_", " ") for name in names])]
+        lines += [_html_row("td", [_cell(row.get(name)) for name in names]) for row in self]
+        return "\n".join([*lines, "</table>"])
+
     def plot(self, path: str | PathLike[str] | None = None, title: str | None = None) -> Figure:
         """Draw the figures against the number of the epoch.
 
         There is one panel for the losses, one for each other metric (training and validation
         together), and one each for the learning rate, the coefficient of SVRG, the variance ratio,
         the seconds per epoch, and the figures that your handlers have added, if the history has
-        them. The axis of a loss or a variance ratio is logarithmic if its values are positive and
-        span a factor of 100. `matplotlib.pyplot` is not used, so none of its windows or state
-        changes.
+        them. A learning rate or coefficient that is the same in all epochs is told above the
+        panels instead. The axis of a loss or a variance ratio is logarithmic if its values are
+        positive and span a factor of 100. The first epoch's seconds are a number in their panel if
+        they would dwarf the others. `matplotlib.pyplot` is not used, so none of its windows or
+        state changes.
 
         Parameters
         ----------
@@ -108,6 +128,7 @@ class History(list[dict[str, Any]]):
             If matplotlib is not installed.
         """
         panels = self._panels()
+        constants = self._take_constants(panels)
         if not panels:
             what = "no number to draw" if self else "no epoch yet, so there is nothing to draw"
             raise ValueError(f"the history has {what}: plot it after fit")
@@ -115,9 +136,10 @@ class History(list[dict[str, Any]]):
         rows = math.ceil(len(panels) / columns)
         width = 6.4 if columns == 1 else 4.4 * columns
         height = 4.4 if columns == 1 else 3.2 * rows
-        figure = _new_figure(width, height + (0.3 if title else 0))
-        if title:
-            figure.suptitle(title)
+        above = [line for line in (title, constants) if line]
+        figure = _new_figure(width, height + 0.3 * len(above))
+        if above:
+            figure.suptitle("\n".join(above))
         for number, (label, names) in enumerate(panels.items(), 1):
             self._draw(figure.add_subplot(rows, columns, number), label, names)
         if path is not None:
@@ -128,15 +150,25 @@ class History(list[dict[str, Any]]):
     def _panels(self) -> dict[str, list[str]]:
         """Return the names of the figures of each panel, by its label."""
         drawn = [n for n in self.names() if n not in _NOT_DRAWN and self._points(n)[0]]
-        metrics = [n for n in drawn if n not in _LABELS and not n.startswith(_RATIO_AT)]
+        metrics = [n for n in drawn if n not in _LABELS and not n.startswith(RATIO_AT)]
         panels: dict[str, list[str]] = {}
         for name in sorted(metrics, key=lambda name: _LOSS not in name.lower()):
             label = _LOSS if _LOSS in name.lower() else _without_split(name).replace("_", " ")
             panels.setdefault(label, []).append(name)
         panels |= {label: [name] for name, label in _LABELS.items() if name in drawn}
-        if _LABELS[_RATIO] in panels:
-            panels[_LABELS[_RATIO]] += [n for n in drawn if n.startswith(_RATIO_AT)]
+        if _LABELS[RATIO] in panels:
+            panels[_LABELS[RATIO]] += [n for n in drawn if n.startswith(RATIO_AT)]
         return panels
+
+    def _take_constants(self, panels: dict[str, list[str]]) -> str:
+        """Take away the panels of what never changes, and return a line that tells it."""
+        told = []
+        for name in ("learning_rate", "coefficient"):
+            values = set(self._points(name)[1])
+            if _LABELS[name] in panels and len(values) == 1 and len(panels) > 1:
+                told.append(f"{_LABELS[name]} {values.pop():.4g}")
+                del panels[_LABELS[name]]
+        return ", ".join(told)
 
     def _points(self, name: str) -> tuple[list[float], list[float]]:
         """Return the epochs that have the figure as a number, and its values."""
@@ -180,9 +212,27 @@ class History(list[dict[str, Any]]):
         else:
             axes.ticklabel_format(axis="y", useOffset=False)
             if label in _FROM_ZERO and _are_finite(values) and min(values) >= 0 < max(values):
-                axes.set_ylim(-0.03 * max(values), 1.08 * max(values))
+                greatest = max(values)
+                if label == _LABELS["seconds"] and _is_dwarfed_by_first(values):
+                    greatest = max(values[1:])
+                    note = f"epoch {epochs[0]:g}: {values[0]:.3g} s"
+                    axes.annotate(
+                        note, (0.97, 0.93), xycoords="axes fraction", ha="right", fontsize="small"
+                    )
+                    greatest *= 1.1
+                axes.set_ylim(-0.03 * greatest, 1.08 * greatest)
         if len(names) > 1 or names[0].startswith(_SPLITS):
             axes.legend(fontsize="small")
+
+
+def _html_row(tag: str, cells: list[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, numbers.Real) else str(value)
 
 
 def _without_split(name: str) -> str:
@@ -192,14 +242,19 @@ def _without_split(name: str) -> str:
 
 
 def _label_of(name: str) -> str:
-    if name.startswith(_RATIO_AT):
-        return f"at {name.removeprefix(_RATIO_AT)} %"
-    return "average" if name == _RATIO else name
+    if name.startswith(RATIO_AT):
+        return f"at {name.removeprefix(RATIO_AT)} %"
+    return "average" if name == RATIO else name
 
 
 def _spans_decades(values: list[float]) -> bool:
     finite = [value for value in values if math.isfinite(value)]
     return bool(finite) and min(finite) > 0 and max(finite) >= _LOG_SCALE_FROM * min(finite)
+
+
+def _is_dwarfed_by_first(values: list[float]) -> bool:
+    """Return whether the first epoch, which warms everything up, would hide the others."""
+    return len(values) > 2 and values[0] > 3 * max(values[1:])
 
 
 def _are_finite(values: list[float]) -> bool:
@@ -209,12 +264,9 @@ def _are_finite(values: list[float]) -> bool:
 def _new_figure(width: float, height: float) -> Figure:
     """Return a figure of that size, in inches, that belongs to no window."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        from gluon_svrg.run.figure import ShownFigure
     except ImportError as e:
         raise ImportError(
             "History.plot needs matplotlib: install it with pip install 'gluon-svrg[plot]'"
         ) from e
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return ShownFigure(width, height)

@@ -169,5 +169,12 @@ def test_the_old_name_of_max_roll_backs():
 def test_another_handlers_nan_is_reported_through_the_event_class():
     guard = gs.NaNGuardHandler()
     assert isinstance(guard, DecidesAboutNaN)
-    with pytest.raises(NotFiniteError, match="the full pass found one: look at the data"):
+    advice = "look at the data of the batch, or lower the learning rate"
+    with pytest.raises(NotFiniteError) as caught:
         guard.report(None, "the full pass found one")
+    assert str(caught.value) == f"the full pass found one: {advice}"
+    # That of the full pass gives its own, which was there twice.
+    own = "the full gradient is NaN: look at its data, or lower the learning rate"
+    with pytest.raises(NotFiniteError) as caught:
+        guard.report(None, own)
+    assert str(caught.value) == own

@@ -73,6 +73,24 @@ def test_the_line_has_what_handlers_have_added_and_the_coefficient(root_logger, 
     assert line.count("coefficient") == 1
 
 
+def test_the_line_is_short_with_the_variance_meter_and_with_arrays(root_logger, capsys):
+    """It had 240 characters, with "variance ratio at 2, variance ratio, variance ratio at 11"."""
+
+    class Add(EpochEnd):
+        def epoch_end(self, estimator, *args, **kwargs):
+            estimator.figures |= {
+                "variance_ratio_at_2": 0.00123456,
+                "variance_ratio": 0.3456,
+                "variance_ratio_at_11": 0.56789,
+                "norm": mx.nd.array([0.5]),
+                "norms": mx.nd.arange(9),
+            }
+
+    run(io.StringIO(), [Add()], epochs=1)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert ", norm 0.5, norms [0, 1, 2, 3, ...], variance ratio 0.35 [0.0012 to 0.57], le" in line
+
+
 def test_bars_are_closed_after_an_exception():
     class Fail(BatchEnd):
         def batch_end(self, estimator, *args, **kwargs):

@@ -4,8 +4,10 @@ import builtins
 import math
 import sys
 
+import mxnet as mx
+import numpy as np
 import pytest
-from gluon_svrg.run.history import MEASURED, History
+from gluon_svrg.run.history import MEASURED, History, plain_figure
 
 
 def row(epoch, **figures):
@@ -85,36 +87,101 @@ def test_training_and_validation_of_a_metric_share_a_panel():
     assert panels_of(figure) == {
         "loss": [("training", [0, 1], [2, 1]), ("validation", [1], [1.5])],
         "accuracy": [("training", [0, 1], [0.5, 0.75]), ("validation", [1], [0.25])],
-        "learning rate": [("_child0", [0, 1], [0.1, 0.1])],
         "seconds per epoch": [("_child0", [0, 1], [2, 2])],
     }
+    assert figure.get_suptitle() == "learning rate 0.1"
     for label in ("loss", "accuracy"):
         assert legend_of(figure, label) == ["training", "validation"]
-    assert legend_of(figure, "learning rate") is None
+    assert legend_of(figure, "seconds per epoch") is None
     assert {axes.get_xlabel() for axes in figure.axes} == {"epoch"}
 
 
 @pytest.mark.parametrize(
     ("figures", "labels"),
     [
-        ({}, ["learning rate", "seconds per epoch"]),
+        ({}, ["seconds per epoch"]),
+        ({"learning_rate": 0.2}, ["learning rate", "seconds per epoch"]),
         (
             {"variance_ratio": 0.5, "coefficient": 0.75},
-            ["learning rate", "SVRG coefficient", "variance ratio", "seconds per epoch"],
+            ["SVRG coefficient", "variance ratio", "seconds per epoch"],
         ),
         (
             {"peak_memory_mib": 9.0, "samples_per_second": 4.0, "gradient_norm": 1.0},
-            ["gradient norm", "learning rate", "seconds per epoch"],
+            ["gradient norm", "seconds per epoch"],
         ),
         (
             {"training accuracy": 0.5, "training a loss": 1.0},
-            ["loss", "accuracy", "learning rate", "seconds per epoch"],
+            ["loss", "accuracy", "seconds per epoch"],
         ),
-        ({"note": "warm"}, ["learning rate", "seconds per epoch"]),
+        ({"note": "warm"}, ["seconds per epoch"]),
     ],
 )
 def test_there_is_a_panel_for_what_there_is(figures, labels):
-    assert list(panels_of(History([row(0, **figures)]).plot())) == labels
+    before = row(0, coefficient=1.0) if "coefficient" in figures else row(0)
+    assert list(panels_of(History([before, row(1, **figures)]).plot())) == labels
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "title"),
+    [
+        ([row(0, coefficient=1.0)], ["seconds per epoch"], "learning rate 0.1, SVRG coefficient 1"),
+        (
+            [row(0), row(1, coefficient=0.5)],
+            ["seconds per epoch"],
+            "learning rate 0.1, SVRG coefficient 0.5",
+        ),
+        ([{"epoch": 0, "learning_rate": 0.1}], ["learning rate"], ""),
+    ],
+)
+def test_what_never_changes_is_told_and_not_drawn(rows, labels, title):
+    figure = History(rows).plot()
+    assert list(panels_of(figure)) == labels
+    assert figure.get_suptitle() == title
+    assert History(rows).plot(title="a run").get_suptitle() == "\n".join(
+        filter(None, ["a run", title])
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "top", "notes"),
+    [
+        ([40.0, 2.0, 1.5], 2.0 * 1.1 * 1.08, ["epoch 0: 40 s"]),
+        ([40.0, 2.0], 40.0 * 1.08, []),  # two epochs: either may be the odd one
+        ([5.9, 2.0, 1.5], 5.9 * 1.08, []),
+        ([1.0, 2.0, 40.0], 40.0 * 1.08, []),  # a slow epoch later on is news
+    ],
+)
+def test_the_first_epoch_does_not_dwarf_the_seconds_of_the_others(seconds, top, notes):
+    history = History([{**row(epoch), "seconds": s} for epoch, s in enumerate(seconds)])
+    (axes,) = (axes for axes in history.plot().axes if axes.get_ylabel() == "seconds per epoch")
+    assert axes.get_ylim()[1] == pytest.approx(top)
+    assert [text.get_text() for text in axes.texts] == notes
+
+
+def test_a_notebook_shows_a_table_and_the_figure():
+    history = History([row(0, **{"training loss": 1.23456, "note": "<b>"}), row(1)])
+    table = history._repr_html_()
+    assert table.splitlines()[1].startswith("<tr><th>epoch</th><th>seconds</th><th>samples</th>")
+    assert "<td>1.235</td><td>&lt;b&gt;</td>" in table
+    assert table.splitlines()[3].endswith("<td></td><td></td></tr>")
+    assert history.plot()._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (mx.nd.array([2.5]), 2.5),
+        (mx.nd.array([[1, 2], [3, 4]], dtype="int32"), [[1, 2], [3, 4]]),
+        (np.float32(0.5), 0.5),
+        (np.array(3), 3),
+        ("warm", "warm"),
+        (None, None),
+        ([1, 2], [1, 2]),
+    ],
+)
+def test_arrays_in_a_row_are_numbers(value, expected):
+    found = plain_figure(value)
+    assert (type(found), found) == (type(expected), expected)
 
 
 def test_several_losses_are_told_apart_by_their_names():
@@ -164,13 +231,13 @@ def test_it_goes_on_with_the_epochs_of_its_rows():
 def test_it_is_saved_where_that_is_asked_for(suffix, tmp_path):
     path = tmp_path / "new" / f"history{suffix}"
     figure = History([row(0)]).plot(path, title="a run")
-    assert figure.get_suptitle() == "a run"
+    assert figure.get_suptitle() == "a run\nlearning rate 0.1"
     assert path.stat().st_size > 1000
 
 
 def test_pyplot_is_left_alone(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # an import would raise
-    assert len(History([row(0)]).plot().axes) == 2
+    assert len(History([row(0)]).plot().axes) == 1
 
 
 @pytest.mark.parametrize(
@@ -192,6 +259,7 @@ def test_without_matplotlib_the_error_says_how_to_install_it(monkeypatch):
         return original(name, *args, **kwargs)
 
     original = builtins.__import__
+    monkeypatch.delitem(sys.modules, "gluon_svrg.run.figure", raising=False)
     monkeypatch.setattr(builtins, "__import__", without_matplotlib)
     with pytest.raises(ImportError, match=r"pip install 'gluon-svrg\[plot\]'"):
         History([row(0)]).plot()
