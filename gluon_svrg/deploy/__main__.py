@@ -16,6 +16,16 @@ from gluon_svrg.deploy.onnx import export_onnx
 from gluon_svrg.deploy.predictor import Predictor
 from gluon_svrg.deploy.quantize import quantize
 
+# How messages name an argument, and the option that gives it.
+_OPTIONS = {
+    "or ask for resize=True (--resize)": "or ask for --resize",
+    "this one as int8_directory (--int8)": "this one as --int8",
+    "replace it with overwrite=True": "replace it with --overwrite",
+    "give some as sample": "give some with --sample",
+    "calibration_data of ": "--calibration of ",
+    "leave out layers with exclude_layers, or use": "use",
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
@@ -34,9 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options.run(options)
     except (ImportError, OSError, TypeError, ValueError) as e:
-        print(f"error: {e}", file=sys.stderr)
+        print(f"error: {_as_options(str(e))}", file=sys.stderr)
         return 2
     return 0
+
+
+def _as_options(message: str) -> str:
+    """Return a message of the package with options for the arguments that it names."""
+    for argument, option in _OPTIONS.items():
+        message = message.replace(argument, option)
+    return message
 
 
 def _predict(options: argparse.Namespace) -> None:
@@ -61,7 +78,8 @@ def _benchmark(options: argparse.Namespace) -> None:
 
 
 def _export_onnx(options: argparse.Namespace) -> None:
-    difference = export_onnx(options.directory, options.path)
+    sample = None if options.sample is None else _read_archive(options.sample)
+    difference = export_onnx(options.directory, options.path, sample=sample)
     print(f"{options.path}: outputs within {difference:.2g} of MXNet's")
 
 
@@ -110,6 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     onnx = commands.add_parser("export-onnx", help="write an ONNX file, checked by onnxruntime")
     onnx.add_argument("directory", help="the model directory, of float32")
     onnx.add_argument("path", help="the ONNX file")
+    onnx.add_argument(
+        "--sample", help="an .npz with a batch for each input, in order, to compare on"
+    )
     onnx.set_defaults(run=_export_onnx)
 
     int8 = commands.add_parser("quantize", help="write the model in int8")

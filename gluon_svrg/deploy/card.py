@@ -37,8 +37,18 @@ Card = dict[str, Any]
 """What ``model.json`` says: plain data, see :func:`read_card`."""
 
 
-class InputSpec(TypedDict):
-    """What the card says of an input; its shape is without the batch axis."""
+class InputRange(TypedDict, total=False):
+    """The smallest and the greatest of the export's samples, if they were integers."""
+
+    integers: list[int]
+
+
+class InputSpec(InputRange):
+    """What the card says of an input; its shape is without the batch axis.
+
+    ``integers`` is there if the samples of the export were integers, such as tokens, of any dtype.
+    Inputs are drawn from that range to compare an ONNX file.
+    """
 
     name: str
     shape: list[int]
@@ -162,7 +172,8 @@ def read_card(directory: str | os.PathLike[str]) -> Card:
     Returns
     -------
     dict
-        ``format``, ``inputs`` (name, shape without the batch axis, dtype), ``outputs`` (structure,
+        ``format``, ``inputs`` (name, shape without the batch axis, dtype, the range of its samples
+        if they were integers), ``outputs`` (structure,
         shapes without the batch axis, dtypes), ``precision``, ``normalization``, ``class_names``,
         ``from_logits``, ``metrics``, ``versions``, ``date`` (UTC), ``files``.
 

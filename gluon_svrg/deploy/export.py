@@ -15,7 +15,7 @@ from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.deploy import trace
-from gluon_svrg.deploy.card import InputSpec, check_target, write_model
+from gluon_svrg.deploy.card import InputRange, InputSpec, check_target, write_model
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.difference import difference_of, scale_of
 from gluon_svrg.deploy.images import Normalization, check_normalization
@@ -61,7 +61,8 @@ def export(
         The directory to write; missing parents are created.
     sample : NDArray, numpy.ndarray, or sequence of them
         A batch for each input, batch axis first; the model takes its shape (without the batch axis)
-        and its dtype. NumPy's float64 is cast to the dtype of the parameters.
+        and its dtype. NumPy's float64 is cast to the dtype of the parameters. If it is of
+        integers, such as tokens, the card has their range: `export_onnx` draws from it.
     input_names : sequence of str, optional
         One for each input; by default ``data``, or ``data0``, ``data1``, ... for several.
     normalization : Normalization, tuple or dict, optional
@@ -105,7 +106,7 @@ def export(
     params = _params_of(net, graph.symbol, names)
     arrays = [_in_dtype_of(array, params) for array in arrays]
     inputs: list[InputSpec] = [
-        {"name": name, "shape": list(array.shape[1:]), "dtype": array.dtype.name}
+        {"name": name, "shape": list(array.shape[1:]), "dtype": array.dtype.name, **_range(array)}
         for name, array in zip(names, arrays, strict=True)
     ]
     shapes = _output_shapes(graph.symbol, inputs, len(arrays[0]))
@@ -238,6 +239,14 @@ def _in_dtype_of(array: NumPyArray, params: Mapping[str, NDArray]) -> NumPyArray
 def _precision(arrays: Sequence[NumPyArray], params: Mapping[str, NDArray]) -> str:
     """Return the dtype in which the network computes: the input's, or, of integers, the params'."""
     return (arrays[0].dtype if arrays[0].dtype.kind == "f" else _float_of(params)).name
+
+
+def _range(array: NumPyArray) -> InputRange:
+    """Return the range of a sample of integers; nothing if it is constant, and so tells nothing."""
+    low, high = array.min(), array.max()
+    if not low < high or not (np.isfinite(array).all() and (array == np.rint(array)).all()):
+        return {}
+    return {"integers": [int(low), int(high)]}
 
 
 def _output_shapes(symbol: Symbol, inputs: Sequence[InputSpec], batch_size: int) -> list[list[int]]:

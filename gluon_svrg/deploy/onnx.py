@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gluon_svrg import _mxnet
@@ -15,9 +15,10 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_number
 from gluon_svrg.deploy.card import Card, Model, read_model
 from gluon_svrg.deploy.difference import difference_of, scale_of
-from gluon_svrg.deploy.predictor import Predictor, random_inputs
+from gluon_svrg.deploy.predictor import Predictor, checked_inputs, random_inputs
 from gluon_svrg.deploy.trace import flatten
 from gluon_svrg.files import write_whole
+from mxnet.ndarray import NDArray
 
 # MXNet 1.9.1 translates operators as opset 13 has them; ReduceMean and others changed after it.
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def export_onnx(
     *,
     dynamic: bool = True,
     tolerance: float = 1e-4,
+    sample: NumPyArray | NDArray | Sequence[NumPyArray | NDArray] | None = None,
 ) -> float:
     """Write a model as an ONNX file (opset 13), once onnxruntime gives MXNet's outputs for it.
 
@@ -51,6 +53,10 @@ def export_onnx(
     tolerance : float, default 1e-4
         The greatest difference from MXNet's outputs that is accepted, relative to the greatest
         output, or to 1 if that is greater.
+    sample : NDArray, numpy.ndarray, or sequence of them, optional
+        A batch for each input, as for ``export``, on which the outputs are compared; if not
+        `dynamic`, its first sample. By default random numbers: standard normal ones, or, if the
+        model was exported with samples of integers (tokens), integers of their range.
 
     Returns
     -------
@@ -62,8 +68,9 @@ def export_onnx(
     ImportError
         If onnx or onnxruntime is not installed.
     ValueError
-        If the model is of int8, MXNet cannot translate one of its operators, onnxruntime cannot run
-        the file, or the outputs differ by more than `tolerance`; nothing is written then.
+        If `sample` does not fit, the model is of int8, MXNet cannot translate one of its operators,
+        onnxruntime cannot run the file, or the outputs differ by more than `tolerance`; nothing is
+        written then.
     """
     check_number(
         "tolerance",
@@ -78,9 +85,10 @@ def export_onnx(
             "the model is of int8, whose operators are oneDNN's own and not part of ONNX: give the "
             "float32 model"
         )
+    batches = _batches(predictor.card, sample, dynamic)
     target = Path(path)
     proto = _translate(predictor.model, dynamic)
-    difference = _compare(proto.SerializeToString(), predictor, dynamic, tolerance)
+    difference = _compare(proto.SerializeToString(), predictor, batches, tolerance)
     for key, value in (
         ("gluon_svrg", json.dumps(predictor.card)),
         ("max_abs_difference", repr(difference)),
@@ -147,8 +155,20 @@ def _translate(model: Model, dynamic: bool) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)])
 
 
-def _compare(content: bytes, predictor: Predictor, dynamic: bool, tolerance: float) -> float:
-    """Return the greatest difference over a batch of one sample and, if `dynamic`, one of three."""
+def _batches(card: Card, sample: Any, dynamic: bool) -> list[list[NumPyArray]]:
+    """Return inputs to compare on: a batch of one sample and, if `dynamic`, one of several."""
+    if sample is None:
+        return [random_inputs(card, count) for count in ((1, 3) if dynamic else (1,))]
+    several = sample if isinstance(sample, list | tuple) else [sample]
+    arrays, _ = checked_inputs(card, several)
+    first = [array[:1] for array in arrays]
+    return [first, arrays] if dynamic else [first]
+
+
+def _compare(
+    content: bytes, predictor: Predictor, batches: list[list[NumPyArray]], tolerance: float
+) -> float:
+    """Return the greatest difference of the outputs for these inputs."""
     try:
         session = session_of(content)
     except ImportError:
@@ -156,8 +176,7 @@ def _compare(content: bytes, predictor: Predictor, dynamic: bool, tolerance: flo
     except Exception as e:  # onnxruntime's exceptions have no common class
         raise _cannot_run(e) from e
     greatest = 0.0
-    for count in (1, 3) if dynamic else (1,):
-        arrays = random_inputs(predictor.card, count)
+    for arrays in batches:
         expected = flatten(predictor.predict(*arrays))
         try:
             outputs = run(session, predictor.card, arrays)
@@ -168,7 +187,8 @@ def _compare(content: bytes, predictor: Predictor, dynamic: bool, tolerance: flo
             if difference > tolerance * scale_of(other):
                 raise ValueError(
                     f"output {index} of the ONNX file differs from MXNet's by {difference:.3g}, "
-                    f"more than the tolerance {tolerance:g}: use the model directory instead"
+                    f"more than the tolerance {tolerance:g}: use the model directory instead, or, "
+                    "if the model is not made for such inputs as were drawn, give some as sample"
                 )
             greatest = max(greatest, difference)
     return greatest

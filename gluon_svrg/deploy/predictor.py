@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import mxnet as mx
@@ -13,7 +13,7 @@ import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.deploy.card import Card, Model, read_model
+from gluon_svrg.deploy.card import Card, InputSpec, Model, read_model
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.difference import difference_of, scale_of
 from gluon_svrg.deploy.images import Image, is_one, read_images
@@ -53,6 +53,8 @@ class Predictor:
 
     It may be called from several threads; the calls run one after another.
 
+    ``Predictor(directory)`` is :meth:`load`, which describes the arguments.
+
     Attributes
     ----------
     card : dict
@@ -69,7 +71,7 @@ class Predictor:
 
     def __init__(
         self,
-        model: Model,
+        model: Model | str | os.PathLike[str],
         ctx: mx.Context | None = None,
         backend: str | None = "auto",
         batch_size: int = 64,
@@ -77,14 +79,11 @@ class Predictor:
         self.batch_size = check_integer(
             "batch_size", batch_size, 1, "larger batches are split into batches of this size"
         )
-        self.card, self.model = model.card, model
+        self.model = model if isinstance(model, Model) else read_model(model)
+        self.card = self.model.card
         self.ctx = _check_context(ctx, self.card["precision"])
-        self._inputs = [
-            (spec["name"], tuple(spec["shape"]), np.dtype(spec["dtype"]))
-            for spec in self.card["inputs"]
-        ]
         # cpu(0) and cpu(1) are the same memory, but a graph needs all its arrays on one context.
-        self._params = {n: array.as_in_context(self.ctx) for n, array in model.params.items()}
+        self._params = {n: array.as_in_context(self.ctx) for n, array in self.model.params.items()}
         self.backend, self._symbol = self._fused(backend)
         self._structure = self.card["outputs"]["structure"]
         self._compiled: dict[int, Compiled] = {}
@@ -146,26 +145,8 @@ class Predictor:
         TypeError, ValueError
             If an input has the wrong type, dtype or shape.
         """
-        if len(inputs) != len(self._inputs):
-            raise TypeError(
-                f"the model takes {len(self._inputs)} inputs "
-                f"({', '.join(name for name, _, _ in self._inputs)}), got {len(inputs)}: give one "
-                "array for each"
-            )
-        arrays = [_as_array(x, *spec) for x, spec in zip(inputs, self._inputs, strict=True)]
-        is_sample = arrays[0].ndim == len(self._inputs[0][1])
-        if is_sample:
-            arrays = [array[None] for array in arrays]
-        count = len(arrays[0])
-        if any(
-            len(array) != count or array.ndim != len(spec[1]) + 1
-            for array, spec in zip(arrays, self._inputs, strict=True)
-        ):
-            raise ValueError(
-                f"all inputs need the same batch axis, got the shapes {[x.shape for x in inputs]}: "
-                "give the same number of samples for each input"
-            )
-        outputs = self._run(arrays, count)
+        arrays, is_sample = checked_inputs(self.card, inputs)
+        outputs = self._run(arrays, len(arrays[0]))
         if is_sample:
             outputs = [output[0] for output in outputs]
         return outputs[0] if self._structure == "array" else rebuild(self._structure, iter(outputs))
@@ -209,7 +190,8 @@ class Predictor:
                 "the model was exported without normalization, so its input cannot be made of "
                 "pixels: export it with normalization=(mean, std), or give predict() the input"
             )
-        return read_images(images, self._inputs[0][1], self.card["normalization"], resize)
+        shape = tuple(self.card["inputs"][0]["shape"])
+        return read_images(images, shape, self.card["normalization"], resize)
 
     def classes(self, *inputs: NumPyArray | NDArray, top: int = 1) -> list[Any]:
         """Return the most probable classes, the most probable first.
@@ -336,15 +318,58 @@ def _fused_by(backend: str, plain: Symbol) -> Symbol:
     return fused
 
 
-def random_inputs(card: Card, count: int) -> list[NumPyArray]:
-    """Return `count` samples for each input: standard normal, or zeros for integers."""
-    random = np.random.default_rng(0)
-    return [
-        random.standard_normal((count, *spec["shape"])).astype(spec["dtype"])
-        if np.dtype(spec["dtype"]).kind == "f"
-        else np.zeros((count, *spec["shape"]), spec["dtype"])
-        for spec in card["inputs"]
+def checked_inputs(
+    card: Card, inputs: Sequence[NumPyArray | NDArray]
+) -> tuple[list[NumPyArray], bool]:
+    """Return a batch for each input of the model, and whether `inputs` are a single sample.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an input has the wrong type, dtype or shape.
+    """
+    specs = [
+        (spec["name"], tuple(spec["shape"]), np.dtype(spec["dtype"])) for spec in card["inputs"]
     ]
+    if len(inputs) != len(specs):
+        raise TypeError(
+            f"the model takes {len(specs)} inputs ({', '.join(name for name, _, _ in specs)}), got "
+            f"{len(inputs)}: give one array for each"
+        )
+    arrays = [_as_array(x, *spec) for x, spec in zip(inputs, specs, strict=True)]
+    is_sample = arrays[0].ndim == len(specs[0][1])
+    if is_sample:
+        arrays = [array[None] for array in arrays]
+    count = len(arrays[0])
+    if any(
+        len(array) != count or array.ndim != len(spec[1]) + 1
+        for array, spec in zip(arrays, specs, strict=True)
+    ):
+        raise ValueError(
+            f"all inputs need the same batch axis, got the shapes {[x.shape for x in inputs]}: "
+            "give the same number of samples for each input"
+        )
+    return arrays, is_sample
+
+
+def random_inputs(card: Card, count: int) -> list[NumPyArray]:
+    """Return `count` samples for each input.
+
+    If those of the export were integers, whatever the dtype, they are integers of their range:
+    such as tokens. Others are standard normal, or zeros for an integer dtype.
+    """
+    random = np.random.default_rng(0)
+
+    def values(spec: InputSpec) -> NumPyArray:
+        shape = (count, *spec["shape"])
+        if "integers" in spec:
+            low, high = spec["integers"]
+            return random.integers(low, high, shape, endpoint=True).astype(spec["dtype"])
+        if np.dtype(spec["dtype"]).kind == "f":
+            return random.standard_normal(shape).astype(spec["dtype"])
+        return np.zeros(shape, spec["dtype"])
+
+    return [values(spec) for spec in card["inputs"]]
 
 
 def _as_array(x: object, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NumPyArray:

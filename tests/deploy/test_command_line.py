@@ -183,3 +183,22 @@ def test_eager_computes_the_same(nested, tmp_path):
     outputs = OperatorByOperator(model.symbol, model.params, model.card["inputs"])([x, y])
     for one, other in zip(outputs, (a, b, c, d, e), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_a_second_quantize_says_its_own_option(model, x, tmp_path, capsys):
+    np.savez(tmp_path / "data.npz", x)
+    arguments = ["quantize", str(model), str(tmp_path / "int8"), "--calibration"]
+    arguments.append(str(tmp_path / "data.npz"))
+    assert command_line.main(arguments) == 0
+    assert command_line.main(arguments) == 2
+    assert "exists already: replace it with --overwrite, or give" in capsys.readouterr().err
+    assert command_line.main([*arguments, "--overwrite"]) == 0
+
+
+def test_export_onnx_on_a_sample(model, x, tmp_path, capsys):
+    np.savez(tmp_path / "data.npz", x)
+    arguments = ["export-onnx", str(model), str(tmp_path / "model.onnx"), "--sample"]
+    assert command_line.main([*arguments, str(tmp_path / "data.npz")]) == 0
+    np.savez(tmp_path / "bad.npz", x[:, :2])
+    assert command_line.main([*arguments, str(tmp_path / "bad.npz")]) == 2
+    assert "data must have the shape ('N', 3, 8, 6)" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 from gluon_svrg import deploy, tune_for_cpu
+from gluon_svrg.deploy import card
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -118,3 +119,61 @@ def test_int8_is_refused(model, x, tmp_path):
 def test_wrong_tolerance(tolerance, error, model, tmp_path):
     with pytest.raises(error, match="tolerance must be a number above 0, got"):
         deploy.export_onnx(model, tmp_path / "model.onnx", tolerance=tolerance)
+
+
+def text_net(kind):
+    net = nn.HybridSequential(prefix="text_")
+    with net.name_scope():
+        net.add(nn.Embedding(1000, 8))
+        if kind == "lstm":
+            net.add(gluon.rnn.LSTM(4, layout="NTC", input_size=8))
+        net.add(nn.Dense(2))
+    mx.random.seed(0)
+    net.initialize(mx.init.Normal(1))
+    tokens = np.random.default_rng(1).integers(0, 1000, (5, 7))
+    net(mx.nd.array(tokens))
+    return net, tokens
+
+
+@pytest.mark.parametrize("kind", ["dense", "lstm"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_tokens_of_any_dtype(kind, dtype, tmp_path):
+    net, tokens = text_net(kind)
+    model = deploy.export(net, tmp_path / "model", tokens.astype(dtype))
+    (spec,) = deploy.read_card(model)["inputs"]
+    assert spec["integers"] == [tokens.min(), tokens.max()]
+    # A batch of one in the ONNX file: its LSTM has the batch size of the translation.
+    deploy.export_onnx(model, tmp_path / "model.onnx", dynamic=kind == "dense")
+    for row in tokens:
+        (output,) = run(tmp_path / "model.onnx", row[None].astype(spec["dtype"]))
+        expected = net(mx.nd.array(row[None])).asnumpy()
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
+
+
+def without_range(model):
+    """The directory as an earlier version wrote it."""
+    model_card = deploy.read_card(model)
+    for spec in model_card["inputs"]:
+        del spec["integers"]
+    (model / "model.json").write_text(card._sealed(model_card))
+    return model
+
+
+def test_an_old_directory_is_compared_on_the_sample(tmp_path):
+    net, tokens = text_net("dense")
+    tokens = tokens.astype("float32")
+    model = without_range(deploy.export(net, tmp_path / "model", tokens))
+    predictor = deploy.Predictor(model)  # fused or not, its outputs are the network's
+    np.testing.assert_allclose(predictor(tokens), net(mx.nd.array(tokens)).asnumpy(), atol=1e-4)
+    with pytest.raises(ValueError, match=r"0 of the ONNX file differs .*, give some as sample"):
+        deploy.export_onnx(model, tmp_path / "model.onnx")
+    for sample in (tokens, [mx.nd.array(tokens)], tokens[0]):
+        assert deploy.export_onnx(model, tmp_path / "model.onnx", sample=sample) < 1e-4
+    with pytest.raises(ValueError, match=r"data must have the shape \('N', 7\)"):
+        deploy.export_onnx(model, tmp_path / "model.onnx", sample=tokens[:, :3])
+
+
+@pytest.mark.parametrize("sample", [np.zeros((2, 3, 8, 6)), np.full((1, 3, 8, 6), 0.5)])
+def test_a_sample_that_is_constant_or_no_integers_has_no_range(sample, net, tmp_path):
+    (spec,) = deploy.read_card(deploy.export(net, tmp_path / "model", sample))["inputs"]
+    assert set(spec) == {"name", "shape", "dtype"}

@@ -327,3 +327,13 @@ def test_a_fresh_process_without_gluoncv(tmp_path):
     np.testing.assert_array_equal(result.argmax(axis=1), expected.argmax(axis=1))
     difference = deploy.export_onnx(path, tmp_path / "model.onnx")
     assert difference <= 1e-4 * max(1, np.abs(expected).max())
+
+
+def test_a_predictor_of_a_directory_is_a_loaded_one(model, x):
+    expected = deploy.Predictor.load(model)(x)
+    for directory in (model, str(model)):
+        assert np.array_equal(deploy.Predictor(directory)(x), expected)
+    with pytest.raises(ValueError, match="there is no model directory 'nothing': give what"):
+        deploy.Predictor("nothing")
+    with pytest.raises(TypeError, match="directory must be the path of a model directory, got 3"):
+        deploy.Predictor(3)
