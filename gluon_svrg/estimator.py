@@ -121,7 +121,7 @@ class Estimator(mx_estimator.Estimator, Located):
         self.handlers: HandlerList = HandlerList([])
         self.resumed_from: Checkpoint | None = None
         self.evaluation_weights: Callable[[], AbstractContextManager[None]] = nullcontext
-        self._loop = FitLoop(self, self.handlers)
+        self._loop: FitLoop | None = None
         self.max_epoch: int | None = None
         self.max_batch: int | None = None
         self.batch_axis = 0
@@ -197,8 +197,9 @@ class Estimator(mx_estimator.Estimator, Located):
             self.handlers.notify_each("exception_raised", self, exception=exception)
             raise
         finally:
-            self.train_data = self.val_data = None
-            del self.data  # which holds the user's
+            # What holds the user's data, or this Estimator: memory is not to wait for the gc.
+            self.train_data = self.val_data = self._loop = None
+            del self.data
 
     def evaluate(
         self,
@@ -242,12 +243,14 @@ class Estimator(mx_estimator.Estimator, Located):
             What `fit` returns as the reason; the first that was given counts.
         """
         # Noted here, at any moment (a signal may come at any), and acted on at the next safe point.
-        self._loop.stop(reason)
+        loop = self._loop
+        if loop is not None:
+            loop.stop(reason)
 
     @property
     def stop_requested(self) -> bool:
         """Whether the run is to end: who does something long in it may ask at any moment."""
-        return self._loop.stop_requested
+        return self._loop is not None and self._loop.stop_requested
 
     def interruption(self) -> Callable[[], bool]:
         """Return what tells whether something long that begins now is to be broken off.
@@ -255,7 +258,7 @@ class Estimator(mx_estimator.Estimator, Located):
         That is so if a signal or a time limit ends the run already, or if any stop comes from now
         on.
         """
-        return self._loop.interruption()
+        return (lambda: False) if self._loop is None else self._loop.interruption()
 
     def roll_back(self, reason: str) -> None:
         """Go back to the newest checkpoint after the event that is under way, and on from there.
@@ -269,7 +272,8 @@ class Estimator(mx_estimator.Estimator, Located):
             A sentence for the log, and for the RuntimeError that `fit` raises if there is no
             CheckpointHandler, or no checkpoint yet.
         """
-        self._loop.roll_back_because = reason
+        if self._loop is not None:
+            self._loop.roll_back_because = reason
 
     @property
     def progress(self) -> float:

@@ -9,9 +9,10 @@ from typing import Protocol
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.replicas import replicas_of
+from gluon_svrg.arrays.waiting import wait_for
 from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.training_data import TrainingData, training_data
-from gluon_svrg.events import State
+from gluon_svrg.events import Interrupted, State
 from gluon_svrg.svrg.choices import DataLock, TableChoice, check_choices
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.randomness import MaskLock
@@ -82,6 +83,8 @@ class Interval:
         Runs a forward pass of a batch outside of training, for layers that infer their shapes.
     progress_bar : bool
         Whether the full pass shows a bar; only ever on a terminal.
+    is_cancelled : callable, optional
+        Is asked before each batch of a full pass: whether to break it off.
     logger : logging.Logger, optional
         Is told what was decided about table and lock.
 
@@ -107,6 +110,7 @@ class Interval:
         loss_scaler: LossScaler | None = None,
         infer_shapes: Callable[[object], None] | None = None,
         progress_bar: bool = True,
+        is_cancelled: Callable[[], bool] = lambda: False,
         logger: logging.Logger | None = None,
     ) -> None:
         self.snapshot = Snapshot(net, params)
@@ -119,6 +123,7 @@ class Interval:
         self._loss_scaler = loss_scaler
         self._infer_shapes = infer_shapes or (lambda _: None)
         self._progress_bar = progress_bar
+        self._is_cancelled = is_cancelled
         self._logger = logger or logging.getLogger(__name__)
         check_choices(gradient_table, table_memory, lock)
         self._data_lock = DataLock(lock, self._logger)
@@ -145,6 +150,8 @@ class Interval:
             If there is no batch, or `data` is not what was required of it.
         FloatingPointError
             If a gradient is NaN or infinite, at any loss scale.
+        Interrupted
+            If `is_cancelled` says so; it is as if the pass had not begun.
         """
         batches_of_run = self._training_data(data)
         self._data_lock.lock(batches_of_run, self.masks.snapshot + 1, self._is_told)
@@ -158,8 +165,15 @@ class Interval:
             )
         self._infer_shapes(first[1])
         self.snapshot.take()
+        before = self.masks.state_dict()
         self.masks.next_snapshot()
-        full_gradient = self._full_gradient(batches_of_run, _chain(first, batches))
+        try:
+            full_gradient = self._full_gradient(batches_of_run, _chain(first, batches))
+        except Interrupted:
+            self.table = None
+            self.masks.go_back_to(before)
+            batches_of_run.unlock()
+            raise
         self.masks.release()
         if self._data_lock.is_off():
             batches_of_run.unlock()
@@ -222,10 +236,13 @@ class Interval:
         self.table = None
 
     def release(self) -> None:
-        """Forget the run, for good: snapshot, table and counts stay, to be looked at."""
+        """Forget the run, for good: the counts stay, also the table's; all arrays are freed."""
+        self.snapshot.release()
+        if self.table is not None:
+            self.table.free()
         for name in ("_backward", "_infer_shapes", "_loss_scaler", "_source", "_data"):
             setattr(self, name, None)
-        for name in ("_logger", "_data_lock", "_choice"):
+        for name in ("_logger", "_data_lock", "_choice", "_is_cancelled"):
             delattr(self, name)
 
     def state_dict(self) -> State:
@@ -278,7 +295,10 @@ class Interval:
             self.snapshot.load(dict(zip(names, state["weights"], strict=True)))
         self.masks.load_state_dict(state["lock"])
         if full_gradient is not None and state["has_table"] and is_used:
-            self._compute_table_again(data, full_gradient)
+            try:
+                self._compute_table_again(data, full_gradient)
+            except Interrupted:  # no batch is to come that needs it
+                self.table = None
             self.masks.load_state_dict(state["lock"])
         self._is_at_snapshot = state["is_at_snapshot"]
         self.gradient_evaluations = state["gradient_evaluations"]
@@ -307,13 +327,18 @@ class Interval:
     ) -> FullGradient:
         """Return the full gradient; fill the table if there is one."""
         scale = self._loss_scale()
+        last: object = None
 
         def backward(numbered: Numbered) -> object:
+            nonlocal last
             index, batch = numbered
             if index == 0 and watches:
                 return self.masks.watch(lambda: self._backward(batch), self.snapshot.contexts)
             self.masks.lock(index)
-            return self._backward(batch)
+            losses = self._backward(batch)
+            wait_for(last)
+            last = losses
+            return losses
 
         def keep(numbered: Numbered, gradient: BatchGradient) -> None:
             if self.table is not None:
@@ -321,7 +346,7 @@ class Interval:
                 self.table.append(gradient, _arrays_of(numbered[1]))
 
         with tqdm(
-            batches,
+            _until(self._is_cancelled, batches),
             total=data.num_batches,
             desc="full gradient",
             unit="batch",
@@ -354,6 +379,14 @@ def _index_of(batch: object, index: int | None, is_own: bool) -> int:
 def _chain(first: Numbered, rest: Iterator[Numbered]) -> Iterator[Numbered]:
     yield first
     yield from rest
+
+
+def _until(is_cancelled: Callable[[], bool], batches: Iterator[Numbered]) -> Iterator[Numbered]:
+    """Yield the batches; raise Interrupted before the next one if it is time."""
+    for batch in batches:
+        if is_cancelled():
+            raise Interrupted
+        yield batch
 
 
 def _arrays_of(batch: object) -> tuple[object, ...]:

@@ -91,6 +91,11 @@ class Snapshot:
         self._layout = layout
         self._allocate()
 
+    def release(self) -> None:
+        """Free all arrays; :meth:`take` makes them anew."""
+        self._data, self._grads, self._fixed_grads = {}, {}, {}
+        self._params, self._layout, self._blocks = {}, {}, []
+
     @property
     def weights(self) -> dict[str, list[NDArray]]:
         """The snapshot's weights and auxiliary states, by name and context."""
