@@ -245,12 +245,12 @@ class Estimator(mx_estimator.Estimator, Located):
         # Noted here, at any moment (a signal may come at any), and acted on at the next safe point.
         loop = self._loop
         if loop is not None:
-            loop.stop(reason)
+            loop.stops.add(reason)
 
     @property
     def stop_requested(self) -> bool:
         """Whether the run is to end: who does something long in it may ask at any moment."""
-        return self._loop is not None and self._loop.stop_requested
+        return self._loop is not None and self._loop.stops.has_come()
 
     def interruption(self) -> Callable[[], bool]:
         """Return what tells whether something long that begins now is to be broken off.
@@ -258,7 +258,7 @@ class Estimator(mx_estimator.Estimator, Located):
         That is so if a signal or a time limit ends the run already, or if any stop comes from now
         on.
         """
-        return (lambda: False) if self._loop is None else self._loop.interruption()
+        return (lambda: False) if self._loop is None else self._loop.stops.interruption()
 
     def roll_back(self, reason: str) -> None:
         """Go back to the newest checkpoint after the event that is under way, and on from there.

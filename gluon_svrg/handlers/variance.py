@@ -29,8 +29,9 @@ from gluon_svrg.run.batch_processor import backward_of
 from gluon_svrg.run.generators import seed_mxnet
 from gluon_svrg.run.position import Located
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
+from gluon_svrg.svrg.full_pass import Numbered
 from gluon_svrg.svrg.giving_up import GivingUp
-from gluon_svrg.svrg.interval import Interval, Numbered
+from gluon_svrg.svrg.interval import Interval
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.svrg.variance import Coefficients, GradientMoments, VarianceMeter, average_ratio
 from gluon_svrg.trainer import SVRGTrainer

@@ -9,21 +9,16 @@ from typing import Protocol
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.replicas import replicas_of
-from gluon_svrg.arrays.waiting import wait_for
 from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import Interrupted, State
 from gluon_svrg.svrg.choices import DataLock, TableChoice, check_choices
+from gluon_svrg.svrg.full_pass import FullPass, Numbered, arrays_of
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.randomness import MaskLock
 from gluon_svrg.svrg.snapshot import Backward, Snapshot
 from gluon_svrg.svrg.table import GradientTable
 from mxnet import gluon
-from tqdm.auto import tqdm
-
-Numbered = tuple[int, object]
-"""A batch with its index."""
-
 
 _WITHOUT_INDEX = (
     "the batch has no index of its own: give its number in the epoch, as in `for index, batch in "
@@ -120,10 +115,9 @@ class Interval:
         self.epoch = 0
         self._net = net
         self._backward = backward
+        self._pass = FullPass(self.snapshot, self.masks, progress_bar, is_cancelled)
         self._loss_scaler = loss_scaler
         self._infer_shapes = infer_shapes or (lambda _: None)
-        self._progress_bar = progress_bar
-        self._is_cancelled = is_cancelled
         self._logger = logger or logging.getLogger(__name__)
         check_choices(gradient_table, table_memory, lock)
         self._data_lock = DataLock(lock, self._logger)
@@ -214,7 +208,7 @@ class Interval:
         """Return the gradient at the snapshot of any batch, to measure with; masks stay locked."""
         index = _index_of(batch, index, self._numbers_batches)
         if self.table is not None:
-            return self.table.gradient(index, _arrays_of(batch))
+            return self.table.gradient(index, arrays_of(batch))
         self.masks.lock(index)
         gradient = self.snapshot.gradient(self._backward, batch)
         self.gradient_evaluations += sum(gradient.samples)
@@ -242,7 +236,7 @@ class Interval:
             self.table.free()
         for name in ("_backward", "_infer_shapes", "_loss_scaler", "_source", "_data"):
             setattr(self, name, None)
-        for name in ("_logger", "_data_lock", "_choice", "_is_cancelled"):
+        for name in ("_logger", "_data_lock", "_choice", "_pass"):
             delattr(self, name)
 
     def state_dict(self) -> State:
@@ -326,35 +320,9 @@ class Interval:
         self, data: TrainingData, batches: Iterator[Numbered], watches: bool
     ) -> FullGradient:
         """Return the full gradient; fill the table if there is one."""
-        scale = self._loss_scale()
-        last: object = None
-
-        def backward(numbered: Numbered) -> object:
-            nonlocal last
-            index, batch = numbered
-            if index == 0 and watches:
-                return self.masks.watch(lambda: self._backward(batch), self.snapshot.contexts)
-            self.masks.lock(index)
-            losses = self._backward(batch)
-            wait_for(last)
-            last = losses
-            return losses
-
-        def keep(numbered: Numbered, gradient: BatchGradient) -> None:
-            if self.table is not None:
-                gradient = gradient._replace(loss_scale=scale)
-                self.table.append(gradient, _arrays_of(numbered[1]))
-
-        with tqdm(
-            _until(self._is_cancelled, batches),
-            total=data.num_batches,
-            desc="full gradient",
-            unit="batch",
-            leave=False,
-            disable=None if self._progress_bar else True,  # None: unless on a terminal
-        ) as shown:
-            full_gradient = self.snapshot.full_gradient(backward, shown, keep)
-        return full_gradient._replace(loss_scale=scale)
+        return self._pass.over(
+            batches, data.num_batches, self._backward, self.table, self._loss_scale(), watches
+        )
 
     def _loss_scale(self) -> float | None:
         return None if self._loss_scaler is None else self._loss_scaler.loss_scale
@@ -379,19 +347,6 @@ def _index_of(batch: object, index: int | None, is_own: bool) -> int:
 def _chain(first: Numbered, rest: Iterator[Numbered]) -> Iterator[Numbered]:
     yield first
     yield from rest
-
-
-def _until(is_cancelled: Callable[[], bool], batches: Iterator[Numbered]) -> Iterator[Numbered]:
-    """Yield the batches; raise Interrupted before the next one if it is time."""
-    for batch in batches:
-        if is_cancelled():
-            raise Interrupted
-        yield batch
-
-
-def _arrays_of(batch: object) -> tuple[object, ...]:
-    """Return what the table recognises the batch by."""
-    return tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
 
 
 def _check_against_network(gradient: BatchGradient, net: gluon.Block, index: int) -> None:

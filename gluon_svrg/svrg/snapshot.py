@@ -181,10 +181,6 @@ class Snapshot:
             ``keep(batch, gradient)`` is called with the :class:`BatchGradient` of each batch, whose
             arrays the next batch overwrites: :meth:`GradientTable.append` copies them.
 
-        Returns
-        -------
-        FullGradient
-
         Raises
         ------
         ValueError
@@ -290,8 +286,7 @@ class Snapshot:
             name: [data.copy() for data in param.list_data()]
             for name, param in self._params.items()
         }
-        self._grads = {}
-        self._fixed_grads = {}
+        self._grads, self._fixed_grads = {}, {}
         self._grad_reqs = {
             name: param.grad_req
             for name, param in self._params.items()
