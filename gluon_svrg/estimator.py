@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg._mxnet import has_data, has_shape
+from gluon_svrg._mxnet import has_data, has_shape, trained_parameters
+from gluon_svrg.arguments import check_integer
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
 from gluon_svrg.data.training_data import batches_of, check_data, training_data
@@ -137,6 +139,8 @@ class Estimator(mx_estimator.Estimator, Located):
         batches: int | None = None,
         batch_axis: int = 0,
         resume: str | PathLike[str] | None = None,
+        *,
+        initial_epoch: int = 0,
     ) -> FitResult:
         """Train for a number of epochs or of batches.
 
@@ -145,7 +149,7 @@ class Estimator(mx_estimator.Estimator, Located):
         train_data : iterable of (data, label)
             Iterated once an epoch: a DataLoader, an ArrayLoader, a list of batches, an
             ``mx.io.DataIter``, any object with ``__iter__``. An ArrayLoader is told the number of
-            the epoch, from 0 in each call.
+            the epoch, from `initial_epoch` on.
         val_data : iterable of (data, label), optional
             Evaluated at the end of each epoch.
         epochs, batches : int
@@ -162,6 +166,10 @@ class Estimator(mx_estimator.Estimator, Located):
             among `event_handlers`, and begins anew if there is none; a path is that of a
             checkpoint, or of a folder of them. `epochs` and `batches` count from the very
             beginning of the run.
+        initial_epoch : int
+            The number of the first epoch, as in Keras: ``fit(data, epochs=20, initial_epoch=10)``
+            trains 10 epochs more. Schedules, the order of the data and the history go on;
+            handlers that count by themselves (EarlyStoppingHandler, EMAHandler) begin anew.
 
         Returns
         -------
@@ -173,7 +181,8 @@ class Estimator(mx_estimator.Estimator, Located):
         ValueError
             If the data cannot be used, an epoch has no batch, the network is on other contexts
             than the Estimator, or not exactly one of `epochs` and `batches` is a positive integer;
-            if the checkpoint is of another network, trainer, or data.
+            if `initial_epoch` is not below `epochs`, or is given with `resume`; if no parameter
+            is trained; if the checkpoint is of another network, trainer, or data.
         FileNotFoundError
             If there is no checkpoint at the path `resume`.
         """
@@ -181,15 +190,19 @@ class Estimator(mx_estimator.Estimator, Located):
         if val_data is not None:
             check_data(val_data, "val_data")
         _check_duration(epochs, batches)
+        _check_initial_epoch(initial_epoch, epochs, resume)
         _check_contexts(self.net, self.context)
+        _check_that_it_trains(self.trainer)
         self.val_data = val_data
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
         self.handlers = fit_handlers(self, val_data, event_handlers, resume is not None)
         folders = checkpoint_folders(self.handlers)
         self.resumed_from = checkpoint_for(resume, folders, self.logger)
         self.train_data, self.data = train_data, data
-        self.history, self.figures, self.last_evaluation = History(), {}, {}
-        self.position, self.stop_reason = Position(), None
+        self.history = self.history.before(initial_epoch)
+        self.figures, self.last_evaluation = {}, {}
+        self.position = self.position.at_epoch(initial_epoch, data.num_batches)
+        self.stop_reason = None
         self._loop = FitLoop(self, self.handlers)
         try:
             return self._loop.run()
@@ -332,5 +345,27 @@ def _check_duration(epochs: object, batches: object) -> None:
             f"give exactly one of epochs and batches, got epochs={epochs!r} and batches={batches!r}"
         )
     name, value = ("epochs", epochs) if batches is None else ("batches", batches)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise ValueError(f"{name} must be a positive integer, got {value!r}")
+
+
+def _check_initial_epoch(initial_epoch: int, epochs: int | None, resume: object) -> None:
+    check_integer("initial_epoch", initial_epoch, 0, "the number of the first epoch")
+    if initial_epoch and resume is not None:
+        raise ValueError(
+            f"give initial_epoch or resume, got initial_epoch={initial_epoch!r} and "
+            f"resume={resume!r}: a checkpoint knows its epoch"
+        )
+    if initial_epoch and (epochs is None or initial_epoch >= epochs):
+        raise ValueError(
+            f"initial_epoch={initial_epoch!r} needs epochs above it, got epochs={epochs!r}: epochs "
+            "counts those before initial_epoch, too"
+        )
+
+
+def _check_that_it_trains(trainer: mx.gluon.Trainer) -> None:
+    if not trained_parameters(trainer):
+        raise ValueError(
+            "no parameter is trained: the trainer has none whose grad_req is not 'null'; let a "
+            "layer train, layer.collect_params().setattr('grad_req', 'write'), or evaluate() only"
+        )

@@ -119,7 +119,8 @@ class FitLoop:
         asked_to_stop = self._notify_of_epoch_end(is_whole)
         if self.roll_back_because is not None:
             return
-        if asked_to_stop:
+        # MXNet's StoppingHandler counts from 0, wherever the run began.
+        if asked_to_stop or estimator.position.epoch + 1 == estimator.max_epoch:
             estimator.stop(self._reason_of(asked_to_stop))
         if is_whole and estimator.stop_reason is None:
             estimator.position.end_epoch()

@@ -67,8 +67,8 @@ MOMENTS = {
     "evaluation_after_4_batches": ("evaluate", 2, [0], "epoch-0-batch-4"),
     "evaluation": ("evaluate", 9, [0], "epoch-0-batch-6"),
     "first_batch_of_an_evaluation": ("evaluate", 7, [0], "epoch-0-batch-6"),
-    "a_later_evaluation": ("evaluate", 20, [0, 1], "epoch-1-batch-8"),
-    "the_last_evaluation": ("evaluate", 45, [0, 1, 2], "epoch-2-batch-18"),
+    "a_later_evaluation": ("evaluate", 20, [0, 1], "epoch-1-batch-12"),
+    "the_last_evaluation": ("evaluate", 38, [0, 1, 2], "epoch-2-batch-18"),
 }
 
 

@@ -149,6 +149,7 @@ class SVRGHandler(
             is_cancelled=lambda: self._run.stop_requested,
             logger=estimator.logger,
         )
+        self.interval.masks.skip(self._epochs.number_before(self._run.position.epoch))
         self._end_interval()
         self._data.unlock()  # a run that failed may have left it locked
         self.giving_up.reset()
