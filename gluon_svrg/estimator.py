@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg._mxnet import has_data, has_shape
+from gluon_svrg._mxnet import has_data, has_shape, trained_parameters
+from gluon_svrg.arguments import check_integer
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
 from gluon_svrg.data.inputs import batches_to_predict
@@ -127,7 +129,7 @@ class Estimator(mx_estimator.Estimator, Located):
         self.handlers: HandlerList = HandlerList([])
         self.resumed_from: Checkpoint | None = None
         self.evaluation_weights: Callable[[], AbstractContextManager[None]] = nullcontext
-        self._loop = FitLoop(self, self.handlers)
+        self._loop: FitLoop | None = None
         self.max_epoch: int | None = None
         self.max_batch: int | None = None
         self.batch_axis = 0
@@ -146,6 +148,7 @@ class Estimator(mx_estimator.Estimator, Located):
         *,
         verbose: Verbose = "auto",
         sanity_check: bool = True,
+        initial_epoch: int = 0,
     ) -> FitResult:
         """Train for a number of epochs or of batches.
 
@@ -154,7 +157,7 @@ class Estimator(mx_estimator.Estimator, Located):
         train_data : iterable of (data, label)
             Iterated once an epoch: a DataLoader, an ArrayLoader, a list of batches, an
             ``mx.io.DataIter``, any object with ``__iter__``. An ArrayLoader is told the number of
-            the epoch, from 0 in each call.
+            the epoch, from `initial_epoch` on.
         val_data : iterable of (data, label), optional
             Evaluated at the end of each epoch.
         epochs, batches : int
@@ -177,6 +180,10 @@ class Estimator(mx_estimator.Estimator, Located):
         sanity_check : bool
             Whether the first batch is looked at before anything is trained: see
             :class:`gluon_svrg.SanityCheckHandler`.
+        initial_epoch : int
+            The number of the first epoch, as in Keras: ``fit(data, epochs=20, initial_epoch=10)``
+            trains 10 epochs more. Schedules, the order of the data and the history go on;
+            handlers that count by themselves (EarlyStoppingHandler, EMAHandler) begin anew.
 
         Returns
         -------
@@ -188,7 +195,8 @@ class Estimator(mx_estimator.Estimator, Located):
         ValueError
             If the data cannot be used, an epoch has no batch, the network is on other contexts
             than the Estimator, or not exactly one of `epochs` and `batches` is a positive integer;
-            if the checkpoint is of another network, trainer, or data.
+            if `initial_epoch` is not below `epochs`, or is given with `resume`; if no parameter
+            is trained; if the checkpoint is of another network, trainer, or data.
         FileNotFoundError
             If there is no checkpoint at the path `resume`.
         """
@@ -196,8 +204,10 @@ class Estimator(mx_estimator.Estimator, Located):
         if val_data is not None:
             check_data(val_data, "val_data")
         _check_duration(epochs, batches)
+        _check_initial_epoch(initial_epoch, epochs, resume)
         _check_contexts(self.net, self.context)
         self.verbose = check_verbose(verbose)
+        _check_that_it_trains(self.trainer)
         self.val_data = val_data
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
         self.handlers = fit_handlers(
@@ -207,8 +217,10 @@ class Estimator(mx_estimator.Estimator, Located):
         with quiet(self.logger, verbose):
             self.resumed_from = checkpoint_for(resume, folders, self.logger)
         self.train_data, self.data = train_data, data
-        self.history, self.figures, self.last_evaluation = History(), {}, {}
-        self.position, self.stop_reason = Position(), None
+        self.history = self.history.before(initial_epoch)
+        self.figures, self.last_evaluation = {}, {}
+        self.position = self.position.at_epoch(initial_epoch, data.num_batches)
+        self.stop_reason = None
         self._loop = FitLoop(self, self.handlers)
         try:
             with quiet(self.logger, verbose):
@@ -217,9 +229,10 @@ class Estimator(mx_estimator.Estimator, Located):
             self.handlers.notify_each("exception_raised", self, exception=exception)
             raise
         finally:
-            self.train_data = self.val_data = None
+            # What holds the user's data, or this Estimator: memory is not to wait for the gc.
+            self.train_data = self.val_data = self._loop = None
             self.verbose = "auto"
-            del self.data  # which holds the user's
+            del self.data
 
     def evaluate(
         self,
@@ -294,12 +307,14 @@ class Estimator(mx_estimator.Estimator, Located):
             What `fit` returns as the reason; the first that was given counts.
         """
         # Noted here, at any moment (a signal may come at any), and acted on at the next safe point.
-        self._loop.stop(reason)
+        loop = self._loop
+        if loop is not None:
+            loop.stops.add(reason)
 
     @property
     def stop_requested(self) -> bool:
         """Whether the run is to end: who does something long in it may ask at any moment."""
-        return self._loop.stop_requested
+        return self._loop is not None and self._loop.stops.has_come()
 
     def interruption(self) -> Callable[[], bool]:
         """Return what tells whether something long that begins now is to be broken off.
@@ -307,7 +322,7 @@ class Estimator(mx_estimator.Estimator, Located):
         That is so if a signal or a time limit ends the run already, or if any stop comes from now
         on.
         """
-        return self._loop.interruption()
+        return (lambda: False) if self._loop is None else self._loop.stops.interruption()
 
     def roll_back(self, reason: str) -> None:
         """Go back to the newest checkpoint after the event that is under way, and on from there.
@@ -321,7 +336,8 @@ class Estimator(mx_estimator.Estimator, Located):
             A sentence for the log, and for the RuntimeError that `fit` raises if there is no
             CheckpointHandler, or no checkpoint yet.
         """
-        self._loop.roll_back_because = reason
+        if self._loop is not None:
+            self._loop.roll_back_because = reason
 
     @property
     def progress(self) -> float:
@@ -380,5 +396,27 @@ def _check_duration(epochs: object, batches: object) -> None:
             f"give exactly one of epochs and batches, got epochs={epochs!r} and batches={batches!r}"
         )
     name, value = ("epochs", epochs) if batches is None else ("batches", batches)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise ValueError(f"{name} must be a positive integer, got {value!r}")
+
+
+def _check_initial_epoch(initial_epoch: int, epochs: int | None, resume: object) -> None:
+    check_integer("initial_epoch", initial_epoch, 0, "the number of the first epoch")
+    if initial_epoch and resume is not None:
+        raise ValueError(
+            f"give initial_epoch or resume, got initial_epoch={initial_epoch!r} and "
+            f"resume={resume!r}: a checkpoint knows its epoch"
+        )
+    if initial_epoch and (epochs is None or initial_epoch >= epochs):
+        raise ValueError(
+            f"initial_epoch={initial_epoch!r} needs epochs above it, got epochs={epochs!r}: epochs "
+            "counts those before initial_epoch, too"
+        )
+
+
+def _check_that_it_trains(trainer: mx.gluon.Trainer) -> None:
+    if not trained_parameters(trainer):
+        raise ValueError(
+            "no parameter is trained: the trainer has none whose grad_req is not 'null'; let a "
+            "layer train, layer.collect_params().setattr('grad_req', 'write'), or evaluate() only"
+        )

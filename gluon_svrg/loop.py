@@ -17,17 +17,14 @@ from gluon_svrg.events import (
     EventHandler,
     HandlerList,
     Interrupted,
-    MayStop,
     NotFiniteError,
     Run,
 )
 from gluon_svrg.run.generators import host_states, set_host_states
 from gluon_svrg.run.history import plain_figure
 from gluon_svrg.run.position import FitResult, StopReason
+from gluon_svrg.run.stops import StopRequests
 from mxnet.gluon.contrib.estimator import StoppingHandler
-
-_URGENT = (StopReason.SIGNAL, StopReason.TIME_LIMIT)
-_SURVIVES_ROLL_BACK = (StopReason.REQUESTED, *_URGENT)
 
 
 class FitLoop:
@@ -42,8 +39,8 @@ class FitLoop:
 
     Attributes
     ----------
-    stop_request : StopReason or None
-        Why the run is to end at the next safe point. It may be set at any moment: by a signal.
+    stops : StopRequests
+        The requests to end the run at the next safe point.
     roll_back_because : str or None
         Why the run is to go back to the newest checkpoint after the event that is under way.
     """
@@ -54,33 +51,8 @@ class FitLoop:
         # Those that are left of an epoch that has begun, here or in the run resumed; else None.
         self._batches: Iterator[Any] | None = None
         self._watch = DataWatch()
-        self.stop_request: StopReason | None = None
+        self.stops = StopRequests(estimator, handlers)
         self.roll_back_because: str | None = None
-        self._may_stop = [handler for handler in handlers if isinstance(handler, MayStop)]
-        self._requests = 0
-        self._is_urgent = False
-
-    def stop(self, reason: StopReason) -> None:
-        """Note that the run is to end at the next safe point; the first reason counts."""
-        self.stop_request = self.stop_request or reason
-        self._is_urgent |= reason in _URGENT
-        self._requests += 1
-
-    @property
-    def stop_requested(self) -> bool:
-        """Whether the run is to end."""
-        self._ask_who_may_stop()
-        return self.stop_request is not None or self._estimator.stop_reason is not None
-
-    def interruption(self) -> Callable[[], bool]:
-        """Return what `Estimator.interruption` says."""
-        known = 0 if self._is_urgent else self._requests
-
-        def is_broken_off() -> bool:
-            self._ask_who_may_stop()
-            return self._requests > known
-
-        return is_broken_off
 
     def run(self) -> FitResult:
         """Train until there is a reason to stop."""
@@ -152,7 +124,8 @@ class FitLoop:
         asked_to_stop = self._notify_of_epoch_end(is_whole)
         if self.roll_back_because is not None:
             return
-        if asked_to_stop:
+        # MXNet's StoppingHandler counts from 0, wherever the run began.
+        if asked_to_stop or estimator.position.epoch + 1 == estimator.max_epoch:
             estimator.stop(self._reason_of(asked_to_stop))
         if is_whole and estimator.stop_reason is None:
             estimator.position.end_epoch()
@@ -197,13 +170,14 @@ class FitLoop:
     def _reach_safe_point(self) -> None:
         self._accept_stop()
         self._notify("safe_point")
-        if self._estimator.stop_reason is None and self.stop_request is not None:
+        if self._estimator.stop_reason is None and self.stops.reason is not None:
             # It has come meanwhile: whoever writes a last checkpoint is to know.
             self._accept_stop()
             self._notify("safe_point")
 
     def _accept_stop(self) -> None:
-        self._estimator.stop_reason = self._estimator.stop_reason or self.stop_request
+        if self.stops.has_come():
+            self._estimator.stop_reason = self._estimator.stop_reason or self.stops.reason
 
     def _reason_of(self, asked_to_stop: list[EventHandler]) -> StopReason:
         if any(not isinstance(handler, StoppingHandler) for handler in asked_to_stop):
@@ -235,10 +209,6 @@ class FitLoop:
         if done:
             self._reach_safe_point()
 
-    def _ask_who_may_stop(self) -> None:
-        for handler in self._may_stop:
-            handler.stop_if_due(self._estimator)
-
     def _note_that_all_is_done(self, reason: StopReason, target: str) -> None:
         self._estimator.stop(reason)
         self._estimator.logger.info(
@@ -252,8 +222,7 @@ class FitLoop:
         reason, self.roll_back_because = self.roll_back_because or "", None
         folders = checkpoint_folders(self._handlers)
         checkpoint = newest_for_roll_back(folders, reason, self._estimator.logger)
-        if self.stop_request not in _SURVIVES_ROLL_BACK:
-            self.stop_request = None
+        self.stops.roll_back()
         self._estimator.stop_reason = None
         self._go_on_from(checkpoint)
 

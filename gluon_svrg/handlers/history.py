@@ -69,7 +69,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
         seconds = time.perf_counter() - self._begin
         training = seconds - estimator.evaluation_seconds
         row: dict[str, Any] = {
-            "epoch": len(estimator.history),
+            "epoch": estimator.position.epoch,
             "seconds": seconds,
             "samples": self._samples,
             "samples_per_second": self._samples / training if training > 0 else 0.0,

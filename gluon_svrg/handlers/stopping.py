@@ -149,6 +149,7 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
         """Restore the weights of the best epoch."""
         if self._weights is not None:
             _write(self._weights, estimator)
+            self._weights = None  # their memory
 
     def state_dict(self, estimator: Run) -> State:
         """Return the best value, its epoch and weights, and the count."""

@@ -103,11 +103,8 @@ class SVRGHandler(
         self.update_freq, self.start_epoch, self.stop_epoch = self._epochs
         self.coefficient = checked_coefficient(coefficient)
         self.gradient_table, self.table_memory, self.lock = gradient_table, table_memory, lock
-        self.train_data, self.progress_bar, self.priority = (
-            train_data,
-            progress_bar,
-            float(priority),
-        )
+        self.train_data, self.progress_bar = train_data, progress_bar
+        self.priority = float(priority)
         self.giving_up = GivingUp(give_up_above, look_again_every, stop_epoch)
 
     @property
@@ -117,7 +114,7 @@ class SVRGHandler(
 
     @property
     def table(self) -> GradientTable | None:
-        """The table in use; None if gradients at the snapshot are recomputed."""
+        """The table in use, after a run its counts; None if gradients are recomputed."""
         return self.interval.table if "interval" in vars(self) else None
 
     @property
@@ -149,8 +146,10 @@ class SVRGHandler(
             loss_scaler=self._trainer,
             infer_shapes=shape_inference_of(estimator),
             progress_bar=self.progress_bar and self._run.verbose not in (0, 2),
+            is_cancelled=lambda: self._run.stop_requested,
             logger=estimator.logger,
         )
+        self.interval.masks.skip(self._epochs.number_before(self._run.position.epoch))
         self._end_interval()
         self._data.unlock()  # a run that failed may have left it locked
         self.giving_up.reset()

@@ -18,6 +18,7 @@ from gluon_svrg.events import (
     Run,
 )
 from gluon_svrg.run.generators import host_states, set_host_states
+from gluon_svrg.run.position import check_is_located
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 
@@ -74,8 +75,10 @@ class ValidationHandler(mx_estimator.ValidationHandler, CatchesUp):
         self.is_due = False
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Begin to count."""
-        super().train_begin(estimator, *args, **kwargs)
+        """Begin to count, from where the run begins."""
+        check_is_located(self, estimator)
+        position = estimator.position
+        self.current_batch, self.current_epoch = position.batch, position.epoch
         self.is_due = False
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

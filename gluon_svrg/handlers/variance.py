@@ -30,8 +30,9 @@ from gluon_svrg.run.backward import backward_of
 from gluon_svrg.run.generators import seed_mxnet
 from gluon_svrg.run.position import Located
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
+from gluon_svrg.svrg.full_pass import Numbered
 from gluon_svrg.svrg.giving_up import GivingUp
-from gluon_svrg.svrg.interval import Interval, Numbered
+from gluon_svrg.svrg.interval import Interval
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.svrg.variance import Coefficients, GradientMoments, VarianceMeter, average_ratio
 from gluon_svrg.trainer import SVRGTrainer
@@ -213,13 +214,13 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
                 f"VarianceHandler needs gluon_svrg.Estimator, which tells its data and position, "
                 f"got {type(estimator).__module__}.{type(estimator).__name__}"
             )
-        self._data = estimator.data
-        _check_length(self._data)
+        _check_length(estimator.data)
         self.records, self.gradient_evaluations = [], 0
         self._has_reference = False
         names = [param.name for param in _mxnet.parameters_of(estimator.trainer)]
         self._meter = VarianceMeter(estimator.net, names)
         self._reference = Snapshot(estimator.net, names)
+        self._data = estimator.data
 
     def gradient_ready(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Copy the weights before an epoch's first step, if they stand in for a snapshot."""
@@ -245,8 +246,12 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         self._measure(estimator, epoch, done / length, is_on)
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Forget the method: the next run may have another, or none."""
+        """Forget the run: the next may have another method, or none; `records` stay."""
         self._method = None
+        if "_data" in vars(self):  # else an exception came before train begin
+            self._reference.release()
+            self._meter.release()
+            del self._data, self._reference, self._meter
 
     exception_raised = train_end
 

@@ -60,6 +60,10 @@ class History(list[dict[str, Any]]):
     :class:`gluon_svrg.HistoryHandler` says what is in a row.
     """
 
+    def before(self, epoch: int) -> History:
+        """Return a history of the rows of the epochs before this one."""
+        return History(row for row in self if row.get("epoch", epoch) < epoch)
+
     def names(self) -> list[str]:
         """Return the names of all figures, in the order in which they first appear."""
         return list(dict.fromkeys(name for row in self for name in row))

@@ -56,6 +56,11 @@ class Position:
     is_cut: bool = False
     heard: list[str] = field(default_factory=list)
 
+    def at_epoch(self, epoch: int, num_batches: int | None) -> Position:
+        """Return the position before `epoch`; its batches are counted if they are not known."""
+        is_here = epoch == self.epoch and not self.is_in_epoch
+        return Position(epoch, self.batch if epoch and is_here else epoch * (num_batches or 0))
+
     def begin_epoch(self) -> None:
         """Go on to the beginning of an epoch."""
         self.batch_in_epoch = 0
@@ -149,3 +154,13 @@ class FitResult:
     stop_reason: StopReason
     epochs_run: int
     history: History
+
+
+def check_is_located(handler: EventHandler, estimator: object) -> None:
+    """Raise ValueError, with the way out, if `estimator` does not tell where its run stands."""
+    if not isinstance(estimator, Located):
+        raise ValueError(
+            f"{type(handler).__name__} needs gluon_svrg.Estimator, which tells where a run stands, "
+            f"got {type(estimator).__module__}.{type(estimator).__name__}: train with "
+            "gluon_svrg.Estimator, which takes the same arguments"
+        )

@@ -13,19 +13,15 @@ from gluon_svrg.arrays.nested import leaves_of
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.training_data import TrainingData, training_data
-from gluon_svrg.events import State
+from gluon_svrg.events import Interrupted, State
 from gluon_svrg.run.backward import at_batch, begin_pass, first_state, is_alike
 from gluon_svrg.svrg.choices import DataLock, TableChoice, check_choices
+from gluon_svrg.svrg.full_pass import FullPass, Numbered
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.randomness import MaskLock
 from gluon_svrg.svrg.snapshot import Backward, Snapshot
 from gluon_svrg.svrg.table import GradientTable
 from mxnet import gluon
-from tqdm.auto import tqdm
-
-Numbered = tuple[int, object]
-"""A batch with its index."""
-
 
 _WITHOUT_INDEX = (
     "the batch has no index of its own: give its number in the epoch, as in `for index, batch in "
@@ -88,6 +84,8 @@ class Interval:
         Runs a forward pass of a batch outside of training, for layers that infer their shapes.
     progress_bar : bool
         Whether the full pass shows a bar, on a terminal.
+    is_cancelled : callable, optional
+        Is asked before each batch of a full pass: whether to break it off.
     logger : logging.Logger, optional
         Is told what was decided about table and lock.
 
@@ -113,6 +111,7 @@ class Interval:
         loss_scaler: LossScaler | None = None,
         infer_shapes: Callable[[object], None] | None = None,
         progress_bar: bool = True,
+        is_cancelled: Callable[[], bool] = lambda: False,
         logger: logging.Logger | None = None,
     ) -> None:
         self.snapshot = Snapshot(net, params)
@@ -122,9 +121,9 @@ class Interval:
         self.epoch = 0
         self._net = net
         self._backward = backward
+        self._pass = FullPass(self.snapshot, self.masks, progress_bar, is_cancelled)
         self._loss_scaler = loss_scaler
         self._infer_shapes = infer_shapes or (lambda _: None)
-        self._progress_bar = progress_bar
         self._logger = logger or logging.getLogger(__name__)
         check_choices(gradient_table, table_memory, lock)
         self._data_lock = DataLock(lock, self._logger)
@@ -151,6 +150,8 @@ class Interval:
             If there is no batch, or `data` is not what was required of it.
         FloatingPointError
             If a gradient is NaN or infinite, at any loss scale.
+        Interrupted
+            If `is_cancelled` says so; it is as if the pass had not begun.
         """
         batches_of_run = self._training_data(data)
         self._data_lock.lock(batches_of_run, self.masks.snapshot + 1, self._is_told)
@@ -161,8 +162,15 @@ class Interval:
             raise ValueError(_WITHOUT_BATCH)
         self._infer_shapes(first[1])
         self.snapshot.take()
+        before = self.masks.state_dict()
         self.masks.next_snapshot()
-        full_gradient = self._full_gradient(batches_of_run, _chain(first, batches))
+        try:
+            full_gradient = self._full_gradient(batches_of_run, _chain(first, batches))
+        except Interrupted:
+            self.table = None
+            self.masks.go_back_to(before)
+            batches_of_run.unlock()
+            raise
         self.masks.release()
         if self._data_lock.is_off():
             batches_of_run.unlock()
@@ -229,10 +237,13 @@ class Interval:
         self.table = None
 
     def release(self) -> None:
-        """Forget the run, for good: snapshot, table and counts stay, to be looked at."""
+        """Forget the run, for good: the counts stay, also the table's; all arrays are freed."""
+        self.snapshot.release()
+        if self.table is not None:
+            self.table.free()
         for name in ("_backward", "_infer_shapes", "_loss_scaler", "_source", "_data"):
             setattr(self, name, None)
-        for name in ("_logger", "_data_lock", "_choice"):
+        for name in ("_logger", "_data_lock", "_choice", "_pass"):
             delattr(self, name)
 
     def state_dict(self) -> State:
@@ -284,7 +295,10 @@ class Interval:
         self.masks.load_state_dict(state["lock"])
         begin_pass(self._backward, state.get("carried"))
         if full_gradient is not None and is_used and (state["has_table"] or "carried" in state):
-            self._compute_table_again(data, full_gradient)
+            try:
+                self._compute_table_again(data, full_gradient)
+            except Interrupted:  # no batch is to come that needs it
+                self.table = None
             self.masks.load_state_dict(state["lock"])
         self._is_at_snapshot = state["is_at_snapshot"]
         self.gradient_evaluations = state["gradient_evaluations"]
@@ -313,30 +327,14 @@ class Interval:
         self, data: TrainingData, batches: Iterator[Numbered], watches: bool
     ) -> FullGradient:
         """Return the full gradient; fill the table if there is one."""
-        scale = self._loss_scale()
-
-        def backward(numbered: Numbered) -> object:
-            index, batch = numbered
-            if index == 0 and watches:
-                first = partial(at_batch(self._backward, 0), batch)
-                return self.masks.watch(first, self.snapshot.contexts)
-            return self.backward_at(index)(batch)
-
-        def keep(numbered: Numbered, gradient: BatchGradient) -> None:
-            if self.table is not None:
-                gradient = gradient._replace(loss_scale=scale)
-                self.table.append(gradient, leaves_of(numbered[1]))
-
-        with tqdm(
+        return self._pass.over(
             batches,
-            total=data.num_batches,
-            desc="full gradient",
-            unit="batch",
-            leave=False,
-            disable=None if self._progress_bar else True,  # None: unless on a terminal
-        ) as shown:
-            full_gradient = self.snapshot.full_gradient(backward, shown, keep)
-        return full_gradient._replace(loss_scale=scale)
+            data.num_batches,
+            partial(at_batch, self._backward),
+            self.table,
+            self._loss_scale(),
+            watches,
+        )
 
     def _loss_scale(self) -> float | None:
         return None if self._loss_scaler is None else self._loss_scaler.loss_scale

@@ -61,6 +61,14 @@ class MaskLock:
         self._releases = state["releases"]
         self.is_needed = self._is_on and state["is_needed"]
 
+    def go_back_to(self, state: State) -> None:
+        """Go back to an earlier state of this run, but keep a seed that has been drawn since."""
+        self.load_state_dict(state | {"seed": self._seed})
+
+    def skip(self, snapshots: int) -> None:
+        """Count snapshots that were taken in an earlier run."""
+        self._snapshot += snapshots
+
     def next_snapshot(self) -> None:
         """Begin a new snapshot: every batch draws anew."""
         if self._seed is None and self._is_on:

@@ -91,6 +91,11 @@ class Snapshot:
         self._layout = layout
         self._allocate()
 
+    def release(self) -> None:
+        """Free all arrays; :meth:`take` makes them anew."""
+        self._data, self._grads, self._fixed_grads = {}, {}, {}
+        self._params, self._layout, self._blocks = {}, {}, []
+
     @property
     def weights(self) -> dict[str, list[NDArray]]:
         """The snapshot's weights and auxiliary states, by name and context."""
@@ -175,10 +180,6 @@ class Snapshot:
         keep : callable, optional
             ``keep(batch, gradient)`` is called with the :class:`BatchGradient` of each batch, whose
             arrays the next batch overwrites: :meth:`GradientTable.append` copies them.
-
-        Returns
-        -------
-        FullGradient
 
         Raises
         ------
@@ -285,8 +286,7 @@ class Snapshot:
             name: [data.copy() for data in param.list_data()]
             for name, param in self._params.items()
         }
-        self._grads = {}
-        self._fixed_grads = {}
+        self._grads, self._fixed_grads = {}, {}
         self._grad_reqs = {
             name: param.grad_req
             for name, param in self._params.items()

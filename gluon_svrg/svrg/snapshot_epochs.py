@@ -57,3 +57,8 @@ class SnapshotEpochs(NamedTuple):
     def last_snapshot(self, epoch: int) -> int:
         """Return the epoch of the last snapshot by `epoch`."""
         return epoch - (epoch - self.start_epoch) % self.update_freq
+
+    def number_before(self, epoch: int) -> int:
+        """Return how many snapshots are taken before `epoch`."""
+        end = epoch if self.stop_epoch is None else min(epoch, self.stop_epoch)
+        return max(0, -((self.start_epoch - end) // self.update_freq))

@@ -37,13 +37,16 @@ class GradientTable:
         self._compared: list[tuple[int, list[NDArray]]] = []
         self._weights: dict[tuple[int, mx.Context], NDArray] = {}
         self._copy = FusedFunction(mx.sym.identity)
+        self._freed: tuple[int, int] | None = None
 
     def __len__(self) -> int:
-        return len(self._gradients)
+        return len(self._gradients) if self._freed is None else self._freed[0]
 
     @property
     def nbytes(self) -> int:
-        """The size of the gradients that it holds, in bytes."""
+        """The size of the gradients that it holds, or held until :meth:`free`, in bytes."""
+        if self._freed is not None:
+            return self._freed[1]
         return sum(gradient.nbytes for gradient in self._gradients)
 
     def append(self, gradient: BatchGradient, arrays: Sequence[object] = ()) -> None:
@@ -77,8 +80,13 @@ class GradientTable:
         Raises
         ------
         ValueError
-            If the table does not hold that batch.
+            If the table does not hold that batch, or was freed.
         """
+        if self._freed is not None:
+            raise ValueError(
+                "the gradient table is empty: its run has ended, and only its counts are left; "
+                "look at it while the run goes on, in a handler"
+            )
         if not 0 <= index < len(self):
             raise ValueError(
                 f"the gradient table holds {len(self)} batches of the full pass, and now comes "
@@ -95,8 +103,14 @@ class GradientTable:
             )
         return self._gradients[index]
 
+    def free(self) -> None:
+        """Give the memory back, for good; the length and `nbytes` stay, to be looked at."""
+        self._freed = len(self), self.nbytes
+        self.clear()
+        self._weights.clear()
+
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget the batches."""
         self._gradients.clear()
         self._arrays.clear()
         self._fingerprints.clear()

@@ -147,6 +147,10 @@ class VarianceMeter:
     def __init__(self, net: gluon.Block, params: Iterable[str] | None = None) -> None:
         self._twin = Snapshot(net, params)
 
+    def release(self) -> None:
+        """Free the twin's arrays, until the next measurement."""
+        self._twin.release()
+
     def measure(
         self,
         backward: Backward,
