@@ -8,13 +8,13 @@ there is a Gluon to import). The functions are in the order of their owners.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import mxnet as mx
 import numpy
+from gluon_svrg import text
 from gluon_svrg._compat import NumPyArray
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, Trainer
@@ -293,8 +293,7 @@ def call_by_itself(block: HybridBlock) -> Callable[[], None]:
 def forward_outside_of_training(net: Block) -> Callable[[], None]:
     """Let each Block of `net` run in prediction, recording nothing; return what ends that.
 
-    On the objects themselves, since a batch processor may call any of them; a Block that is inside
-    another is then outside of training anyway.
+    On the objects themselves, since a batch processor may call any of them.
     """
     blocks = {id(block): block for block in (net, *net._children.values())}
     own = {key: vars(block).get("forward") for key, block in blocks.items()}
@@ -469,57 +468,17 @@ def suggested_metric(loss: Loss) -> mx.metric.EvalMetric | None:
     return _suggest_metric_for_loss(loss)
 
 
-# --- Errors ------------------------------------------------------------------------------------
-
-
-def reason_of(error: BaseException) -> str:
-    """Return the last line of an error's message, or its type if it has no message.
-
-    MXNet puts the stack of C++ calls above the reason, and the reason last.
-    """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
-
-
 # --- Text of parameters ------------------------------------------------------------------------
-
-_SCALAR_OF_NUMPY_2 = re.compile(r"\bnp\.(?:\w+\(([^()]*)\)|(True|False)_)")
-
-
-def text_of(value: object) -> str:
-    """Return ``str(value)``, with NumPy's scalars in it as NumPy 1 prints them.
-
-    MXNet hands the parameters of an operator to its library as text, and the library does not read
-    the shape ``(np.int64(2), 3)``, which is what NumPy 2 prints for ``(2, 3)``.
-    """
-    text = str(value)
-    if "np." not in text or isinstance(value, str):
-        return text
-    return _SCALAR_OF_NUMPY_2.sub(lambda found: found[1] or found[2] or "", text)
-
-
-class _LooksLikeStr(type):
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, str)
-
-
-class _Text(metaclass=_LooksLikeStr):
-    """`text_of` for a module that also asks ``isinstance(value, str)``."""
-
-    def __new__(cls, value: object) -> str:  # type: ignore[misc]
-        return text_of(value)
-
-
 def print_scalars_as_numpy_1() -> None:
-    """Let the modules of MXNet that make text of parameters use :func:`text_of` for ``str``.
+    """Let the modules of MXNet that make text of parameters use ``text_of`` for ``str``.
 
     There is no function to exchange: each has a loop of ``str(value)`` in its middle. A module's
     own name ``str`` goes before the built-in and touches nothing outside the module;
     ``numpy.set_printoptions(legacy="1.25")`` would change what users see.
     """
     for module in (mx._ctypes.ndarray, mx._ctypes.symbol, mx.io.io):
-        vars(module)["str"] = text_of
-    vars(mx.symbol.symbol)["str"] = _Text
+        vars(module)["str"] = text.text_of
+    vars(mx.symbol.symbol)["str"] = text.Text
 
 
 if repr(numpy.int64(2)) != "2":

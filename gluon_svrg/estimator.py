@@ -17,19 +17,19 @@ from gluon_svrg.data.inputs import batches_to_predict
 from gluon_svrg.data.training_data import batches_of, check_data, training_data
 from gluon_svrg.events import HandlerList, Handlers
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
-from gluon_svrg.loop import FitLoop, evaluate
+from gluon_svrg.loop import FitLoop, Steerable, evaluate
 from gluon_svrg.machine.cpu_tuning import tune_for_cpu
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.history import History
 from gluon_svrg.run.logger import quiet, run_logger
 from gluon_svrg.run.metrics import metrics_for
-from gluon_svrg.run.position import FitResult, Located, Position, StopReason
+from gluon_svrg.run.position import FitResult, Position, StopReason
 from gluon_svrg.run.prediction import predicted
 from gluon_svrg.run.verbosity import Verbose, check_verbose, evaluation_bar
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 
-class Estimator(mx_estimator.Estimator, Located):
+class Estimator(mx_estimator.Estimator, Steerable):
     """MXNet's Estimator, with any iterable as data, exact events and a result.
 
     The constructor, `fit` and `evaluate` take what those of
@@ -129,7 +129,6 @@ class Estimator(mx_estimator.Estimator, Located):
         self.handlers: HandlerList = HandlerList([])
         self.resumed_from: Checkpoint | None = None
         self.evaluation_weights: Callable[[], AbstractContextManager[None]] = nullcontext
-        self._loop: FitLoop | None = None
         self.max_epoch: int | None = None
         self.max_batch: int | None = None
         self.batch_axis = 0
@@ -294,64 +293,6 @@ class Estimator(mx_estimator.Estimator, Located):
             If the data cannot be used, have no batch, or give outputs that cannot be joined.
         """
         return predicted(self, batches_to_predict(data, batch_size), batch_axis)
-
-    def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
-        """End the run after the batch that is under way: `epoch_end` and `train_end` still fire.
-
-        SVRG's full pass and the evaluation of a ValidationHandler are broken off after the batch
-        that is under way in them. Outside of `fit` it does nothing.
-
-        Parameters
-        ----------
-        reason : StopReason
-            What `fit` returns as the reason; the first that was given counts.
-        """
-        # Noted here, at any moment (a signal may come at any), and acted on at the next safe point.
-        loop = self._loop
-        if loop is not None:
-            loop.stops.add(reason)
-
-    @property
-    def stop_requested(self) -> bool:
-        """Whether the run is to end: who does something long in it may ask at any moment."""
-        return self._loop is not None and self._loop.stops.has_come()
-
-    def interruption(self) -> Callable[[], bool]:
-        """Return what tells whether something long that begins now is to be broken off.
-
-        That is so if a signal or a time limit ends the run already, or if any stop comes from now
-        on.
-        """
-        return (lambda: False) if self._loop is None else self._loop.stops.interruption()
-
-    def roll_back(self, reason: str) -> None:
-        """Go back to the newest checkpoint after the event that is under way, and on from there.
-
-        Neither *safe point* nor, out of a batch, *epoch end* follows; and the step of a batch that
-        is under way is taken.
-
-        Parameters
-        ----------
-        reason : str
-            A sentence for the log, and for the RuntimeError that `fit` raises if there is no
-            CheckpointHandler, or no checkpoint yet.
-        """
-        if self._loop is not None:
-            self._loop.roll_back_because = reason
-
-    @property
-    def progress(self) -> float:
-        """The fraction of the run that is done, in [0, 1].
-
-        By batches if the length of the data is known, else by whole epochs.
-        """
-        if self.max_batch is not None:
-            return min(1.0, self.position.batch / self.max_batch)
-        if self.max_epoch is None:
-            return 0.0
-        batches = self.data.num_batches if self.train_data is not None else None
-        part = self.position.batch_in_epoch / batches if batches else 0.0
-        return min(1.0, (self.position.epoch + part) / self.max_epoch)
 
     def describe(
         self, val_data: Iterable[object] | None = None, event_handlers: Handlers = None

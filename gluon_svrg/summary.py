@@ -17,6 +17,7 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EventHandler, HandlerList, HasPasses
 from gluon_svrg.run.batch_parts import arguments_of, call
+from gluon_svrg.text import reason_of
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
 from mxnet.ndarray import NDArray
@@ -216,7 +217,7 @@ def _outputs_of(net: Block, blocks: dict[str, Block], inputs: list[NDArray]) -> 
     except (mx.base.MXNetError, ValueError, TypeError, AssertionError) as e:
         shapes = ", ".join(str(array.shape) for array in inputs)
         raise ValueError(
-            f"the network cannot compute data of shape {shapes} ({_mxnet.reason_of(e)}): give a "
+            f"the network cannot compute data of shape {shapes} ({reason_of(e)}): give a "
             "batch as it is trained on, without the label"
         ) from e
     finally:

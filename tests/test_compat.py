@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import shape
 from gluon_svrg import _compat, _mxnet
+from gluon_svrg.text import text_of
 from mxnet import gluon
 
 CORES = len(os.sched_getaffinity(0))
@@ -100,7 +101,6 @@ class Two(int):
 
 
 def test_text_of_parameters():
-    text_of = _mxnet.text_of
     assert text_of((Two(2), 3, None)) == "(2, 3, None)"
     assert text_of([(Two(2),), 0.5]) == "[(2,), 0.5]"
     assert text_of("np.int64(2)") == "np.int64(2)"  # a user's own text stays

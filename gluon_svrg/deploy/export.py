@@ -11,7 +11,6 @@ from typing import Any, TypeAlias, TypeGuard
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.deploy import trace
@@ -19,6 +18,7 @@ from gluon_svrg.deploy.card import InputRange, InputSpec, check_target, write_mo
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.difference import difference_of, scale_of
 from gluon_svrg.deploy.images import Normalization, check_normalization
+from gluon_svrg.text import reason_of
 from mxnet import autograd
 from mxnet.base import MXNetError
 from mxnet.gluon import HybridBlock, Parameter
@@ -289,7 +289,7 @@ def _check_outputs(
         outputs = compiled(arrays)
     except MXNetError as e:
         raise ValueError(
-            f"net fails on sample ({_mxnet.reason_of(e)}): give a batch of the shape and dtype "
+            f"net fails on sample ({reason_of(e)}): give a batch of the shape and dtype "
             "that it was trained with"
         ) from e
     if not _has_equal_replicas(net):

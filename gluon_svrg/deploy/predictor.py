@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.deploy.card import Card, InputSpec, Model, read_model
@@ -18,6 +17,7 @@ from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.difference import difference_of, scale_of
 from gluon_svrg.deploy.images import Image, is_one, read_images
 from gluon_svrg.deploy.trace import rebuild
+from gluon_svrg.text import reason_of
 from mxnet import autograd
 from mxnet.base import MXNetError
 from mxnet.ndarray import NDArray
@@ -282,9 +282,7 @@ class Predictor:
                 return None, plain
             difference = self._difference(plain, fused)
         except MXNetError as e:
-            _logger.warning(
-                "the plain graph is used: MKLDNN cannot fuse it: %s", _mxnet.reason_of(e)
-            )
+            _logger.warning("the plain graph is used: MKLDNN cannot fuse it: %s", reason_of(e))
             return None, plain
         if not difference <= 1e-4:
             _logger.warning(
@@ -306,7 +304,7 @@ def _fused_by(backend: str, plain: Symbol) -> Symbol:
         fused = plain.optimize_for(backend)
     except MXNetError as e:
         raise ValueError(
-            f"backend {backend!r} cannot be used ({_mxnet.reason_of(e)}): leave it out, or give "
+            f"backend {backend!r} cannot be used ({reason_of(e)}): leave it out, or give "
             "None for the plain graph"
         ) from e
     # MXNet only prints a line if it does not know the backend.

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.deploy.card import Model, as_path, check_target, read_model, write_model
 from gluon_svrg.deploy.predictor import Predictor
+from gluon_svrg.text import reason_of
 from mxnet import gluon
 from mxnet.base import MXNetError
 from mxnet.contrib import quantization
@@ -205,7 +205,7 @@ def _quantized(
             int8(*(mx.nd.array(data[name][:1]) for name in names))
         except (MXNetError, ValueError, TypeError) as e:
             raise ValueError(
-                f"MXNet cannot quantize the model ({_mxnet.reason_of(e)}): leave out layers with "
+                f"MXNet cannot quantize the model ({reason_of(e)}): leave out layers with "
                 "exclude_layers, or use the float32 model"
             ) from e
         prefix = str(Path(folder) / "int8")

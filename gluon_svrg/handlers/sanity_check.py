@@ -15,6 +15,7 @@ from gluon_svrg.events import BatchBegin, DecidesAboutNaN, Order, Run, TrainBegi
 from gluon_svrg.run.batch_parts import BatchParts, call, losses_of, parts_of
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.metric_update import update_metric
+from gluon_svrg.text import reason_of
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 
@@ -123,7 +124,7 @@ def _output(net: gluon.Block, parts: BatchParts, name: str) -> Any:
     except _ERRORS as error:
         raise ValueError(
             f"the network cannot compute {name}: data {_kinds(parts.data)} "
-            f"({_mxnet.reason_of(error)}): look at the shape of the data, and at the first layer"
+            f"({reason_of(error)}): look at the shape of the data, and at the first layer"
         ) from error
     return pred
 
@@ -137,7 +138,7 @@ def _losses(loss: gluon.loss.Loss, parts: BatchParts, pred: object, name: str) -
         mx.nd.waitall()
     except _ERRORS as error:
         raise ValueError(
-            f"{type(loss).__name__} cannot compute {what} ({_mxnet.reason_of(error)}): look at the "
+            f"{type(loss).__name__} cannot compute {what} ({reason_of(error)}): look at the "
             "last layer and at the labels"
         ) from error
     if not isinstance(losses, NDArray):
@@ -215,6 +216,6 @@ def _look_at_validation(estimator: Run, batch: object) -> None:
         except _ERRORS as error:
             raise ValueError(
                 f"metric {metric.name!r} cannot take {name}: label {_kinds(parts.label)}, output "
-                f"{_kinds(pred)} ({_mxnet.reason_of(error)}): choose one that suits the output, or "
+                f"{_kinds(pred)} ({reason_of(error)}): choose one that suits the output, or "
                 "for another axis of classes than the last Accuracy(axis=...)"
             ) from error

@@ -111,7 +111,7 @@ class Interval:
         loss_scaler: LossScaler | None = None,
         infer_shapes: Callable[[object], None] | None = None,
         progress_bar: bool = True,
-        is_cancelled: Callable[[], bool] = lambda: False,
+        is_cancelled: Callable[[], bool] | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
         self.snapshot = Snapshot(net, params)
@@ -121,7 +121,9 @@ class Interval:
         self.epoch = 0
         self._net = net
         self._backward = backward
-        self._pass = FullPass(self.snapshot, self.masks, progress_bar, is_cancelled)
+        self._pass = FullPass(
+            self.snapshot, self.masks, progress_bar, is_cancelled or (lambda: False)
+        )
         self._loss_scaler = loss_scaler
         self._infer_shapes = infer_shapes or (lambda _: None)
         self._logger = logger or logging.getLogger(__name__)
@@ -139,10 +141,8 @@ class Interval:
 
         Parameters
         ----------
-        data : TrainingData, or what :func:`gluon_svrg.data.training_data` takes
-            All batches.
-        epoch : int
-            The epoch that begins; it is noted in `epoch`.
+        data, epoch : TrainingData or what :func:`gluon_svrg.data.training_data` takes, int
+            All batches; the epoch that begins, which is noted in `epoch`.
 
         Raises
         ------
@@ -188,10 +188,8 @@ class Interval:
 
         Parameters
         ----------
-        batch : object
-            The batch.
-        index : int, optional
-            Its number in the epoch, unless it has one of its own.
+        batch, index : object, int, optional
+            The batch; its number in the epoch, unless it has one of its own.
 
         Raises
         ------
@@ -271,10 +269,8 @@ class Interval:
 
         Parameters
         ----------
-        state : dict
-            What :meth:`state_dict` returned.
-        data : TrainingData
-            The training data.
+        state, data : dict, TrainingData
+            What :meth:`state_dict` returned; the training data.
         full_gradient : FullGradient or None
             The one at the snapshot; None if SVRG is off.
         is_used : bool
