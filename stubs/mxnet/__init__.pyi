@@ -18,6 +18,7 @@ from mxnet import ndarray as ndarray
 from mxnet import onnx as onnx
 from mxnet import optimizer as optimizer
 from mxnet import random as random
+from mxnet import recordio as recordio
 from mxnet import runtime as runtime
 from mxnet import symbol as sym
 from mxnet import symbol as symbol
