@@ -9,7 +9,7 @@ BIN := .venv/bin
 
 # What matters for another Python or NumPy: the import, the rule against its oracle, the optimizers, the loop, the
 # checkpoints, the export. `make test-platform` runs these.
-PLATFORM_TESTS := tests/test_compat.py tests/test_oracle.py tests/test_estimator.py tests/test_docs.py \
+PLATFORM_TESTS := tests/test_compat.py tests/test_oracle.py tests/test_estimator.py \
 	tests/arrays tests/checkpoint tests/deploy/test_export.py tests/handlers/test_history.py \
 	tests/handlers/test_log.py tests/machine tests/optimizer/test_oracle.py
 

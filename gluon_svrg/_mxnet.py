@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import mxnet as mx
@@ -479,10 +480,52 @@ def print_scalars_as_numpy_1() -> None:
     for module in (mx._ctypes.ndarray, mx._ctypes.symbol, mx.io.io):
         vars(module)["str"] = text.text_of
     vars(mx.symbol.symbol)["str"] = text.Text
+    mx.metric.EvalMetric.__str__ = lambda metric: (  # type: ignore[method-assign]
+        f"EvalMetric: {text.text_of(dict(metric.get_name_value()))}"
+    )
+
+
+class _Bytes(numpy.ndarray):  # type: ignore[type-arg]
+    """An array with the method `tostring`, which NumPy 2.3 removed, under its old name."""
+
+    def tostring(self) -> bytes:
+        return self.tobytes()
+
+
+class _OpenCV(ModuleType):
+    """OpenCV for `mx.recordio`, which packs an image as ``imencode(...)[1].tostring()``."""
+
+    def __init__(self, cv2: ModuleType) -> None:
+        super().__init__(cv2.__name__)
+        self._cv2 = cv2
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cv2, name)
+
+    def imencode(self, *args: Any) -> tuple[bool, NumPyArray]:
+        is_done, encoded = self._cv2.imencode(*args)
+        return is_done, encoded.view(_Bytes)
+
+
+def c_array_of_numbers(ctype: type, values: Iterable[Any]) -> Any:
+    """Return MXNet's `c_array` of `values`, of which some are arrays with one number.
+
+    Thresholds of quantization are; NumPy 2.5 makes no number of them.
+    """
+    numbers = [value.item() if isinstance(value, numpy.ndarray) else value for value in values]
+    return mx.base.c_array(ctype, numbers)
+
+
+def do_as_with_numpy_1() -> None:
+    """Let MXNet do what NumPy 2.3 and 2.5 no longer do for it: pack images, quantize."""
+    if getattr(mx.recordio, "cv2", None) is not None:
+        vars(mx.recordio)["cv2"] = _OpenCV(mx.recordio.cv2)
+    vars(mx.contrib.quantization)["c_array"] = c_array_of_numbers
 
 
 if repr(numpy.int64(2)) != "2":
     print_scalars_as_numpy_1()
+    do_as_with_numpy_1()
 
 
 # --- ONNX --------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """MXNet 1.9.1 on today's Python and NumPy: removed names, text of parameters, cores."""
 
+import ctypes
 import importlib
 import os
 import re
@@ -279,3 +280,27 @@ def test_a_checkout_that_is_not_installed_has_a_version(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", not_installed)
     assert _compat.version() == _compat.version_of_checkout(ROOT)
+
+
+def test_images_are_packed_without_tostring(monkeypatch):
+    """The seed: `'numpy.ndarray' object has no attribute 'tostring'` on NumPy 2.3."""
+    image = np.full((8, 8, 3), 7, "uint8")
+    packed = mx.recordio.pack_img(mx.recordio.IRHeader(0, 1.0, 0, 0), image, img_fmt=".png")
+    encoded = mx.recordio.cv2.imencode(".png", image)[1]
+    monkeypatch.setitem(vars(mx.recordio), "cv2", _mxnet._OpenCV(mx.recordio.cv2))
+    again = mx.recordio.pack_img(mx.recordio.IRHeader(0, 1.0, 0, 0), image, img_fmt=".png")
+    assert again == packed
+    assert again.endswith(encoded.tobytes())
+    assert (mx.recordio.unpack_img(again)[1] == image).all()
+
+
+def test_thresholds_that_are_arrays_with_one_number():
+    """The seed: `only 0-dimensional arrays can be converted to Python scalars` on NumPy 2.5."""
+    values = [np.array([0.5], "float32"), 2.0, np.float32(3)]
+    assert list(_mxnet.c_array_of_numbers(ctypes.c_float, values)) == [0.5, 2.0, 3.0]
+
+
+def test_a_metric_in_words():
+    metric = mx.metric.Accuracy()
+    metric.update(mx.nd.array([0, 1]), mx.nd.array([[1, 0], [1, 0]]))
+    assert str(metric) == "EvalMetric: {'accuracy': 0.5}"

@@ -1,0 +1,3 @@
+from types import ModuleType
+
+cv2: ModuleType
