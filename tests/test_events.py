@@ -190,7 +190,7 @@ def test_priority_decides_the_order_then_the_list():
     assert heard == ["a", "unranked", "b", "c"]
 
 
-def test_describe_prints_the_loop(capsys):
+def test_describe_prints_the_loop(capsys, root_logger):
     problem = problems.make("softmax")
     estimator = estimator_for(problem)
     estimator.describe(problem.ndarrays(), [gs.SVRGHandler()])

@@ -233,7 +233,7 @@ class Part:
 
 
 @pytest.mark.parametrize("part", [None, Part()], ids=["data", "object"])
-def test_metrics_with_a_state_of_their_own(part, tmp_path, capsys):
+def test_metrics_with_a_state_of_their_own(part, tmp_path, capsys, root_logger):
     class Stop(BatchEnd):
         def batch_end(self, estimator, *args, **kwargs):
             if estimator.position.batch == 7:

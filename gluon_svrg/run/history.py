@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import io
 import math
 import numbers
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -268,9 +270,20 @@ def _are_finite(values: list[float]) -> bool:
 def _new_figure(width: float, height: float) -> Figure:
     """Return a figure of that size, in inches, that belongs to no window."""
     try:
-        from gluon_svrg.run.figure import ShownFigure
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
     except ImportError as e:
         raise ImportError(
             "History.plot needs matplotlib: install it with pip install 'gluon-svrg[plot]'"
         ) from e
-    return ShownFigure(width, height)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    # A notebook shows figures of pyplot only, and all else by this method.
+    vars(figure)["_repr_png_"] = partial(_png_of, figure)
+    return figure
+
+
+def _png_of(figure: Figure) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()

@@ -1,7 +1,9 @@
 """History: a list of rows, its columns, and the panels of its plot."""
 
 import builtins
+import copy
 import math
+import pickle
 import sys
 
 import mxnet as mx
@@ -164,7 +166,9 @@ def test_a_notebook_shows_a_table_and_the_figure():
     assert table.splitlines()[1].startswith("<tr><th>epoch</th><th>seconds</th><th>samples</th>")
     assert "<td>1.235</td><td>&lt;b&gt;</td>" in table
     assert table.splitlines()[3].endswith("<td></td><td></td></tr>")
-    assert history.plot()._repr_png_().startswith(b"\x89PNG")
+    figure = history.plot()
+    for shown in (figure, pickle.loads(pickle.dumps(figure)), copy.deepcopy(figure)):
+        assert shown._repr_png_().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +263,6 @@ def test_without_matplotlib_the_error_says_how_to_install_it(monkeypatch):
         return original(name, *args, **kwargs)
 
     original = builtins.__import__
-    monkeypatch.delitem(sys.modules, "gluon_svrg.run.figure", raising=False)
     monkeypatch.setattr(builtins, "__import__", without_matplotlib)
     with pytest.raises(ImportError, match=r"pip install 'gluon-svrg\[plot\]'"):
         History([row(0)]).plot()
