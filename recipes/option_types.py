@@ -62,7 +62,9 @@ def show_defaults(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Return `parser`, whose ``--help`` has the default of each option, if it has one."""
     for action in parser._actions:
         is_told = "%(default)s" in (action.help or "")  # as argparse does for some
-        has_one = action.default not in (None, False, argparse.SUPPRESS) and action.default != []
+        has_one = (
+            action.default not in (None, False, "", argparse.SUPPRESS) and action.default != []
+        )
         if has_one and not is_told:
             action.help = f"{action.help or ''} (default: %(default)s)".strip()
     return parser
