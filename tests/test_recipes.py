@@ -540,7 +540,7 @@ def test_linear_regression_tells_divergence(tmp_path, capsys):
 
 def test_linear_regression_of_generated_data_with_its_defaults(tmp_path, capsys):
     """Fewer samples and epochs than by default, and the batch size and step of the default."""
-    arguments = ["--data", "generated", "--samples", "20000", "--out", str(tmp_path)]
+    arguments = ["--data", "generated", "--samples", "5000", "--out", str(tmp_path)]
     runs = linear_regression.main(arguments)
     assert linear_regression.diverged(runs) == []
     assert len(runs[0]) == 1 + linear_regression.DEFAULTS["generated"]["epochs"]
