@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 
 import cifar_data
 from mxnet.context import num_gpus
-from option_types import POSITIVE, SEED, integer, named_number, number, number_or_auto
+from option_types import (
+    POSITIVE,
+    SEED,
+    integer,
+    named_number,
+    number,
+    number_or_auto,
+    show_defaults,
+)
 
 
 class Preset(NamedTuple):
@@ -127,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--data", choices=cifar_data.NAMES, default="digits")
     add("--data-dir", help="folder of the data set's files")
     add("--download", action="store_true", help="let MXNet download CIFAR-10")
-    add("--samples", type=integer(1), default=512, help="of the synthetic data (512)")
+    add("--samples", type=integer(1), default=512, help="of the synthetic data")
     add("--batch-size", type=integer(1), default=128)
     add("--last-batch", choices=["keep", "discard"], default="keep")
     add(
@@ -186,7 +194,7 @@ def _parser() -> argparse.ArgumentParser:
         help="the variance ratio from which on SVRG does not pay: 0.333")  # fmt: skip
     add("--look-again-every", type=integer(1), metavar="EPOCHS",
         help="measure again after giving up")  # fmt: skip
-    return parser
+    return show_defaults(parser)
 
 
 def _check(options: argparse.Namespace, given: set[str]) -> None:

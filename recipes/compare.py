@@ -29,6 +29,7 @@ import cifar_options
 import cifar_resnet
 import run_report
 from matplotlib.figure import Figure
+from option_types import show_defaults
 
 # What the picture and the table need of a history.csv, as cifar_resnet.py writes it.
 _COLUMNS = ("seconds", "gradient_evaluations", "training loss", "validation accuracy")
@@ -119,8 +120,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="OPTIONS",
         help='of all that are started; one option alone with an equals sign: --common="--svrg"',
     )
-    parser.add_argument("--out", type=Path, default=Path("runs/compare"))
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/compare"), help="folder of the comparison"
+    )
+    return show_defaults(parser).parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> list[Run]:

@@ -43,7 +43,7 @@ from gluon_svrg.optimizer import exclude_from_decay
 from matplotlib.figure import Figure
 from mxnet import gluon
 from mxnet.gluon import nn
-from option_types import integer, number
+from option_types import integer, number, show_defaults
 
 OPTIMIZERS = ("sgd", "lars")
 # The learning rate in the middle of the grid at a batch of 128, and the power of the batch size by
@@ -278,9 +278,7 @@ def write_report(
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", choices=cifar_data.NAMES, default="fashion-mnist")
     parser.add_argument("--data-dir", help="folder of the data set's files")
     parser.add_argument("--download", action="store_true", help="let MXNet download CIFAR-10")
@@ -292,7 +290,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", choices=OPTIMIZERS, help="one optimizer only")
     parser.add_argument("--seeds", type=integer(1), default=3, help="seeds 0, 1, ...")
     parser.add_argument("--out", type=Path, default=Path("runs/large_batch"))
-    return parser.parse_args(arguments)
+    return show_defaults(parser).parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:

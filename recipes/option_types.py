@@ -58,5 +58,17 @@ def number_or_auto(text: str) -> float | str:
         raise argparse.ArgumentTypeError(f"must be a number or auto, got {text!r}") from None
 
 
+def show_defaults(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Return `parser`, whose ``--help`` has the default of each option, if it has one."""
+    for action in parser._actions:
+        is_told = "%(default)s" in (action.help or "")  # as argparse does for some
+        has_one = (
+            action.default not in (None, False, "", argparse.SUPPRESS) and action.default != []
+        )
+        if has_one and not is_told:
+            action.help = f"{action.help or ''} (default: %(default)s)".strip()
+    return parser
+
+
 SEED = integer(0, 2**31 - 1)
 POSITIVE = number(0, above=True)

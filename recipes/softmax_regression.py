@@ -38,7 +38,7 @@ from gluon_svrg.data import ArrayLoader, load_fashion_mnist
 from gluon_svrg.data.datasets import FASHION_MNIST_DIRECTORY
 from gluon_svrg.events import EpochEnd, TrainBegin
 from mxnet import gluon
-from option_types import POSITIVE, integer
+from option_types import POSITIVE, integer, show_defaults
 from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, cg
 
@@ -301,9 +301,7 @@ def export_and_classify(net: gluon.Block, directory: Path, data: Data) -> None:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line; what depends on the data is filled in."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", choices=["digits", "fashion-mnist"], default="digits")
     parser.add_argument(
         "--data-dir", default=FASHION_MNIST_DIRECTORY, help="folder of Fashion-MNIST's IDX files"
@@ -321,7 +319,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--update-freq", type=integer(1), default=1, help="epochs from snapshot to snapshot"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/softmax_regression"))
-    return parser.parse_args(arguments)
+    return show_defaults(parser).parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> list[Run]:

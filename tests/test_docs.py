@@ -31,9 +31,12 @@ def code_of(document):
     [document for document in DOCUMENTS if code_of(document).strip()],
     ids=lambda document: document.name,
 )
-def test_the_code_runs(document, tmp_path, monkeypatch):
+def test_the_code_runs_and_runs_again_in_the_same_folder(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(code_of(document), document, "exec"), {"__name__": "__main__"})
+    program = compile(code_of(document), document, "exec")
+    exec(program, {"__name__": "__main__"})
+    if any(tmp_path.iterdir()):
+        exec(program, {"__name__": "__main__"})
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)

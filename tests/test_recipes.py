@@ -528,3 +528,37 @@ def test_every_recipe_has_its_launch_line_here_and_in_the_list():
         if path.name not in modules:
             for file in (path.name, "README.md"):
                 assert any(f == file and line.startswith(path.name) for f, line in lines), file
+
+
+def test_linear_regression_tells_divergence(tmp_path, capsys):
+    arguments = ["--data", "generated", "--samples", "2000", "--epochs", "1", "--batch-size", "10"]
+    runs = linear_regression.main([*arguments, "--out", str(tmp_path)])
+    assert runs[0] in linear_regression.diverged(runs)
+    message = "SVRG has diverged: use a smaller --lr than 0.2, or a larger --batch-size than 10"
+    assert message in capsys.readouterr().out
+
+
+def test_linear_regression_of_generated_data_with_its_defaults(tmp_path, capsys):
+    """Fewer samples and epochs than by default, and the batch size and step of the default."""
+    arguments = ["--data", "generated", "--samples", "5000", "--out", str(tmp_path)]
+    runs = linear_regression.main(arguments)
+    assert linear_regression.diverged(runs) == []
+    assert len(runs[0]) == 1 + linear_regression.DEFAULTS["generated"]["epochs"]
+    assert capsys.readouterr().out.splitlines()[1] == "SVRG: 5 epochs ..."
+
+
+@pytest.mark.parametrize(
+    ("recipe", "defaults"),
+    [
+        (cifar_resnet, ["--epochs EPOCHS (default: 5)", "cifar_resnet20_v1)", "(default: 128)"]),
+        (linear_regression, ["(default: diabetes: 10, generated: 1000)", "(default: 463715)"]),
+        (softmax_regression, ["(default: "]),
+    ],
+)
+def test_help_shows_the_defaults(recipe, defaults, capsys):
+    with pytest.raises(SystemExit):
+        recipe.main(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for default in defaults:
+        assert default in shown
+    assert "None" not in shown
