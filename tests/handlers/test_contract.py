@@ -49,6 +49,10 @@ TABLE = {
     gs.PlateauHandler: Entry(
         lambda e, path: {"monitor": LOSS, "patience": 1, "min_delta": 10.0}, True
     ),
+    gs.ProfilerHandler: Entry(
+        lambda e, path: {"trace": path / "t.json", "trace_batches": (1, 3), "overwrite": True},
+        False,
+    ),
     gs.ProgressHandler: Entry(lambda e, path: {}, False),
     gs.RandomStateHandler: Entry(lambda e, path: {}, False),
     gs.SVRGHandler: Entry(lambda e, path: {"update_freq": 2}, True),
