@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, State, Stateful, TrainBegin
+from gluon_svrg.run.position import check_is_located
 
 
 class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
@@ -55,6 +56,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Start the clock, and forget an evaluation that came before the run."""
+        check_is_located(self, estimator)
         self._start(estimator)
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

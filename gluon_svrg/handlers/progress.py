@@ -22,6 +22,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
+from gluon_svrg.run.position import check_is_located
 from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
@@ -73,6 +74,7 @@ class ProgressHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Open the bar of the run."""
+        check_is_located(self, estimator)
         self._close_bars()
         self._is_terminal = (self._file or sys.stderr).isatty()
         if estimator.resumed_from is None:  # at a resume the position is not known yet
