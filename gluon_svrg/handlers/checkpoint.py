@@ -32,7 +32,7 @@ from gluon_svrg.files import DamagedError
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.run.monitor import Monitor
-from gluon_svrg.run.position import Position
+from gluon_svrg.run.position import Position, check_is_located
 
 # The descriptors of the folders in use. A loader's worker that outlives a killed run must not go
 # on to hold them.
@@ -143,6 +143,7 @@ class CheckpointHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Make sure that checkpoints can be written, and that none of another run is in the way."""
+        check_is_located(self, estimator)
         if self.monitor is not None:
             self.monitor.check(estimator)
         estimator.data.check_can_resume()

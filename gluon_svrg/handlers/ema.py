@@ -21,6 +21,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
+from gluon_svrg.run.position import check_is_located
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
@@ -97,6 +98,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Forget earlier runs."""
+        check_is_located(self, estimator)
         self._params = dict(estimator.net.collect_params().items())
         self._averages, self._count = {}, 0
         if self.evaluate:

@@ -10,6 +10,7 @@ from typing import Any
 from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, State, Stateful, TrainBegin
 from gluon_svrg.run.batch_parts import count_samples
 from gluon_svrg.run.history import plain_figure
+from gluon_svrg.run.position import check_is_located
 
 
 class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
@@ -58,6 +59,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Start the clock, and forget an evaluation that came before the run."""
+        check_is_located(self, estimator)
         self._start(estimator)
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

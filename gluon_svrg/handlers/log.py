@@ -29,6 +29,7 @@ from gluon_svrg.events import (
 )
 from gluon_svrg.files import write_whole
 from gluon_svrg.run.history import History
+from gluon_svrg.run.position import check_is_located
 
 
 class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
@@ -105,6 +106,7 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         IsADirectoryError, PermissionError
             If the file cannot be written.
         """
+        check_is_located(self, estimator)
         self._history, self._rows, self._columns = None, 0, []
         name = fspath(self.path)
         if self.path.is_dir():
@@ -238,6 +240,7 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Begin new files."""
+        check_is_located(self, estimator)
         self._close()
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

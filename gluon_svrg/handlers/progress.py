@@ -23,6 +23,7 @@ from gluon_svrg.events import (
 )
 from gluon_svrg.run.history import RATIO, RATIO_AT
 from gluon_svrg.run.logger import lines_above_bars
+from gluon_svrg.run.position import check_is_located
 from gluon_svrg.run.verbosity import shows_bars
 from tqdm.auto import tqdm
 
@@ -77,6 +78,7 @@ class ProgressHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Open the bar of the run."""
+        check_is_located(self, estimator)
         self._close_bars()
         self._has_bars = shows_bars(estimator.verbose, self._file)
         if estimator.resumed_from is None:  # at a resume the position is not known yet

@@ -23,6 +23,7 @@ from gluon_svrg.events import (
     TrainBegin,
 )
 from gluon_svrg.run.monitor import Monitor
+from gluon_svrg.run.position import check_is_located
 from gluon_svrg.schedules import Schedule, check_schedule
 
 # Numbers of every optimizer that are no hyper-parameters: counts, what the trainer sets at each
@@ -97,6 +98,7 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that the optimizer has the hyper-parameter, and that nothing else sets it."""
+        check_is_located(self, estimator)
         _check_owner(self, estimator)
         value = _value_of(self.hyperparameter, estimator.trainer)
         if self.hyperparameter == "momentum" and value == 0:
@@ -244,6 +246,7 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check figure and hyper-parameter, and forget earlier runs."""
+        check_is_located(self, estimator)
         self.monitor.check(estimator)
         _check_owner(self, estimator)
         _value_of(self.hyperparameter, estimator.trainer)

@@ -25,7 +25,7 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.run.monitor import Monitor
-from gluon_svrg.run.position import StopReason
+from gluon_svrg.run.position import StopReason, check_is_located
 
 
 class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
@@ -120,6 +120,7 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check the figure, and forget earlier runs."""
+        check_is_located(self, estimator)
         self.monitor.check(estimator)
         self.best = self.best_epoch = self._weights = None
         self._to_beat = self.baseline
@@ -219,6 +220,7 @@ class TimeLimitHandler(TrainBegin, BatchEnd, MayStop):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Start the clock."""
+        check_is_located(self, estimator)
         self._end = time.monotonic() + self.seconds
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

@@ -99,6 +99,8 @@ class ValidationHandler(mx_estimator.ValidationHandler, CatchesUp):
         self.current_epoch += 1
         if self.epoch_period and self.current_epoch % self.epoch_period == 0:
             try:
+                if self.is_due:  # a stop has broken off another one just now
+                    raise Interrupted
                 self._evaluate(estimator)
             except Interrupted:
                 self.current_epoch -= 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gluon_svrg.run.history import History
 from gluon_svrg.run.verbosity import Verbose
+from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.gluon.contrib.estimator.event_handler import EventHandler
 
 if TYPE_CHECKING:
@@ -157,10 +158,10 @@ class FitResult:
 
 
 def check_is_located(handler: EventHandler, estimator: object) -> None:
-    """Raise ValueError, with the way out, if `estimator` does not tell where its run stands."""
-    if not isinstance(estimator, Located):
+    """Raise ValueError, with the way out, if `estimator` is MXNet's, which tells its net only."""
+    if isinstance(estimator, mx_estimator.Estimator) and not isinstance(estimator, Located):
         raise ValueError(
             f"{type(handler).__name__} needs gluon_svrg.Estimator, which tells where a run stands, "
-            f"got {type(estimator).__module__}.{type(estimator).__name__}: train with "
-            "gluon_svrg.Estimator, which takes the same arguments"
+            f"got {type(estimator).__module__}.{type(estimator).__name__}: it takes the same "
+            "arguments"
         )

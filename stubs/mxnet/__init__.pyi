@@ -19,8 +19,8 @@ from mxnet import onnx as onnx
 from mxnet import optimizer as optimizer
 from mxnet import profiler as profiler
 from mxnet import random as random
-from mxnet import registry as registry
 from mxnet import recordio as recordio
+from mxnet import registry as registry
 from mxnet import runtime as runtime
 from mxnet import symbol as sym
 from mxnet import symbol as symbol

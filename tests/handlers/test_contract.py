@@ -23,6 +23,7 @@ from gluon_svrg.events import BatchBegin, BatchEnd, Stateful
 from gluon_svrg.run.history import MEASURED
 from mxnet import gluon
 from mxnet.gluon import nn
+from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.gluon.contrib.estimator import event_handler
 
 RNG = np.random.default_rng(0)
@@ -79,6 +80,7 @@ EVENT_CLASSES = {
     *(events.HasCompanions, events.HasPasses, events.DecidesAboutNaN),
     events.InsteadOfGradientReady,
     *(HasCheckpoints, HasRandomState),
+    *(events.CatchesUp, events.MayStop),
 }
 
 each = pytest.mark.parametrize("cls", EXPORTED, ids=lambda cls: cls.__name__)
@@ -289,3 +291,26 @@ def test_its_state_comes_back(cls, tmp_path):
         other_probe = Probe(other)
         fit(estimator_of(1), other, other_probe)
         assert not equal(other_probe.state, state)
+
+
+IN_MXNETS = {gs.GradientUpdateHandler, gs.MetricHandler, gs.SVRGHandler}
+
+
+@each
+def test_in_mxnets_estimator_it_works_or_says_what_it_needs(cls, tmp_path):
+    """Fails on 0.1 with an AttributeError for most of them."""
+    own = estimator_of()
+    estimator = mx_estimator.Estimator(
+        own.net, own.loss, [mx.metric.Loss("loss")], trainer=own.trainer
+    )
+    estimator.logger.handlers.clear()
+    dataset = gluon.data.ArrayDataset(*(np.concatenate(x, 0) for x in zip(*BATCHES, strict=True)))
+    data = gluon.data.DataLoader(dataset.transform_first(np.float32), batch_size=4)
+    arguments = TABLE[cls].arguments(estimator, tmp_path)
+    if cls is gs.SVRGHandler:
+        arguments["train_data"] = data
+    if cls in IN_MXNETS:
+        estimator.fit(data, epochs=2, event_handlers=[cls(**arguments)])
+        return
+    with pytest.raises(ValueError, match=f"^{cls.__name__} needs gluon_svrg.Estimator, which"):
+        estimator.fit(data, epochs=2, event_handlers=[cls(**arguments)])
