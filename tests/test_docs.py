@@ -33,6 +33,8 @@ def code_of(document):
 )
 def test_the_code_runs(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if "onnx" in code_of(document):
+        pytest.importorskip("onnx", reason="the extra onnx is not installed")
     exec(compile(code_of(document), document, "exec"), {"__name__": "__main__"})
 
 
