@@ -470,6 +470,10 @@ def suggested_metric(loss: Loss) -> mx.metric.EvalMetric | None:
 
 
 # --- Text of parameters ------------------------------------------------------------------------
+def _in_words(metric: mx.metric.EvalMetric) -> str:
+    return f"EvalMetric: {text.text_of(dict(metric.get_name_value()))}"
+
+
 def print_scalars_as_numpy_1() -> None:
     """Let the modules of MXNet that make text of parameters use ``text_of`` for ``str``.
 
@@ -480,9 +484,7 @@ def print_scalars_as_numpy_1() -> None:
     for module in (mx._ctypes.ndarray, mx._ctypes.symbol, mx.io.io):
         vars(module)["str"] = text.text_of
     vars(mx.symbol.symbol)["str"] = text.Text
-    mx.metric.EvalMetric.__str__ = lambda metric: (  # type: ignore[method-assign]
-        f"EvalMetric: {text.text_of(dict(metric.get_name_value()))}"
-    )
+    mx.metric.EvalMetric.__str__ = _in_words  # type: ignore[method-assign,assignment]
 
 
 class _Bytes(numpy.ndarray):  # type: ignore[type-arg]

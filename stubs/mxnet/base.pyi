@@ -1,1 +1,6 @@
+from collections.abc import Iterable
+from typing import Any
+
+def c_array(ctype: type, values: Iterable[Any]) -> Any: ...
+
 class MXNetError(RuntimeError): ...

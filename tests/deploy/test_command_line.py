@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import numpy as np
-import onnxruntime
 import pytest
 from gluon_svrg import deploy
 from gluon_svrg.deploy import __main__ as command_line
@@ -13,6 +12,8 @@ from gluon_svrg.deploy.benchmark import format_timings
 from gluon_svrg.deploy.card import read_model
 from gluon_svrg.deploy.eager import OperatorByOperator
 from PIL import Image
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
 WAYS = ["eager", "hybridized", "static", "predictor", "int8", "onnxruntime"]
 

@@ -5,13 +5,14 @@ import sys
 
 import mxnet as mx
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from gluon_svrg import deploy, tune_for_cpu
 from gluon_svrg.deploy import card
 from mxnet import gluon
 from mxnet.gluon import nn
+
+onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
+onnxruntime = pytest.importorskip("onnxruntime")
 
 
 class MeanOverAxes(gluon.HybridBlock):
