@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import mxnet as mx
@@ -27,12 +28,19 @@ def unnested(arrays: Sequence[Arrays]) -> list[NDArray | NumPyArray]:
     return flat
 
 
-def nested_as(arrays: Sequence[Arrays], flat: Iterator[NDArray]) -> list[Any]:
-    """Return what `flat` yields, nested as `arrays` are."""
-    return [_nested_as(item, flat) for item in arrays]
+def nesting_of(arrays: Sequence[Arrays]) -> Sequence[Any] | None:
+    """Return how the arrays are nested, without them; None if none is."""
+    if not any(isinstance(item, tuple | dict) for item in arrays):
+        return None
+    return list(nested_as(arrays, repeat(None)))
 
 
-def _nested_as(item: Arrays, flat: Iterator[NDArray]) -> Any:
+def nested_as(nesting: Sequence[Any] | None, flat: Iterator[Any]) -> Iterable[Any]:
+    """Return what `flat` yields, nested so."""
+    return flat if nesting is None else [_nested_as(item, flat) for item in nesting]
+
+
+def _nested_as(item: object, flat: Iterator[Any]) -> Any:
     if isinstance(item, dict):
         return {key: _nested_as(value, flat) for key, value in item.items()}
     if isinstance(item, tuple):

@@ -18,6 +18,7 @@ from gluon_svrg.data.arrays import (
     as_ndarray,
     check_arrays,
     nested_as,
+    nesting_of,
     take,
     take_as_numpy,
     unnested,
@@ -52,14 +53,13 @@ class ArrayLoader:
     Parameters
     ----------
     *arrays : NDArray, numpy.ndarray, np.memmap, or tuples and dicts of them
-        Of equal length along axis 0, which counts the samples. Normally data and label; with
-        several inputs ``ArrayLoader((x1, x2), y, ...)``. A batch has their dtype, and is nested as
-        they are; what comes from NumPy is on the CPU, an NDArray stays on its context.
+        Of equal length along axis 0, which counts the samples. Normally data and label, or
+        ``ArrayLoader((x1, x2), y, ...)``. A batch has their dtype and nesting; what comes from
+        NumPy is on the CPU, an NDArray stays on its context.
     batch_size : int
         The number of samples of each batch but the last, which may have fewer.
     shuffle : bool
-        Whether batches hold random samples and come in a random order. Inside a batch, the samples
-        are in the order of the arrays.
+        Whether batches hold random samples (each in the order of the arrays), in a random order.
     last_batch : 'keep' or 'discard'
         What happens to a last batch with fewer samples. With 'discard' and `shuffle`, the samples
         that are left out are the same in every epoch; with `reshuffle`, others in each.
@@ -67,10 +67,9 @@ class ArrayLoader:
         Non-negative. By default drawn from NumPy's global generator, if anything is random, so that
         :func:`gluon_svrg.seed_everything` decides it.
     transform : callable or Transform, optional
-        Called with all arrays of a whole batch, as NDArrays; returns an array for each (for one
-        array, it may return that alone), which are nested afterwards. It must not change them in
-        place. A :class:`gluon_svrg.data.transforms.Transform` gets NumPy arrays, and its random
-        numbers.
+        Called with all arrays of a batch, as NDArrays; returns an array for each (for one, it may
+        return that alone). It must not change them in place. A
+        :class:`gluon_svrg.data.transforms.Transform` gets NumPy arrays, and its random numbers.
     prefetch : int, optional
         How many batches a thread prepares ahead, if batches are not kept. By default 2 with an
         ``np.memmap`` among the arrays, else 0. The thread is outside the caller's scopes, such as
@@ -86,10 +85,8 @@ class ArrayLoader:
 
     Raises
     ------
-    TypeError
-        If an argument is of the wrong type.
-    ValueError
-        If an argument is out of its range, or the arrays do not fit each other or MXNet.
+    TypeError, ValueError
+        If an argument is of the wrong type or out of its range, or the arrays do not fit.
     """
 
     def __init__(
@@ -126,7 +123,7 @@ class ArrayLoader:
         self.reshuffle = bool(reshuffle)
         # An mx.np.ndarray becomes the NDArray that shares its memory.
         self._arrays = [x.as_nd_ndarray() if isinstance(x, NDArray) else x for x in flat]
-        self._nesting = arrays if any(isinstance(x, (tuple, dict)) for x in arrays) else None
+        self._nesting = nesting_of(arrays)
         self._partition = Partition(
             len(flat[0]), self.batch_size, last_batch, seed if shuffle else None, self.reshuffle
         )
@@ -302,9 +299,7 @@ class ArrayLoader:
                 arrays = self._augmented(self._transform, rows[index], stream, number)
             else:
                 arrays = self._transformed([take(x, rows[index]) for x in self._arrays])
-            if self._nesting is not None:
-                arrays = nested_as(self._nesting, iter(arrays))
-            batch = Batch(arrays, index)
+            batch = Batch(nested_as(self._nesting, iter(arrays)), index)
             if self._is_kept:
                 self._kept[index] = batch
         return batch
