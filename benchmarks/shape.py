@@ -33,7 +33,7 @@ DOCUMENT = ROOT / "docs" / "architecture.md"
 AT_0_1: dict[str, float | str] = {
     "modules in the largest import cycle": 6,
     "imports that run up the floors": 4,
-    "files that use private names of MXNet": 20,
+    "files outside `_mxnet` that use private names of MXNet": 20,
     "`isinstance` tests for loaders outside data/": 16,
     "parameters annotated with `Any`": "33 %",
     "lines of handlers/svrg.py": 461,
@@ -46,7 +46,7 @@ AT_0_1: dict[str, float | str] = {
 LIMITS: dict[str, float] = {
     "modules in the largest import cycle": 0,
     "imports that run up the floors": 0,
-    "files that use private names of MXNet": 1,
+    "files outside `_mxnet` that use private names of MXNet": 0,
     "`isinstance` tests for loaders outside data/": 2,
     "parameters annotated with `Any`": 5,
     "lines of handlers/svrg.py": 250,
@@ -58,7 +58,7 @@ LIMITS: dict[str, float] = {
 }
 
 PRIVATE_NAMES = "_mxnet"
-"""The module that may use private names of MXNet."""
+"""The room that may use private names of MXNet."""
 SUBCLASSES = ("trainer", "optimizer")
 """The rooms that override MXNet's own hooks, and may name these on ``self`` and ``super()``."""
 LATE = {"optimizer/no_decay.py": "mxnet.gluon"}
@@ -346,7 +346,7 @@ def private_uses(package: Package, private: set[str]) -> dict[str, list[str]]:
     found = {}
     of_the_package = set().union(*map(own_names, package.values()))
     for module in package.values():
-        if module.name == PRIVATE_NAMES:
+        if module.room == PRIVATE_NAMES:
             continue
         own = own_names(module)
         uses = [
@@ -540,8 +540,9 @@ def measure(package: Package, floors: Floors) -> dict[str, float]:
     return {
         "modules in the largest import cycle": len(import_cycle(package)),
         "imports that run up the floors": len(uphill_imports(package, floors)),
-        "files that use private names of MXNet": 1
-        + len(private_uses(package, private_names_of_mxnet())),
+        "files outside `_mxnet` that use private names of MXNet": len(
+            private_uses(package, private_names_of_mxnet())
+        ),
         "`isinstance` tests for loaders outside data/": len(loader_tests(package)),
         "parameters annotated with `Any`": share_of_any(package),
         "lines of handlers/svrg.py": package["handlers.svrg"].lines,

@@ -6,7 +6,7 @@ MXNet 1.9.1 was written for NumPy below 1.24 and fails to import on later ones, 
 names that NumPy has removed (MXNet issue 21165), and for Python below 3.12, because it imports
 ``distutils``. What is missing is put back here; what NumPy has stays as it is, ``numpy.bool`` of
 NumPy 2 above all, which is a type of its own there. That NumPy 2 prints ``np.int64(2)`` is dealt
-with in ``_mxnet.py``.
+with in ``_mxnet/``.
 
 MXNet also takes half of the machine's cores (``src/engine/openmp.cc`` halves
 ``omp_get_num_procs`` on x86, as if every core were a hyper-thread) and reads

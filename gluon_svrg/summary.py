@@ -14,10 +14,10 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import reason_of
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EventHandler, HandlerList, HasPasses
 from gluon_svrg.run.batch_parts import arguments_of, call
-from gluon_svrg.text import reason_of
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
 from mxnet.ndarray import NDArray

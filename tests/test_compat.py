@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import shape
 from gluon_svrg import _compat, _mxnet
-from gluon_svrg.text import text_of
+from gluon_svrg._mxnet import text_of
 from mxnet import gluon
 
 CORES = len(os.sched_getaffinity(0))

@@ -12,13 +12,13 @@ from typing import Any, TypeAlias, TypeGuard
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import reason_of
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.deploy import trace
 from gluon_svrg.deploy.card import InputRange, InputSpec, check_target, write_model
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.difference import difference_of, scale_of
 from gluon_svrg.deploy.images import Normalization, check_normalization
-from gluon_svrg.text import reason_of
 from mxnet import autograd
 from mxnet.base import MXNetError
 from mxnet.gluon import HybridBlock, Parameter

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import reason_of
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.deploy.card import Card, InputSpec, Model, read_model
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.difference import difference_of, scale_of
 from gluon_svrg.deploy.images import Image, is_one, read_images
 from gluon_svrg.deploy.trace import rebuild
-from gluon_svrg.text import reason_of
 from mxnet import autograd
 from mxnet.base import MXNetError
 from mxnet.ndarray import NDArray

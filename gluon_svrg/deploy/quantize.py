@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import reason_of
 from gluon_svrg.deploy.card import Model, as_path, check_target, read_model, write_model
 from gluon_svrg.deploy.predictor import Predictor
-from gluon_svrg.text import reason_of
 from mxnet import gluon
 from mxnet.base import MXNetError
 from mxnet.contrib import quantization

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._mxnet import reason_of
 from gluon_svrg.arguments import renamed
 from gluon_svrg.arrays.nested import leaves_of, mapped
 from gluon_svrg.events import (
@@ -20,7 +21,6 @@ from gluon_svrg.events import (
     Stateful,
 )
 from gluon_svrg.run.metric_update import update_metric
-from gluon_svrg.text import reason_of
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
 

@@ -9,13 +9,13 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
+from gluon_svrg._mxnet import reason_of
 from gluon_svrg.arrays.nested import leaves_of
 from gluon_svrg.data.training_data import batch_to_look_at
 from gluon_svrg.events import BatchBegin, DecidesAboutNaN, Order, Run, TrainBegin
 from gluon_svrg.run.batch_parts import BatchParts, call, losses_of, parts_of
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.metric_update import update_metric
-from gluon_svrg.text import reason_of
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 

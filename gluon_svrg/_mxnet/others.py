@@ -1,0 +1,73 @@
+"""DataLoader, which keeps what it was made with in private attributes; Estimator; ONNX; errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mxnet as mx
+from mxnet.gluon.contrib.estimator.event_handler import EventHandler
+from mxnet.gluon.contrib.estimator.utils import (
+    _check_handler_metric_ref,
+    _suggest_metric_for_loss,
+)
+from mxnet.gluon.loss import Loss
+
+
+def dataset_of(loader: mx.gluon.data.DataLoader) -> Any:
+    """Return the data set of a DataLoader."""
+    return loader._dataset
+
+
+def batch_sampler_of(loader: mx.gluon.data.DataLoader) -> Any:
+    """Return what yields the indices of each batch of a DataLoader."""
+    return loader._batch_sampler
+
+
+def batchify_of(loader: mx.gluon.data.DataLoader) -> Callable[[list[Any]], Any]:
+    """Return the function that makes a batch of samples."""
+    return loader._batchify_fn
+
+
+def has_workers(loader: mx.gluon.data.DataLoader) -> bool:
+    """Return whether a DataLoader has processes or threads that make its batches ahead."""
+    return bool(loader._num_workers)
+
+
+def carries_samples_over(loader: mx.gluon.data.DataLoader) -> bool:
+    """Return whether samples that are left over go into the next epoch: ``'rollover'``."""
+    sampler = loader._batch_sampler
+    return isinstance(sampler, mx.gluon.data.BatchSampler) and sampler._last_batch == "rollover"
+
+
+def check_metrics_of_handlers(
+    handlers: Sequence[EventHandler], known: set[mx.metric.EvalMetric]
+) -> None:
+    """Raise ValueError if a handler watches a metric that the Estimator does not have."""
+    for handler in handlers:
+        _check_handler_metric_ref(handler, known)
+
+
+def suggested_metric(loss: Loss) -> mx.metric.EvalMetric | None:
+    """Return the metric that MXNet's Estimator takes for `loss` if none is given."""
+    return _suggest_metric_for_loss(loss)
+
+
+def onnx_translator() -> Any:
+    """Return what translates a Symbol into ONNX; raises ImportError if onnx is not installed.
+
+    ``mx.onnx.export_model`` would write the newest opset of the installed onnx into the file, but
+    translate the operators as opset 13 has them.
+    """
+    from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph  # onnx is an optional extra
+
+    return MXNetGraph()
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the last line of an error's message, or its type if it has no message.
+
+    MXNet puts the stack of C++ calls above the reason, and the reason last.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

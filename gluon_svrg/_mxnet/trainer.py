@@ -1,0 +1,155 @@
+"""Trainer and optimizer; AMP, whose loss scaler MXNet itself puts on the Trainer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import mxnet as mx
+from mxnet.gluon import Parameter, Trainer
+
+
+def parameters_of(trainer: Trainer) -> list[Parameter]:
+    """Return all parameters of `trainer`, in its order, which sorts a dict's by their names."""
+    return trainer._params
+
+
+def trained_parameters(trainer: Trainer) -> list[Parameter]:
+    """Return those of them that have a gradient."""
+    return [param for param in trainer._params if param.grad_req != "null"]
+
+
+def has_fresh_gradient(trainer: Trainer) -> bool:
+    """Return whether a backward pass has written a gradient since the last step."""
+    return any(
+        data._fresh_grad for param in trained_parameters(trainer) for data in param.list_data()
+    )
+
+
+def optimizer_of(trainer: Trainer) -> mx.optimizer.Optimizer:
+    """Return the optimizer, also where `Trainer.optimizer` would first make its Updaters."""
+    return trainer._optimizer
+
+
+def contexts_of(trainer: Trainer) -> list[mx.Context]:
+    """Return the contexts of the parameters of `trainer`."""
+    return trainer._contexts
+
+
+def step_scale(trainer: Trainer) -> float:
+    """Return what `Trainer.step` divides by the batch size: 1, or a user's rescale_grad."""
+    return trainer._scale
+
+
+def is_distributed(trainer: Trainer) -> bool:
+    """Return whether the kvstore of `trainer` has several workers; known once it is initialised."""
+    return bool(trainer._distributed)
+
+
+def kvstore_type(trainer: Trainer) -> str:
+    """Return the kind of the kvstore, for a message."""
+    return trainer._kvstore.type
+
+
+def has_kvstore_that_updates(trainer: Trainer) -> bool:
+    """Return whether a kvstore runs the optimizer already; initialises nothing."""
+    return bool(trainer._kv_initialized and trainer._update_on_kvstore)
+
+
+def updates_on_kvstore(trainer: Trainer) -> bool:
+    """Return whether the kvstore of `trainer` runs the optimizer; initialises the kvstore.
+
+    MXNet gives the first device's arrays to all then, BatchNorm's running statistics too, so that
+    they would depend on the moment: here they stay as they are.
+    """
+    if not trainer._kv_initialized:
+        trainer._init_kvstore()
+    if trainer._params_to_init:
+        replicas = [
+            [(data, data.copy()) for data in param.list_data()[1:]]
+            for param in trainer._params_to_init
+            if not param._deferred_init
+        ]
+        trainer._init_params()
+        for data, copy in itertools.chain.from_iterable(replicas):
+            copy.copyto(data)
+    return bool(trainer._kvstore and trainer._update_on_kvstore)
+
+
+def updaters_in_use(trainer: Trainer) -> list[mx.optimizer.Updater]:
+    """Return what holds the optimizer's states: one for each device, or the kvstore's.
+
+    Raises
+    ------
+    RuntimeError
+        If the servers of a dist kvstore run the optimizer, because they hold its states.
+    """
+    if not updates_on_kvstore(trainer):
+        return trainer._updaters
+    if trainer._distributed:
+        raise RuntimeError(
+            f"with the kvstore {trainer._kvstore.type!r} the servers hold the optimizer's states: "
+            "to save or load them, make the trainer with update_on_kvstore=False"
+        )
+    return [trainer._kvstore._updater]
+
+
+def forget_kvstore(trainer: Trainer) -> None:
+    """Let `trainer` make its kvstore anew: one that updates holds a copy of the weights."""
+    trainer._reset_kvstore()
+
+
+def update_counts(optimizer: mx.optimizer.Optimizer) -> dict[int, dict[int, int]]:
+    """Return how often each parameter was updated, by device and index."""
+    return optimizer._all_index_update_counts
+
+
+def set_update_counts(
+    optimizer: mx.optimizer.Optimizer, counts: dict[int, int], devices: Iterable[int]
+) -> None:
+    """Set the counts of updates, by index, the same for each device.
+
+    MXNet counts by device and would begin anew on one that it does not know, with num_update
+    standing still until the count has caught up (MXNet issue 17357).
+    """
+    optimizer._all_index_update_counts = {device: dict(counts) for device in {0, *devices}}
+    optimizer._index_update_count = optimizer._all_index_update_counts[0]
+
+
+UPDATE_COUNTS = ("_index_update_count", "_all_index_update_counts")
+"""The attributes of an optimizer that :func:`set_update_counts` sets."""
+
+
+def loss_scale_of(trainer: Trainer) -> float:
+    """Return what MXNet's AMP multiplies the losses by at the moment; 1.0 without it."""
+    scaler = getattr(trainer, "_amp_loss_scaler", None)
+    return 1.0 if scaler is None else float(scaler.loss_scale)
+
+
+def scales_losses(trainer: Trainer) -> bool:
+    """Return whether MXNet's AMP scales the losses."""
+    return getattr(trainer, "_amp_loss_scaler", None) is not None
+
+
+def halve_loss_scale(trainer: Trainer) -> bool:
+    """Halve the loss scale, as AMP does after an overflow; return whether there is one to halve."""
+    scaler = getattr(trainer, "_amp_loss_scaler", None)
+    if scaler is None or scaler.loss_scale <= 1:
+        return False
+    scaler._loss_scale = scaler._next_loss_scale = scaler.loss_scale / 2
+    scaler._unskipped = 0
+    return True
+
+
+def loss_scaler_state(trainer: Trainer) -> dict[str, Any] | None:
+    """Return all attributes of AMP's loss scaler, which are numbers; None without one."""
+    scaler = getattr(trainer, "_amp_loss_scaler", None)
+    return None if scaler is None else dict(vars(scaler))
+
+
+def set_loss_scaler_state(trainer: Trainer, state: dict[str, Any] | None) -> None:
+    """Put back what :func:`loss_scaler_state` returned, if there is a loss scaler."""
+    scaler = getattr(trainer, "_amp_loss_scaler", None)
+    if scaler is not None and state is not None:
+        vars(scaler).update(state)
