@@ -14,8 +14,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 import shape
-from gluon_svrg import _compat, _mxnet
-from gluon_svrg._mxnet import text_of
+from gluon_svrg import _compat
+from gluon_svrg._mxnet import numpy_2, text_of
 from mxnet import gluon
 
 CORES = len(os.sched_getaffinity(0))
@@ -134,7 +134,7 @@ def test_the_text_is_made_in_each_place(monkeypatch):
         mx.nd.zeros((Two(2), 3))
     with pytest.raises(mx.MXNetError, match=r"np\.int64\(2\)"):
         mx.sym.zeros(shape=(Two(2), 3))
-    _mxnet.print_scalars_as_numpy_1()
+    numpy_2.print_scalars_as_numpy_1()
     assert mx.nd.zeros((Two(2), 3)).shape == (2, 3)
     assert mx.sym.zeros(shape=(Two(2), 3)).infer_shape()[1] == [(2, 3)]
     assert mx.sym.var("x", shape=(Two(2), 3)).attr("__shape__") == "(2, 3)"
@@ -282,12 +282,13 @@ def test_a_checkout_that_is_not_installed_has_a_version(monkeypatch):
     assert _compat.version() == _compat.version_of_checkout(ROOT)
 
 
+@pytest.mark.filterwarnings("ignore:tostring:DeprecationWarning")
 def test_images_are_packed_without_tostring(monkeypatch):
     """The seed: `'numpy.ndarray' object has no attribute 'tostring'` on NumPy 2.3."""
     image = np.full((8, 8, 3), 7, "uint8")
     packed = mx.recordio.pack_img(mx.recordio.IRHeader(0, 1.0, 0, 0), image, img_fmt=".png")
     encoded = mx.recordio.cv2.imencode(".png", image)[1]
-    monkeypatch.setitem(vars(mx.recordio), "cv2", _mxnet._OpenCV(mx.recordio.cv2))
+    monkeypatch.setitem(vars(mx.recordio), "cv2", numpy_2._OpenCV(mx.recordio.cv2))
     again = mx.recordio.pack_img(mx.recordio.IRHeader(0, 1.0, 0, 0), image, img_fmt=".png")
     assert again == packed
     assert again.endswith(encoded.tobytes())
@@ -297,7 +298,7 @@ def test_images_are_packed_without_tostring(monkeypatch):
 def test_thresholds_that_are_arrays_with_one_number():
     """The seed: `only 0-dimensional arrays can be converted to Python scalars` on NumPy 2.5."""
     values = [np.array([0.5], "float32"), 2.0, np.float32(3)]
-    assert list(_mxnet.c_array_of_numbers(ctypes.c_float, values)) == [0.5, 2.0, 3.0]
+    assert list(numpy_2.c_array_of_numbers(ctypes.c_float, values)) == [0.5, 2.0, 3.0]
 
 
 def test_a_metric_in_words():
