@@ -77,8 +77,8 @@ class Monitor:
             If the run has none of that name, or if the name does not say which value is better.
         """
         names = estimator.metric_names()
-        new_name = old_names(estimator).get(self.name)
-        if new_name in names:
+        new_name = None if self.name in names else old_names(estimator).get(self.name)
+        if new_name is not None and new_name in names:
             warnings.warn(
                 f"monitor={self.name!r}: the metric of the loss is now called {new_name!r}",
                 DeprecationWarning,
