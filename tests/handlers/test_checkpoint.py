@@ -463,7 +463,7 @@ def test_bad_arguments(arguments, error, message, tmp_path):
 
 def test_a_monitor_that_is_not_there(tmp_path):
     message = (
-        r"monitor='validation accuracy' is no metric of this run, which has 'training accuracy' "
+        r"monitor='validation accuracy' is no metric of this run, which has 'training accuracy', 'training loss' "
         r"\(and no val_data\)"
     )
     handler = gs.CheckpointHandler(tmp_path / "new", monitor="validation accuracy")
