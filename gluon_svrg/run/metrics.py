@@ -17,6 +17,7 @@ Metric: TypeAlias = EvalMetric | str | Callable[..., Any]
 """A metric, the name of one of MXNet's, or a function of label and output, both NumPy arrays."""
 
 LOSS = "loss"
+SPLITS = ("training", "validation")
 
 
 def metrics_for(
@@ -54,7 +55,7 @@ def old_names(run: Run) -> dict[str, str]:
     names, old = {part.name for part in parts}, run.loss.name.rstrip("0123456789")
     return {
         f"{split} {old}": f"{split} {LOSS}"
-        for split in ("training", "validation")
+        for split in SPLITS
         if f"{split} {LOSS}" in names and f"{split} {old}" not in names
     }
 

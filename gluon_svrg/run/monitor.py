@@ -9,7 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import mxnet as mx
-from gluon_svrg.run.metrics import old_names
+from gluon_svrg.run.metrics import SPLITS, old_names
 
 if TYPE_CHECKING:
     from gluon_svrg.events import Run
@@ -77,8 +77,8 @@ class Monitor:
             If the run has none of that name, or if the name does not say which value is better.
         """
         names = estimator.metric_names()
-        new_name = old_names(estimator).get(self.name)
-        if new_name in names:
+        new_name = None if self.name in names else old_names(estimator).get(self.name)
+        if new_name is not None and new_name in names:
             warnings.warn(
                 f"monitor={self.name!r}: the metric of the loss is now called {new_name!r}",
                 DeprecationWarning,
@@ -86,7 +86,10 @@ class Monitor:
             )
             self._name = new_name
         if self.name not in names:
-            near = difflib.get_close_matches(self.name, names, n=1)
+            # No training metric for a validation metric, which is missing for another reason.
+            split = self.name.partition(" ")[0]
+            alike = [n for n in names if split not in SPLITS or n.startswith(split)]
+            near = difflib.get_close_matches(self.name, alike, n=1)
             raise ValueError(
                 f"monitor={self.name!r} is no metric of this run, which has "
                 f"{', '.join(map(repr, names))}"
