@@ -4,8 +4,9 @@
     python recipes/linear_regression.py --data generated
 
 MXNet's example trains on YearPredictionMSD (463,715 songs of 90 features), which has to be
-downloaded. ``--data diabetes`` is real and comes with scikit-learn; ``--data generated`` has as many
-features as YearPredictionMSD, and with ``--samples 463715`` as many samples. The least squares solution tells how far above the optimum a run is.
+downloaded. ``--data diabetes`` is real and comes with scikit-learn; ``--data generated`` has as
+many features as YearPredictionMSD, and with ``--samples 463715`` as many samples. The least squares
+solution tells how far above the optimum a run is.
 
 Epochs, batch size and step are by default those that suit the data set. A run that has diverged is
 told, and the exit code is 1 then.
