@@ -4,8 +4,9 @@
     python recipes/linear_regression.py --data generated
 
 MXNet's example trains on YearPredictionMSD (463,715 songs of 90 features), which has to be
-downloaded. ``--data diabetes`` is real and comes with scikit-learn; ``--data generated`` has the
-shape of YearPredictionMSD. The least squares solution tells how far above the optimum a run is.
+downloaded. ``--data diabetes`` is real and comes with scikit-learn; ``--data generated`` has as
+many features as YearPredictionMSD, and with ``--samples 463715`` as many samples. The least squares
+solution tells how far above the optimum a run is.
 
 Epochs, batch size and step are by default those that suit the data set. A run that has diverged is
 told, and the exit code is 1 then.
@@ -162,7 +163,7 @@ def main(arguments: list[str] | None = None) -> list[list[dict[str, Any]]]:
     """Run the recipe; return the curves of SVRG, SGD and SGD with a decayed step."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", choices=["diabetes", "generated"], default="diabetes")
-    parser.add_argument("--samples", type=integer(1), default=463_715, help="of the generated data")
+    parser.add_argument("--samples", type=integer(1), default=50_000, help="of the generated data")
     for name, of_type, meaning in (
         ("epochs", integer(1), "epochs of SVRG"),
         ("batch_size", integer(1), "samples of a batch"),

@@ -551,7 +551,7 @@ def test_linear_regression_of_generated_data_with_its_defaults(tmp_path, capsys)
     ("recipe", "defaults"),
     [
         (cifar_resnet, ["--epochs EPOCHS (default: 5)", "cifar_resnet20_v1)", "(default: 128)"]),
-        (linear_regression, ["(default: diabetes: 10, generated: 1000)", "(default: 463715)"]),
+        (linear_regression, ["(default: diabetes: 10, generated: 1000)", "(default: 50000)"]),
         (softmax_regression, ["(default: "]),
     ],
 )
