@@ -300,7 +300,7 @@ class OldModules(MetaPathFinder, Loader):
         """Put the module that has moved in the place of `module`."""
         new = f"{__package__}.{MOVED[module.__name__.partition('.')[2]]}"
         warnings.warn(
-            f"{module.__name__} is {new} since version 0.2: import it by that name",
+            f"{module.__name__} is {new} now: import it by that name",
             DeprecationWarning,
             stacklevel=2,
         )

@@ -233,7 +233,7 @@ def test_threads_without_a_loaded_mxnet(recwarn):
 @pytest.mark.parametrize(("old", "new"), _compat.MOVED.items())
 def test_a_module_is_still_found_by_its_name_of_0_1(old, new, monkeypatch):
     monkeypatch.delitem(sys.modules, f"gluon_svrg.{old}", raising=False)
-    message = rf"gluon_svrg\.{old} is gluon_svrg\.{new} since version 0\.2: import it by that name"
+    message = rf"gluon_svrg\.{old} is gluon_svrg\.{new} now: import it by that name"
     with pytest.warns(DeprecationWarning, match=message) as warned:
         module = importlib.import_module(f"gluon_svrg.{old}")
     assert module is importlib.import_module(f"gluon_svrg.{new}")
