@@ -13,7 +13,7 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_oracle.py tests/test_estimator
 	tests/arrays tests/checkpoint tests/deploy/test_export.py tests/handlers/test_history.py \
 	tests/handlers/test_log.py tests/machine tests/optimizer/test_oracle.py
 
-BENCHMARKS := bench-convex bench-resnet bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads
+BENCHMARKS := bench-convex bench-resnet bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds
 
 .PHONY: FORCE demo test test-platform lint types unit format site tutorial wheel gpu-test clean bench bench-versions evidence shape upstream $(BENCHMARKS)
 
