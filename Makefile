@@ -7,11 +7,11 @@ PYTHON := $(shell for python in .venv/bin/python python3.11 python3.12 python3.1
 endif
 BIN := .venv/bin
 
-# What matters for another Python or NumPy: the import, the rule against its oracle, the optimizers, the loop, the
-# checkpoints, the export. `make test-platform` runs these.
-PLATFORM_TESTS := tests/test_compat.py tests/test_oracle.py tests/test_estimator.py \
-	tests/arrays tests/checkpoint tests/deploy/test_export.py tests/handlers/test_history.py \
-	tests/handlers/test_log.py tests/machine tests/optimizer/test_oracle.py
+# What matters for another Python or NumPy: the import, the rule against its oracle, the loop, checkpoints, the
+# export. `make test-platform` runs these.
+PLATFORM_TESTS := tests/test_compat.py tests/test_oracle.py tests/test_estimator.py tests/arrays \
+	tests/checkpoint/test_version_0_1.py tests/deploy/test_export.py tests/handlers/test_history.py \
+	tests/machine/test_versions.py
 
 BENCHMARKS := bench-convex bench-resnet bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds
 
