@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mxnet.ndarray import NDArray
+
 
 def leaves_of(value: object) -> list[Any]:
     """Return what the lists, tuples and dicts in `value` hold, in order, without None.
 
     Anything else is a leaf, `value` itself too. A dict's are in the order of its keys' insertion.
     """
-    if isinstance(value, Mapping):
-        value = tuple(value.values())
-    if isinstance(value, (list, tuple)):
-        return [leaf for item in value for leaf in leaves_of(item)]
-    return [] if value is None else [value]
+    # An array first, here and below: what is asked at each batch is one, nearly always.
+    if isinstance(value, NDArray):
+        return [value]
+    if value is None:
+        return []
+    if not isinstance(value, (list, tuple)):
+        if not isinstance(value, Mapping):
+            return [value]
+        value = value.values()
+    return [leaf for item in value for leaf in leaves_of(item)]
 
 
 def mapped(function: Callable[[Any], Any], value: object) -> Any:
@@ -23,6 +30,8 @@ def mapped(function: Callable[[Any], Any], value: object) -> Any:
 
     A list stays a list and a dict a dict; any tuple but a named one becomes a plain one.
     """
+    if isinstance(value, NDArray):
+        return function(value)
     if value is None:
         return None
     if isinstance(value, Mapping):

@@ -106,7 +106,7 @@ class ArrayLoader:
             "batch_size", batch_size, 1, "each batch has that many samples"
         )
         check_shuffle(shuffle, reshuffle)
-        _check_transform(transform, arrays)
+        _check_transform(transform, flat)
         if seed is not None:
             seed = check_integer("seed", seed, 0, "it decides the batches and their order")
         elif shuffle or (isinstance(transform, Transform) and transform.is_random):

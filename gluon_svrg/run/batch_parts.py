@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sized
+from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -11,7 +12,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.nested import leaves_of, mapped
-from mxnet import gluon
+from mxnet import autograd, gluon
 from mxnet.gluon.utils import split_and_load
 from mxnet.ndarray import NDArray
 
@@ -41,7 +42,9 @@ class BatchParts(NamedTuple):
 
     def on(self, contexts: list[mx.Context], batch_axis: int) -> list[BatchParts]:
         """Share the samples out: the parts of each context that gets at least one."""
-        devices = contexts[: _length(leaves_of(self.data)[0], batch_axis)]
+        devices = contexts
+        if len(contexts) > 1:
+            devices = contexts[: _length(leaves_of(self.data)[0], batch_axis)]
         shares = [shared_out(part, devices, batch_axis) for part in self]
         return [BatchParts(*parts) for parts in zip(*shares, strict=True)]
 
@@ -82,6 +85,8 @@ def shared_out(part: object, devices: list[mx.Context], batch_axis: int) -> list
     """Return the share of each device of an array, or of each array in `part`."""
     if part is None:
         return [None] * len(devices)
+    if isinstance(part, NDArray):
+        return split_and_load(part, devices, _axis(part, batch_axis), even_split=False)
     shares = [
         split_and_load(array, devices, _axis(array, batch_axis), even_split=False)
         for array in leaves_of(part)
@@ -97,8 +102,14 @@ def call(net: gluon.Block, data: object) -> Any:
     float first, then integers and bool too (to float16, of the integers those of 8 bits only).
     """
     arguments = arguments_of(net, data)
+    dtypes = _dtypes_of(arguments)
+    casts = _CASTS.setdefault(net, {})
     try:
-        return _called(net, (), arguments, lambda: _dtype_of(net))
+        if dtypes not in casts and autograd.is_training():
+            _look_outside_of_training(net, arguments, dtypes)
+        output = _called(net, (), arguments, lambda: _dtype_of(net))
+        casts.setdefault(dtypes, None)
+        return output
     except TypeError as error:
         if len(arguments) == 1:
             raise
@@ -110,6 +121,8 @@ def call(net: gluon.Block, data: object) -> Any:
 
 def arguments_of(net: gluon.Block, data: object) -> tuple[Any, ...]:
     """Return what the network is called with: several arrays by their order, a dict's by name."""
+    if isinstance(data, NDArray):
+        return (data,)
     if isinstance(data, Mapping):
         return _by_name(net, data)
     return tuple(data) if isinstance(data, (list, tuple)) else (data,)
@@ -131,8 +144,7 @@ def losses_of(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> NDArray
     is_of_samples = isinstance(weight, NDArray) and weight.ndim == 1
     extra = () if weight is None or is_of_samples else (weight,)
     try:
-        dtype = np.dtype(next(leaf.dtype for leaf in leaves_of(pred)))
-        losses: NDArray = _called(loss, (pred,), (label, *extra), lambda: dtype)
+        losses: NDArray = _called(loss, (pred,), (label, *extra), lambda: _dtype_in(pred))
     except (AttributeError, TypeError, ValueError, AssertionError, mx.base.MXNetError) as error:
         if type(loss).__module__ != "mxnet.gluon.loss" or (
             isinstance(pred, NDArray) and isinstance(label, NDArray)
@@ -159,15 +171,41 @@ def count_samples(losses: list[NDArray], labels: list[object], batch_axis: int) 
     """Return the number of samples of a batch, also if the loss is one number for all of them."""
     count = 0
     for i, loss in enumerate(losses):
-        count += loss.shape[0] if loss.ndim else 1
-        if loss.size == 1 and i < len(labels):
+        samples = (*loss.shape, 1)[0]
+        count += samples
+        if samples == 1 and loss.size == 1 and i < len(labels):
             arrays = [leaf for leaf in leaves_of(labels[i]) if isinstance(leaf, NDArray)]
             count += _length(arrays[0], batch_axis) - 1 if arrays else 0
     return count
 
 
-# For each network and loss: what the dtypes that it does not take are cast to.
-_CASTS: WeakKeyDictionary[gluon.Block, dict[tuple[Any, ...], tuple[Any, str]]] = WeakKeyDictionary()
+_Cast = tuple["np.dtype[Any]", str]
+
+# For each network and loss: what the dtypes that it does not take are cast to; None: they are not.
+_CASTS: WeakKeyDictionary[gluon.Block, dict[tuple[Any, ...], _Cast | None]] = WeakKeyDictionary()
+
+
+def _dtypes_of(arguments: object) -> tuple[Any, ...]:
+    return tuple([leaf.dtype for leaf in leaves_of(arguments)])
+
+
+def _look_outside_of_training(
+    net: gluon.Block, arguments: tuple[Any, ...], dtypes: tuple[Any, ...]
+) -> None:
+    """Find out what is cast, where nothing draws: a pass that fails has drawn dropout masks.
+
+    A run that continues would draw others than one that knows it from its first batch.
+    """
+    own = _dtype_of(net)
+    if all(np.dtype(dtype) == own for dtype in dtypes):
+        return
+    # If nothing helps, the pass itself raises, and tells it.
+    with (
+        suppress(Exception),
+        _mxnet.forgotten_forward(net),
+        autograd.pause(train_mode=False),
+    ):
+        _called(net, (), arguments, lambda: own)
 
 
 def _called(
@@ -177,18 +215,17 @@ def _called(
     dtype_of: Callable[[], np.dtype[Any]],
 ) -> Any:
     """Return ``block(*first, *arguments)``, with the arguments cast if it does not take them."""
-    dtypes = tuple(leaf.dtype for leaf in leaves_of(arguments))
-    casts = _CASTS.get(block, {}) if isinstance(block, gluon.Block) else {}
-    known = casts.get(dtypes)
+    casts = _CASTS.get(block) if isinstance(block, gluon.Block) else None
+    known = casts.get(_dtypes_of(arguments)) if casts else None
     if known is not None and known[0] == dtype_of():  # it may have been cast meanwhile
         return block(*first, *_cast(arguments, *known))
     try:
         return block(*first, *arguments)
     except mx.base.MXNetError:
-        dtype = dtype_of()
+        dtype, dtypes = dtype_of(), _dtypes_of(arguments)
         for kinds in ("f", "fiub"):
             cast = _cast(arguments, dtype, kinds)
-            if tuple(leaf.dtype for leaf in leaves_of(cast)) == dtypes:
+            if _dtypes_of(cast) == dtypes:
                 continue
             try:
                 output = block(*first, *cast)
@@ -201,7 +238,7 @@ def _called(
 
 
 def _items_of(batch: object) -> tuple[object, object, object]:
-    if isinstance(batch, Mapping):
+    if not isinstance(batch, (list, tuple)) and isinstance(batch, Mapping):
         if {"data", "label"} <= set(batch) <= set(_KEYS):
             return batch["data"], batch["label"], batch.get("sample_weight")
         raise ValueError(
@@ -218,6 +255,8 @@ def _items_of(batch: object) -> tuple[object, object, object]:
 
 
 def _check_arrays(name: str, part: object, is_needed: bool) -> None:
+    if isinstance(part, NDArray) and part.ndim:
+        return
     leaves = leaves_of(part)
     if is_needed and not leaves:
         raise ValueError(f"the {name} of a batch has no array, got {part!r}: {_WAY_OUT}")
@@ -233,38 +272,44 @@ def _check_lengths(parts: BatchParts, batch_axis: int, contexts: int) -> None:
     # Along another axis than the first, and of other inputs than the first, equal lengths are
     # needed only to share a batch out.
     data, *others = leaves_of(parts.data)
+    shape = data.shape
+    length = shape[batch_axis] if batch_axis < len(shape) else None
     checked = {"data": others} if contexts > 1 else {}
     if batch_axis == 0 or contexts > 1:
         checked |= {"label": leaves_of(parts.label), "sample_weight": leaves_of(parts.weight)}
     for name, arrays in checked.items():
         for array in arrays:
-            is_equal = batch_axis < data.ndim and _length(array, batch_axis) == _length(
-                data, batch_axis
-            )
+            is_equal = _length(array, batch_axis) == length
             if is_equal or (name == "sample_weight" and array.ndim > 1 and contexts == 1):
                 continue
             raise ValueError(
                 f"data and {name} of a batch must have the same length along axis {batch_axis}, "
-                f"got shapes {data.shape} and {array.shape}: look at how the loader pairs them"
+                f"got shapes {shape} and {array.shape}: look at how the loader pairs them"
             )
 
 
 def _axis(array: NDArray, batch_axis: int) -> int:
     """Return the axis that counts the samples: a label may have no other than the first."""
-    return batch_axis if array.ndim > batch_axis else 0
+    return batch_axis if batch_axis and array.ndim > batch_axis else 0
 
 
 def _length(array: NDArray, batch_axis: int) -> int:
-    return array.shape[_axis(array, batch_axis)]
+    shape = array.shape
+    return shape[batch_axis if len(shape) > batch_axis else 0]
 
 
 def _dtype_of(net: gluon.Block) -> np.dtype[Any]:
     return np.dtype(next((p.dtype for p in net.collect_params().values()), "float32"))
 
 
+def _dtype_in(pred: object) -> np.dtype[Any]:
+    """Return the dtype of the first array; a network may return none."""
+    return np.dtype(next((leaf.dtype for leaf in leaves_of(pred)), "float32"))
+
+
 def _as_ndarrays(part: object, net: gluon.Block) -> Any:
     """Return `part` with NumPy's arrays, and what can be made one, at the network's precision."""
-    if all(isinstance(leaf, NDArray) for leaf in leaves_of(part)):
+    if isinstance(part, NDArray) or all(isinstance(leaf, NDArray) for leaf in leaves_of(part)):
         return part
     dtype = _dtype_of(net)
 

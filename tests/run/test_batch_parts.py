@@ -7,7 +7,7 @@ import oracle
 import problems
 import pytest
 from gluon_svrg.data import ArrayLoader
-from gluon_svrg.run.batch_parts import call
+from gluon_svrg.run.batch_parts import BatchParts, call, losses_of
 from mxnet import gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO
@@ -270,6 +270,41 @@ def test_only_what_the_network_does_not_take_is_cast():
     plain.cast("float64")
     call(plain, tokens)
     assert seen[-1] == "float64"
+
+
+def test_masks_do_not_depend_on_whether_it_is_known_what_is_cast():
+    class Both(gluon.Block):
+        def __init__(self):
+            super().__init__()
+            self.mask = nn.Dropout(0.5)
+            self.one, self.two = nn.Dense(1, in_units=4), nn.Dense(1, in_units=2)
+
+        def forward(self, one, two):
+            return self.one(self.mask(one)) + self.two(two)
+
+    one, two = mx.nd.ones((8, 4)), mx.nd.ones((8, 2), dtype="int32")
+    net = initialized(Both(), dtype="float32")
+    outputs = []
+    for _ in range(2):  # as at the first batch of a run, and later
+        mx.random.seed(1)
+        with mx.autograd.record():
+            outputs.append(call(net, (one, two)).asnumpy())
+    mx.random.seed(1)
+    with mx.autograd.record():
+        outputs.append(net(one, two.astype("float32")).asnumpy())
+    np.testing.assert_array_equal(outputs[1], outputs[2])
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+
+
+def test_a_network_without_an_output_is_told():
+    class Nothing(gluon.Block):
+        def forward(self, x):
+            x.sum()
+
+    with pytest.raises(ValueError, match="the network returned a NoneType"):
+        losses_of(
+            gluon.loss.L2Loss(), BatchParts(mx.nd.ones(2), mx.nd.ones(2)), Nothing()(mx.nd.ones(2))
+        )
 
 
 # --- metrics, samples --------------------------------------------------------------------------
