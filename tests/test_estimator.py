@@ -43,7 +43,8 @@ def test_it_trains_as_mxnets_estimator_does():
         )
         estimator.logger.handlers.clear()
         estimator.fit(loader(problem), loader(problem), epochs=3)
-        metrics = estimator.train_metrics + estimator.val_metrics
+        # This package's has the loss besides.
+        metrics = [estimator.train_metrics[0], estimator.val_metrics[0]]
         results.append((problem.params, [metric.get() for metric in metrics]))
     (ours, our_metrics), (theirs, their_metrics) = results
     assert our_metrics == their_metrics
@@ -141,7 +142,10 @@ def test_evaluate_returns_the_metrics():
     values = estimator.evaluate(problem.ndarrays())
     data, label = (np.concatenate(part) for part in zip(*problem.batches, strict=True))
     scores = problem.net(mx.nd.array(data, dtype="float64")).asnumpy()
-    assert values == {"validation accuracy": np.mean(scores.argmax(axis=1) == label)}
+    loss = problem.loss(mx.nd.array(scores), mx.nd.array(label)).asnumpy().mean()
+    assert list(values) == ["validation accuracy", "validation loss"]
+    assert values["validation accuracy"] == np.mean(scores.argmax(axis=1) == label)
+    assert values["validation loss"] == pytest.approx(loss, rel=1e-6)
 
 
 def test_fit_again_goes_on():
@@ -189,7 +193,7 @@ def test_a_stopped_run_is_evaluated_whole():
     scores = problem.net(mx.nd.array(data, dtype="float64")).asnumpy()
     accuracy = np.mean(scores.argmax(axis=1) == label)
     assert result.history[0]["validation accuracy"] == accuracy
-    assert estimator.evaluate(problem.ndarrays()) == {"validation accuracy": accuracy}
+    assert estimator.evaluate(problem.ndarrays())["validation accuracy"] == accuracy
 
 
 def test_a_handler_that_asks_to_stop_does_not_cut_an_evaluation():
@@ -340,7 +344,18 @@ BAD_DATA = {
     "number": (3, "train_data must be an iterable of .* got 3"),
     "empty iterable": (Again([]), "train_data gave no batch: it is empty"),
     "no pair": ([(mx.nd.ones((2, 6)),)], r"must be a \(data, label\) pair, got a tuple of 1"),
-    "an array": ([mx.nd.ones((2, 6))], r"must be a \(data, label\) pair, got a NDArray"),
+    "an array": (
+        [mx.nd.ones((2, 6))],
+        r"got an array of shape \(2, 6\): give whole arrays as gluon_svrg.data.ArrayLoader",
+    ),
+    "whole NDArray": (
+        mx.nd.ones((40, 6)),
+        r"must be an iterable of .*, got an array of shape \(40, 6\): give .*ArrayLoader",
+    ),
+    "whole array": (
+        np.ones((40, 6)),
+        r"got an array of shape \(6,\): give whole arrays as gluon_svrg.data.ArrayLoader",
+    ),
     "several inputs": (
         [([mx.nd.ones((2, 6)), mx.nd.ones((2, 6))], mx.nd.ones((2,)))],
         "HybridSequential cannot be called with 2 arrays",

@@ -251,6 +251,15 @@ def test_metrics_with_a_state_of_their_own(part, tmp_path, capsys, root_logger):
     assert is_told == (part is not None)
 
 
+def test_a_function_as_metric_leaves_nothing_out(tmp_path, capsys, root_logger):
+    def accuracy(label, pred):
+        return float((pred.argmax(axis=1) == label).mean())
+
+    estimator = estimator_of(metric=accuracy)
+    fit(gs.CheckpointHandler(tmp_path), estimator=estimator)
+    assert "is not part of a checkpoint" not in capsys.readouterr().out
+
+
 def test_samples_that_are_carried_over_are_refused(tmp_path):
     estimator = estimator_of()
     x, y = (np.concatenate(p) for p in zip(*estimator.problem.batches, strict=True))

@@ -47,7 +47,9 @@ def warn_of_what_is_left_out(estimator: Run) -> None:
     """Log the attributes of metrics that no checkpoint can hold."""
     for metric in metrics_of(estimator):
         for name, value in vars(metric).items():
-            if not (is_data(value) or callable(value) or _parts_of(value)):
+            # MXNet keeps the arguments of the constructor, a function among them, in a dict.
+            items = value.values() if isinstance(value, dict) else [value]
+            if not (all(is_data(i) or callable(i) for i in items) or _parts_of(value)):
                 estimator.logger.warning(
                     "%s.%s, a %s, is not part of a checkpoint: after a resume the metric may have "
                     "other values",

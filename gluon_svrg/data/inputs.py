@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.arrays.nested import leaves_of, mapped
+from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.data.training_data import batches_of
 from mxnet.ndarray import NDArray
 
@@ -35,6 +37,12 @@ def batches_to_predict(data: object, batch_size: int | None) -> Iterator[Any]:
         raise ValueError(
             f"batch_size={batch_size!r} is for arrays, and the data are batches already: leave it "
             "out"
+        )
+    if isinstance(data, ArrayLoader) and data.shuffle:
+        warnings.warn(
+            "the data to predict are an ArrayLoader with shuffle=True: the outputs are in its "
+            "order, not in that of its arrays; give the arrays, or a loader with shuffle=False",
+            stacklevel=3,
         )
     return batches_of(data, "data")
 

@@ -241,11 +241,16 @@ def check_data(data: object, name: str) -> None:
         )
     if not isinstance(data, Iterable):
         raise ValueError(
-            f"{name} must be an iterable of (data, label) batches, got {data!r}: give a "
-            "DataLoader or a list of batches"
+            f"{name} must be an iterable of (data, label) batches, got {_words_for(data)}: give a "
+            "DataLoader, a list of batches, or gluon_svrg.data.ArrayLoader(data, label, "
+            "batch_size=32) of whole arrays"
         )
     if _kind_of(data, name).num_batches == 0:
         raise ValueError(f"{name} is empty: give at least one batch")
+
+
+def _words_for(data: object) -> str:
+    return f"an array of shape {data.shape}" if isinstance(data, mx.nd.NDArray) else repr(data)
 
 
 def _kind_of(obj: Any, name: str) -> IterableData:

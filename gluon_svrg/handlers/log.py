@@ -53,7 +53,8 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         made.
     overwrite : bool
         Whether a new run replaces an existing file; if not, that is an error before any training.
-        A run that continues from a checkpoint replaces it in any case. So give True to a
+        A run that continues from a checkpoint replaces it in any case, and one with
+        ``initial_epoch`` goes on in the file of its own history. So give True to a
         job that is started again with ``resume='auto'``, perhaps before its first checkpoint.
     priority : float
         Last, so that every figure is there.
@@ -111,7 +112,8 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         name = fspath(self.path)
         if self.path.is_dir():
             raise IsADirectoryError(f"path {name!r} is a folder: give the name of a file in it")
-        if estimator.resumed_from is None and self.path.exists() and not self.overwrite:
+        is_new = estimator.resumed_from is None and not self._is_of(estimator.history)
+        if is_new and self.path.exists() and not self.overwrite:
             raise FileExistsError(
                 f"the file {name!r} exists already and this run is a new one: give another path, "
                 "continue the run of the file by fit(..., resume='auto'), or replace the file by "
@@ -167,15 +169,25 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         with self.path.open("a", encoding="utf-8", newline="") as file:
             file.write(self._line(row))  # in one piece, since it is flushed at once
 
+    def _is_of(self, history: History) -> bool:
+        """Return whether the file holds these rows and no others, so that they can go on in it."""
+        return (
+            bool(history) and self.path.exists() and self.path.read_bytes() == self._text(history)
+        )
+
     def _write_all(self, history: History) -> None:
-        self._columns = History(history).names()
-        if not history:
+        if history:
+            write_whole(self.path, self._text(history))
+        else:
+            self._columns = []
             self.path.unlink(missing_ok=True)
-            return
+
+    def _text(self, history: History) -> bytes:
+        self._columns = History(history).names()
         lines = [self._line(row) for row in history]
         if self._is_table:
             lines.insert(0, _csv_line(self._columns))
-        write_whole(self.path, "".join(lines).encode("utf-8"))
+        return "".join(lines).encode("utf-8")
 
     def _line(self, row: Mapping[str, object]) -> str:
         if self._is_table:

@@ -15,6 +15,7 @@ from gluon_svrg.handlers.checkpoint import CheckpointHandler
 from gluon_svrg.handlers.svrg import SVRGHandler
 from gluon_svrg.run.history import History
 from gluon_svrg.run.operator_trace import OperatorTrace
+from gluon_svrg.run.position import check_is_located
 from gluon_svrg.run.timings import PhaseClock, table_of
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -131,8 +132,7 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
             If the run is one of MXNet's own Estimator, or has another ProfilerHandler.
         """
         self._reset()
-        if not hasattr(estimator, "handlers"):
-            raise ValueError("a ProfilerHandler needs a gluon_svrg.Estimator, got MXNet's own")
+        check_is_located(self, estimator)
         if estimator.handlers.observer is not None:
             raise ValueError("a run can have one ProfilerHandler, got two: leave one out")
         if self.trace is not None:

@@ -16,6 +16,7 @@ from gluon_svrg.events import BatchBegin, DecidesAboutNaN, Order, Run, TrainBegi
 from gluon_svrg.run.batch_parts import BatchParts, call, losses_of, parts_of
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.metric_update import update_metric
+from gluon_svrg.run.position import check_is_located
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 
@@ -66,6 +67,7 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Look at the first batches that can be had without a trace."""
+        check_is_located(self, estimator)
         self._is_done = estimator.resumed_from is not None or not _is_known(estimator)
         if self._is_done:
             return
@@ -138,8 +140,8 @@ def _losses(loss: gluon.loss.Loss, parts: BatchParts, pred: object, name: str) -
         mx.nd.waitall()
     except _ERRORS as error:
         raise ValueError(
-            f"{type(loss).__name__} cannot compute {what} ({reason_of(error)}): look at the "
-            "last layer and at the labels"
+            f"{type(loss).__name__} cannot compute {what} ({reason_of(error)}): "
+            + _way_out_for(loss, parts.label, pred)
         ) from error
     if not isinstance(losses, NDArray):
         raise ValueError(
@@ -147,6 +149,16 @@ def _losses(loss: gluon.loss.Loss, parts: BatchParts, pred: object, name: str) -
             f"{type(losses).__name__} for {what}"
         )
     return losses
+
+
+def _way_out_for(loss: gluon.loss.Loss, label: object, pred: object) -> str:
+    is_of_classes = _mxnet.axis_of_classes(loss) is not None
+    if is_of_classes and getattr(label, "shape", None) == getattr(pred, "shape", ()):
+        return (
+            "give labels that are one-hot, or probabilities, to SoftmaxCELoss(sparse_label=False), "
+            "or make them the numbers of the classes, labels.argmax(axis=-1)"
+        )
+    return "look at the last layer and at the labels"
 
 
 def _kinds(value: object) -> str:

@@ -21,6 +21,10 @@ _WAY_OUT = (
     "let the loader yield (data, label) or (data, label, sample_weight), as a tuple or as a dict "
     "with these keys, or give the Estimator a batch_processor that knows this batch"
 )
+_OF_ARRAYS = (
+    "give whole arrays as gluon_svrg.data.ArrayLoader(data, label, batch_size=32), which makes "
+    "batches of them"
+)
 
 
 class BatchParts(NamedTuple):
@@ -246,10 +250,14 @@ def _items_of(batch: object) -> tuple[object, object, object]:
             f"'sample_weight', got {sorted(map(str, batch))}: {_WAY_OUT}"
         )
     if not isinstance(batch, (list, tuple)) or len(batch) not in (2, 3):
-        size = f" of {len(batch)}" if isinstance(batch, Sized) else ""
-        raise ValueError(
-            f"a batch must be a (data, label) pair, got a {type(batch).__name__}{size}: {_WAY_OUT}"
-        )
+        way_out = _WAY_OUT
+        if isinstance(batch, (NDArray, np.ndarray)):
+            what, way_out = _words_for(batch), f"{_OF_ARRAYS}; {_WAY_OUT}"
+        elif isinstance(batch, Sized):
+            what = f"a {type(batch).__name__} of {len(batch)}"
+        else:
+            what = f"a {type(batch).__name__}"
+        raise ValueError(f"a batch must be a (data, label) pair, got {what}: {way_out}")
     data, label, *weight = batch
     return data, label, weight[0] if weight else None
 
@@ -365,8 +373,10 @@ def _by_name(net: gluon.Block, data: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _words_for(value: object) -> str:
-    if isinstance(value, NDArray):
-        return f"an array of shape {value.shape}"
+    if isinstance(value, (NDArray, np.ndarray)):
+        dtype = np.dtype(value.dtype)
+        kind = "" if dtype.kind in "fiub" else f" and dtype {dtype}"
+        return f"an array of shape {value.shape}{kind}"
     if isinstance(value, Mapping):
         return f"a dict with the keys {list(value)}"
     size = f" of {len(value)}" if isinstance(value, (list, tuple)) else ""

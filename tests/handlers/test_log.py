@@ -259,6 +259,32 @@ def test_a_second_fit_replaces_the_file_if_it_may(tmp_path):
     assert len(history) == 2
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_training_on_goes_on_in_the_file(suffix, tmp_path):
+    path = tmp_path / f"history{suffix}"
+    estimator, data = estimator_and_data()
+    handler = LogHandler(path)
+    estimator.fit(data, epochs=2, event_handlers=[handler])
+    val = gs.ValidationHandler(data)  # columns that the first epochs do not have
+    estimator.fit(data, epochs=3, initial_epoch=2, event_handlers=[handler, Watch(path)])
+    more = [LogHandler(path), Watch(path), val]
+    history = estimator.fit(data, epochs=4, initial_epoch=3, event_handlers=more).history
+    assert rows_in(path) == history
+    assert len(history) == 4
+
+
+@pytest.mark.parametrize("rows", [1, 3], ids=["fewer", "more"])
+def test_training_on_does_not_replace_the_file_of_another(rows, tmp_path):
+    path = tmp_path / "history.csv"
+    fit([LogHandler(path)], epochs=rows)
+    before = path.read_bytes()
+    estimator, data = estimator_and_data()
+    estimator.fit(data, epochs=2)
+    with pytest.raises(FileExistsError, match="exists already and this run is a new one"):
+        estimator.fit(data, epochs=3, initial_epoch=2, event_handlers=[LogHandler(path)])
+    assert path.read_bytes() == before
+
+
 def test_a_file_that_is_gone_is_written_anew(tmp_path):
     class Remove(EpochEnd):
         def epoch_end(self, estimator, *args, **kwargs):

@@ -59,6 +59,12 @@ BAD = {
         (X, Y),
         r"L2Loss cannot compute the first batch: output \(20, 3\) float32, label \(20,\) \w+ ",
     ),
+    "one-hot": (
+        3,
+        CE(),
+        (X, np.eye(3)[Y.astype(int)]),
+        r"label \(20, 3\) .*: give labels that are one-hot, .* to SoftmaxCELoss.sparse_label=False",
+    ),
     "nan": (
         3,
         CE(),

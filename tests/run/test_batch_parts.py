@@ -375,6 +375,7 @@ BAD = {
     "too few": ((X1, Y1), "the network cannot compute the first batch: data .21, 4. float64"),
     "too many": (((X1, X2, X2), Y1), "TwoInputs cannot be called with 3 arrays"),
     "text": ((("a", X2), Y1), "the data of a batch must be arrays .* got a str"),
+    "texts": ((X1, Y1.astype(str)), r"the label of a batch must be arrays .* and dtype <U"),
     "numbers": (((X1, X2), [1, 2]), "the label of a batch must be arrays .* got a int"),
     "nothing": (((), Y1), r"the data of a batch has no array, got \(\)"),
     "lengths": (((X1, X2), (Y1, Y2[:3])), r"data and label of a batch must have the same length"),

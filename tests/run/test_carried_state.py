@@ -184,7 +184,6 @@ def test_a_run_continues_with_both_states(table, tmp_path):
 
 def test_arrays_that_are_carried_unsaid_are_named(caplog):
     estimator = estimator_of(Forgetful(), 0.0)
-    estimator.logger.addHandler(caplog.handler)
     estimator.fit(BATCHES, epochs=2, event_handlers=[gs.SVRGHandler(gradient_table=False)])
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warnings) == 1

@@ -74,6 +74,13 @@ def test_the_outputs_are_those_of_the_samples_in_order(kind, contexts):
         np.testing.assert_allclose(ours.asnumpy(), theirs, rtol=0, atol=10 * tolerance)
 
 
+def test_a_shuffled_loader_is_named():
+    net, _ = heads()
+    loader = ArrayLoader(X, Y, batch_size=4, shuffle=True)
+    with pytest.warns(UserWarning, match=r"shuffle=True: the outputs are in its order, not in"):
+        estimator_of(net).predict(loader)
+
+
 def test_batches_of_arrays_have_the_size_that_is_asked_for():
     sizes = []
 
