@@ -14,7 +14,7 @@ from gluon_svrg.arguments import check_integer
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
 from gluon_svrg.data.inputs import batches_to_predict
-from gluon_svrg.data.training_data import batches_of, check_data, training_data
+from gluon_svrg.data.training_data import batches_of, check_data, length_of, training_data
 from gluon_svrg.events import HandlerList, Handlers
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
 from gluon_svrg.handlers.schedule import tell_what_is_left
@@ -270,7 +270,7 @@ class Estimator(mx_estimator.Estimator, Steerable):
         batches = batches_of(val_data, "val_data")
         handlers = evaluation_handlers(self, event_handlers)
         verbose = self.verbose if verbose is None else check_verbose(verbose)
-        with evaluation_bar(verbose, val_data, batches) as shown:
+        with evaluation_bar(verbose, length_of(val_data), batches) as shown:
             return evaluate(self, handlers, shown, batch_axis)
 
     def predict(self, data: object, batch_size: int | None = None, batch_axis: int = 0) -> Any:
