@@ -14,9 +14,10 @@ from gluon_svrg.arguments import check_integer
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
 from gluon_svrg.data.inputs import batches_to_predict
-from gluon_svrg.data.training_data import batches_of, check_data, training_data
+from gluon_svrg.data.training_data import batches_of, check_data, length_of, training_data
 from gluon_svrg.events import HandlerList, Handlers
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
+from gluon_svrg.handlers.schedule import tell_what_is_left
 from gluon_svrg.loop import FitLoop, Steerable, evaluate
 from gluon_svrg.machine.cpu_tuning import tune_for_cpu
 from gluon_svrg.run.batch_processor import BatchProcessor
@@ -205,9 +206,8 @@ class Estimator(mx_estimator.Estimator, Steerable):
         _check_duration(epochs, batches)
         _check_initial_epoch(initial_epoch, epochs, resume)
         _check_contexts(self.net, self.context)
-        self.verbose = check_verbose(verbose)
+        verbose = check_verbose(verbose)
         _check_that_it_trains(self.trainer)
-        self.val_data = val_data
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
         self.handlers = fit_handlers(
             self, val_data, event_handlers, resume is not None, sanity_check
@@ -215,7 +215,10 @@ class Estimator(mx_estimator.Estimator, Steerable):
         folders = checkpoint_folders(self.handlers)
         with quiet(self.logger, verbose):
             self.resumed_from = checkpoint_for(resume, folders, self.logger)
-        self.train_data, self.data = train_data, data
+            if self.resumed_from is None:
+                tell_what_is_left(self, self.handlers)
+        self.train_data, self.val_data, self.data = train_data, val_data, data
+        self.verbose = verbose
         self.history = self.history.before(initial_epoch)
         self.figures, self.last_evaluation = {}, {}
         self.position = self.position.at_epoch(initial_epoch, data.num_batches)
@@ -267,7 +270,7 @@ class Estimator(mx_estimator.Estimator, Steerable):
         batches = batches_of(val_data, "val_data")
         handlers = evaluation_handlers(self, event_handlers)
         verbose = self.verbose if verbose is None else check_verbose(verbose)
-        with evaluation_bar(verbose, val_data, batches) as shown:
+        with evaluation_bar(verbose, length_of(val_data), batches) as shown:
             return evaluate(self, handlers, shown, batch_axis)
 
     def predict(self, data: object, batch_size: int | None = None, batch_axis: int = 0) -> Any:

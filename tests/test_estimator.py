@@ -476,3 +476,32 @@ def test_numpy_mode_is_refused_in_a_sentence():
     finally:
         mx.npx.reset_np()
     estimator.fit(problem.ndarrays(), epochs=1)
+
+
+def test_a_call_of_fit_that_is_refused_leaves_nothing_behind():
+    net = gluon.nn.Dense(1, in_units=2)
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    estimator = gs.Estimator(net, gluon.loss.L2Loss(), trainer=trainer)
+    batch = mx.nd.ones((2, 2)), mx.nd.ones((2, 1))
+    with pytest.raises(FileNotFoundError):
+        estimator.fit([batch], [batch], epochs=1, verbose=0, resume="/no/such/folder")
+    assert estimator.verbose == "auto"
+    assert estimator.val_data is None
+
+
+def test_a_bar_of_an_evaluation_needs_no_length():
+    class Sampler(gluon.data.Sampler):
+        def __iter__(self):
+            yield [0, 1]
+
+        def __len__(self):
+            raise TypeError("nobody knows")
+
+    net = gluon.nn.Dense(1, in_units=2)
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    estimator = gs.Estimator(net, gluon.loss.L2Loss(), trainer=trainer)
+    dataset = gluon.data.ArrayDataset(mx.nd.ones((2, 2)), mx.nd.ones((2, 1)))
+    data = gluon.data.DataLoader(dataset, batch_sampler=Sampler())
+    assert estimator.evaluate(data, verbose=1) == estimator.evaluate(data, verbose=0)

@@ -22,7 +22,13 @@ def leaves_of(value: object) -> list[Any]:
         if not isinstance(value, Mapping):
             return [value]
         value = value.values()
-    return [leaf for item in value for leaf in leaves_of(item)]
+    leaves = []
+    for item in value:
+        if isinstance(item, NDArray):
+            leaves.append(item)
+        else:
+            leaves += leaves_of(item)
+    return leaves
 
 
 def mapped(function: Callable[[Any], Any], value: object) -> Any:

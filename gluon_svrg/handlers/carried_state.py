@@ -6,7 +6,6 @@ from typing import Any
 
 from gluon_svrg.events import EpochBegin, Order, Run, State, Stateful
 from gluon_svrg.run.backward import packed, unpacked
-from gluon_svrg.run.batch_processor import BatchProcessor
 
 
 class CarriedStateHandler(EpochBegin, Stateful):
@@ -20,8 +19,8 @@ class CarriedStateHandler(EpochBegin, Stateful):
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let the batch processor begin the epoch."""
-        processor = estimator.batch_processor
-        if isinstance(processor, BatchProcessor):
+        processor: Any = estimator.batch_processor
+        if hasattr(processor, "begin_epoch"):
             processor.begin_epoch(estimator)
 
     def state_dict(self, estimator: Run) -> State:

@@ -14,7 +14,6 @@ from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.sanity_check import SanityCheckHandler
-from gluon_svrg.handlers.schedule import tell_what_is_left
 from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.handlers.step import GradientUpdateHandler
 from gluon_svrg.handlers.validation import ValidationHandler
@@ -69,8 +68,6 @@ def fit_handlers(
     for companion in _companions(given, resumes):
         if not _has([*given, *defaults], companion):
             defaults.append(companion())
-    if not resumes:
-        tell_what_is_left(estimator, given)
     return _checked(given + defaults, estimator.train_metrics + estimator.val_metrics)
 
 

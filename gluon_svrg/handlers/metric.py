@@ -177,7 +177,12 @@ def _update(metric: mx.metric.EvalMetric, waiting: list[_Outputs], merged: _Outp
         _add_losses(metric, waiting, merged)
     elif isinstance(metric, mx.metric.Loss):
         for outputs in waiting:
-            metric.update(0, outputs.loss)
+            # One by one, with the same bits, whatever the others are that wait with it.
+            own = _merge([outputs]) if type(metric) is mx.metric.Loss else None
+            if own:
+                _add_losses(metric, [outputs], own)
+            else:
+                metric.update(0, outputs.loss)
     elif merged and type(metric) in _MERGEABLE:
         metric.update(merged.label, merged.pred)
     else:

@@ -178,7 +178,7 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
     ) -> list[EventHandler]:
         """Call the handlers, and measure if the epoch is to be profiled."""
         if event in ("epoch_begin", "batch_begin"):
-            self._look_at_epoch(event, estimator.position.epoch)
+            self._look_at_epoch(event, estimator)
         elif event == "train_end":
             self._end(estimator)
         clock = self._clock
@@ -199,14 +199,17 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
             call[1] += seconds
         return answered
 
-    def _look_at_epoch(self, event: str, epoch: int) -> None:
+    def _look_at_epoch(self, event: str, estimator: Run) -> None:
         """End the epoch before, and begin this one, if it is to be profiled."""
+        epoch = estimator.position.epoch
         if self._clock is not None and event == "batch_begin" and epoch == self._epoch:
             return
         is_profiled = self.epochs is None or epoch in self.epochs
         clock, self._clock = self._clock, None
         if clock is not None:
             self._append_row(clock)
+            if self._tracing is not None:  # the epoch was left without its end, to go back
+                self._write_trace(estimator, clock)
         if not is_profiled:
             return
         if clock is None:
@@ -258,12 +261,11 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
     def _end(self, estimator: Run) -> None:
         """End the last epoch, and no longer listen."""
         estimator.handlers.observer = None
-        if self._clock is None:
-            return
-        if self._tracing is not None:
-            self._write_trace(estimator, self._clock)
-        self._append_row(self._clock)
-        self._clock = None
+        clock, self._clock = self._clock, None
+        if clock is not None:
+            if self._tracing is not None:
+                self._write_trace(estimator, clock)
+            self._append_row(clock)
         self.calls = [
             {"handler": name, "event": event, "phase": phase, "calls": calls, "seconds": seconds}
             for (name, event, phase), (calls, seconds) in sorted(

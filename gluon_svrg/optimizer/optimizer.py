@@ -216,7 +216,10 @@ class Optimizer(mxnet_optimizer.Optimizer):
             Lists as for :meth:`step`; or one of each, as MXNet 1.9.1 calls it.
         """
         arguments = _as_lists(indices, weights, grads, states)
-        before = dict(self._index_update_count), self.num_update
+        # Of these alone: an Updater may call this for each parameter.
+        counts = self._index_update_count
+        before = {i: counts[i] for i in arguments[0] if i in counts}
+        num_update = self.num_update
         self._update_count(arguments[0])
         self._counted = frozenset(arguments[0])
         try:
@@ -225,9 +228,10 @@ class Optimizer(mxnet_optimizer.Optimizer):
             else:
                 self.step(*arguments)
         except BaseException:
-            self._index_update_count.clear()
-            self._index_update_count.update(before[0])
-            self.num_update = before[1]
+            for index in arguments[0]:
+                counts.pop(index, None)
+            counts.update(before)
+            self.num_update = num_update
             raise
         finally:
             del self._counted

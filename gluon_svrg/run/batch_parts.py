@@ -63,7 +63,10 @@ def parts_of(batch: object, net: gluon.Block, batch_axis: int = 0, contexts: int
     ValueError
         If it is no such batch, or its arrays do not have the same number of samples.
     """
-    parts = BatchParts(*(_as_ndarrays(item, net) for item in _items_of(batch)))
+    items = _items_of(batch)
+    if _is_plain_pair(items) and batch_axis == 0:
+        return BatchParts(*items)
+    parts = BatchParts(*(_as_ndarrays(item, net) for item in items))
     for name, part in zip(_KEYS, parts, strict=True):
         _check_arrays(name, part, part is not None or name != "sample_weight")
     _check_lengths(parts, batch_axis, contexts)
@@ -260,6 +263,15 @@ def _items_of(batch: object) -> tuple[object, object, object]:
         raise ValueError(f"a batch must be a (data, label) pair, got {what}: {way_out}")
     data, label, *weight = batch
     return data, label, weight[0] if weight else None
+
+
+def _is_plain_pair(items: tuple[object, object, object]) -> bool:
+    """Return whether it is what nearly every batch is, with nothing in it to convert or refuse."""
+    data, label, weight = items
+    if weight is not None or not (isinstance(data, NDArray) and isinstance(label, NDArray)):
+        return False
+    shape, other = data.shape, label.shape
+    return len(shape) > 0 < len(other) and bool(shape[0] == other[0])
 
 
 def _check_arrays(name: str, part: object, is_needed: bool) -> None:

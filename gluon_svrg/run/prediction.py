@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 from gluon_svrg.arrays.nested import leaves_of, mapped
+from gluon_svrg.arrays.waiting import wait_for
 from gluon_svrg.run.batch_processor import BatchProcessor
 from mxnet import autograd
 from mxnet.ndarray import NDArray
@@ -35,8 +36,11 @@ def predicted(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
     """
     first: Any = None
     columns: list[list[NDArray]] = []
+    last: list[NDArray] = []
     with run.evaluation_weights(), autograd.pause(train_mode=False):
         for batch in batches:
+            wait_for(last)  # else all batches are in memory before the first is computed
+            last = [column[-1] for column in columns]
             for output in _outputs_of(run, batch, batch_axis):
                 leaves = leaves_of(output)
                 if first is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, TextIO, TypeAlias
+from typing import Literal, TextIO, TypeAlias
 
 from tqdm.auto import tqdm
 
@@ -36,7 +36,7 @@ def shows_bars(verbose: Verbose, file: TextIO | None = None) -> bool:
 
 @contextmanager
 def evaluation_bar(
-    verbose: Verbose, data: object, batches: Iterable[object]
+    verbose: Verbose, total: int | None, batches: Iterable[object]
 ) -> Iterator[Iterable[object]]:
     """Return `batches`, with a bar that moves as they are drawn and goes away at the end.
 
@@ -44,15 +44,14 @@ def evaluation_bar(
     ----------
     verbose : 'auto', 0, 1 or 2
         Whether there is a bar.
-    data : iterable
-        What the batches are of; its length is that of the bar.
+    total : int or None
+        How many batches there are, if that is known.
     batches : iterable
         All of them.
     """
     if not shows_bars(verbose):
         yield batches
         return
-    total: Any = len(data) if hasattr(data, "__len__") else None
     with tqdm(batches, total=total, desc="validation", unit="batch", leave=False) as shown:
         yield shown
 

@@ -186,7 +186,6 @@ def test_a_resume_in_mid_epoch_goes_on_to_the_bit(tmp_path, stop, last_batch):
 
 def test_there_is_no_table_and_the_log_says_why(caplog):
     estimator = estimator_of()
-    estimator.logger.addHandler(caplog.handler)
     with caplog.at_level(logging.INFO):
         estimator.fit(augmented(), epochs=1, event_handlers=[gs.SVRGHandler()])
     assert "(no table): reshuffle=True makes other batches each epoch" in caplog.text

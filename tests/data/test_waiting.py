@@ -36,7 +36,6 @@ class Slow:
 
 def hints_of(caplog, data, epochs):
     estimator = estimator_of(gluon.nn.Dense(2, in_units=4))
-    estimator.logger.addHandler(caplog.handler)
     estimator.fit(data, epochs=epochs)
     return [r.getMessage() for r in caplog.records if HINT in r.getMessage()]
 

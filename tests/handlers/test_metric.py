@@ -206,6 +206,22 @@ def test_batches_of_several_shapes():
     assert values[0]["training accuracy"] == values[1]["training accuracy"]
 
 
+def test_a_loss_has_the_same_bits_whatever_waits_with_it():
+    """As after a resume, which begins with nothing that waits."""
+    rng = np.random.default_rng(0)
+    shapes = [(5, 3), (5, 4), (5, 3), (5, 3), (5, 4)]  # sequences of several lengths
+    batches = [[mx.nd.array(rng.normal(size=shape)) for _ in range(3)] for shape in shapes]
+    values = []
+    for limit in (1, 2, 3, 64):
+        loss = mx.metric.Loss("loss")
+        handler = gs.MetricHandler(loss, max_batches=limit)
+        for label, pred, value in batches:
+            handler.batch_end(None, label=[label], pred=[pred], loss=[value])
+        handler.flush()
+        values.append(loss.get()[1])
+    assert len(set(values)) == 1
+
+
 def test_the_old_names_of_the_limits():
     metric, loss = CountingAccuracy(), mx.nd.array([1, 1])
     with pytest.warns(DeprecationWarning, match="is now called max_") as caught:

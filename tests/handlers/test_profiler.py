@@ -143,12 +143,14 @@ def test_only_the_epochs_asked_for():
     profiler = gs.ProfilerHandler(epochs=[1, 3, 9])
     fit([profiler], epochs=5)
     assert profiler.profile.column("epoch") == [1, 3]
+    # Also where the last epoch is not one of them.
+    calls = {(c["handler"], c["event"]): c["calls"] for c in profiler.calls}
+    assert calls["MetricHandler", "epoch_end"] == 2
 
 
 def test_the_table_goes_to_the_log(caplog):
     profiler = gs.ProfilerHandler()
     estimator = estimator_of()
-    estimator.logger.addHandler(caplog.handler)
     with caplog.at_level(logging.INFO):
         fit([profiler], estimator=estimator)
     assert profiler.table() in caplog.text
@@ -158,7 +160,6 @@ def test_the_table_goes_to_the_log(caplog):
 def test_no_epoch_is_told(caplog):
     profiler = gs.ProfilerHandler(epochs=7)
     estimator = estimator_of()
-    estimator.logger.addHandler(caplog.handler)
     fit([profiler], estimator=estimator)
     assert "epochs=[7] are none of this run's" in caplog.text
 
@@ -230,7 +231,6 @@ def test_a_trace_that_exists_is_kept(tmp_path):
 
 def test_a_trace_that_begins_too_late_is_told(tmp_path, caplog):
     estimator = estimator_of()
-    estimator.logger.addHandler(caplog.handler)
     fit([gs.ProfilerHandler(trace=tmp_path / "t.json")], estimator=estimator)
     assert "trace_batches[0]=5" in caplog.text
     assert not (tmp_path / "t.json").exists()

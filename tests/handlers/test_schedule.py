@@ -521,9 +521,7 @@ def fits(caplog, handlers_of_fits, between=lambda trainer: None):
     warnings = []
     for handlers in handlers_of_fits:
         caplog.clear()
-        estimator.logger.addHandler(caplog.handler)
         estimator.fit(problem.ndarrays(), epochs=2, event_handlers=handlers)
-        estimator.logger.removeHandler(caplog.handler)
         warnings.append([r.getMessage() for r in caplog.records if r.levelno == logging.WARNING])
         between(estimator.trainer)
     return warnings
@@ -531,6 +529,16 @@ def fits(caplog, handlers_of_fits, between=lambda trainer: None):
 
 def rate(start, end):
     return ScheduleHandler("learning_rate", schedules.linear(start, end))
+
+
+def test_describe_tells_nothing_that_fit_is_to_tell(caplog):
+    problem = problems.make("softmax")
+    estimator = estimator_of(problem)
+    estimator.fit(problem.ndarrays(), epochs=2, event_handlers=[rate(0.1, 0.0)])
+    estimator.describe()
+    assert "earlier fit" not in caplog.text
+    estimator.fit(problem.ndarrays(), epochs=1)
+    assert "earlier fit" in caplog.text
 
 
 def test_a_rate_that_an_earlier_schedule_left_is_told_once(caplog):

@@ -5,6 +5,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg.data import ArrayLoader
+from gluon_svrg.run import prediction
 from mxnet import gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO
@@ -175,3 +176,13 @@ def test_outputs_that_cannot_be_joined():
     data = [RNG.normal(size=(2, length, 4)) for length in (3, 5)]
     with pytest.raises(ValueError, match=r"shapes \[\(2, 3, 2\), \(2, 5, 2\)\] cannot be joined"):
         estimator_of(net).predict(data)
+
+
+def test_no_batch_is_ahead_of_the_one_before_the_last(monkeypatch):
+    waited = []
+    monkeypatch.setattr(prediction, "wait_for", lambda arrays: waited.append(len(arrays)))
+    net, _ = heads()
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    estimator = gs.Estimator(net, gluon.loss.L2Loss(), trainer=trainer)
+    estimator.predict(X, batch_size=6)
+    assert waited == [0, 0, 3, 3]
