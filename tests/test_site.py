@@ -52,6 +52,23 @@ def test_every_page_is_in_the_contents(site):
     assert not_listed == set()
 
 
+def test_the_readme_leads_to_every_how_to():
+    read_on = (ROOT / "README.md").read_text().split("## Read on")[1]
+    for page in (ROOT / "docs" / "howto").glob("*.md"):
+        assert f"(docs/howto/{page.name})" in read_on, page.name
+
+
+def test_a_warning_is_an_error(build, tmp_path, monkeypatch):
+    def write(stage, with_reference):
+        (stage.folder / "conf.py").write_text("html_theme = 'basic'\n")
+        (stage.folder / "index.rst").write_text("Title\n=====\n\n`unfinished\n")
+
+    monkeypatch.setattr(build.Stage, "write", write)
+    with pytest.raises(ValueError, match="Sphinx warns"):
+        build.build(tmp_path / "html")
+    assert not (tmp_path / "html").exists()
+
+
 def test_the_reference_has_every_public_name(site, build):
     reference = "".join(page.read_text() for page in (site / "reference").glob("*.html"))
     places = set(re.findall(r'id="(gluon_svrg\.[\w.]+)"', reference))

@@ -50,8 +50,15 @@ def executed(tmp_path_factory):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_it_runs_and_says_what_it_claims(executed):
     text, pictures = printed(executed)
+    outputs = [out for cell in executed.cells for out in cell.get("outputs", [])]
     assert pictures == 4
     assert "the run continues from the checkpoint" in text
+    assert "the labels of the first batch must be integers from 0 to 8" in text
+    wrong = re.search(r"^(\d+) of 297 are wrong", text, re.MULTILINE)
+    accuracy = re.search(r"\{'validation accuracy': ([\d.]+)", "".join(map(str, outputs)))
+    assert 1 - int(wrong[1]) / 297 == pytest.approx(float(accuracy[1]))  # predict, and evaluate
+    tables = [out.data["text/html"] for out in outputs if "text/html" in out.get("data", {})]
+    assert [table.count("<tr>") for table in tables] == [7]  # the history: names and 6 epochs
     values = [
         out.data["text/plain"]
         for cell in executed.cells

@@ -44,7 +44,7 @@ def built(tmp_path_factory):
     """The folder with the source distribution and the wheel that was built from it."""
     folder = tmp_path_factory.mktemp("built")
     shutil.copytree(ROOT, folder / "checkout", ignore=NOT_COPIED)
-    backend = of_project(r'^requires = \["setuptools==([\d.]+)"')
+    backend = of_project(r'^requires = \["setuptools==([\d.]+)')
     # With the backend's version here, nothing has to be fetched.
     is_here = importlib.metadata.version("setuptools") == backend
     isolation = ["--no-isolation"] if is_here else []
@@ -136,8 +136,6 @@ def test_it_works_elsewhere(python, metadata, tmp_path):
     worker = shutil.copy(Path(__file__).parent / "wheel_worker.py", tmp_path)
     printed = run(python, "-W", "ignore", worker, metadata["Version"], cwd=tmp_path)
     assert printed.splitlines()[-1] == "it works"
-
-
-def test_the_command_line(python, tmp_path):
-    printed = run(python, "-m", "gluon_svrg.deploy", "--help", cwd=tmp_path)
-    assert "predict" in printed
+    usage, *_ = printed.partition("it works")
+    assert "usage: python -m gluon_svrg.deploy" in usage
+    assert "predict" in usage

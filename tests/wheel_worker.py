@@ -3,6 +3,7 @@
 import importlib
 import importlib.metadata
 import pkgutil
+import runpy
 import sys
 from pathlib import Path
 
@@ -42,4 +43,12 @@ assert len(history) == 3
 gs.deploy.export(net, "model", x[:2], class_names=["below", "above"])
 outputs = gs.deploy.Predictor.load("model").predict(x)
 np.testing.assert_allclose(outputs, net(mx.nd.array(x)).asnumpy(), atol=1e-5)
+
+# The command line, as `python -m` runs it; in a process of its own it would import MXNet again.
+sys.argv = ["deploy", "--help"]
+try:
+    runpy.run_module("gluon_svrg.deploy", run_name="__main__", alter_sys=True)
+except SystemExit as end:
+    if end.code:
+        raise
 print("it works")

@@ -7,19 +7,21 @@ generated: a page for each section of docs/api.md, with the docstrings of the na
 """
 
 import argparse
-import html.parser
+import html
 import importlib
 import inspect
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
+from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -34,6 +36,9 @@ PAGES = {
 }
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".md": "markdown"}
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#:\s]+)((?:#[^)]*)?\))")
+# What docutils, Pygments and furo write: quoted values without angle brackets.
+TAG = re.compile(r"<[a-z][^<>]*>")
+ATTRIBUTE = re.compile(r'\s(href|src|id|name)="([^"]+)"')
 
 
 class Stage:
@@ -218,19 +223,16 @@ def directive(name, thing):
     return [f".. py:data:: {last}", "", *text]
 
 
-class Links(html.parser.HTMLParser):
+class Links:
     """The links of a page, and the places in it that a link may lead to."""
 
     def __init__(self, path):
-        super().__init__()
-        self.links, self.places = [], set()
-        self.feed(path.read_text())
-
-    def handle_starttag(self, tag, attrs):
-        """Note what a tag leads to, and its name."""
-        attributes = dict(attrs)
-        self.places.update(attributes[key] for key in ("id", "name") if attributes.get(key))
-        self.links += [attributes[key] for key in ("href", "src") if attributes.get(key)]
+        self.links, self.places = set(), set()
+        # Not by html.parser: to read every tag of the sources' pages takes seconds.
+        for tag in TAG.findall(path.read_text()):
+            for name, value in ATTRIBUTE.findall(tag):
+                kind = self.links if name in {"href", "src"} else self.places
+                kind.add(html.unescape(value))
 
 
 def broken_links(site):
@@ -238,7 +240,7 @@ def broken_links(site):
     pages = {path: Links(path) for path in site.rglob("*.html")}
     broken = []
     for path, page in pages.items():
-        for link in page.links:
+        for link in sorted(page.links):
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
@@ -256,10 +258,16 @@ def build(out, with_reference=True):
         pages, trees, made = (Path(folder) / name for name in ("pages", "trees", "html"))
         pages.mkdir()
         Stage(pages).write(with_reference)
-        path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-        command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
-        subprocess.run([*command, "-d", trees, pages, made], check=True, env=environment)
+        with patch_docutils(str(pages)), docutils_namespace(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python; those of Sphinx are errors
+            app = Sphinx(
+                *(pages, pages, made, trees, "html"),
+                status=None,
+                warningiserror=True,
+            )
+            app.build()
+        if app.statuscode:
+            raise ValueError("Sphinx warns: see above")
         broken = broken_links(made.resolve())
         if broken:
             raise ValueError("links that lead nowhere:\n" + "\n".join(broken))
