@@ -480,7 +480,7 @@ BAD = {
     ),
     "number": (
         lambda: 3,
-        "must be an iterable of (data, label) batches, got 3: give a DataLoader or a list of",
+        "must be an iterable of (data, label) batches, got 3: give a DataLoader, a list of",
     ),
     "nothing": (lambda: None, "must be an iterable of (data, label) batches, got None: give a"),
     "empty list": (list, "is empty: give at least one batch"),

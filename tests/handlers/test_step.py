@@ -127,7 +127,7 @@ def test_grad_req_is_as_it_was_afterwards():
     broken = problems.make("mlp")
     trainer = gs.SVRGTrainer(broken.net.collect_params(), "sgd")
     estimator = gs.Estimator(broken.net, broken.loss, trainer=trainer)
-    with pytest.raises(ValueError, match=r"must be a \(data, label\) pair"):
+    with pytest.raises(ValueError, match=r"the data of a batch must be arrays"):
         estimator.fit([(1, 2, 3)], epochs=1, event_handlers=gs.GradientUpdateHandler(accumulate=2))
     assert {param.grad_req for param in broken.net.collect_params().values()} == {"write"}
 
