@@ -210,6 +210,7 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
             self._append_row(clock)
             if self._tracing is not None:  # the epoch was left without its end, to go back
                 self._write_trace(estimator, clock)
+                clock.last = time.perf_counter()
         if not is_profiled:
             return
         if clock is None:

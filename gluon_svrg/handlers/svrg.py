@@ -55,7 +55,7 @@ class SVRGHandler(
     train_data : iterable of batches, optional
         For MXNet's Estimator, which does not tell its own.
     progress_bar : bool
-        Whether the full pass shows a bar, where `fit` shows bars.
+        Whether the full pass shows a bar, on a terminal on which `fit` shows bars.
     priority : float
         Before the optimizer's step, which in MXNet's Estimator has -2000.
     table_memory : float

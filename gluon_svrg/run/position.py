@@ -147,7 +147,7 @@ class FitResult:
         Why the run ended.
     epochs_run : int
         The number of epochs in which a batch was trained, a last one that was cut short included;
-        after a resume, those before it as well.
+        those before a resume and before `initial_epoch` count, too.
     history : History
         A list with one row (a dict) an epoch: see :class:`HistoryHandler`.
     """
