@@ -34,10 +34,25 @@ CONTESTANTS: dict[str, dict[str, str]] = {
 OURS = "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
 
 
-def softmax(batch_size: int, features: int, batches: int) -> Callable[[], None]:
-    """Return an epoch of softmax regression in float64, by SVRG with a table."""
+def epoch_of(
+    net: Any, x: Any, y: Any, batch_size: int, learning_rate: float, with_svrg: bool
+) -> Callable[[], None]:
+    """Return an epoch of an initialised network."""
     import gluon_svrg as gs
     import mxnet as mx
+    from mxnet import gluon
+
+    net.hybridize(static_alloc=True, static_shape=True)
+    options = {"learning_rate": learning_rate}
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", options)
+    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), mx.metric.Accuracy(), trainer=trainer)
+    data = gs.data.ArrayLoader(x, y, batch_size=batch_size, shuffle=True, seed=0)
+    handlers = [gs.SVRGHandler()] if with_svrg else []
+    return lambda: estimator.fit(data, epochs=1, event_handlers=handlers, verbose=0)
+
+
+def softmax(batch_size: int, features: int, batches: int) -> Callable[[], None]:
+    """Return an epoch of softmax regression in float64, by SVRG with a table."""
     import numpy as np
     from mxnet import gluon
 
@@ -47,18 +62,11 @@ def softmax(batch_size: int, features: int, batches: int) -> Callable[[], None]:
     net = gluon.nn.Dense(10, in_units=features)
     net.cast("float64")
     net.initialize()
-    net.hybridize(static_alloc=True, static_shape=True)
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), mx.metric.Accuracy(), trainer=trainer)
-    estimator.logger.handlers.clear()
-    data = gs.data.ArrayLoader(x, y, batch_size=batch_size, shuffle=True, seed=0)
-    return lambda: estimator.fit(data, epochs=1, event_handlers=[gs.SVRGHandler()])
+    return epoch_of(net, x, y, batch_size, learning_rate=0.1, with_svrg=True)
 
 
 def perceptron(batch_size: int, features: int, hidden: int, batches: int) -> Callable[[], None]:
     """Return an epoch of a perceptron of one hidden layer, by SGD."""
-    import gluon_svrg as gs
-    import mxnet as mx
     import numpy as np
     from mxnet import gluon
 
@@ -69,33 +77,21 @@ def perceptron(batch_size: int, features: int, hidden: int, batches: int) -> Cal
     net.add(gluon.nn.Dense(hidden, activation="relu", in_units=features))
     net.add(gluon.nn.Dense(10, in_units=hidden))
     net.initialize()
-    net.hybridize(static_alloc=True, static_shape=True)
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), mx.metric.Accuracy(), trainer=trainer)
-    estimator.logger.handlers.clear()
-    data = gs.data.ArrayLoader(x, y, batch_size=batch_size, shuffle=True, seed=0)
-    return lambda: estimator.fit(data, epochs=1)
+    return epoch_of(net, x, y, batch_size, learning_rate=0.01, with_svrg=False)
 
 
 def resnet(batch_size: int, batches: int) -> Callable[[], None]:
     """Return an epoch of gluoncv's ``cifar_resnet20_v1``, by SGD."""
-    import gluon_svrg as gs
     import mxnet as mx
     import numpy as np
     from gluoncv.model_zoo import get_model
-    from mxnet import gluon
 
     random = np.random.default_rng(0)
     x = random.standard_normal((batches * batch_size, 3, 32, 32), "float32")
     y = random.integers(0, 10, len(x)).astype("float32")
     net = get_model("cifar_resnet20_v1", classes=10)
     net.initialize(mx.init.Xavier())
-    net.hybridize(static_alloc=True, static_shape=True)
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), mx.metric.Accuracy(), trainer=trainer)
-    estimator.logger.handlers.clear()
-    data = gs.data.ArrayLoader(x, y, batch_size=batch_size, shuffle=True, seed=0)
-    return lambda: estimator.fit(data, epochs=1)
+    return epoch_of(net, x, y, batch_size, learning_rate=0.01, with_svrg=False)
 
 
 # The name of a task, and what makes its epoch.

@@ -1,8 +1,9 @@
-"""Files that are written whole or not at all: written aside, flushed, renamed."""
+"""Files that are written whole or not at all (aside, flushed, renamed), and folders for them."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 
@@ -46,3 +47,9 @@ def flush_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder`, with those above it; raise OSError also if no file can be made in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import tempfile
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.files import DamagedError
+from gluon_svrg.files import DamagedError, make_folder
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.run.monitor import Monitor
@@ -267,8 +266,7 @@ class CheckpointHandler(
                 f"directory {name!r} is a file: give a folder for the checkpoints"
             )
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self.directory).close()
+            make_folder(self.directory)
         except OSError as e:
             raise PermissionError(
                 f"directory {name!r} cannot be written ({e}): give a folder in which checkpoints "

@@ -9,7 +9,6 @@ import math
 import numbers
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
@@ -27,7 +26,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.files import write_whole
+from gluon_svrg.files import make_folder, write_whole
 from gluon_svrg.run.history import History
 from gluon_svrg.run.position import check_is_located
 
@@ -120,8 +119,7 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
                 "overwrite=True"
             )
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self.path.parent).close()
+            make_folder(self.path.parent)
         except OSError as e:
             raise PermissionError(
                 f"path {name!r} cannot be written ({e}): give one in a folder that you may write to"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from os import PathLike, fspath
@@ -11,6 +10,7 @@ from typing import Any
 
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.events import EventHandler, ExceptionRaised, Order, Run, TrainBegin, TrainEnd
+from gluon_svrg.files import make_folder
 from gluon_svrg.handlers.checkpoint import CheckpointHandler
 from gluon_svrg.handlers.svrg import SVRGHandler
 from gluon_svrg.run.history import History
@@ -303,8 +303,7 @@ def _check_file(path: Path, overwrite: bool) -> None:
             "overwrite=True"
         )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path.parent).close()
+        make_folder(path.parent)
     except OSError as e:
         raise PermissionError(
             f"trace {fspath(path)!r} cannot be written ({e}): give one in a folder that you may "

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sized
 from contextlib import suppress
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import mxnet as mx
 import numpy as np
@@ -318,8 +318,21 @@ def _length(array: NDArray, batch_axis: int) -> int:
     return shape[batch_axis if len(shape) > batch_axis else 0]
 
 
+# The first Parameter of each network: `collect_params` goes through all of them. A weak reference,
+# since a Parameter's trainer may lead back to the network.
+_FIRST: WeakKeyDictionary[gluon.Block, ref[gluon.Parameter]] = WeakKeyDictionary()
+
+
 def _dtype_of(net: gluon.Block) -> np.dtype[Any]:
-    return np.dtype(next((p.dtype for p in net.collect_params().values()), "float32"))
+    """Return the network's precision: the dtype of its first Parameter."""
+    known = _FIRST.get(net)
+    first = known() if known is not None else None
+    if first is None:
+        first = next(iter(net.collect_params().values()), None)
+        if first is None:
+            return np.dtype("float32")
+        _FIRST[net] = ref(first)
+    return np.dtype(first.dtype)
 
 
 def _dtype_in(pred: object) -> np.dtype[Any]:

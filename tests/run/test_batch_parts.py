@@ -434,3 +434,19 @@ def test_weights_need_one_loss_per_sample():
     net = initialized(TwoInputs())
     with pytest.raises(ValueError, match=r"weights have shape \(21,\) and the losses \(1,\): the"):
         svrg_estimator(net, Mean()).fit([((X1, X2), Y1, W)], epochs=1)
+
+
+def test_a_known_cast_asks_the_network_for_all_its_parameters_no_more(monkeypatch):
+    """Each batch of a large network would wait for that; a cast of the network is still seen."""
+    net = nn.Dense(2, in_units=3)
+    net.initialize()
+    asked = []
+    whole = net.collect_params
+    monkeypatch.setitem(vars(net), "collect_params", lambda: asked.append(1) or whole())
+    data = mx.nd.ones((4, 3), dtype="float64")
+    assert call(net, data).dtype == np.float32
+    number = len(asked)
+    assert call(net, data).dtype == np.float32
+    assert len(asked) == number
+    net.cast("float64")
+    assert call(net, data).dtype == np.float64
