@@ -76,20 +76,8 @@ _HOW_TO_WAIT = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
 _SPIN = "10000"
 
 
-WITHOUT_MXNET = frozenset(
-    [
-        "_compat",
-        "_lazy",
-        "arguments",
-        "files",
-        "linear",
-        "run",
-        "run.logger",
-        "run.verbosity",
-        "svrg",
-        "svrg.rule",
-    ]
-)
+WITHOUT_MXNET = {"_compat", "_lazy", "arguments", "files", "linear", "svrg", "svrg.rule"}
+WITHOUT_MXNET |= {"run", "run.logger", "run.verbosity"}
 """The modules that import no MXNet, without the package's name; `linear` stands for all in it."""
 WITH_MXNET = "linear.to_gluon"
 """The one in `linear` that does."""
