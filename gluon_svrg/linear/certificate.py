@@ -23,7 +23,6 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from gluon_svrg.linear.objective import Objective, Snapshot
 
-
 _PART = 1 << 16
 
 _MOST_LOG = 700.0

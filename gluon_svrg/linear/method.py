@@ -21,7 +21,7 @@ _GROWTH = 4
 """From one prefix of the sample to the next."""
 
 _ROWS_OF_A_START = 20
-"""For each weight: fewer, and the sample's optimum may be further away than the null model."""
+"""For each feature: fewer, and the sample's optimum may be further away than the null model."""
 
 _RIDGE = 1e-10
 """Of the mean of the Hessian's diagonal."""
@@ -162,7 +162,7 @@ class HessianSteps:
         sample, theta = self._sample, start
         null = self._objective.null()[1]
         sizes = [len(sample.rows) // _GROWTH]
-        while sizes[-1] >= max(1000, _ROWS_OF_A_START * theta.size):
+        while sizes[-1] >= max(1000, _ROWS_OF_A_START * len(theta)):
             sizes.append(sizes[-1] // _GROWTH)
         for count in reversed(sizes[:-1]):
             tol = 0.1 * abs(null) * theta.size / count
@@ -197,6 +197,7 @@ class Pace:
     """Whether the next step is one of the full gradient or an epoch, by what they left so far."""
 
     def __init__(self) -> None:
+        self._count = 0
         self._last = np.inf
         self._steps_left: list[float] = []
         self._epochs_left: list[float] = []
@@ -204,7 +205,9 @@ class Pace:
 
     def add(self, decrement: float) -> None:
         """Take the decrement at a new snapshot."""
-        if np.isfinite(self._last) and self._last > 0:
+        self._count += 1
+        # The first step may be long, and the metric is then another.
+        if self._count > 2 and self._last > 0:
             left = decrement / self._last
             (self._epochs_left if self.wants_epoch else self._steps_left).append(left)
         self._last = decrement

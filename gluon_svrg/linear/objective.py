@@ -98,6 +98,11 @@ class Objective:
         """Return the penalty in the shape that multiplies `theta`."""
         return self.penalty if theta.ndim == 1 else self.penalty[:, None]
 
+    def targets(self, rows: slice, dtype: np.dtype[np.floating]) -> NumPyArray:
+        """Return the targets of some rows: classes as they are, numbers in `dtype`."""
+        target = self.target[rows]
+        return target if target.dtype.kind in "iu" else target.astype(dtype, copy=False)
+
     def block(self, rows: slice) -> NumPyArray:
         """Return a block as the scores are taken from it."""
         block = self.rows.block(rows)
@@ -119,7 +124,7 @@ class Objective:
             score = of_outputs(block @ weights, outputs)
             score += bias
             scores[rows] = score
-            value, residual = self.loss.value_and_residual(score, self.target[rows])
+            value, residual = self.loss.value_and_residual(score, self.targets(rows, dtype))
             share = self.share[rows]
             residual *= share if residual.ndim == 1 else share[:, None]
             total = residual.sum(axis=0, dtype=np.float64)

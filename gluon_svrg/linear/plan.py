@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.linalg
-
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import newton
 from gluon_svrg.linear.epochs import MEASURED_ROWS, EpochSteps
@@ -120,7 +119,7 @@ def _rotated(
     values, vectors = scipy.linalg.eigh(scaled @ scaled.T, check_finite=False)
     kept = values > 1e-13 * values[-1]
     root = np.sqrt(values[kept])
-    rotation = (scaled.T @ (vectors[:, kept] / root)).T * weight
+    span = vectors[:, kept] / root
     turned = Sample(
         np.column_stack([vectors[:, kept] * root, sample.rows[:, -1]]),
         objective.target,
@@ -133,7 +132,8 @@ def _rotated(
     rotated = replace(objective, penalty=turned.penalty, moments=turned.moments())
 
     def back(theta: NumPyArray) -> NumPyArray:
-        return np.concatenate([rotation.T @ theta[:-1], theta[-1:]])
+        weights = scaled.T @ (span @ theta[:-1])
+        return np.concatenate([(weights.T * weight).T, theta[-1:]])
 
     first = np.zeros((len(root) + 1, *start.shape[1:]))
     first[-1] = start[-1]
