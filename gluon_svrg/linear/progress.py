@@ -94,12 +94,12 @@ class Progress:
 
 def line_of(name: str, record: Record) -> str:
     """Return one line: what it has cost so far, and how near the optimum it is."""
-    bound = (
-        f"at most {record.gap:.1e} above the optimum"
-        if math.isfinite(record.gap)
-        else f"about {record.decrement:.1e} above the optimum"
-    )
-    return (
+    line = (
         f"{name}, snapshot {record.iteration}: {record.passes:.1f} passes, {record.seconds:.2f} s, "
-        f"objective {record.objective:.8g}, {bound}"
+        f"objective {record.objective:.8g}"
     )
+    if math.isfinite(record.gap):
+        return f"{line}, at most {record.gap:.1e} above the optimum"
+    if math.isfinite(record.decrement):
+        return f"{line}, about {record.decrement:.1e} above the optimum"
+    return line

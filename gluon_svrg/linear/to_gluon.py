@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from gluon_svrg._compat import NumPyArray, check_installed
-
-check_installed()  # with the way out where MXNet is missing
-
-import mxnet as mx  # noqa: E402
-from mxnet.gluon import nn  # noqa: E402
+import mxnet as mx
+from gluon_svrg._compat import NumPyArray
+from mxnet.gluon import nn
 
 
 def dense(coef: NumPyArray, intercept: NumPyArray, dtype: str) -> nn.Dense:

@@ -164,16 +164,16 @@ def check_labels(name: str, y: object, features: NumPyArray) -> Labels:
     if labels.dtype.kind not in "biuf":
         check_classification_targets(labels)
         return Labels(*np.unique(labels, return_inverse=True))
-    least, most = labels.min(), labels.max()
-    if float(most) - float(least) >= _LABELS_TO_COUNT:
+    least, most = int(labels.min()), int(labels.max())
+    if most - least >= _LABELS_TO_COUNT or max(-least, most) > np.iinfo(np.int64).max:
         return Labels(*np.unique(labels, return_inverse=True))
-    places = labels.astype(np.int64) - int(least)
+    places = labels.astype(np.int64) - least
     present = np.bincount(places) > 0
     places_of_classes = np.flatnonzero(present)
     codes = places
     if not present.all():
         codes = (np.cumsum(present) - 1)[places]
-    return Labels((places_of_classes + int(least)).astype(labels.dtype), codes)
+    return Labels((places_of_classes + least).astype(labels.dtype), codes)
 
 
 def check_weight(sample_weight: object, features: NumPyArray) -> NumPyArray | None:
@@ -301,14 +301,14 @@ def _as_column(name: str, y: object, features: NumPyArray) -> NumPyArray:
             f"This {name} estimator requires y to be passed, but the target y is None: give one "
             f"value for each of the {len(features)} rows of X"
         )
+    _check_real("y", y)
     column: NumPyArray = column_or_1d(y, warn=True)
     check_consistent_length(features, column)
     return column
 
 
 def _as_float64(name: str, values: NumPyArray) -> NumPyArray:
-    if np.iscomplexobj(values):
-        raise ValueError(f"{name} is complex: give its real part, or its absolute value")
+    _check_real(name, values)
     try:
         numbers: NumPyArray = values.astype(np.float64, copy=False)
     except (TypeError, ValueError) as error:
@@ -317,6 +317,11 @@ def _as_float64(name: str, values: NumPyArray) -> NumPyArray:
         ) from error
     _check_finite(name, numbers, "numbers")
     return numbers
+
+
+def _check_real(name: str, values: object) -> None:
+    if getattr(getattr(values, "dtype", None), "kind", "") == "c":
+        raise ValueError(f"{name} is complex: give its real part, or its absolute value")
 
 
 def _check_finite(name: str, values: NumPyArray, needed: str) -> None:
