@@ -7,8 +7,6 @@ import os
 import pickle
 import re
 import signal
-import threading
-import time
 import warnings
 
 import joblib
@@ -16,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
-from gluon_svrg.linear import SVRGClassifier, SVRGRegressor, estimators, progress
+from gluon_svrg.linear import SVRGClassifier, SVRGRegressor, progress
 from gluon_svrg.linear.solve import Record
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
@@ -289,10 +287,7 @@ def test_weights_are_repeated_rows(case):
     fitted, X, y = case
     model = clone(fitted).set_params(tol=1e-13, random_state=0)
     weight = np.random.default_rng(1).integers(0, 4, len(y))
-    if isinstance(model, SVRGRegressor):
-        repeated = clone(model)
-    else:
-        repeated = clone(model)
+    repeated = clone(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, y, sample_weight=weight)
@@ -365,8 +360,8 @@ def test_max_iter(hard):
         model.fit(*hard)
     message = str(caught[0].message)
     assert re.fullmatch(
-        r"SVRGClassifier stopped with an objective of [\d.]+, (at most|an estimated) [\d.]+e[+-]\d+ "
-        r"above the optimum, because max_iter=1 snapshots were over: raise max_iter or tol",
+        r"SVRGClassifier stopped with an objective of [\d.]+, (at most|an estimated) [\d.]+e[+-]\d+"
+        r" above the optimum, because max_iter=1 snapshots were over: raise max_iter or tol",
         message,
     )
     assert f"{model.gap_:.1e}" in message or f"{model.decrement_:.1e}" in message

@@ -209,7 +209,7 @@ def test_flags(name):
 
 
 def test_sparse_features_are_refused_by_scikit_learn():
-    with pytest.raises(TypeError, match="[Ss]parse data was passed"):
+    with pytest.raises(TypeError, match=r"[Ss]parse data was passed"):
         classify(X=csr_array(X))
 
 
