@@ -10,10 +10,11 @@ Statistics*, on concomitant scale estimates; Owen, *A robust hybrid of lasso and
 2006: the two sources of scikit-learn's ``HuberRegressor``). It is convex in all three together, and
 1/(2S) times HuberRegressor's objective with an ``alpha`` of alpha S.
 
-For a fixed sigma it is, times sigma, an ordinary problem with the loss Huber(epsilon sigma) and the
-penalty alpha sigma. For fixed coefficients the best sigma, called T here, is the root of
-``mean(min((r/sigma)^2, epsilon^2)) = 1``. The search is for the sigma that is its own T: a secant
-on log T - log sigma, which has the sign of -dF/dsigma, so that every solve narrows an interval.
+For a fixed sigma it is sigma times (1/2 + the objective of an ordinary problem) whose target is
+y / sigma, whose coefficients are w / sigma, with the loss h and the penalty alpha sigma. For fixed
+coefficients the best sigma, called T here, is the root of
+``mean(min((r/sigma)^2, epsilon^2)) = 1``. The search is for the sigma that is its own T: a secant on
+log T - log sigma, which has the sign of -dF/dsigma, so that every solve narrows an interval.
 
 **Certificate.** For any u with abs(u_i) <= epsilon, Fenchel's inequality gives
 sigma h(r/sigma) >= u r - sigma u^2/2. If moreover mean(u^2) <= 1 and, with an intercept,
@@ -35,7 +36,8 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.losses import Huber
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.solve import Record, Settings, Solution, StopReason, solve
+from gluon_svrg.linear.solution import Record, Settings, Solution, StopReason
+from gluon_svrg.linear.solve import solve
 
 # The secant needs four to eight solves, each from where the last one ended.
 _MOST_SOLVES = 40
@@ -232,7 +234,7 @@ class _Search:
             x = math.log(scale)
             following = max(secant.next(x, best), math.log(least))
             solution = self._certified(solution, residual, scale, best, following)
-            if self._ends(solution) or abs(following - x) <= _SAME_LOG:
+            if self._ends(solution, best) or abs(following - x) <= _SAME_LOG:
                 break
             scale, at = math.exp(following), (solution.coef, solution.intercept)
         else:
@@ -254,7 +256,7 @@ class _Search:
             yield objective, constant, scale
 
     def _solve(self, scale: float, start: tuple[NumPyArray, NumPyArray]) -> Solution:
-        """Solve for a fixed scale."""
+        """Solve for a fixed scale; objective and gap of what is returned are not F's."""
         settings = self.settings
         left = None if settings.max_time is None else settings.max_time - self.seconds
         limits = replace(
@@ -263,8 +265,21 @@ class _Search:
             max_time=None if left is None else max(left, 1e-9),
             watch=self._watch_at(scale),
         )
-        loss = Huber(self.epsilon * scale)
-        return solve(replace(self.problem, loss=loss, l2=self.problem.l2 * scale), limits, start)
+        problem = replace(
+            self.problem,
+            target=self.problem.target / scale,
+            loss=Huber(self.epsilon),
+            l2=self.problem.l2 * scale,
+        )
+        coef, intercept = start
+        found = solve(problem, limits, (coef / scale, intercept / scale))
+        return replace(
+            found,
+            coef=found.coef * scale,
+            intercept=found.intercept * scale,
+            scores=found.scores * scale,
+            decrement=found.decrement * scale,
+        )
 
     def _certified(
         self,
@@ -284,16 +299,18 @@ class _Search:
         z = np.minimum(np.abs(residual) / scale, epsilon)
         slope = (1 - float(np.average(z**2, weights=problem.sample_weight))) / 2
         step = scale if best == 0 else math.exp(following) - scale
-        decrement = solution.decrement / scale + abs(slope * step) / 2
+        decrement = solution.decrement + abs(slope * step) / 2
         gap = max(gap, 0.0)
         if self.waiting is not None:
             self.waiting = replace(self.waiting, objective=objective, gap=gap, decrement=decrement)
         return replace(solution, objective=objective, gap=gap, decrement=decrement)
 
-    def _ends(self, solution: Solution) -> bool:
-        if solution.reason not in (StopReason.CONVERGED, StopReason.STALLED):
+    def _ends(self, solution: Solution, best: float) -> bool:
+        if not (solution.reason.is_success or solution.reason is StopReason.STALLED):
             return True
-        wanted = self.settings.tol * max(self.first - solution.objective, 0.0)
+        # Where all but outliers fit perfectly, a constant may be the optimum: nothing is gained.
+        gained = self.first - (solution.objective if best > 0 else 0.0)
+        wanted = self.settings.tol * max(gained, 0.0)
         return solution.gap <= wanted or solution.decrement <= wanted / 10
 
     def _count(self) -> int:
@@ -312,7 +329,7 @@ class _Search:
                 iteration=before + record.iteration,
                 passes=self.passes,
                 seconds=self.seconds,
-                objective=scale / 2 + record.objective / scale,
+                objective=scale * (0.5 + record.objective),
                 # Those of the record are for this scale alone.
                 gap=math.inf,
                 decrement=math.inf,

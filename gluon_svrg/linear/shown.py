@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from types import TracebackType
 
-from gluon_svrg.linear.solve import Record, Solution
+from gluon_svrg.linear.solution import Record, Solution
 from gluon_svrg.run.logger import lines_above_bars, run_logger
 from gluon_svrg.run.verbosity import Verbose, shows_bars
 from tqdm.auto import tqdm
