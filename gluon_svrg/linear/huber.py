@@ -13,8 +13,8 @@ Statistics*, on concomitant scale estimates; Owen, *A robust hybrid of lasso and
 For a fixed sigma it is sigma times (1/2 + the objective of an ordinary problem) whose target is
 y / sigma, whose coefficients are w / sigma, with the loss h and the penalty alpha sigma. For fixed
 coefficients the best sigma, called T here, is the root of
-``mean(min((r/sigma)^2, epsilon^2)) = 1``. The search is for the sigma that is its own T: a secant on
-log T - log sigma, which has the sign of -dF/dsigma, so that every solve narrows an interval.
+``mean(min((r/sigma)^2, epsilon^2)) = 1``. The search is for the sigma that is its own T: a secant
+on log T - log sigma, which has the sign of -dF/dsigma, so that every solve narrows an interval.
 
 **Certificate.** For any u with abs(u_i) <= epsilon, Fenchel's inequality gives
 sigma h(r/sigma) >= u r - sigma u^2/2. If moreover mean(u^2) <= 1 and, with an intercept,
@@ -41,6 +41,10 @@ from gluon_svrg.linear.solve import solve
 
 # The secant needs four to eight solves, each from where the last one ended.
 _MOST_SOLVES = 40
+# A line through two points far from the root leads anywhere: to where no residual is small.
+_FURTHEST = math.log(10)
+# A scale below this part of what a constant leaves is that of a perfect fit of all but outliers.
+_PERFECT = 1e-3
 # How many numbers of the features are converted together.
 _BLOCK = 1 << 20
 # Two scales that agree so far are the same: the residuals have no more digits.
@@ -190,7 +194,7 @@ class _Secant:
         """Return the next x, if `best` is T at x."""
         if best == 0:  # a perfect fit of all but outliers, at this sigma
             self.high = x
-            return x - math.log(1e3) if self.low == -math.inf else (self.low + x) / 2
+            return x - _FURTHEST if self.low == -math.inf else (self.low + x) / 2
         value = math.log(best) - x
         if value > 0:
             self.low = x
@@ -203,7 +207,7 @@ class _Secant:
             # Outside it cannot be: the objective is convex in sigma.
             following = secant if self.low < secant < self.high else following
         self.last = x, value
-        return following
+        return min(max(following, x - _FURTHEST), x + _FURTHEST)
 
 
 @dataclass
@@ -309,7 +313,7 @@ class _Search:
         if not (solution.reason.is_success or solution.reason is StopReason.STALLED):
             return True
         # Where all but outliers fit perfectly, a constant may be the optimum: nothing is gained.
-        gained = self.first - (solution.objective if best > 0 else 0.0)
+        gained = self.first - (solution.objective if best > _PERFECT * self.first else 0.0)
         wanted = self.settings.tol * max(gained, 0.0)
         return solution.gap <= wanted or solution.decrement <= wanted / 10
 
