@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.linear.progress import Progress
-from gluon_svrg.linear.solve import Settings, Solution, StopReason
+from gluon_svrg.linear.shown import Progress
+from gluon_svrg.linear.solution import Settings, Solution, StopReason
 from gluon_svrg.linear.validation import check_features
 from gluon_svrg.run.verbosity import Verbose, check_verbose
 from numpy.random import RandomState
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Start = tuple[NumPyArray, NumPyArray]
 
-METRICS = ("auto", "hessian", "diagonal", "identity", "newton")
+METRICS = ("auto", "hessian", "shared", "diagonal", "identity")
 # How many numbers are converted to float64 together by a prediction: 32 MB.
 _BLOCK = 1 << 22
 
@@ -125,7 +125,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         self.solver_ = solution.method
         self.why_ = solution.why
         self.stop_reason_ = solution.reason.value
-        if solution.reason is not StopReason.CONVERGED:
+        if not solution.reason.is_success:
             warnings.warn(self._warning(solution), ConvergenceWarning, stacklevel=3)
         return solution
 
@@ -140,13 +140,6 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         where = f"{name} stopped with an objective of {solution.objective:.6g}, {far}"
         seconds = solution.history[-1].seconds if solution.history else 0.0
         reason = solution.reason
-        if reason is StopReason.UNBOUNDED:
-            norm = float(np.linalg.norm(solution.coef))
-            return (
-                f"{name} found no finite optimum: {reason.value}; it stopped at "
-                f"||coef_|| = {norm:.3g} with an objective of {solution.objective:.6g}. More "
-                f"snapshots do not help: {self._advice_when_unbounded()}"
-            )
         if reason is StopReason.MAX_ITER:
             why, what = f"max_iter={self.max_iter} snapshots were over", "raise max_iter or tol"
         elif reason is StopReason.MAX_TIME:
@@ -157,9 +150,6 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         else:
             why, what = reason.value, f"raise tol, which is {self.tol:g}"
         return f"{where}, because {why}: {what}"
-
-    def _advice_when_unbounded(self) -> str:
-        raise NotImplementedError
 
     def _start(self, shape: tuple[int, ...]) -> Start | None:
         """Return where a warm start begins: coefficients (p, K) and intercept (K,).

@@ -13,7 +13,8 @@ from gluon_svrg.linear.base import LinearEstimator
 from gluon_svrg.linear.huber import solve_with_scale
 from gluon_svrg.linear.losses import Logistic, Poisson, Softmax, Squared
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.solve import Settings, Solution, solve
+from gluon_svrg.linear.solution import Settings, Solution, StopReason
+from gluon_svrg.linear.solve import solve
 from gluon_svrg.linear.validation import (
     check_features,
     check_labels,
@@ -49,9 +50,9 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     class_weight : dict, 'balanced' or None
         Weights by label, which multiply `sample_weight`; 'balanced' gives each class the same sum.
     tol : float, default 1e-6
-        The fit ends when the objective is this near the optimum, relative to what was gained since
-        all coefficients were 0: proven by ``gap_``, or estimated by ``decrement_`` with a margin of
-        ten.
+        The fit ends when the objective is this near the optimum, relative to what was gained over
+        the best constant prediction: proven by ``gap_``, or estimated by ``decrement_`` with a
+        margin of ten.
     max_iter : int, default 100
         The most snapshots (each a pass over all data, and as much again for the steps that follow).
     max_time : float, optional
@@ -245,10 +246,15 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             return np.asarray(log_softmax(scores, axis=1))
         return np.asarray(log_expit(np.hstack([-scores, scores])))
 
-    def _advice_when_unbounded(self) -> str:
+    def _warning(self, solution: Solution) -> str:
+        if solution.reason is not StopReason.UNBOUNDED:
+            return super()._warning(solution)
+        norm = float(np.linalg.norm(solution.coef))
         return (
-            f"with C={self.C:g} and classes that a plane tells apart, the loss falls for ever as "
-            "the coefficients grow; give a smaller C, such as 1e4"
+            f"{type(self).__name__} found no finite optimum with C={self.C:g}: "
+            f"{solution.reason.value}; the loss falls for ever as the coefficients grow, and the "
+            f"fit stopped at ||coef_|| = {norm:.3g} with an objective of {solution.objective:.6g}: "
+            "give a smaller C, such as 1e4; more snapshots do not help"
         )
 
 
@@ -431,12 +437,6 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
             return solution
 
         return self._run(with_scale)
-
-    def _advice_when_unbounded(self) -> str:
-        return (
-            "without a penalty a coefficient goes to infinity, as where a feature is only there in "
-            "rows whose y is 0; give an alpha above 0"
-        )
 
     def __sklearn_tags__(self) -> object:
         tags = super().__sklearn_tags__()

@@ -10,8 +10,9 @@ Statistics*, on concomitant scale estimates; Owen, *A robust hybrid of lasso and
 2006: the two sources of scikit-learn's ``HuberRegressor``). It is convex in all three together, and
 1/(2S) times HuberRegressor's objective with an ``alpha`` of alpha S.
 
-For a fixed sigma it is, times sigma, an ordinary problem with the loss Huber(epsilon sigma) and the
-penalty alpha sigma. For fixed coefficients the best sigma, called T here, is the root of
+For a fixed sigma it is sigma times (1/2 + the objective of an ordinary problem) whose target is
+y / sigma, whose coefficients are w / sigma, with the loss h and the penalty alpha sigma. For fixed
+coefficients the best sigma, called T here, is the root of
 ``mean(min((r/sigma)^2, epsilon^2)) = 1``. The search is for the sigma that is its own T: a secant
 on log T - log sigma, which has the sign of -dF/dsigma, so that every solve narrows an interval.
 
@@ -35,10 +36,15 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.losses import Huber
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.solve import Record, Settings, Solution, StopReason, solve
+from gluon_svrg.linear.solution import Record, Settings, Solution, StopReason
+from gluon_svrg.linear.solve import solve
 
 # The secant needs four to eight solves, each from where the last one ended.
 _MOST_SOLVES = 40
+# A line through two points far from the root leads anywhere: to where no residual is small.
+_FURTHEST = math.log(10)
+# A scale below this part of what a constant leaves is that of a perfect fit of all but outliers.
+_PERFECT = 1e-3
 # How many numbers of the features are converted together.
 _BLOCK = 1 << 20
 # Two scales that agree so far are the same: the residuals have no more digits.
@@ -188,7 +194,7 @@ class _Secant:
         """Return the next x, if `best` is T at x."""
         if best == 0:  # a perfect fit of all but outliers, at this sigma
             self.high = x
-            return x - math.log(1e3) if self.low == -math.inf else (self.low + x) / 2
+            return x - _FURTHEST if self.low == -math.inf else (self.low + x) / 2
         value = math.log(best) - x
         if value > 0:
             self.low = x
@@ -201,7 +207,7 @@ class _Secant:
             # Outside it cannot be: the objective is convex in sigma.
             following = secant if self.low < secant < self.high else following
         self.last = x, value
-        return following
+        return min(max(following, x - _FURTHEST), x + _FURTHEST)
 
 
 @dataclass
@@ -232,7 +238,7 @@ class _Search:
             x = math.log(scale)
             following = max(secant.next(x, best), math.log(least))
             solution = self._certified(solution, residual, scale, best, following)
-            if self._ends(solution) or abs(following - x) <= _SAME_LOG:
+            if self._ends(solution, best) or abs(following - x) <= _SAME_LOG:
                 break
             scale, at = math.exp(following), (solution.coef, solution.intercept)
         else:
@@ -254,7 +260,7 @@ class _Search:
             yield objective, constant, scale
 
     def _solve(self, scale: float, start: tuple[NumPyArray, NumPyArray]) -> Solution:
-        """Solve for a fixed scale."""
+        """Solve for a fixed scale; objective and gap of what is returned are not F's."""
         settings = self.settings
         left = None if settings.max_time is None else settings.max_time - self.seconds
         limits = replace(
@@ -263,8 +269,21 @@ class _Search:
             max_time=None if left is None else max(left, 1e-9),
             watch=self._watch_at(scale),
         )
-        loss = Huber(self.epsilon * scale)
-        return solve(replace(self.problem, loss=loss, l2=self.problem.l2 * scale), limits, start)
+        problem = replace(
+            self.problem,
+            target=self.problem.target / scale,
+            loss=Huber(self.epsilon),
+            l2=self.problem.l2 * scale,
+        )
+        coef, intercept = start
+        found = solve(problem, limits, (coef / scale, intercept / scale))
+        return replace(
+            found,
+            coef=found.coef * scale,
+            intercept=found.intercept * scale,
+            scores=found.scores * scale,
+            decrement=found.decrement * scale,
+        )
 
     def _certified(
         self,
@@ -284,16 +303,18 @@ class _Search:
         z = np.minimum(np.abs(residual) / scale, epsilon)
         slope = (1 - float(np.average(z**2, weights=problem.sample_weight))) / 2
         step = scale if best == 0 else math.exp(following) - scale
-        decrement = solution.decrement / scale + abs(slope * step) / 2
+        decrement = solution.decrement + abs(slope * step) / 2
         gap = max(gap, 0.0)
         if self.waiting is not None:
             self.waiting = replace(self.waiting, objective=objective, gap=gap, decrement=decrement)
         return replace(solution, objective=objective, gap=gap, decrement=decrement)
 
-    def _ends(self, solution: Solution) -> bool:
-        if solution.reason not in (StopReason.CONVERGED, StopReason.STALLED):
+    def _ends(self, solution: Solution, best: float) -> bool:
+        if not (solution.reason.is_success or solution.reason is StopReason.STALLED):
             return True
-        wanted = self.settings.tol * max(self.first - solution.objective, 0.0)
+        # Where all but outliers fit perfectly, a constant may be the optimum: nothing is gained.
+        gained = self.first - (solution.objective if best > _PERFECT * self.first else 0.0)
+        wanted = self.settings.tol * max(gained, 0.0)
         return solution.gap <= wanted or solution.decrement <= wanted / 10
 
     def _count(self) -> int:
@@ -312,7 +333,7 @@ class _Search:
                 iteration=before + record.iteration,
                 passes=self.passes,
                 seconds=self.seconds,
-                objective=scale / 2 + record.objective / scale,
+                objective=scale * (0.5 + record.objective),
                 # Those of the record are for this scale alone.
                 gap=math.inf,
                 decrement=math.inf,

