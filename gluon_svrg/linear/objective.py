@@ -169,14 +169,13 @@ class Objective:
         return sample
 
     def batch_gradient(
-        self, rows: NumPyArray, block: NumPyArray, residual: NumPyArray
+        self, rows: slice, block: NumPyArray, residual: NumPyArray
     ) -> NumPyArray:
-        """Return the gradient of the rows of a batch from their residuals, weighted by share.
+        """Return the gradient of some rows from their residuals, weighted by their shares.
 
-        Sum of share x residual x row, scaled to all n rows: without the penalty.
+        Without the penalty, and a sum: not scaled to all rows.
         """
-        share = self.share[rows] * (self.n / len(rows))
-        residual = residual * (share if residual.ndim == 1 else share[:, None])
+        residual *= self.share[rows] if residual.ndim == 1 else self.share[rows, None]
         gradient = np.empty((self.rows.shape[1] + 1, *residual.shape[1:]))
         gradient[:-1] = (residual.T @ block).T
         gradient[-1] = residual.sum(axis=0, dtype=np.float64)

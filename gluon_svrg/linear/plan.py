@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gluon_svrg.linear import newton
+from gluon_svrg.linear.epochs import EpochSteps
 from gluon_svrg.linear.method import HessianSteps
 from gluon_svrg.linear.objective import Objective, Snapshot
 from gluon_svrg.linear.progress import State
@@ -34,6 +35,8 @@ def choose(objective: Objective, first: Snapshot, settings: Settings) -> Plan:
     if work <= _SMALL:
         why = f"one Hessian of all {n:,} rows is {work:.1g} multiplications"
         return Plan("newton", why, _exact(objective, first))
+    if width > 1500:
+        return Plan("svrg", f"{width:,} weights: no Hessian", EpochSteps(objective, first, settings.metric, settings.seed).states())
     size = sample_size(objective, first)
     why = f"{width:,} weights: the Hessian of {size:,} rows"
     steps = HessianSteps(objective, first, size, settings.seed)
@@ -49,7 +52,9 @@ def sample_size(objective: Objective, first: Snapshot) -> int:
     """
     n, p = objective.rows.shape
     outputs = objective.loss.outputs
-    like_a_pass = 32 * n / (p * outputs * outputs)
+    like_a_pass = 32 * n / p
+    if outputs > 1:
+        like_a_pass = 40 * n * (0.8 * p + 0.4 * p * outputs + 10 * outputs) / (p * outputs) ** 2
     return int(min(n, max(2000, 30 * p, min(like_a_pass, 1000 * p))))
 
 
