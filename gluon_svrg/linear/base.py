@@ -131,11 +131,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _warning(self, solution: Solution) -> str:
         """Return where the fit ended, how far from the optimum, why, and what to do."""
-        far = (
-            f"at most {solution.gap:.1e} above the optimum"
-            if math.isfinite(solution.gap)
-            else f"an estimated {solution.decrement:.1e} above the optimum"
-        )
+        far = f"an estimated {solution.decrement:.1e} above the optimum"
+        if math.isfinite(solution.gap):
+            far += f" (proven: at most {solution.gap:.1e})"
         name = type(self).__name__
         where = f"{name} stopped with an objective of {solution.objective:.6g}, {far}"
         seconds = solution.history[-1].seconds if solution.history else 0.0

@@ -176,11 +176,14 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         weight = with_class_weight(labels, check_weight(sample_weight, features), self.class_weight)
         classes, codes = classes_with_weight(name, labels, weight)
         count = len(classes)
+        l2 = 1 / strength / (len(codes) if weight is None else float(weight.sum()))
+        if math.isinf(l2):
+            raise ValueError(f"C is {strength:g}, and 1 / C is beyond float64: give a greater C")
         problem = Problem(
             features=features,
             target=codes,
             loss=Logistic() if count == 2 else Softmax(count),
-            l2=1 / (strength * (len(codes) if weight is None else float(weight.sum()))),
+            l2=l2,
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
         )
@@ -372,9 +375,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         weight = check_weight(sample_weight, features)
         problem = Problem(
             features=features,
-            target=check_target(
-                type(self).__name__, y, features, weight, is_count=self.loss == "poisson"
-            ),
+            target=check_target(type(self).__name__, y, features, weight, loss=self.loss),
             loss=Poisson() if self.loss == "poisson" else Squared(),
             l2=alpha,
             sample_weight=weight,
@@ -418,7 +419,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
             return float(super().score(X, y, sample_weight))
         scores = self._scores(X)
         weight = check_weight(sample_weight, scores)
-        target = check_target(type(self).__name__, y, scores, weight, is_count=True)
+        target = check_target(type(self).__name__, y, scores, weight, loss=self.loss)
         return _explained_deviance(target, scores[:, 0], weight)
 
     def _fit_with_scale(

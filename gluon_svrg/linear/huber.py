@@ -41,6 +41,8 @@ from gluon_svrg.linear.solve import solve
 
 # The secant needs four to eight solves, each from where the last one ended.
 _MOST_SOLVES = 40
+# Of the objective: what is less is rounding.
+_ROUNDING = 1e-14
 # A line through two points far from the root leads anywhere: to where no residual is small.
 _FURTHEST = math.log(10)
 # A scale below this part of what a constant leaves is that of a perfect fit of all but outliers.
@@ -124,11 +126,12 @@ def lower_bound(problem: Problem, residual: NumPyArray, scale: float, epsilon: f
     dual /= max(1.0, float(np.abs(dual).max()) / epsilon, math.sqrt(float(s @ dual**2)))
     slope = np.zeros(problem.features.shape[1])
     rows = max(1, _BLOCK // problem.features.shape[1])
-    for first in range(0, n, rows):
-        part = slice(first, first + rows)
-        slope += (s[part] * dual[part]) @ problem.features[part].astype(np.float64, copy=False)
-    bound = float((s * dual) @ problem.target) - float(slope @ slope) / (2 * problem.l2)
-    return max(bound, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):  # features of 1e300: then it is no bound
+        for first in range(0, n, rows):
+            part = slice(first, first + rows)
+            slope += (s[part] * dual[part]) @ problem.features[part].astype(np.float64, copy=False)
+        bound = float((s * dual) @ problem.target - slope @ slope / (2 * problem.l2))
+    return bound if bound > 0 else 0.0
 
 
 def joint_objective(
@@ -297,14 +300,11 @@ class _Search:
         problem, epsilon = self.problem, self.epsilon
         objective = joint_objective(problem, solution.coef, residual, best, epsilon)
         bound = lower_bound(problem, residual, best or scale, epsilon)
-        gap = objective - bound if problem.l2 > 0 or bound == objective else math.inf
-        if problem.l2 == 0 and objective <= self.settings.tol * self.first:
-            gap = objective  # F is never below 0
         z = np.minimum(np.abs(residual) / scale, epsilon)
         slope = (1 - float(np.average(z**2, weights=problem.sample_weight))) / 2
         step = scale if best == 0 else math.exp(following) - scale
-        decrement = solution.decrement + abs(slope * step) / 2
-        gap = max(gap, 0.0)
+        gap = max(objective - bound, 0.0)
+        decrement = min(solution.decrement + abs(slope * step) / 2, gap)
         if self.waiting is not None:
             self.waiting = replace(self.waiting, objective=objective, gap=gap, decrement=decrement)
         return replace(solution, objective=objective, gap=gap, decrement=decrement)
@@ -314,7 +314,7 @@ class _Search:
             return True
         # Where all but outliers fit perfectly, a constant may be the optimum: nothing is gained.
         gained = self.first - (solution.objective if best > _PERFECT * self.first else 0.0)
-        wanted = self.settings.tol * max(gained, 0.0)
+        wanted = max(self.settings.tol * gained, _ROUNDING * self.first)
         return solution.gap <= wanted or solution.decrement <= wanted / 10
 
     def _count(self) -> int:

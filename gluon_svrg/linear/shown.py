@@ -98,8 +98,8 @@ def line_of(name: str, record: Record) -> str:
         f"{name}, snapshot {record.iteration}: {record.passes:.1f} passes, {record.seconds:.2f} s, "
         f"objective {record.objective:.8g}"
     )
-    if math.isfinite(record.gap):
-        return f"{line}, at most {record.gap:.1e} above the optimum"
     if math.isfinite(record.decrement):
-        return f"{line}, about {record.decrement:.1e} above the optimum"
+        line += f", about {record.decrement:.1e} above the optimum"
+    if math.isfinite(record.gap):
+        line += f" (proven: at most {record.gap:.1e})"
     return line

@@ -33,6 +33,8 @@ except ImportError:  # scikit-learn 1.5 has it as a method
 
 # If least and greatest label are further apart, the labels are sorted instead of counted.
 _LABELS_TO_COUNT = 1 << 20
+# The squares of 1e-140 and 1e140, and sums of them, have all digits of float64.
+_LEAST_TO_SQUARE = 1e-140
 # How many numbers are looked at together.
 _BLOCK = 1 << 20
 
@@ -90,7 +92,7 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> NumPy
 
 
 def check_target(
-    name: str, y: object, features: NumPyArray, weight: NumPyArray | None, *, is_count: bool
+    name: str, y: object, features: NumPyArray, weight: NumPyArray | None, *, loss: str
 ) -> NumPyArray:
     """Return the target of a regressor, of shape (n,) and float64.
 
@@ -104,17 +106,20 @@ def check_target(
         `y` has to be as long.
     weight : numpy.ndarray of shape (n,), or None
         As :func:`check_weight` returns it.
-    is_count : bool
-        Whether `y` must be neither negative nor 0 everywhere: Poisson.
+    loss : {'squared', 'huber', 'poisson'}
+        For 'poisson', `y` must be neither negative nor 0 everywhere; for the others but Huber's,
+        its squares must be within float64.
 
     Raises
     ------
     ValueError
-        If it is missing, not of one dimension, of another length, not of finite numbers, or, for
-        Poisson, negative or 0 everywhere.
+        If it is missing, not of one dimension, of another length, not of finite numbers, or not
+        what the loss needs.
     """
     target = _as_float64("y", _as_column(name, y, features))
-    if not is_count:
+    if loss != "huber":
+        _check_squares(target)
+    if loss != "poisson":
         return target
     if (target < 0).any():
         row = int(np.argmax(target < 0))
@@ -213,6 +218,14 @@ def check_weight(sample_weight: object, features: NumPyArray) -> NumPyArray | No
         raise ValueError(
             f"sample_weight is zero in all {n} rows, so there is nothing to fit: give at least one "
             "row a positive weight"
+        )
+    with np.errstate(over="ignore"):
+        total = float(weight.sum())
+    if not _LEAST_TO_SQUARE <= total <= 1 / _LEAST_TO_SQUARE:
+        raise ValueError(
+            f"sample_weight has the sum {total:g}, which is beyond what float64 can divide by: "
+            "divide the weights by their mean (the penalty of a classifier is relative to their "
+            "sum, that of a regressor is not)"
         )
     return weight
 
@@ -317,6 +330,18 @@ def _as_float64(name: str, values: NumPyArray) -> NumPyArray:
         ) from error
     _check_finite(name, numbers, "numbers")
     return numbers
+
+
+def _check_squares(target: NumPyArray) -> None:
+    size = np.abs(target)
+    row = int(np.argmax(size))
+    largest = float(size[row])
+    if largest != 0 and not _LEAST_TO_SQUARE <= largest <= 1 / _LEAST_TO_SQUARE:
+        raise ValueError(
+            f"y is {target[row]:g} in row {row}, its greatest value, and the squares of such "
+            f"numbers are beyond float64: divide y by {largest:.0e}; coef_ and intercept_ are then "
+            "in these units"
+        )
 
 
 def _check_real(name: str, values: object) -> None:

@@ -134,6 +134,26 @@ REFUSED = {
         "y is 0 in every row with a positive weight, and loss='poisson' has no finite optimum "
         "there (the logarithm of the mean goes to minus infinity): give positive values, too",
     ),
+    "a sum of weights beyond float64": (
+        lambda: regress(sample_weight=np.full(40, 1e307)),
+        "sample_weight has the sum inf, which is beyond what float64 can divide by: divide the "
+        "weights by their mean (the penalty of a classifier is relative to their sum, that of a "
+        "regressor is not)",
+    ),
+    "a target whose square overflows": (
+        lambda: regress(y=with_value(COUNTS, 8, -3e300)),
+        "y is -3e+300 in row 8, its greatest value, and the squares of such numbers are beyond "
+        "float64: divide y by 3e+300; coef_ and intercept_ are then in these units",
+    ),
+    "a target whose square underflows": (
+        lambda: regress(y=np.full(40, 2e-200)),
+        "y is 2e-200 in row 0, its greatest value, and the squares of such numbers are beyond "
+        "float64: divide y by 2e-200; coef_ and intercept_ are then in these units",
+    ),
+    "C whose inverse overflows": (
+        lambda: SVRGClassifier(C=1e-320).fit(X, LABELS),
+        "C is 9.99989e-321, and 1 / C is beyond float64: give a greater C",
+    ),
     "C": (
         lambda: SVRGClassifier(C=0).fit(X, LABELS),
         "C must be a number above 0, got 0: one over the strength of the penalty; inf for none",
