@@ -15,7 +15,7 @@ from gluon_svrg.linear.metric import DiagonalMetric, Metric
 from gluon_svrg.linear.objective import Objective, Scaling, Snapshot, of_outputs, padded, products
 from gluon_svrg.linear.rows import DenseRows
 from gluon_svrg.linear.sample import Sample
-from gluon_svrg.linear.sampling import draw
+from gluon_svrg.linear.sampling import resample
 from gluon_svrg.linear.state import State
 from gluon_svrg.svrg.rule import correct
 
@@ -25,27 +25,31 @@ _PART = 512
 MEASURED_ROWS = 2048
 _LANCZOS = 10
 
+_TRIED = 30
+"""Steps on the sample's model, by which metrics are compared."""
+
 
 class EpochSteps:
     """SVRG in a metric that costs nothing, for many classes or features."""
 
-    def __init__(self, objective: Objective, first: Snapshot, metric: str, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
+    def __init__(self, objective: Objective, metric: str, rng: np.random.Generator) -> None:
+        self._rng = rng
         self._objective = objective
-        self._first = first
         self._wanted = metric
         self._rows_of_batches = 0.0
 
-    def states(self) -> Iterator[State]:
+    def states(self, sample: Sample, start: NumPyArray) -> Iterator[State]:
         """Yield a state for each snapshot."""
-        objective, snapshot = shuffled(self._objective, self._first, self._rng, np.float32)
+        objective = shuffled(self._objective, self._rng, np.float32)
+        snapshot = objective.snapshot(start)
         series = Series()
         slower, age, due = 1.0, 0, 1
-        metric, numbers = self._measure(objective, snapshot, slower)
+        metric, numbers = self._measure(objective, sample, snapshot, slower)
         while True:
             yield State(objective, snapshot, series.rest, self._passes(objective))
             if age == due:
-                metric, numbers = self._measure(objective, snapshot, slower)
+                sample = resample(self._objective, MEASURED_ROWS, self._rng)
+                metric, numbers = self._measure(objective, sample, snapshot, slower)
                 due *= 3
             theta = run_epoch(objective, snapshot, metric, numbers, self._rng)
             self._rows_of_batches += numbers.batch * numbers.steps
@@ -55,7 +59,8 @@ class EpochSteps:
                 slower *= 2
                 if slower > 64:
                     return
-                metric, numbers = self._measure(objective, snapshot, slower)
+                sample = resample(self._objective, MEASURED_ROWS, self._rng)
+                metric, numbers = self._measure(objective, sample, snapshot, slower)
                 continue
             series.add(snapshot.objective - new.objective)
             snapshot = new
@@ -64,15 +69,15 @@ class EpochSteps:
         return objective.passes + self._rows_of_batches / objective.n
 
     def _measure(
-        self, objective: Objective, snapshot: Snapshot, slower: float
+        self, objective: Objective, sample: Sample, snapshot: Snapshot, slower: float
     ) -> tuple[Metric, Constants]:
         """Return the metric that gains most on a sample's quadratic, and its constants."""
-        sample = draw(objective, min(objective.n, MEASURED_ROWS), self._rng)
         self._rows_of_batches += len(sample.rows)
         curvature = Curvature(sample, snapshot.theta)
         best: tuple[float, DiagonalMetric, float] | None = None
         for metric in curvature.metrics(objective.scaling, self._wanted):
-            gained, smoothness = curvature.trial(metric, snapshot.gradient)
+            smoothness = curvature.smoothness(metric, snapshot.gradient)
+            gained = curvature.gain(metric, snapshot.gradient, smoothness)
             if best is None or gained > best[0]:
                 best = gained, metric, smoothness
         assert best is not None
@@ -209,28 +214,25 @@ class Curvature:
             found.append(DiagonalMetric(1 / diagonal, "diagonal"))
         return found
 
-    def trial(self, metric: Metric, gradient: NumPyArray) -> tuple[float, float]:
-        """Return what a few steps of conjugate gradients gain, and the largest eigenvalue.
+    def smoothness(self, metric: Metric, gradient: NumPyArray) -> float:
+        """Return the largest eigenvalue in the metric, from a few steps that begin at `gradient`.
 
-        The gain is that of the sample's quadratic model. The steps are those of the Lanczos method
-        (Golub & Van Loan 2013, section 11.3.5), whose largest Ritz value is the smoothness.
+        Of conjugate gradients, whose coefficients are those of the Lanczos method (Golub & Van Loan
+        2013, section 11.3.5): the largest Ritz value.
         """
-        residual = gradient.copy()
-        preconditioned = metric.solve(residual)
-        direction = preconditioned.copy()
+        residual = gradient
+        preconditioned = direction = metric.solve(residual)
         product = float((residual * preconditioned).sum())
-        gained = 0.0
         diagonal: list[float] = []
         beside: list[float] = []
         last_length, last_ratio = np.inf, 0.0
         for _ in range(_LANCZOS):
             image = self.times(direction)
             curvature = float((direction * image).sum())
-            if not curvature > 0 or product == 0:
+            if not curvature > 0 or not product > 0:
                 break
             length = product / curvature
             diagonal.append(1 / length + last_ratio / last_length)
-            gained += 0.5 * length * product
             residual = residual - length * image
             preconditioned = metric.solve(residual)
             new_product = float((residual * preconditioned).sum())
@@ -239,11 +241,22 @@ class Curvature:
             direction = preconditioned + last_ratio * direction
             product = new_product
         if not diagonal:
-            return 0.0, 1.0
+            return 1.0
         ritz = scipy.linalg.eigvalsh_tridiagonal(
             np.array(diagonal), np.array(beside[: len(diagonal) - 1])
         )
-        return gained, float(ritz[-1])
+        return float(ritz[-1])
+
+    def gain(self, metric: Metric, gradient: NumPyArray, smoothness: float) -> float:
+        """Return what accelerated steps gain on the sample's quadratic model: an epoch in small."""
+        step = ahead = np.zeros_like(gradient)
+        image = np.zeros_like(gradient)
+        for j in range(_TRIED):
+            image = self.times(ahead)
+            new = ahead - metric.solve(gradient + image) / smoothness
+            ahead = new + (j + 1) / (j + 4) * (new - step)
+            step = new
+        return -float((gradient * step).sum() + 0.5 * (step * self.times(step)).sum())
 
     def largest_of_a_row(self, metric: Metric) -> float:
         """Return the largest smoothness of one of 512 rows, as one of rows of equal weight."""
@@ -261,11 +274,8 @@ class Curvature:
 
 
 def shuffled(
-    objective: Objective,
-    snapshot: Snapshot,
-    rng: np.random.Generator,
-    dtype: type[np.floating],
-) -> tuple[Objective, Snapshot]:
+    objective: Objective, rng: np.random.Generator, dtype: type[np.float32] | type[np.float64]
+) -> Objective:
     """Return the objective on a shuffled, centred copy of the rows: a batch is then a slice.
 
     In float32 the sums are good to 1e-7 of the gradient.
@@ -276,17 +286,13 @@ def shuffled(
     size = max(64, 2**18 // p)
 
     def fill(part: slice) -> None:
-        np.subtract(
-            objective.rows.gather(order[part]),
-            objective.scaling.center,
-            out=copy[part],
-            casting="same_kind",
-        )
+        rows = objective.rows.gather(order[part])
+        np.subtract(rows, objective.scaling.center, out=copy[part], casting="same_kind")
 
     parts = [slice(start, start + size) for start in range(0, n, size)]
     for _ in objective.workers.map(fill, parts):
         pass
-    moved = replace(
+    return replace(
         objective,
         rows=DenseRows(copy, np.dtype(dtype)),
         target=objective.target[order],
@@ -295,4 +301,3 @@ def shuffled(
         centered=False,
         order=order,
     )
-    return moved, replace(snapshot, scores=snapshot.scores[order].astype(dtype))
