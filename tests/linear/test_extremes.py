@@ -64,6 +64,17 @@ def test_features_that_are_nothing_beside_the_penalty(name, scale, data):
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("unit", [1e-4, 1e-8, 1e-10, 1e-16, 1e-30, 1e-100])
+def test_a_feature_of_a_tiny_unit_disturbs_no_other(name, unit, data):
+    X, _, targets = data
+    model, target = MODELS[name]
+    without = model.fit(X[:, 1:], targets[target]).objective_
+    model.fit(X * [unit, 1, 1, 1], targets[target])
+    # The penalty keeps its coefficient near 0: it can only help, and hardly does.
+    assert without - 1e-4 <= model.objective_ <= without + 1e-6
+
+
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("spread", [1.0, 1e5])
 def test_an_offset_such_as_of_dates(name, spread, data):
     X, _, targets = data
@@ -133,6 +144,21 @@ def test_more_features_than_rows(data):
     residual = y - model.predict_proba(X)[:, 1]
     largest = np.abs(model.coef_).max()
     np.testing.assert_allclose(model.coef_[0], residual @ X, atol=1e-4 * largest)
+
+
+@pytest.mark.parametrize(("name", "strength"), [("logistic", {"C": 1e3}), ("softmax", {"C": 1.0})])
+@pytest.mark.parametrize("unit", [1.0, 1e-6, 1e-12])
+def test_a_feature_of_a_tiny_unit_among_many_rows(name, strength, unit):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(40_000, 80))
+    z = X @ rng.normal(size=80) / 5
+    y = np.digitize(z + rng.logistic(size=len(z)), [0] if name == "logistic" else [-1, 1])
+    model = SVRGClassifier(**strength)
+    without = model.fit(X[:, 1:], y).objective_
+    model.fit(X * np.append(unit, np.ones(79)), y)
+    assert model.objective_ <= without + 1e-6
+    if unit == 1e-12:
+        assert model.objective_ >= without - 1e-6
 
 
 def test_far_apart_but_not_without_an_optimum():
