@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.linear.rows import DenseRows
 from gluon_svrg.linear.shown import Progress
 from gluon_svrg.linear.solution import Settings, Solution, StopReason
 from gluon_svrg.linear.validation import check_features
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 Start = tuple[NumPyArray, NumPyArray]
 
 METRICS = ("auto", "hessian", "shared", "diagonal", "identity")
-# How many numbers are converted to float64 together by a prediction: 32 MB.
-_BLOCK = 1 << 22
 
 
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]
@@ -173,11 +172,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         features = check_features(self, X, reset=False)
         coef = np.atleast_2d(self.coef_).T
-        n, p = features.shape
-        scores = np.empty((n, coef.shape[1]))
-        rows = n if features.dtype == np.float64 else max(1, _BLOCK // p)
-        for first in range(0, n, rows):
-            part = slice(first, first + rows)
-            np.matmul(features[part].astype(np.float64, copy=False), coef, out=scores[part])
+        rows = DenseRows(features, np.dtype(np.float64))
+        scores = np.empty((len(features), coef.shape[1]))
+        for part in rows.slices():
+            np.matmul(rows.block(part), coef, out=scores[part])
         scores += self.intercept_
         return scores

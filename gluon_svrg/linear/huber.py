@@ -36,6 +36,7 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.losses import Huber
 from gluon_svrg.linear.problem import Problem
+from gluon_svrg.linear.rows import DenseRows
 from gluon_svrg.linear.solution import Record, Settings, Solution, StopReason
 from gluon_svrg.linear.solve import solve
 
@@ -47,8 +48,6 @@ _ROUNDING = 1e-14
 _FURTHEST = math.log(10)
 # A scale below this part of what a constant leaves is that of a perfect fit of all but outliers.
 _PERFECT = 1e-3
-# How many numbers of the features are converted together.
-_BLOCK = 1 << 20
 # Two scales that agree so far are the same: the residuals have no more digits.
 _SAME_LOG = 1e-13
 
@@ -124,12 +123,11 @@ def lower_bound(problem: Problem, residual: NumPyArray, scale: float, epsilon: f
     if problem.fit_intercept:
         dual = dual - s @ dual
     dual /= max(1.0, float(np.abs(dual).max()) / epsilon, math.sqrt(float(s @ dual**2)))
-    slope = np.zeros(problem.features.shape[1])
-    rows = max(1, _BLOCK // problem.features.shape[1])
+    rows = DenseRows(problem.features, np.dtype(np.float64))
+    slope = np.zeros(rows.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):  # features of 1e300: then it is no bound
-        for first in range(0, n, rows):
-            part = slice(first, first + rows)
-            slope += (s[part] * dual[part]) @ problem.features[part].astype(np.float64, copy=False)
+        for part in rows.slices():
+            slope += (s[part] * dual[part]) @ rows.block(part)
         bound = float((s * dual) @ problem.target - slope @ slope / (2 * problem.l2))
     return bound if bound > 0 else 0.0
 
@@ -228,12 +226,9 @@ class _Search:
 
     def run(self, start: tuple[NumPyArray, NumPyArray] | None) -> tuple[Solution, float]:
         problem, weight = self.problem, self.problem.sample_weight
-        self.first, middle, scale = min(self._constants())
-        zero = np.zeros((problem.features.shape[1], 1)), np.full(1, middle)
-        # If nearly all targets are the same, any small scale is good to begin with.
-        scale = scale or 1e-3 * float(np.abs(problem.target - middle).max()) or 1.0
+        scale, at = self._beginning(start)
         least = 1e-12 * scale
-        secant, at = _Secant(), start or zero
+        secant = _Secant()
         for _ in range(_MOST_SOLVES):
             solution = self._solve(scale, at)
             residual = problem.target - solution.scores[:, 0]
@@ -248,6 +243,24 @@ class _Search:
             solution = replace(solution, reason=StopReason.STALLED)
         self._tell()
         return replace(solution, history=self.history), best
+
+    def _beginning(
+        self, start: tuple[NumPyArray, NumPyArray] | None
+    ) -> tuple[float, tuple[NumPyArray, NumPyArray]]:
+        """Return a scale, and coefficients: those given, if they are better than a constant."""
+        problem = self.problem
+        self.first, middle, scale = min(self._constants())
+        if start is not None:
+            rows = DenseRows(problem.features, np.dtype(np.float64))
+            scores = np.concatenate([rows.block(part) @ start[0] for part in rows.slices()])
+            residual = problem.target - scores[:, 0] - start[1][0]
+            best = best_scale(residual, self.epsilon, problem.sample_weight)
+            value = joint_objective(problem, start[0], residual, best, self.epsilon)
+            if value < self.first and best > 0:
+                return best, start
+        # If nearly all targets are the same, any small scale is good to begin with.
+        scale = scale or 1e-3 * float(np.abs(problem.target - middle).max()) or 1.0
+        return scale, (np.zeros((problem.features.shape[1], 1)), np.full(1, middle))
 
     def _constants(self) -> Iterator[tuple[float, float, float]]:
         """Return F at some constants, the constants, and the best scales for them."""

@@ -7,7 +7,7 @@ and order: 8-bit pixels stay 8-bit pixels, and are never copied as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -73,21 +73,29 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> NumPy
         If `X` is sparse.
     ValueError
         If it is empty, complex, or not of two dimensions, if its columns are not those of ``fit``,
-        or if it has NaN or infinity.
+        if it has NaN or infinity, or, in ``fit``, numbers beyond 1e140.
     """
     features: NumPyArray = validate_data(
         estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False
     )
-    at = _first_not_finite(features)
-    if at is not None:
-        row, column = at
+    if features.dtype.kind == "f" and not _has_small_squares(features):
+        name = type(estimator).__name__
         names = getattr(estimator, "feature_names_in_", None)
-        name = "" if names is None else f" ({names[column]!r})"
-        raise ValueError(
-            f"X has {_name_of(features[row, column])} in row {row}, column {column}{name}, and "
-            f"{type(estimator).__name__} needs finite numbers: drop such rows, or put "
-            "sklearn.impute.SimpleImputer before it"
-        )
+        where = _first_where(features, lambda block: ~np.isfinite(block), names)
+        if where is not None:
+            raise ValueError(
+                f"X has {where}, and {name} needs finite numbers: drop such rows, or put "
+                "sklearn.impute.SimpleImputer before it"
+            )
+        if reset:
+            where = _first_where(
+                features, lambda block: np.abs(block) > 1 / _LEAST_TO_SQUARE, names
+            )
+            if where is not None:
+                raise ValueError(
+                    f"X has {where}, and the squares of such numbers are beyond float64: divide "
+                    "the column by its greatest number; its coefficient is then in these units"
+                )
     return features
 
 
@@ -359,20 +367,32 @@ def _check_finite(name: str, values: NumPyArray, needed: str) -> None:
         )
 
 
-def _first_not_finite(features: NumPyArray) -> tuple[int, int] | None:
-    """Return row and column of the first NaN or infinity, in the order of the rows."""
-    if features.dtype.kind != "f":
-        return None
+def _has_small_squares(features: NumPyArray) -> bool:
+    """Return whether the sum of all squares is finite and far from overflow.
+
+    Then so is every number, and it takes one product as fast as memory is read. False means nothing
+    yet: float32 overflows early, and an array with gaps would be copied, so that it is not tried.
+    """
+    contiguous = features.flags.c_contiguous or features.flags.f_contiguous
+    if not contiguous or features.dtype.itemsize < 4:
+        return False
+    numbers = features.ravel(order="K")
     with np.errstate(all="ignore"):
-        # Where the sum is finite, every number is; the reverse does not hold for great ones.
-        if np.isfinite(features.sum()):
-            return None
+        return bool(np.dot(numbers, numbers) < 1 / _LEAST_TO_SQUARE)
+
+
+def _first_where(
+    features: NumPyArray, is_wrong: Callable[[NumPyArray], NumPyArray], names: NumPyArray | None
+) -> str | None:
+    """Return the first number that is wrong, in the order of the rows, and where it stands."""
     rows = max(1, _BLOCK // features.shape[1])
     for first in range(0, len(features), rows):
-        finite = np.isfinite(features[first : first + rows])
-        if not finite.all():
-            row, column = np.unravel_index(int(np.argmin(finite)), finite.shape)
-            return first + int(row), int(column)
+        wrong = is_wrong(features[first : first + rows])
+        if wrong.any():
+            row, column = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+            value = _name_of(features[first + row, column])
+            name = "" if names is None else f" ({names[column]!r})"
+            return f"{value} in row {first + row}, column {column}{name}"
     return None
 
 

@@ -62,6 +62,11 @@ REFUSED = {
         "X has NaN in row 0, column 0, and SVRGClassifier needs finite numbers: drop such rows, or "
         "put sklearn.impute.SimpleImputer before it",
     ),
+    "a feature whose square overflows": (
+        lambda: classify(X=with_value(X, (9, 1), -1e300)),
+        "X has -1e+300 in row 9, column 1, and the squares of such numbers are beyond float64: "
+        "divide the column by its greatest number; its coefficient is then in these units",
+    ),
     "NaN in labels": (
         lambda: classify(y=with_value(LABELS, 3, math.nan)),
         "y has NaN in row 3, and the fit needs labels: drop such rows",
@@ -289,12 +294,15 @@ def test_the_check_of_many_bytes_takes_little_memory():
     assert peak < 2e6
 
 
-def test_great_numbers_are_finite():
-    great = np.full((4, 2), 1.7e308)
-    assert check_features(SVRGClassifier(), great, reset=True) is great
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_great_numbers_are_finite(dtype):
+    great = np.full((4, 2), 0.9 * np.finfo(dtype).max, dtype)
+    estimator = SVRGClassifier()
+    check_features(estimator, np.ones((4, 2)), reset=True)
+    assert check_features(estimator, great, reset=False) is great
     great[3, 1] = np.nan
     with pytest.raises(ValueError, match="X has NaN in row 3, column 1"):
-        check_features(SVRGClassifier(), great, reset=True)
+        check_features(estimator, great, reset=False)
 
 
 # --- Labels ------------------------------------------------------------------------------------
