@@ -182,7 +182,7 @@ def test_extreme_scores(loss, score, dtype):
     if isinstance(loss, Softmax):
         scores = np.array([[score, 0, -score], [0, score, 0], [score, score, score]], dtype)
     else:
-        scores, target = np.array([score, score, -min(score, 80)], dtype), target.astype(dtype)
+        scores, target = np.array([score, score, min(-score, 80)], dtype), target.astype(dtype)
     value, residual = loss.value_and_residual(scores, target)
     exact = np.asarray(scores, np.float64)
     eps = np.finfo(dtype).eps
@@ -197,19 +197,22 @@ def test_extreme_scores(loss, score, dtype):
     assert np.all(loss.weight_in_hessian(scores, target) >= 0)
 
 
-def test_poisson_stays_finite_at_any_score():
-    scores, target = np.array([600.0, 800.0, 1e300]), np.ones(3)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_poisson_stays_finite_at_any_score(dtype):
+    scores, target = np.array([600.0, 800.0, 1e30], dtype), np.ones(3, dtype)
     loss = Poisson()
     for array in (*loss.value_and_residual(scores, target), loss.curvature(scores, target)):
         assert np.all(np.isfinite(array))
 
 
 @MANY
-def test_float32_stays_float32(loss):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_float32_stays_float32(loss, dtype):
+    # Whatever the targets are: otherwise a product with the features would convert those.
     scores, target = samples(loss)
     scores = scores.astype(np.float32)
     if not isinstance(loss, Softmax):
-        target = target.astype(np.float32)
+        target = target.astype(dtype)
     value, residual = loss.value_and_residual(scores, target)
     assert value.dtype == residual.dtype == np.float32
     assert loss.residual(scores, target).dtype == np.float32
