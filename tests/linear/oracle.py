@@ -4,7 +4,7 @@ Scores are ``X W + b`` with the features as they are given; softmax has a column
 others one column. Losses are written down as in a textbook, by SciPy's special functions.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from gluon_svrg.linear.losses import Huber, Logistic, Poisson, Softmax, Squared
@@ -13,11 +13,6 @@ from scipy.special import expit, logsumexp, softmax
 
 LOSSES = [Logistic(), Softmax(3), Squared(), Huber(0.7), Poisson()]
 NAMES = [loss.name for loss in LOSSES]
-
-
-def of_losses(losses, scores, target, weight):
-    """The weighted sum of the losses at scores (n, K)."""
-    return float(weight @ values(losses, scores, target))
 
 
 def values(loss, scores, target):
@@ -122,6 +117,33 @@ class Dense:
         full = full.reshape(width, width)
         return full + np.diag(np.repeat(self.penalty, theta.shape[1]))
 
+    def solver_hessian(self, theta):
+        """The Hessian with the solver's floor: a thousandth of the mean curvature."""
+        if isinstance(self.loss, Softmax):
+            return self.hessian(theta)
+        h = curvatures(self.loss, self.scores(theta), self.target)[:, 0, 0]
+        h = np.maximum(h, 1e-3 * h.mean()) * self.share
+        return self.X.T @ (h[:, None] * self.X) + np.diag(self.penalty)
+
+    def part(self, rows, share=None):
+        """Some of the rows, with shares of their own, or theirs; both sum to 1."""
+        share = self.share[rows] if share is None else share
+        return replace(
+            self, X=self.X[rows], target=self.target[rows], share=share / share.sum()
+        )
+
+    def newton(self, theta, ridge=1e-12):
+        """Damped Newton: yields (theta, value, decrement), from the start on."""
+        while True:
+            gradient, value = self.gradient(theta).ravel(), self.value(theta)
+            step = np.linalg.inv(ridged(self.solver_hessian(theta), ridge)) @ gradient
+            decrement = 0.5 * gradient @ step
+            yield theta, value, decrement
+            step, length = step.reshape(theta.shape), 1.0
+            while self.value(theta - length * step) > value - 2e-4 * length * decrement:
+                length /= 2
+            theta = theta - length * step
+
     def minimum(self, theta, steps=200):
         """Newton's method to rounding, with halved steps; singular directions stay as they are."""
         value = self.value(theta)
@@ -148,6 +170,27 @@ class Dense:
         far = np.abs(self.scores(theta)[:, 0] - self.target)
         weight = np.minimum(1, self.loss.epsilon / np.maximum(far, self.loss.epsilon))
         return (self.X.T * (weight * self.share)) @ self.X
+
+
+def ridged(hessian, ridge):
+    """With a little of the diagonal's mean, as a factor of Cholesky needs."""
+    return hessian + ridge * np.trace(hessian) / len(hessian) * np.eye(len(hessian))
+
+
+class Draws:
+    """A generator that keeps what it gave."""
+
+    def __init__(self, seed=0):
+        self.rng = np.random.default_rng(seed)
+        self.permutations, self.choices = [], []
+
+    def permutation(self, n):
+        self.permutations.append(self.rng.permutation(n))
+        return self.permutations[-1]
+
+    def choice(self, *args, **kwargs):
+        self.choices.append(self.rng.choice(*args, **kwargs))
+        return self.choices[-1]
 
 
 def to_columns(theta):
