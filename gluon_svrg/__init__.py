@@ -13,6 +13,7 @@ from gluon_svrg.handlers.checkpoint import CheckpointHandler
 from gluon_svrg.handlers.ema import EMAHandler
 from gluon_svrg.handlers.guard import NaNGuardHandler
 from gluon_svrg.handlers.history import HistoryHandler
+from gluon_svrg.handlers.learning_rate import AutoLearningRateHandler
 from gluon_svrg.handlers.log import LogHandler, TensorBoardHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.profiler import ProfilerHandler
@@ -43,6 +44,7 @@ __version__ = _compat.version()
 
 __all__ = [
     "LARS",
+    "AutoLearningRateHandler",
     "BatchProcessor",
     "CheckpointHandler",
     "EMAHandler",

@@ -9,6 +9,9 @@ from gluon_svrg._mxnet.block import (
     BlockState as BlockState,
 )
 from gluon_svrg._mxnet.block import (
+    KnownLoss as KnownLoss,
+)
+from gluon_svrg._mxnet.block import (
     arguments_of as arguments_of,
 )
 from gluon_svrg._mxnet.block import (
@@ -55,6 +58,9 @@ from gluon_svrg._mxnet.block import (
 )
 from gluon_svrg._mxnet.block import (
     is_fresh as is_fresh,
+)
+from gluon_svrg._mxnet.block import (
+    known_loss as known_loss,
 )
 from gluon_svrg._mxnet.block import (
     mark_fresh as mark_fresh,

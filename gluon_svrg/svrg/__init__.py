@@ -5,6 +5,7 @@ from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.interval import Interval
 from gluon_svrg.svrg.randomness import MaskLock
 from gluon_svrg.svrg.rule import correct
+from gluon_svrg.svrg.smoothness import Smoothness
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.svrg.table import GradientTable
 from gluon_svrg.svrg.variance import GradientMoments, VarianceMeter
@@ -17,6 +18,7 @@ __all__ = [
     "Interval",
     "MaskLock",
     "OptimalCoefficient",
+    "Smoothness",
     "Snapshot",
     "VarianceMeter",
     "correct",
