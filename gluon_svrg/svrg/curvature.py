@@ -118,7 +118,8 @@ class CurvatureMeter:
             r = radius / length
             ahead = self._gradient(batches, point, r * direction)
             behind = self._gradient(batches, point, -r * direction)
-            curved = (ahead - behind) / (2 * r) + self._decays * direction
+            with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is told as NaN
+                curved = (ahead - behind) / (2 * r) + self._decays * direction
             return np.asarray(self._roots * curved)
 
         return times

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -97,13 +98,14 @@ class Smoothness(NamedTuple):
 
 
 def largest_eigenvalue(
-    times: Callable[[NumPyArray], NumPyArray], size: int, tolerance: float = 0.01, most: int = 20
+    times: Callable[[NumPyArray], NumPyArray], size: int, tolerance: float = 0.02, most: int = 20
 ) -> tuple[float, int]:
     """Return the largest eigenvalue of a symmetric matrix of which only products are known.
 
     By Lanczos' recurrence: a power iteration that uses all of its products, with two vectors of
-    memory. It ends when the value has changed by less than `tolerance`, relative, in two products
-    in a row. The result is a bound from below. It starts from numbers of a generator of its own.
+    memory. It ends when the residual of the eigenvector is at most `tolerance` of the eigenvalue,
+    which is then that near to one of the matrix, and never above the largest. It starts from
+    numbers of a generator of its own.
 
     Parameters
     ----------
@@ -112,7 +114,7 @@ def largest_eigenvalue(
     size : int
         How many rows the matrix has.
     tolerance : float
-        The relative change at which it ends.
+        The relative residual at which it ends.
     most : int
         The number of products after which it ends at the latest.
 
@@ -130,23 +132,22 @@ def largest_eigenvalue(
     before, beta = np.zeros(size), 0.0
     diagonal: list[float] = []
     beside: list[float] = []
-    value, small_changes = 0.0, 0
-    for products in range(1, min(most, size) + 1):
+    value = 0.0
+    for _ in range(min(most, size)):
         product = times(vector) - beta * before
         diagonal.append(float(vector @ product))
         product -= diagonal[-1] * vector
-        last, value = value, _largest_of(diagonal, beside)
-        small_changes = small_changes + 1 if abs(value - last) <= tolerance * abs(value) else 0
         beta = float(np.linalg.norm(product))
-        # NaN compares as false: it ends the recurrence too.
-        if small_changes == 2 or not beta > 1e-9 * max(map(abs, diagonal)):
-            return value, products
+        if not np.isfinite(beta):
+            return math.nan, len(diagonal)
+        values, vectors = np.linalg.eigh(
+            np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
+        )
+        value = float(values[-1])
+        # A vector that is near to another eigenvector by chance is not so for three products.
+        is_near = beta * abs(vectors[-1, -1]) <= tolerance * abs(value)
+        if beta <= 1e-9 * abs(value) or (is_near and len(diagonal) >= 3):
+            break
         before, vector = vector, product / beta
         beside.append(beta)
-    return value, min(most, size)
-
-
-def _largest_of(diagonal: list[float], beside: list[float]) -> float:
-    """Return the largest eigenvalue of a tridiagonal matrix; NaN if it is not finite."""
-    matrix = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
-    return float(np.linalg.eigvalsh(matrix)[-1]) if np.isfinite(matrix).all() else float("nan")
+    return value, len(diagonal)
