@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import mxnet as mx
@@ -245,14 +244,12 @@ class _Batches(NamedTuple):
         step_size = size * _batches_of_a_step(run)
         return cls(parts, step_size, None if samples is None else max(samples, size))
 
-    def and_others(self, run: Run) -> Iterator[BatchParts]:
-        """Yield all batches if they are in memory, else these."""
+    def and_others(self, run: Run) -> list[BatchParts]:
+        """Return all batches if they are in memory, else these."""
         data: TrainingData = run.data
         if not (data.keeps_batches and data.is_indexed and data.num_batches):
-            yield from self.parts
-            return
-        for index in range(data.num_batches):
-            yield _parts(run, data.batch(index))
+            return self.parts
+        return [_parts(run, data.batch(index)) for index in range(data.num_batches)]
 
 
 def _smoothness(
@@ -270,9 +267,12 @@ def _smoothness(
     if known is not None:
         mean, _ = meter.largest(probes, weights, radius)
         return known._replace(mean=_checked(mean))
-    point = linear.point(weights, batches.parts)
+    everything = batches.and_others(run)
+    for parts in everything:
+        linear.check_data(parts)
+    point = linear.point(weights, everything)
     mean, _ = meter.largest(probes, point, radius)
-    norm, sample = _largest_sample(run, linear, batches)
+    norm, sample = _largest_sample(linear, everything)
     of_a_sample, _ = meter.largest([linear.probe(sample)], point, change / math.sqrt(norm))
     if linear.loss.kind == "softmax" and any(weights[linear.weight].ravel()):
         here, _ = meter.largest(probes, weights, radius)
@@ -280,13 +280,10 @@ def _smoothness(
     return Smoothness(_checked(mean), max(_checked(of_a_sample), mean), batches.samples)
 
 
-def _largest_sample(run: Run, linear: LinearNet, batches: _Batches) -> tuple[float, BatchParts]:
+def _largest_sample(linear: LinearNet, batches: list[BatchParts]) -> tuple[float, BatchParts]:
     """Return the squared norm of the longest row, by weight, and the batch of it alone."""
-    best = 0.0, 0, batches.parts[0]
-    for parts in batches.and_others(run):
-        linear.check_data(parts)
-        best = max(best, (*_largest_row(linear, parts), parts), key=lambda item: item[0])
-    norm, row, parts = best
+    rows = ((*_largest_row(linear, parts), parts) for parts in batches)
+    norm, row, parts = max(rows, key=lambda item: math.inf if item[0] != item[0] else item[0])
     if not 0 < norm < math.inf:
         raise NotKnownError(
             f"the longest row of the data has the squared norm {norm:g}; look for zeros, NaN and "
