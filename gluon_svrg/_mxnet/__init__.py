@@ -5,6 +5,7 @@ Nothing outside this room names one, but the subclasses that override MXNet's ow
 there is a Gluon to import). The functions are in the files of their owners.
 """
 
+from gluon_svrg._mxnet.block import SAME_NUMBERS as SAME_NUMBERS
 from gluon_svrg._mxnet.block import (
     BlockState as BlockState,
 )

@@ -272,6 +272,10 @@ def known_loss(loss: Block) -> KnownLoss | None:
     return KnownLoss(kinds[type(loss)]) if type(loss) in kinds else None
 
 
+SAME_NUMBERS = {"Flatten", "Reshape", "_copy", "expand_dims", "squeeze", "amp_cast"}
+"""The operators of a graph that give the same numbers in another shape or precision."""
+
+
 def copy_from_numpy(array: NDArray, values: NumPyArray) -> None:
     """Copy `values` into `array` and wait: ``array[:] = values`` at a quarter of its time.
 

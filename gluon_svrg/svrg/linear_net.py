@@ -17,8 +17,6 @@ from gluon_svrg.run.batch_parts import BatchParts
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 
-# Operators that give the same numbers in another shape or precision.
-_SAME_NUMBERS = {"Flatten", "Reshape", "_copy", "expand_dims", "squeeze", "amp_cast"}
 _KNOWN = (
     "those that are known are SoftmaxCrossEntropyLoss, SigmoidBinaryCrossEntropyLoss, LogisticLoss "
     "(of outputs that are no probabilities yet), L2Loss and HuberLoss"
@@ -185,7 +183,7 @@ def _graph_of(net: gluon.Block) -> tuple[list[_Node], int]:
 
 def _through(nodes: list[_Node], index: int) -> int:
     """Return the node whose numbers the one at `index` gives, in another shape."""
-    while nodes[index]["op"] in _SAME_NUMBERS:
+    while nodes[index]["op"] in _mxnet.SAME_NUMBERS:
         index = nodes[index]["inputs"][0][0]
     return index
 
