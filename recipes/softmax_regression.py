@@ -239,7 +239,7 @@ def train(
         rate = {"learning_rate": lr}
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"wd": l2, **rate})
     estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), mx.metric.Accuracy(), trainer=trainer)
-    handlers = [svrg] if svrg else []
+    handlers: list[Any] = [svrg] if svrg else []
     if lr == "auto":
         handlers.append(gs.AutoLearningRateHandler())
     curve = Curve(run, judge, *handlers)
