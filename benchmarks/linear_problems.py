@@ -137,7 +137,7 @@ def higgs(seed: int = 0, rows: int = 2_000_000) -> LinearProblem:
         noise = 0.2 * random.standard_normal(rows, "float32")
         x[:, 21 + mass] = x[:, pair].prod(axis=1) ** (1 / len(pair)) * np.exp(noise)
     # Weak, as there: a linear model finds little.
-    scores = x @ (0.35 * random.normal(size=28) / x[:10_000].std(axis=0))
+    scores = x @ (0.15 * random.normal(size=28) / x[:10_000].std(axis=0))
     y = _draw_two(random, scores - scores.mean() + 0.12)
     return LinearProblem("higgs", x, y, "logistic", 1 / rows)
 
