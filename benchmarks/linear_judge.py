@@ -72,6 +72,9 @@ class Optimum(NamedTuple):
     """The same before the columns are standardised."""
 
 
+UNKNOWN = Optimum(*[float("nan")] * 5)
+
+
 class _Newton:
     """F of standardised columns and the ones of the intercept, with all that Newton needs."""
 
@@ -149,7 +152,7 @@ def optimum(problem: LinearProblem) -> tuple[Optimum, Array, Array]:
             factors = [cho_factor(block) for block in blocks]
         step, decrement = _conjugate_gradients(newton, factors, -gradient)
         length, found = _line_search(newton, v, step, best, decrement)
-        if decrement < 1e-13 * (start - best) and number - before > 1 or not length:
+        if (decrement < 1e-13 * (start - best) and number - before > 1) or not length:
             break
         if decrement >= 1e-13 * (start - best):
             before = number
