@@ -1,43 +1,48 @@
-"""SVRG, and a training loop to run it in, for Gluon (Apache MXNet 1.9.1)."""
+"""SVRG, and a training loop to run it in, for Gluon (Apache MXNet 1.9.1); linear models without it.
 
-from importlib import import_module as _import_module
-from types import ModuleType as _ModuleType
+Nothing here imports MXNet before a name is asked for that needs it.
+"""
+
+import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from gluon_svrg import _compat as _compat  # isort: skip  # before MXNet is imported
-from gluon_svrg import data as data
-from gluon_svrg import deploy as deploy
-from gluon_svrg import schedules as schedules
-from gluon_svrg.estimator import Estimator
-from gluon_svrg.handlers.checkpoint import CheckpointHandler
-from gluon_svrg.handlers.ema import EMAHandler
-from gluon_svrg.handlers.guard import NaNGuardHandler
-from gluon_svrg.handlers.history import HistoryHandler
-from gluon_svrg.handlers.log import LogHandler, TensorBoardHandler
-from gluon_svrg.handlers.metric import MetricHandler
-from gluon_svrg.handlers.profiler import ProfilerHandler
-from gluon_svrg.handlers.progress import ProgressHandler
-from gluon_svrg.handlers.random_state import RandomStateHandler
-from gluon_svrg.handlers.sanity_check import SanityCheckHandler
-from gluon_svrg.handlers.schedule import PlateauHandler, ScheduleHandler
-from gluon_svrg.handlers.signals import SignalHandler
-from gluon_svrg.handlers.step import GradientUpdateHandler
-from gluon_svrg.handlers.stopping import EarlyStoppingHandler, TimeLimitHandler
-from gluon_svrg.handlers.svrg import SVRGHandler
-from gluon_svrg.handlers.validation import ValidationHandler
-from gluon_svrg.handlers.variance import VarianceHandler
-from gluon_svrg.machine.cpu_tuning import tune_for_cpu
-from gluon_svrg.machine.versions import show_versions
-from gluon_svrg.optimizer import LARS, Signum
-from gluon_svrg.run.batch_processor import BatchProcessor
-from gluon_svrg.run.history import History
-from gluon_svrg.run.monitor import Monitor
-from gluon_svrg.run.position import FitResult, Position, StopReason
-from gluon_svrg.seeding import seed_everything
-from gluon_svrg.summary import summary as summary
-from gluon_svrg.svrg.coefficient import OptimalCoefficient, linear_decay
-from gluon_svrg.svrg.snapshot import Snapshot
-from gluon_svrg.trainer import SVRGTrainer
+from gluon_svrg import _compat as _compat  # before MXNet is imported
+from gluon_svrg import _lazy
+
+if _TYPE_CHECKING:
+    from gluon_svrg import data as data
+    from gluon_svrg import deploy as deploy
+    from gluon_svrg import schedules as schedules
+    from gluon_svrg.estimator import Estimator
+    from gluon_svrg.handlers.checkpoint import CheckpointHandler
+    from gluon_svrg.handlers.ema import EMAHandler
+    from gluon_svrg.handlers.guard import NaNGuardHandler
+    from gluon_svrg.handlers.history import HistoryHandler
+    from gluon_svrg.handlers.log import LogHandler, TensorBoardHandler
+    from gluon_svrg.handlers.metric import MetricHandler
+    from gluon_svrg.handlers.profiler import ProfilerHandler
+    from gluon_svrg.handlers.progress import ProgressHandler
+    from gluon_svrg.handlers.random_state import RandomStateHandler
+    from gluon_svrg.handlers.sanity_check import SanityCheckHandler
+    from gluon_svrg.handlers.schedule import PlateauHandler, ScheduleHandler
+    from gluon_svrg.handlers.signals import SignalHandler
+    from gluon_svrg.handlers.step import GradientUpdateHandler
+    from gluon_svrg.handlers.stopping import EarlyStoppingHandler, TimeLimitHandler
+    from gluon_svrg.handlers.svrg import SVRGHandler
+    from gluon_svrg.handlers.validation import ValidationHandler
+    from gluon_svrg.handlers.variance import VarianceHandler
+    from gluon_svrg.machine.cpu_tuning import tune_for_cpu
+    from gluon_svrg.machine.versions import show_versions
+    from gluon_svrg.optimizer import LARS, Signum
+    from gluon_svrg.run.batch_processor import BatchProcessor
+    from gluon_svrg.run.history import History
+    from gluon_svrg.run.monitor import Monitor
+    from gluon_svrg.run.position import FitResult, Position, StopReason
+    from gluon_svrg.seeding import seed_everything
+    from gluon_svrg.summary import summary as summary
+    from gluon_svrg.svrg.coefficient import OptimalCoefficient, linear_decay
+    from gluon_svrg.svrg.snapshot import Snapshot
+    from gluon_svrg.trainer import SVRGTrainer
 
 __version__ = _compat.version()
 
@@ -81,11 +86,47 @@ __all__ = [
     "tune_for_cpu",
 ]
 
+_NAMES = {
+    "BatchProcessor": "gluon_svrg.run.batch_processor",
+    "CheckpointHandler": "gluon_svrg.handlers.checkpoint",
+    "EMAHandler": "gluon_svrg.handlers.ema",
+    "EarlyStoppingHandler": "gluon_svrg.handlers.stopping",
+    "Estimator": "gluon_svrg.estimator",
+    "FitResult": "gluon_svrg.run.position",
+    "GradientUpdateHandler": "gluon_svrg.handlers.step",
+    "History": "gluon_svrg.run.history",
+    "HistoryHandler": "gluon_svrg.handlers.history",
+    "LARS": "gluon_svrg.optimizer",
+    "LogHandler": "gluon_svrg.handlers.log",
+    "MetricHandler": "gluon_svrg.handlers.metric",
+    "Monitor": "gluon_svrg.run.monitor",
+    "NaNGuardHandler": "gluon_svrg.handlers.guard",
+    "OptimalCoefficient": "gluon_svrg.svrg.coefficient",
+    "PlateauHandler": "gluon_svrg.handlers.schedule",
+    "Position": "gluon_svrg.run.position",
+    "ProfilerHandler": "gluon_svrg.handlers.profiler",
+    "ProgressHandler": "gluon_svrg.handlers.progress",
+    "RandomStateHandler": "gluon_svrg.handlers.random_state",
+    "SVRGHandler": "gluon_svrg.handlers.svrg",
+    "SVRGTrainer": "gluon_svrg.trainer",
+    "SanityCheckHandler": "gluon_svrg.handlers.sanity_check",
+    "ScheduleHandler": "gluon_svrg.handlers.schedule",
+    "SignalHandler": "gluon_svrg.handlers.signals",
+    "Signum": "gluon_svrg.optimizer",
+    "Snapshot": "gluon_svrg.svrg.snapshot",
+    "StopReason": "gluon_svrg.run.position",
+    "TensorBoardHandler": "gluon_svrg.handlers.log",
+    "TimeLimitHandler": "gluon_svrg.handlers.stopping",
+    "ValidationHandler": "gluon_svrg.handlers.validation",
+    "VarianceHandler": "gluon_svrg.handlers.variance",
+    "linear_decay": "gluon_svrg.svrg.coefficient",
+    "seed_everything": "gluon_svrg.seeding",
+    "show_versions": "gluon_svrg.machine.versions",
+    "summary": "gluon_svrg.summary",
+    "tune_for_cpu": "gluon_svrg.machine.cpu_tuning",
+}
+"""Where each of them stands."""
 
 if not _TYPE_CHECKING:
-
-    def __getattr__(name: str) -> _ModuleType:
-        """Import a module of version 0.1 by its old name, as ``gluon_svrg.history``."""
-        if name in _compat.MOVED:
-            return _import_module(f"{__name__}.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__, __dir__ = _lazy.attach(__name__, _NAMES)
+    _sys.modules[__name__].__class__ = _lazy.PackageWithFunctions

@@ -76,21 +76,49 @@ _HOW_TO_WAIT = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
 _SPIN = "10000"
 
 
-def check_installed() -> None:
-    """Raise ImportError, with the way out, where MXNet or what it imports is not installed."""
-    if importlib.util.find_spec("mxnet") is None:
-        raise ImportError(
+WITHOUT_MXNET = {"_compat", "_lazy", "arguments", "files", "linear", "svrg", "svrg.rule"}
+WITHOUT_MXNET |= {"run", "run.logger", "run.verbosity"}
+"""The modules that import no MXNet, without the package's name; `linear` stands for all in it."""
+WITH_MXNET = "linear.to_gluon"
+"""The one in `linear` that does."""
+
+
+def missing_for(module: str) -> str | None:
+    """Return in a sentence what `module` of this package needs and is not installed; else None."""
+    name = module.partition(".")[2]
+    room = name.partition(".")[0]
+    if room == "linear" and not _is_installed("sklearn"):
+        return (
+            "gluon_svrg.linear needs scikit-learn, which is not installed: "
+            "`pip install 'gluon-svrg[sklearn]'`"
+        )
+    if not name or name in WITHOUT_MXNET or (room == "linear" and name != WITH_MXNET):
+        return None
+    if not _is_installed("mxnet"):
+        return (
             "gluon_svrg needs MXNet 1.9.1, which is not installed for Python "
             f"{sys.version_info[0]}.{sys.version_info[1]}: `pip install {MXNET_TO_INSTALL}`"
         )
-    if importlib.util.find_spec("distutils") is None:
+    return _missing_distutils()
+
+
+def _is_installed(package: str) -> bool:
+    if package in sys.modules:
+        return sys.modules[package] is not None
+    return importlib.util.find_spec(package) is not None
+
+
+def _missing_distutils() -> str | None:
+    """Make ``distutils`` importable where Python has none; return why it cannot be, or None."""
+    if not _is_installed("distutils"):
         try:
-            importlib.import_module("setuptools")  # it makes distutils importable
+            importlib.import_module("setuptools")
         except ImportError:
-            raise ImportError(
+            return (
                 "MXNet 1.9.1 imports distutils, which Python 3.12 removed and setuptools brings "
                 "back, and setuptools is not installed: `pip install setuptools`"
-            ) from None
+            )
+    return None
 
 
 def removed_names(module: ModuleType) -> dict[str, object]:
@@ -307,8 +335,69 @@ class OldModules(MetaPathFinder, Loader):
         sys.modules[module.__name__] = importlib.import_module(new)
 
 
-check_installed()
+class WhatIsNeeded(MetaPathFinder):
+    """Says what is not installed, and looks after MXNet's import. The first to be asked.
+
+    It finds nothing itself.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return MXNet's spec, with a loader around its own; None for any other module.
+
+        Raises
+        ------
+        ImportError
+            If `fullname` is in this package and needs what is not installed.
+        """
+        if fullname.partition(".")[0] == __package__:
+            if (sentence := missing_for(fullname)) is not None:
+                raise ImportError(sentence, name=fullname)
+        elif fullname == "mxnet":
+            others = (finder for finder in sys.meta_path if finder is not self)
+            specs = (finder.find_spec(fullname, path, target) for finder in others)
+            spec = next(filter(None, specs), None)
+            if spec is not None and spec.loader is not None:
+                spec.loader = AroundMXNet(spec.loader)
+            return spec
+        return None
+
+
+class AroundMXNet(Loader):
+    """MXNet's own loader, with what has to be done before and after it, whoever imports MXNet.
+
+    Before: the cores, and ``distutils``. Not as soon as this package is imported, since a process
+    that never needs MXNet shall not hand ``OMP_NUM_THREADS`` on: joblib takes it as the user's word
+    and gives each of its workers as many threads. After: what is put right for NumPy 2 (``_mxnet``,
+    named by a string, since it is on a floor above).
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)  # its source, its data files
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Let MXNet's own loader make the module."""
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Prepare, let MXNet's own loader run the module, and put right what it did."""
+        module.__loader__ = self.loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        if (sentence := _missing_distutils()) is not None:
+            raise ImportError(sentence, name="mxnet")
+        use_every_core(os.environ, mxnet_is_loaded=False)
+        self.loader.exec_module(module)
+        importlib.import_module(f"{__package__}._mxnet")
+
+
 if not any(isinstance(finder, OldModules) for finder in sys.meta_path):
     sys.meta_path.append(OldModules())
+    sys.meta_path.insert(0, WhatIsNeeded())
 NAMES_PUT_BACK = restore_numpy_names(numpy)
-use_every_core(os.environ, mxnet_is_loaded="mxnet" in sys.modules)
+if sys.modules.get("mxnet") is not None:
+    use_every_core(os.environ, mxnet_is_loaded=True)

@@ -171,6 +171,7 @@ def test_what_is_not_installed_gets_one_clear_sentence(missing, message):
         "import sys, numpy\n"
         f"sys.modules[{missing!r}] = sys.modules['distutils'] = None\n"
         "import gluon_svrg\n"
+        "gluon_svrg.Estimator\n"
     )
     result = python(code)
     assert result.returncode == 1
@@ -201,7 +202,7 @@ def test_mxnet_alone_is_not_importable():
 @pytest.mark.parametrize(("given", "expected"), [(None, str(CORES)), ("1", "1"), ("7", "7")])
 def test_every_core_is_used_unless_the_user_says_otherwise(given, expected):
     environ = {} if given is None else {"OMP_NUM_THREADS": given}
-    code = "import gluon_svrg, os; print(os.environ['OMP_NUM_THREADS'])"
+    code = "import gluon_svrg, mxnet, os; print(os.environ['OMP_NUM_THREADS'])"
     assert python(code, **environ).stdout.strip() == expected
 
 

@@ -1,5 +1,8 @@
 """Data sets read without a download, a loader for arrays, transforms that can be locked."""
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from gluon_svrg import _lazy
 from gluon_svrg.data import transforms
 from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.datasets import load_fashion_mnist
@@ -7,3 +10,6 @@ from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.data.training_data import first_batches
 
 __all__ = ["ArrayLoader", "Batch", "first_batches", "load_fashion_mnist", "transforms"]
+
+if not _TYPE_CHECKING:
+    __getattr__, __dir__ = _lazy.attach(__name__, {})

@@ -14,6 +14,7 @@ from gluon_svrg import _compat
 OPTIONAL = (
     "gluoncv",
     "scikit-learn",
+    "scipy",
     "matplotlib",
     "tensorboardX",
     "pillow",

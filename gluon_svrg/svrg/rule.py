@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from gluon_svrg._compat import NumPyArray
-from mxnet.ndarray import NDArray
-from mxnet.symbol import Symbol
+if TYPE_CHECKING:  # not when it runs: the linear models use it without MXNet
+    from gluon_svrg._compat import NumPyArray
+    from mxnet.ndarray import NDArray
+    from mxnet.symbol import Symbol
 
-Array = TypeVar("Array", NDArray, NumPyArray, Symbol)
+Array = TypeVar("Array", "NDArray", "NumPyArray", "Symbol")
 
 
 def correct(grad: Array, snapshot_grad: Array, full_grad: Array, coefficient: float = 1.0) -> Array:

@@ -1,0 +1,92 @@
+"""Names of a package that are imported when they are first asked for (PEP 562).
+
+MXNet takes two seconds to import, and :mod:`gluon_svrg.linear` does not need it. So the packages
+that both of its users and those of MXNet pass through import nothing themselves: a table says in
+which module each public name stands. A block under ``TYPE_CHECKING`` says the same to type checkers
+and editors, and `tests/test_lazy.py` compares the two with ``__all__``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import pkgutil
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType
+
+from gluon_svrg import _compat
+
+
+def attach(
+    package: str, names: Mapping[str, str]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` for the module `package`.
+
+    What ``__getattr__`` has found stays in the module, so that it is asked once for a name. Beside
+    `names` it finds the package's own modules: all of them were attributes when all were imported
+    at once, and ``gluon_svrg.svrg.Interval`` is to work without an import of its own.
+
+    Parameters
+    ----------
+    package : str
+        The package's ``__name__``.
+    names : mapping of str to str
+        The module, by its full name, that each public name stands in.
+
+    Returns
+    -------
+    ``__getattr__``
+        Raises AttributeError for a name that is not there, and ImportError, with the way out, for
+        one that needs what is not installed.
+    ``__dir__``
+        The names that are there, without those that need what is not installed, so that what looks
+        at all of them, as ``help()`` does, works without it.
+    """
+    module = sys.modules[package]
+
+    def __getattr__(name: str) -> object:  # noqa: N807
+        found: object
+        if name in names:
+            found = getattr(importlib.import_module(names[name]), name)
+        elif _is_module(module, name):
+            found = importlib.import_module(f"{package}.{name}")
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        setattr(module, name, found)
+        return found
+
+    def __dir__() -> list[str]:  # noqa: N807
+        modules = {m.name for m in pkgutil.iter_modules(module.__path__) if m.name[0] != "_"}
+        places = {name: f"{package}.{name}" for name in modules} | dict(names)
+        there = {name for name, place in places.items() if _compat.missing_for(place) is None}
+        return sorted(there | vars(module).keys())
+
+    return __getattr__, __dir__
+
+
+def _is_module(package: ModuleType, name: str) -> bool:
+    """Return whether `package` has a module of this name in its folder, or had one once.
+
+    Asked without the finders that raise where something is not installed: IPython and others ask
+    any object for names such as ``_repr_html_``.
+    """
+    if not name.isidentifier() or name.startswith("__"):
+        return False
+    full = f"{package.__name__}.{name}"
+    is_there = importlib.machinery.PathFinder.find_spec(full, package.__path__) is not None
+    return is_there or full.partition(".")[2] in _compat.MOVED
+
+
+class PackageWithFunctions(ModuleType):
+    """A package in which a module has the name of the public function that it defines.
+
+    Python binds each module that it imports in its package, which would hide the function behind
+    the module as soon as anybody imports that.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Bind `value`; a module with a public thing of its own name gives way to that."""
+        if isinstance(value, ModuleType) and name in self.__all__:
+            value = getattr(value, name)
+        super().__setattr__(name, value)

@@ -1,0 +1,248 @@
+r"""The losses of a linear model, as functions of its scores :math:`z = xW + b`.
+
+Each knows its value, its residual (the gradient with respect to the scores), its curvature (the
+second derivative), and how far a pair of scores and dual residuals is from Fenchel's equality
+:math:`l(z) + l^*(u) = uz`. Scores and residuals have the shape ``(n,)``, those of the softmax
+``(n, K)``; their dtype, float32 or float64, is kept.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from gluon_svrg._compat import NumPyArray
+
+_MOST_LOG = 500.0
+"""exp() of a larger score is so near the largest float64 that sums over samples overflow."""
+
+
+class Loss(ABC):
+    """A convex loss of one sample."""
+
+    name: str
+    outputs: int = 1
+    """Scores per sample."""
+    least_residual_curvature: float = 0.0
+
+    @abstractmethod
+    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the loss of each sample, shape ``(n,)``."""
+
+    @abstractmethod
+    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the derivative with respect to the scores, of their shape."""
+
+    @abstractmethod
+    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the second derivative, of the scores' shape; of softmax its diagonal."""
+
+    @abstractmethod
+    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the convex conjugate of each sample at `dual`, shape ``(n,)``; inf outside."""
+
+    @abstractmethod
+    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        """Return the intercept that is best without features: a 0-d array, or ``(K,)``."""
+
+    def value_and_residual(
+        self, scores: NumPyArray, target: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        """Return both, where one costs less beside the other."""
+        return self.value(scores, target), self.residual(scores, target)
+
+
+@dataclass(frozen=True)
+class Logistic(Loss):
+    r"""Logistic loss, :math:`\log(1 + e^z) - yz`, of targets 0 and 1."""
+
+    name = "logistic"
+
+    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self.value_and_residual(scores, target)[0]
+
+    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self.value_and_residual(scores, target)[1]
+
+    def value_and_residual(
+        self, scores: NumPyArray, target: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        # In terms of exp(-|z|), which cannot overflow.
+        small = np.exp(-np.abs(scores))
+        value = np.maximum(scores, 0)
+        value += np.log1p(small)
+        value -= target * scores
+        probability = np.where(scores >= 0, scores.dtype.type(1), small)
+        probability /= 1 + small
+        probability -= target
+        return value, probability
+
+    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        small = np.exp(-np.abs(scores))
+        return small / np.square(1 + small)
+
+    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        probability = dual + target
+        inside = (probability >= 0) & (probability <= 1)
+        entropy = _x_log_x(probability) + _x_log_x(1 - probability)
+        return np.where(inside, entropy, np.inf)
+
+    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        share = weight @ target / weight.sum()
+        return np.log(share) - np.log1p(-share)
+
+
+@dataclass(frozen=True)
+class Softmax(Loss):
+    r"""Cross-entropy :math:`\log \sum_k e^{z_k} - z_y` of `outputs` classes; targets are indices."""
+
+    outputs: int = 2
+
+    name = "softmax"
+
+    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        top = scores.max(axis=1)
+        total = np.exp(scores - top[:, None]).sum(axis=1)
+        return np.log(total) + top - scores[np.arange(len(scores)), target]
+
+    def probability(self, scores: NumPyArray) -> NumPyArray:
+        """Return the classes' probabilities, shape ``(n, K)``."""
+        exponential = np.exp(scores - scores.max(axis=1, keepdims=True))
+        exponential /= exponential.sum(axis=1, keepdims=True)
+        return exponential
+
+    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        probability = self.probability(scores)
+        probability[np.arange(len(scores)), target] -= 1
+        return probability
+
+    def value_and_residual(
+        self, scores: NumPyArray, target: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        top = scores.max(axis=1, keepdims=True)
+        exponential = np.exp(scores - top)
+        total = exponential.sum(axis=1, keepdims=True)
+        rows = np.arange(len(scores))
+        value = np.log(total[:, 0]) + top[:, 0] - scores[rows, target]
+        exponential /= total
+        exponential[rows, target] -= 1
+        return value, exponential
+
+    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        probability = self.probability(scores)
+        return probability * (1 - probability)
+
+    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        probability = dual.copy()
+        probability[np.arange(len(dual)), target] += 1
+        inside = (probability >= 0).all(axis=1) & (
+            np.abs(probability.sum(axis=1) - 1) <= 1e-6 * self.outputs
+        )
+        return np.where(inside, _x_log_x(probability).sum(axis=1), np.inf)
+
+    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        count = np.bincount(target, weights=weight, minlength=self.outputs)
+        # A class whose weights are all 0 would be at -infinity.
+        logarithm = np.log(np.maximum(count, 1e-12 * count.sum()) / count.sum())
+        return np.asarray(logarithm - logarithm.mean())
+
+
+@dataclass(frozen=True)
+class Squared(Loss):
+    r"""Half the squared error, :math:`(z - y)^2 / 2`."""
+
+    name = "squared"
+
+    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return 0.5 * np.square(scores - target)
+
+    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return scores - target
+
+    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return np.ones_like(scores)
+
+    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return 0.5 * np.square(dual) + dual * target
+
+    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        return np.asarray(weight @ target / weight.sum())
+
+
+@dataclass(frozen=True)
+class Huber(Loss):
+    r"""Huber's loss: half the squared error to `epsilon`, then a line of slope `epsilon`."""
+
+    epsilon: float = 1.35
+
+    name = "huber"
+
+    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        error = scores - target
+        inside = np.clip(error, -self.epsilon, self.epsilon)
+        return inside * (error - 0.5 * inside)
+
+    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return np.clip(scores - target, -self.epsilon, self.epsilon)
+
+    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return (np.abs(scores - target) <= self.epsilon).astype(scores.dtype)
+
+    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        # Rounding may have left the residual an ulp outside.
+        inside = np.abs(dual) <= self.epsilon * (1 + 1e-6)
+        return np.where(inside, 0.5 * np.square(dual) + dual * target, np.inf)
+
+    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        # Newton on a convex function of one number, from the weighted median: the active set
+        # settles in a few steps.
+        order = np.argsort(target)
+        total = np.cumsum(weight[order])
+        middle = target[order[np.searchsorted(total, total[-1] / 2)]]
+        for _ in range(50):
+            error = middle - target
+            slope = weight @ np.clip(error, -self.epsilon, self.epsilon)
+            curvature = weight @ (np.abs(error) <= self.epsilon)
+            if curvature == 0 or abs(slope) <= 1e-14 * self.epsilon * total[-1]:
+                break
+            middle = middle - slope / curvature
+        return np.asarray(middle)
+
+
+@dataclass(frozen=True)
+class Poisson(Loss):
+    r"""Poisson loss with the logarithm as link, half the deviance: :math:`e^z - yz`.
+
+    The constant :math:`y \log y - y` is left out, as in a likelihood.
+    """
+
+    name = "poisson"
+
+    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return np.exp(np.minimum(scores, _MOST_LOG)) - target * scores
+
+    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return np.exp(np.minimum(scores, _MOST_LOG)) - target
+
+    def value_and_residual(
+        self, scores: NumPyArray, target: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        mean = np.exp(np.minimum(scores, _MOST_LOG))
+        return mean - target * scores, mean - target
+
+    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return np.exp(np.minimum(scores, _MOST_LOG))
+
+    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        mean = dual + target
+        return np.where(mean >= 0, _x_log_x(mean) - mean, np.inf)
+
+    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        return np.asarray(np.log(weight @ target / weight.sum()))
+
+
+def _x_log_x(x: NumPyArray) -> NumPyArray:
+    """x log x, with its limit 0 at 0; nothing of value below."""
+    return x * np.log(np.where(x > 0, x, 1))

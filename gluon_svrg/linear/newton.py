@@ -1,0 +1,77 @@
+"""Damped Newton on rows in memory: exact where the problem is small, a start where it is large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+
+from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.sample import Sample
+
+_RIDGE = 1e-12
+"""Of the mean of the diagonal: what makes the Hessian of duplicate columns positive definite."""
+
+_ARMIJO = 1e-4
+
+
+@dataclass(frozen=True)
+class Iterate:
+    """A point of Newton's method, and half the squared Newton decrement there."""
+
+    theta: NumPyArray
+    scores: NumPyArray
+    objective: float
+    gradient: NumPyArray
+    decrement: float
+
+
+def factor(hessian: NumPyArray, ridge: float = _RIDGE) -> tuple[NumPyArray, bool]:
+    """Return the Cholesky factor of the Hessian, with as small a ridge as it needs."""
+    mean = float(np.trace(hessian)) / len(hessian)
+    diagonal = hessian.diagonal().copy()
+    for _ in range(12):
+        try:
+            hessian.ravel()[:: len(hessian) + 1] = diagonal + ridge * mean
+            return scipy.linalg.cho_factor(hessian, lower=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            ridge *= 30
+    raise FloatingPointError("the Hessian has no Cholesky factor: it is not finite")
+
+
+def iterate(sample: Sample, theta: NumPyArray) -> Iterator[Iterate]:
+    """Yield the start and then one point for each step; ends where no step leads lower."""
+    scores = sample.rows @ theta
+    objective = sample.value(theta, scores)
+    while True:
+        gradient = sample.gradient(theta, scores)
+        chol = factor(sample.hessian(scores))
+        step = scipy.linalg.cho_solve(chol, gradient.ravel(), check_finite=False)
+        decrement = 0.5 * float(gradient.ravel() @ step)
+        yield Iterate(theta, scores, objective, gradient, decrement)
+        step = step.reshape(theta.shape)
+        along = sample.rows @ step
+        length = 1.0
+        while True:
+            new_theta, new_scores = theta - length * step, scores - length * along
+            new = sample.value(new_theta, new_scores)
+            if new <= objective - _ARMIJO * length * 2 * decrement:
+                break
+            length /= 2
+            if length < 1e-10:
+                return
+        # Scores are taken anew: a hundred updates would leave a hundred roundings in them.
+        theta, scores = new_theta, sample.rows @ new_theta
+        objective = sample.value(theta, scores)
+
+
+def minimise(sample: Sample, theta: NumPyArray, tol: float, steps: int) -> NumPyArray:
+    """Return the point whose decrement is at most `tol`, or that after `steps` steps."""
+    last = theta
+    for count, point in enumerate(iterate(sample, theta)):
+        last = point.theta
+        if point.decrement <= tol or count == steps:
+            break
+    return last

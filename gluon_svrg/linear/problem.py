@@ -1,0 +1,47 @@
+r"""What is minimised.
+
+.. math:: F(W, b) = \frac{\sum_i s_i\, l(x_i W + b, y_i)}{\sum_i s_i} + \frac{\lambda}{2} \|W\|^2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.losses import Loss
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Data, loss and strength of the L2 penalty; the intercept is not penalised.
+
+    Parameters
+    ----------
+    features : numpy.ndarray, (n, p)
+        Of any real dtype and order; never copied whole.
+    target : numpy.ndarray, (n,)
+        0 and 1 for the logistic loss, the classes' indices for softmax, else numbers.
+    loss : Loss
+    l2 : float
+        The penalty's strength, 0 or greater.
+    sample_weight : numpy.ndarray, (n,), optional
+        Not negative, not all 0.
+    fit_intercept : bool
+    """
+
+    features: NumPyArray
+    target: NumPyArray
+    loss: Loss
+    l2: float
+    sample_weight: NumPyArray | None = None
+    fit_intercept: bool = True
+
+    def shares(self) -> NumPyArray:
+        """Return each sample's share of the weights, (n,) in float64; their sum is 1."""
+        n = len(self.target)
+        if self.sample_weight is None:
+            return np.full(n, 1 / n)
+        weight = np.asarray(self.sample_weight, np.float64)
+        return weight / weight.sum()

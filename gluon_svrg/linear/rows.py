@@ -1,0 +1,66 @@
+"""The rows of a data set, read a block at a time.
+
+What a solver asks of them is the protocol `Rows`. Dense arrays stay as they are, of any dtype and
+order, read-only or not: a block is converted when it is read.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from gluon_svrg._compat import NumPyArray
+
+BLOCK_BYTES = 2 << 20
+"""Of a block, converted: read for the scores, it is still in a core's cache for the gradient."""
+
+
+class Rows(Protocol):
+    """n rows of p features."""
+
+    shape: tuple[int, int]
+    dtype: np.dtype[np.floating]
+    """In which blocks are handed out: float32 or float64."""
+
+    def slices(self) -> list[slice]:
+        """Return the blocks of one pass, in order."""
+        ...
+
+    def block(self, rows: slice) -> NumPyArray:
+        """Return the rows of a slice, converted; not to be written to."""
+        ...
+
+    def gather(self, rows: NumPyArray) -> NumPyArray:
+        """Return rows by their indices, converted: an array of the caller's own."""
+        ...
+
+
+class DenseRows:
+    """The rows of a NumPy array.
+
+    Parameters
+    ----------
+    features : numpy.ndarray, (n, p)
+        Of a real dtype. Types that float32 holds exactly are handed out as float32, all others as
+        float64.
+    dtype : numpy dtype, optional
+        float64, where float32 has too few digits.
+    """
+
+    def __init__(self, features: NumPyArray, dtype: np.dtype[np.floating] | None = None) -> None:
+        self._features = features
+        self.shape = features.shape
+        exact = np.can_cast(features.dtype, np.float32)
+        self.dtype = dtype or np.dtype(np.float32 if exact else np.float64)
+
+    def slices(self) -> list[slice]:
+        n, p = self.shape
+        size = max(64, BLOCK_BYTES // max(1, p * self.dtype.itemsize))
+        return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+
+    def block(self, rows: slice) -> NumPyArray:
+        return self._features[rows].astype(self.dtype, copy=False)
+
+    def gather(self, rows: NumPyArray) -> NumPyArray:
+        return self._features[rows].astype(self.dtype, copy=False)

@@ -1,0 +1,121 @@
+"""The objective on rows that are in memory, with its full Hessian."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.losses import Loss, Softmax
+from gluon_svrg.linear.workers import Workers
+
+_GRAM_ROWS = 4096
+"""Of a block of the Hessian's sum."""
+
+_LEAST_CURVATURE = 1e-3
+"""Of the mean curvature, in the Hessian: far from the optimum of a Huber or an unpenalised logistic
+loss it may vanish for nearly all samples."""
+
+
+@dataclass
+class Sample:
+    """Rows of theta's coordinates with targets and shares; sum of shares 1.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray, (s, p + 1), float64
+        The last column is the intercept's.
+    penalty : numpy.ndarray, (p + 1,)
+    """
+
+    rows: NumPyArray
+    target: NumPyArray
+    share: NumPyArray
+    loss: Loss
+    penalty: NumPyArray
+    workers: Workers
+
+    def head(self, count: int) -> Sample:
+        """Return the first rows alone, as a sample."""
+        share = self.share[:count]
+        return Sample(
+            self.rows[:count],
+            self.target[:count],
+            share / share.sum(),
+            self.loss,
+            self.penalty,
+            self.workers,
+        )
+
+    def value(self, theta: NumPyArray, scores: NumPyArray) -> float:
+        """Return the objective from the scores at `theta`."""
+        return float(self.share @ self.loss.value(scores, self.target)) + self.of_penalty(theta)
+
+    def of_penalty(self, theta: NumPyArray) -> float:
+        """Return the penalty alone."""
+        return 0.5 * float((self._penalty(theta) * theta * theta).sum())
+
+    def gradient(self, theta: NumPyArray, scores: NumPyArray) -> NumPyArray:
+        """Return the gradient from the scores at `theta`."""
+        residual = self.loss.residual(scores, self.target)
+        residual = (residual.T * self.share).T
+        gradient: NumPyArray = self.rows.T @ residual + self._penalty(theta) * theta
+        return gradient
+
+    def hessian(self, scores: NumPyArray) -> NumPyArray:
+        """Return the Hessian with the penalty: (p + 1)K square, theta raveled."""
+        if isinstance(self.loss, Softmax):
+            return self._hessian_of_softmax(self.loss.probability(scores))
+        curvature = self.loss.curvature(scores, self.target)
+        floor = _LEAST_CURVATURE * float(self.share @ curvature)
+        weight = np.sqrt(self.share * np.maximum(curvature, floor))
+        hessian = self.gram(weight)
+        _add_to_diagonal(hessian, self.penalty)
+        return hessian
+
+    def gram(self, weight: NumPyArray) -> NumPyArray:
+        """Return the products of the features, each row times `weight`."""
+
+        def of_block(part: slice) -> NumPyArray:
+            block = self.rows[part] * weight[part, None]
+            # Of an array with itself: half the work.
+            product: NumPyArray = block.T @ block
+            return product
+
+        return self._summed(of_block)
+
+    def _hessian_of_softmax(self, probability: NumPyArray) -> NumPyArray:
+        width, classes = self.rows.shape[1], probability.shape[1]
+        hessian = np.empty((width, classes, width, classes))
+        for k in range(classes):
+            for other in range(k + 1):
+                pair = probability[:, k] * ((k == other) - probability[:, other]) * self.share
+
+                def of_block(part: slice, pair: NumPyArray = pair) -> NumPyArray:
+                    product: NumPyArray = (self.rows[part] * pair[part, None]).T @ self.rows[part]
+                    return product
+
+                product = self._summed(of_block)
+                hessian[:, k, :, other] = product
+                hessian[:, other, :, k] = product.T
+        hessian = hessian.reshape(width * classes, width * classes)
+        _add_to_diagonal(hessian, np.repeat(self.penalty, classes))
+        return hessian
+
+    def _summed(self, of_block: object) -> NumPyArray:
+        assert callable(of_block)
+        count = len(self.rows)
+        slices = [slice(start, start + _GRAM_ROWS) for start in range(0, count, _GRAM_ROWS)]
+        total: NumPyArray | None = None
+        for product in self.workers.map(of_block, slices):
+            total = product if total is None else np.add(total, product, out=total)
+        assert total is not None
+        return total
+
+    def _penalty(self, theta: NumPyArray) -> NumPyArray:
+        return self.penalty if theta.ndim == 1 else self.penalty[:, None]
+
+
+def _add_to_diagonal(matrix: NumPyArray, values: NumPyArray) -> None:
+    matrix.ravel()[:: len(matrix) + 1] += values

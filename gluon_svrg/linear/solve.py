@@ -1,0 +1,161 @@
+"""The run: follows a method from snapshot to snapshot until its certificate says enough."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.certificate import duality_gap
+from gluon_svrg.linear.losses import Logistic, Softmax
+from gluon_svrg.linear.objective import Objective, Snapshot, prepare
+from gluon_svrg.linear.plan import Plan, choose
+from gluon_svrg.linear.problem import Problem
+from gluon_svrg.linear.progress import State
+from gluon_svrg.linear.solution import Record, Settings, Solution, StopReason
+from gluon_svrg.linear.workers import Workers
+
+__all__ = ["Record", "Settings", "Solution", "StopReason", "solve"]
+
+_ROUNDING = 1e-14
+"""Of the objective: a decrement below it is rounding."""
+
+
+def solve(
+    problem: Problem,
+    settings: Settings,
+    start: tuple[NumPyArray, NumPyArray] | None = None,
+) -> Solution:
+    """Minimise a linear model's objective.
+
+    Parameters
+    ----------
+    problem : Problem
+    settings : Settings
+    start : tuple of numpy.ndarray, optional
+        Weights (p, K) and intercepts (K,) to begin with, if they are better than none.
+
+    Returns
+    -------
+    Solution
+        The best point; `reason` says whether it is as near as asked. Ctrl-C ends the run and
+        returns what there is by then.
+    """
+    began = time.perf_counter()
+    workers = Workers()
+    with workers.running():
+        objective, null = prepare(problem, workers)
+        first = null
+        if start is not None:
+            theta = objective.scaling.from_user(*start).reshape(null.theta.shape)
+            given = objective.snapshot(theta)
+            first = given if given.objective < null.objective else null
+        plan = choose(objective, first, settings)
+        return _Run(objective, null, settings, began).follow(plan)
+
+
+class _Run:
+    def __init__(
+        self, objective: Objective, null: Snapshot, settings: Settings, began: float
+    ) -> None:
+        self._objective = objective
+        self._null = null
+        self._settings = settings
+        self._began = began
+        self._history: list[Record] = []
+        self._best: State | None = None
+        self._gap = float("inf")
+
+    def follow(self, plan: Plan) -> Solution:
+        reason = StopReason.STALLED
+        try:
+            reason = self._follow(plan.states)
+        except KeyboardInterrupt:
+            if self._best is None:
+                raise
+            reason = StopReason.INTERRUPTED
+        best = self._best
+        assert best is not None
+        if reason is StopReason.STALLED and best.decrement <= self._rounding():
+            reason = StopReason.ROUNDING
+        weights, intercept = best.objective.scaling.to_user(best.snapshot.theta)
+        return Solution(
+            coef=weights.reshape(len(weights), -1),
+            intercept=np.atleast_1d(intercept),
+            objective=best.snapshot.objective,
+            gap=self._gap,
+            decrement=best.decrement,
+            history=self._history,
+            reason=reason,
+            method=plan.method,
+            why=plan.why,
+            scores=best.snapshot.scores.reshape(self._objective.n, -1),
+        )
+
+    def _follow(self, states: Iterator[State]) -> StopReason:
+        settings = self._settings
+        for state in states:
+            self._add(state)
+            if self._near_enough():
+                return StopReason.CONVERGED
+            if self._separated(state):
+                return StopReason.UNBOUNDED
+            if len(self._history) > settings.max_iter:
+                return StopReason.MAX_ITER
+            if settings.max_time is not None and self._seconds() >= settings.max_time:
+                return StopReason.MAX_TIME
+        return StopReason.STALLED
+
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+    def _add(self, state: State) -> None:
+        snapshot = state.snapshot
+        gap = duality_gap(state.objective, snapshot)
+        if self._best is None or snapshot.objective <= self._best.snapshot.objective:
+            self._best = state
+            self._gap = gap
+        record = Record(
+            iteration=len(self._history),
+            passes=state.passes,
+            seconds=self._seconds(),
+            objective=snapshot.objective,
+            gap=gap,
+            decrement=state.decrement,
+        )
+        self._history.append(record)
+        if self._settings.watch is not None:
+            self._settings.watch(record)
+
+    def _rounding(self) -> float:
+        assert self._best is not None
+        return _ROUNDING * abs(self._best.snapshot.objective) + np.finfo(np.float64).tiny
+
+    def _near_enough(self) -> bool:
+        assert self._best is not None
+        gained = self._null.objective - self._best.snapshot.objective
+        enough = self._settings.tol * gained
+        return self._gap <= enough or self._best.decrement <= max(enough / 10, 0)
+
+    def _separated(self, state: State) -> bool:
+        """Whether without a penalty each sample is on its own side: the loss has no minimum."""
+        objective, scores = state.objective, state.snapshot.scores
+        if objective.penalty[:-1].max(initial=0) > 0 and self._penalised():
+            return False
+        weighted = objective.share > 0
+        if isinstance(objective.loss, Logistic):
+            side = np.where(objective.target > 0, scores, -scores)[weighted]
+            return bool(side.min() > 0)
+        if isinstance(objective.loss, Softmax):
+            rows = np.arange(len(scores))
+            own = scores[rows, objective.target]
+            others = scores.copy()
+            others[rows, objective.target] = -np.inf
+            return bool((own - others.max(axis=1))[weighted].min() > 0)
+        return False
+
+    def _penalised(self) -> bool:
+        used = self._objective.scaling.inverse > 0
+        return bool(self._objective.penalty[:-1][used].max(initial=0) > 0)

@@ -1,0 +1,211 @@
+"""What is imported when: each name when it is asked for, and MXNet only for those that need it."""
+
+import ast
+import inspect
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import gluon_svrg as gs
+import pytest
+import shape
+from gluon_svrg import _compat, _lazy
+
+PACKAGE = Path(gs.__file__).parent
+LAZY = {package.__name__: package for package in (gs, gs.linear, gs.run, gs.svrg)}
+
+
+def python(code, **environ):
+    """What `code` prints in a new interpreter that has none of our OMP_NUM_THREADS."""
+    env = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"} | environ
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env=env, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def blocked(*modules):
+    """Code after which none of `modules` can be imported, as if they were not installed."""
+    return "import sys\n" + "".join(f"sys.modules[{name!r}] = None\n" for name in modules)
+
+
+def imported_for_types(path):
+    """{name: module} of the imports in the block under ``if _TYPE_CHECKING``."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "_TYPE_CHECKING":
+            return {alias.name: line.module for line in node.body for alias in line.names}
+    return {}
+
+
+@pytest.mark.parametrize(("name", "package"), LAZY.items(), ids=LAZY)
+def test_the_three_lists_of_names_agree(name, package):
+    for_types = imported_for_types(Path(package.__file__))
+    modules = {thing for thing, module in for_types.items() if module == name}
+    assert {n: m for n, m in for_types.items() if n not in modules} == package._NAMES
+    assert package._NAMES.keys() == set(package.__all__)
+    assert all(inspect.ismodule(getattr(package, module)) for module in modules)
+
+
+@pytest.mark.parametrize(("name", "package"), LAZY.items(), ids=LAZY)
+def test_every_name_is_found_and_listed(name, package):
+    found = {thing: getattr(package, thing) for thing in package.__all__}
+    assert set(package.__all__) <= set(dir(package))
+    space = {}
+    exec(f"from {name} import *", space)
+    assert {thing: space[thing] for thing in found} == found
+
+
+def without_mxnet():
+    """Every module that shall do without MXNet."""
+    modules = {f"gluon_svrg.{name}" for name in _compat.WITHOUT_MXNET}
+    linear = {f"gluon_svrg.linear.{path.stem}" for path in PACKAGE.glob("linear/[!_]*.py")}
+    return sorted(modules | linear - {f"gluon_svrg.{_compat.WITH_MXNET}"})
+
+
+def test_what_does_without_mxnet():
+    modules = without_mxnet()
+    code = f"import importlib, sys\nfor name in {modules}: importlib.import_module(name)\n"
+    code += "from gluon_svrg.svrg import correct\nfrom gluon_svrg.linear import *\n"
+    code += "print(SVRGClassifier.__name__, sys.modules.get('mxnet'))"
+    assert python(code) == "SVRGClassifier None"
+    assert python(blocked("mxnet", "setuptools") + code) == "SVRGClassifier None"
+
+
+def test_a_process_without_mxnet_keeps_its_threads():
+    """joblib hands OMP_NUM_THREADS on to each of its workers, where it is set."""
+    code = (
+        "import os\nbefore = dict(os.environ)\nimport gluon_svrg.linear\n"
+        "assert dict(os.environ) == before\nimport mxnet\nprint(os.environ['OMP_NUM_THREADS'])"
+    )
+    assert python(code) == str(len(os.sched_getaffinity(0)))
+
+
+def test_every_module_is_an_attribute():
+    """As when all of them were imported at once."""
+    modules = [m for m in shape.read_package() if m and not m.endswith("__main__")]
+    code = f"import gluon_svrg as gs\nfor name in {modules}: eval(f'gs.{{name}}')"
+    assert len(modules) > 100
+    python(code)
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["from gluon_svrg.summary import summary", "import gluon_svrg.estimator", "gluon_svrg.Monitor"],
+)
+def test_summary_is_the_function_whoever_imports_its_module(first):
+    code = f"import gluon_svrg\n{first}\nimport gluon_svrg.summary\n"
+    code += "print(gluon_svrg.summary is sys.modules['gluon_svrg.summary'].summary)"
+    assert python("import sys\n" + code) == "True"
+
+
+def test_only_a_module_of_a_public_name_gives_way():
+    package = _lazy.PackageWithFunctions("package")
+    package.__all__ = ["add"]
+    operator = ModuleType("package.add")
+    operator.add = len
+    package.other, package.add = operator, 1
+    assert (package.other, package.add) == (operator, 1)
+    package.add = operator
+    assert package.add is len
+
+
+# --- What is not installed ---------------------------------------------------------------------
+
+NEEDS_MXNET = [
+    "import gluon_svrg; gluon_svrg.Estimator",
+    "from gluon_svrg import SVRGTrainer",
+    "from gluon_svrg import *",
+    "import gluon_svrg.trainer",
+    "from gluon_svrg.svrg import Interval",
+    "import gluon_svrg.svrg.interval",
+    "import gluon_svrg as gs; gs.data",
+    "import gluon_svrg.linear.to_gluon",
+]
+
+
+@pytest.mark.parametrize("use", NEEDS_MXNET)
+def test_what_needs_mxnet_says_so(use):
+    code = f"try:\n {use}\nexcept ImportError as error:\n print(error)"
+    if "*" in use:
+        code = f"try:\n exec({use!r})\nexcept ImportError as error:\n print(error)"
+    said = python(blocked("mxnet") + code)
+    assert said.startswith("gluon_svrg needs MXNet 1.9.1, which is not installed for Python 3."), (
+        said
+    )
+    assert said.endswith(f"`pip install {_compat.MXNET_TO_INSTALL}`")
+
+
+@pytest.mark.parametrize(
+    "use",
+    ["import gluon_svrg.linear", "import gluon_svrg as gs; gs.linear",
+     "from gluon_svrg.linear import SVRGClassifier", "import gluon_svrg.linear.losses"],
+)  # fmt: skip
+def test_what_needs_scikit_learn_says_so(use):
+    code = f"try:\n {use}\nexcept ImportError as error:\n print(error)"
+    assert python(blocked("sklearn") + code) == (
+        "gluon_svrg.linear needs scikit-learn, which is not installed: "
+        "`pip install 'gluon-svrg[sklearn]'`"
+    )
+
+
+@pytest.mark.parametrize("missing", ["mxnet", "sklearn"])
+def test_who_looks_at_all_names_meets_no_error(missing):
+    """help() asks for all that dir() names; IPython asks any object for names such as this one."""
+    code = blocked(missing) + "import gluon_svrg as gs, inspect, pydoc\n"
+    code += "print(hasattr(gs, '_repr_html_'), 'linear' in dir(gs), 'Estimator' in dir(gs))\n"
+    code += "inspect.getmembers(gs); pydoc.plain(pydoc.render_doc(gs))"
+    is_mxnet = missing == "mxnet"
+    assert python(code) == f"False {is_mxnet} {not is_mxnet}"
+
+
+def test_names_that_are_no_modules():
+    for name in ("other", "a.b", "__wrapped__", "_ipython_canary_method"):
+        with pytest.raises(AttributeError, match=rf"module 'gluon_svrg' has no attribute '{name}'"):
+            getattr(gs, name)
+    with pytest.raises(AttributeError, match=r"module 'gluon_svrg\.svrg' has no attribute 'other'"):
+        gs.svrg.other  # noqa: B018
+
+
+# --- MXNet's import ----------------------------------------------------------------------------
+
+
+def test_mxnet_is_as_it_always_was():
+    """Its own loader finds its source; what is put right in it is there without a name of ours."""
+    code = (
+        "import importlib.util, inspect, sys\nimport gluon_svrg\n"
+        "spec = importlib.util.find_spec('mxnet')\n"
+        "assert spec.origin.endswith('__init__.py') and 'mxnet' not in sys.modules\n"
+        "assert spec.loader.get_filename() == spec.origin\n"
+        "import mxnet\n"
+        "assert type(mxnet.__spec__.loader).__module__ == 'importlib._bootstrap_external' "
+        "or 'rozen' in repr(mxnet.__spec__.loader), mxnet.__spec__.loader\n"
+        "assert mxnet.__loader__ is mxnet.__spec__.loader\n"
+        "assert 'MXNet' in inspect.getsource(mxnet)\n"
+        "assert 'gluon_svrg._mxnet' in sys.modules and 'gluon_svrg.estimator' not in sys.modules\n"
+        "print(mxnet.nd.zeros((2, 3)).shape)"
+    )
+    assert python(code) == "(2, 3)"
+
+
+def test_optimizers_of_this_package_are_found_by_name():
+    code = (
+        "import gluon_svrg as gs, mxnet as mx\n"
+        "net = mx.gluon.nn.Dense(1, in_units=2); net.initialize()\n"
+        "for name in ('lars', 'signum'):\n"
+        " trainer = gs.SVRGTrainer(net.collect_params(), name)\n"
+        " print(type(trainer.optimizer).__module__)"
+    )
+    assert python(code).split() == ["gluon_svrg.optimizer.lars", "gluon_svrg.optimizer.signum"]
+
+
+def test_things_are_pickled():
+    for thing in (gs.Estimator, gs.summary, gs.svrg.correct, gs.linear_decay):
+        assert pickle.loads(pickle.dumps(thing)) is thing
+    text = pickle.dumps(gs.StopReason)
+    code = f"import pickle; print(pickle.loads({text!r}).__module__)"
+    assert python(code) == "gluon_svrg.run.position"
