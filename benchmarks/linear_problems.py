@@ -158,18 +158,18 @@ def patches(seed: int = 0) -> LinearProblem:
     return LinearProblem("patches", x, y[order], "logistic", 1 / (1e4 * len(y)))
 
 
-def tiny_l2(seed: int = 0, condition: float = 1e6) -> LinearProblem:
-    """Return 50,000 x 300, a covariance with that condition number, and an L2 of 1e-6 / n.
+def tiny_l2(seed: int = 0, condition: float = 1e6, rows: int = 50_000) -> LinearProblem:
+    """Return n x 300, a covariance with that condition number, and an L2 of 1e-6 / n.
 
     The eigenvalues fall geometrically, along directions that no scaling of columns finds; the
     teacher's score has as much of each of them.
     """
     random = np.random.default_rng(seed)
-    white = random.standard_normal((50_000, 300))
+    white = random.standard_normal((rows, 300))
     directions = np.linalg.qr(random.standard_normal((300, 300)))[0]
     deviations = np.sqrt(condition) ** -np.linspace(0, 1, 300)
     y = _draw_two(random, white @ random.normal(size=300) * (2 / np.sqrt(300)))
-    return LinearProblem("tiny-l2", white * deviations @ directions.T, y, "logistic", 1e-6 / 50_000)
+    return LinearProblem("tiny-l2", white * deviations @ directions.T, y, "logistic", 1e-6 / rows)
 
 
 def imbalanced(
