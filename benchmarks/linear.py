@@ -26,7 +26,7 @@ import linear_report
 import report
 from contest import Entrant, Outcome, Result, Rules
 from convex_peers import Point
-from linear_peers import OURS, PEERS
+from linear_peers import OURS, OURS_32, PEERS
 from linear_problems import PROBLEMS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,11 +38,18 @@ SEEDS = (0, 1, 2)
 SMALL = ("breast-cancer", "wide")  # milliseconds: more rounds, and one thread for the peers, too
 # Whom the problem is for. A name that ends in -32 gets float32 rows.
 RUNS = {
-    "fashion-1e-4": [SEARCHED, "newton-cg", "newton-cg-32", "saga", "lbfgs", "lbfgs-32"],
-    "fashion-1e-5": [SEARCHED, "newton-cg", "lbfgs", "lbfgs-32"],
+    "fashion-1e-4": [OURS_32, SEARCHED, "newton-cg", "newton-cg-32", "saga", "lbfgs", "lbfgs-32"],
+    "fashion-1e-5": [OURS_32, SEARCHED, "newton-cg", "lbfgs", "lbfgs-32"],
     "covtype": ["newton-cholesky", "newton-cholesky-32", "glum", "glum-split", "lbfgs", "saga"],
     "covtype-7": ["newton-cholesky", "lbfgs"],
-    "higgs": ["newton-cholesky", "newton-cholesky-32", "intel-lbfgs", "intel-lbfgs-32", "glum"],
+    "higgs": [
+        OURS_32,
+        "newton-cholesky",
+        "newton-cholesky-32",
+        "intel-lbfgs",
+        "intel-lbfgs-32",
+        "glum",
+    ],
     "patches": ["newton-cholesky", "newton-cholesky-32", "lbfgs", "intel-lbfgs"],
     "tiny-l2": ["newton-cholesky", "glum", "lbfgs", "saga"],
     "imbalanced": ["newton-cholesky", "lbfgs", "saga"],
@@ -73,14 +80,13 @@ def entrant(name: str, peer: str, rules: Rules, python: str, *more: str) -> Entr
     folder = prepare(name)
     if peer == SEARCHED:
         return lambda _: run_searched(folder, rules)
-    interpreter = sys.executable if peer == OURS else python
+    is_ours = peer in (OURS, OURS_32)
+    interpreter = sys.executable if is_ours else python
     script = str(ROOT / "benchmarks" / "linear_peers.py")
     command = [interpreter, script, peer, str(folder), *more]
-    threads = 1 if name in SMALL and peer != OURS else None
+    threads = 1 if name in SMALL and not is_ours else None
     # Ours has the points of its history: there is no budget to search.
-    return lambda budget: contest.run_process(
-        command, rules, threads, None if peer == OURS else budget
-    )
+    return lambda budget: contest.run_process(command, rules, threads, None if is_ours else budget)
 
 
 def run_searched(folder: Path, rules: Rules) -> Outcome:

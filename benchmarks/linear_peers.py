@@ -40,6 +40,7 @@ from convex_peers import (
 from linear_judge import Judge
 
 OURS = "gluon-svrg"
+OURS_32 = "gluon-svrg-32"
 Fit = Callable[[int | None], Weights]
 """Fits with a budget; with None as the library does by default."""
 
@@ -61,12 +62,13 @@ def ours(judge: Judge, seed: int | None) -> Any:
     return SVRGRegressor(problem.loss, alpha=problem.strength, random_state=seed)
 
 
-def fit_ours(judge: Judge, random_state: int | None = None) -> Fit:
+def fit_ours(judge: Judge, dtype: str, random_state: int | None = None) -> Fit:
     problem = judge.problem
+    x = np.ascontiguousarray(problem.x, dtype)
 
     def fit(budget: int | None) -> Weights:
         model = ours(judge, random_state).set_params(**limits(budget))
-        model.fit(problem.x, problem.y, sample_weight=problem.sample_weight)
+        model.fit(x, problem.y, sample_weight=problem.sample_weight)
         fit.model = model  # type: ignore[attr-defined]
         return model.coef_, model.intercept_
 
@@ -162,7 +164,8 @@ def _of_glum(title: str, columns: str) -> Peer:
 
 
 PEERS = {
-    OURS: Peer("**ours**", "gluon-svrg", fit_ours, {}),
+    OURS: Peer("**ours**", "gluon-svrg", fit_ours, {"dtype": "float64"}),
+    OURS_32: Peer("**ours**", "gluon-svrg", fit_ours, {"dtype": "float32"}),
     "lbfgs": _of_logistic("lbfgs", "lbfgs"),
     "lbfgs-32": _of_logistic("lbfgs", "lbfgs", "float32"),
     "newton-cholesky": _of_logistic("newton-cholesky", "newton-cholesky"),
@@ -277,7 +280,7 @@ def main() -> None:
         emit({"missing": str(error.name)})
         return
     warnings.simplefilter("ignore")  # of fits that did not converge: they are not meant to
-    if options.name == OURS and not options.default:
+    if peer.package == OURS and not options.default:
         run_ours(fit, judge, options.cap)
     elif options.default:
         run_default(fit, judge, options.cap)

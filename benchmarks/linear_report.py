@@ -9,7 +9,7 @@ from typing import Any
 import report
 from contest import frontier
 from convex_peers import Point
-from linear_peers import OURS, PEERS
+from linear_peers import OURS, OURS_32, PEERS
 from linear_problems import PROBLEMS
 
 SEARCHED = "searched"
@@ -72,8 +72,9 @@ def speed_rows(name: str, results: dict[str, Row]) -> list[tuple[str, ...]]:
     ours = results.get(OURS, {"seconds": [], "fits": []})
     fit = report.median(ours["fits"]) if ours["fits"] else None
     reach = report.median(ours["seconds"]) if ours["seconds"] else None
-    rows = [_our_row(name, ours)] if OURS in results else []
-    others = [(peer, result) for peer, result in results.items() if peer != OURS]
+    of_us = [peer for peer in (OURS, OURS_32) if peer in results]
+    rows = [_our_row(name, peer, results[peer], fit, reach) for peer in of_us]
+    others = [(peer, result) for peer, result in results.items() if peer not in of_us]
 
     def rank(pair: tuple[str, Row]) -> float:
         return report.median(pair[1]["seconds"]) if pair[1]["seconds"] else math.inf
@@ -96,13 +97,18 @@ def failure(result: Row) -> str:
     return f"n.c. (at {min(gaps):.0e})" if late and gaps else result["failure"]
 
 
-def _our_row(name: str, ours: Row) -> tuple[str, ...]:
-    if not ours["fits"]:
-        return TITLES[name], title_of(OURS), ours["failure"], "", "", ""
-    cell = f"{seconds(ours['fits'])}, gap {ours['fit_gap']:.0e}"
-    cell += f"; to 1e-6 {seconds(ours['seconds'])}" if ours["seconds"] else f" ({ours['failure']})"
-    passes = f"{ours['passes']:.1f} passes ({ours['solver']})"
-    return TITLES[name], title_of(OURS), cell, passes, "1", ""
+def _our_row(
+    name: str, peer: str, own: Row, fit: float | None, reach: float | None
+) -> tuple[str, ...]:
+    title = TITLES[name] if peer == OURS else "", title_of(peer) + dtype_of(peer)
+    if not own["fits"]:
+        return *title, own["failure"], "", "", ""
+    cell = f"{seconds(own['fits'])}, gap {own['fit_gap']:.0e}"
+    cell += f"; to 1e-6 {seconds(own['seconds'])}" if own["seconds"] else f" ({own['failure']})"
+    passes = f"{own['passes']:.1f} passes ({own['solver']})"
+    times = f"{report.median(own['fits']) / fit:.1f}" if fit else ""
+    reached = f"{report.median(own['seconds']) / reach:.1f}" if own["seconds"] and reach else ""
+    return *title, cell, passes, times, reached
 
 
 def speed_table(results: dict[str, dict[str, Row]]) -> str:
@@ -191,7 +197,7 @@ def looks_of(peer: str) -> dict[str, Any]:
         "color": COLOURS[package],
         "linestyle": LINES.get(kind, "-"),
         "marker": "o" if peer in (OURS, SEARCHED) else "s" if peer.endswith("-32") else ".",
-        "linewidth": 2.6 if peer == OURS else 1.4,
+        "linewidth": 2.6 if peer in (OURS, OURS_32) else 1.4,
         "markersize": 4 if peer in (OURS, SEARCHED) or peer.endswith("-32") else 6,
         "zorder": 3 if peer == OURS else 2,
     }

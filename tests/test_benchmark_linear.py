@@ -205,7 +205,7 @@ def test_a_result_becomes_a_row(monkeypatch, tmp_path):
         linear.keep(job, linear.told(result))
     found = linear_report.of_kind(linear.read(), "speed")["covtype"]
     first, newton, lbfgs = linear_report.speed_rows("covtype", found)
-    assert first[2:] == ("2.00 s, gap 1e-09; to 1e-6 1.00 s", "4.2 passes (svrg)", "1", "")
+    assert first[2:] == ("2.00 s, gap 1e-09; to 1e-6 1.00 s", "4.2 passes (svrg)", "1.0", "1.0")
     name = "scikit-learn newton-cholesky, float32 rows"
     assert newton[1:] == (name, "6.00 s", "9", "3.0", "6.0")
     assert lbfgs[2] == "n.c. (at 2e-03)"
