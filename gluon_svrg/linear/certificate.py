@@ -19,22 +19,27 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from gluon_svrg.linear.objective import Objective, Snapshot
 
 
+_PART = 1 << 16
+
+_MOST_LOG = 700.0
+"""exp() of a larger score is no float64."""
+
+
 class _Dual(NamedTuple):
-    """Feasible residuals: what they make of X^T r, and Fenchel's term of each sample."""
+    """Feasible residuals: what they make of X^T r, and the sum of Fenchel's terms."""
 
     kept: float
     """X^T u = kept X^T r - (1 - kept) X^T y, with y = 0 for squared and Huber loss."""
-    divergence: NumPyArray
+    divergence: float
 
 
 def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
-    """Return a bound of F(theta) - F*: 0 or greater, inf where the penalty cannot give one."""
+    """Return a bound of F(theta) - F*, 0 or greater."""
     penalty = objective.used(snapshot.theta)
     of_data = snapshot.gradient - penalty * snapshot.theta
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -42,67 +47,93 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
         dual_gradient = dual.kept * of_data[:-1] - (1 - dual.kept) * objective.target_moment
         rest = penalty[:-1] * snapshot.theta[:-1] + dual_gradient
         squares = np.where(rest == 0, 0.0, np.square(rest) / (2 * penalty[:-1]))
-        gap = float(objective.share @ dual.divergence) + float(squares.sum())
-    return gap if np.isfinite(gap) else float("inf")
+        gap = dual.divergence + float(squares.sum())
+    # Nor is any objective below the least values of the losses.
+    least = float(objective.share @ objective.loss.least(objective.target))
+    return float(np.nanmin([gap, snapshot.objective - least]))
 
 
 def _dual(objective: Objective, snapshot: Snapshot) -> _Dual:
-    loss, target, share = objective.loss, objective.target, objective.share
-    scores = snapshot.scores.astype(np.float64)
     if not objective.intercept:
-        return _Dual(1.0, np.zeros(len(target)))
-    return _BALANCED[type(loss)](loss, scores, target, share)
+        return _Dual(1.0, 0.0)
+    return _BALANCED[type(objective.loss)](objective, snapshot)
 
 
-def _logistic(_: Loss, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> _Dual:
+def _mean(objective: Objective, function: Callable[[slice], NumPyArray]) -> float:
+    """The mean over all samples of what `function` gives for some of them."""
+    n = objective.n
+    slices = [slice(start, start + _PART) for start in range(0, n, _PART)]
+
+    def of_part(part: slice) -> float:
+        return float(objective.share[part] @ function(part))
+
+    return sum(objective.workers.map(of_part, slices))
+
+
+def _logistic(objective: Objective, snapshot: Snapshot) -> _Dual:
     # (1 - m) p + m q with q = 0 or 1 has the targets' mean.
-    probability = np.exp(-np.logaddexp(0, -scores))
-    mean, wanted = share @ probability, share @ target
-    mixed, constant = (1 - wanted / mean, 0.0) if mean > wanted else ((wanted - mean) / (1 - mean), 1.0)
-    dual = (1 - mixed) * probability + mixed * constant
-    other = np.exp(-np.logaddexp(0, scores))
-    divergence = _relative_entropy(dual, probability) + _relative_entropy(
-        (1 - mixed) * other + mixed * (1 - constant), other
-    )
-    return _Dual(1 - mixed, divergence)
+    wanted = float(objective.share @ objective.target)
+    mean = wanted + float(snapshot.gradient[-1])
+    down = mean > wanted
+    mixed = 1 - wanted / mean if down else (wanted - mean) / (1 - mean)
+    sign = 1.0 if down else -1.0
+
+    def divergence(part: slice) -> NumPyArray:
+        # KL(u || p) <= log(1 + chi^2(u, p)), and chi^2 = m^2 e^(+-z).
+        scores = snapshot.scores[part].astype(np.float64)
+        return np.log1p(mixed * mixed * np.exp(np.minimum(sign * scores, _MOST_LOG)))
+
+    return _Dual(1 - mixed, _mean(objective, divergence) if mixed else 0.0)
 
 
-def _softmax(loss: Loss, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> _Dual:
+def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
+    loss = objective.loss
     assert isinstance(loss, Softmax)
-    probability = loss.probability(scores)
-    mean = share @ probability
-    wanted = np.bincount(target, weights=share, minlength=loss.outputs)
-    # A class with no weight is no class: its probability has to be mixed away whole.
+    wanted = np.bincount(objective.target, weights=objective.share, minlength=loss.outputs)
+    mean = wanted + snapshot.gradient[-1]
     ratio = np.divide(wanted, mean, out=np.ones_like(mean), where=mean > 0)
     kept = min(1.0, float(ratio.min()))
     constant = np.maximum(wanted - kept * mean, 0)
-    dual = kept * probability + constant
-    return _Dual(kept, _relative_entropy(dual, probability).sum(axis=1))
+    square = np.square(constant)
+
+    def divergence(part: slice) -> NumPyArray:
+        # u = kept p + c with sum c = 1 - kept: chi^2 = sum c^2 / p - (1 - kept)^2.
+        scores = snapshot.scores[part].astype(np.float64).T
+        top = scores.max(axis=0)
+        normaliser = np.log(np.exp(scores - top).sum(axis=0)) + top
+        inverse = np.exp(np.minimum(normaliser - scores, _MOST_LOG))
+        return np.log1p(np.maximum(square @ inverse - (1 - kept) ** 2, 0))
+
+    return _Dual(kept, _mean(objective, divergence) if kept < 1 else 0.0)
 
 
-def _poisson(_: Loss, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> _Dual:
-    mean = np.exp(scores)
-    kept = float(share @ target / (share @ mean))
+def _poisson(objective: Objective, snapshot: Snapshot) -> _Dual:
+    wanted = float(objective.share @ objective.target)
+    mean = wanted + float(snapshot.gradient[-1])
+    kept = wanted / mean
     return _Dual(kept, mean * (kept * np.log(kept) - kept + 1))
 
 
-def _squared(_: Loss, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> _Dual:
-    shift = share @ (scores - target)
-    return _Dual(1.0, np.full(len(target), 0.5 * shift * shift))
+def _squared(_: Objective, snapshot: Snapshot) -> _Dual:
+    return _Dual(1.0, 0.5 * float(snapshot.gradient[-1]) ** 2)
 
 
-def _huber(loss: Loss, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> _Dual:
+def _huber(objective: Objective, snapshot: Snapshot) -> _Dual:
+    loss = objective.loss
     assert isinstance(loss, Huber)
-    residual = loss.residual(scores, target)
-    mean = share @ residual
+    mean = float(snapshot.gradient[-1])
     mixed = abs(mean) / (abs(mean) + loss.epsilon)
-    dual = (1 - mixed) * residual - mixed * np.sign(mean) * loss.epsilon
-    error = scores - target
-    divergence = loss.value(scores, target) + 0.5 * np.square(dual) - dual * error
-    return _Dual(1 - mixed, np.maximum(divergence, 0))
+
+    def divergence(part: slice) -> NumPyArray:
+        scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
+        dual = (1 - mixed) * loss.residual(scores, target) - mixed * np.sign(mean) * loss.epsilon
+        exact = loss.value(scores, target) + 0.5 * np.square(dual) - dual * (scores - target)
+        return np.maximum(exact, 0)
+
+    return _Dual(1 - mixed, _mean(objective, divergence) if mixed else 0.0)
 
 
-_Balance = Callable[[Loss, NumPyArray, NumPyArray, NumPyArray], _Dual]
+_Balance = Callable[[Objective, Snapshot], _Dual]
 _BALANCED: dict[type[Loss], _Balance] = {
     Logistic: _logistic,
     Softmax: _softmax,
@@ -110,10 +141,3 @@ _BALANCED: dict[type[Loss], _Balance] = {
     Squared: _squared,
     Huber: _huber,
 }
-
-
-def _relative_entropy(p: NumPyArray, q: NumPyArray) -> NumPyArray:
-    """p log(p / q) - p + q, not below 0; 0 log 0 is 0."""
-    ratio = np.divide(p, q, out=np.full_like(p, np.inf), where=q > 0)
-    ratio[p == 0] = 1
-    return np.maximum(p * np.log(ratio) - p + q, 0)

@@ -12,8 +12,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
-
 from gluon_svrg._compat import NumPyArray
+
+_LEAST_CURVATURE = 1e-3
+"""Of the mean, in a Hessian: where nothing is penalised it vanishes for nearly all samples."""
 
 _MOST_LOG = 500.0
 """exp() of a larger score is so near the largest float64 that sums over samples overflow."""
@@ -25,7 +27,6 @@ class Loss(ABC):
     name: str
     outputs: int = 1
     """Scores per sample."""
-    least_residual_curvature: float = 0.0
 
     @abstractmethod
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
@@ -52,6 +53,15 @@ class Loss(ABC):
     ) -> tuple[NumPyArray, NumPyArray]:
         """Return both, where one costs less beside the other."""
         return self.value(scores, target), self.residual(scores, target)
+
+    def least(self, target: NumPyArray) -> NumPyArray:
+        """Return the infimum of the loss of each sample, shape ``(n,)``."""
+        return np.zeros(len(target))
+
+    def weight_in_hessian(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the curvature, with a floor: no Hessian is singular because of the loss."""
+        curvature = self.curvature(scores, target)
+        return np.maximum(curvature, _LEAST_CURVATURE * curvature.mean())
 
 
 @dataclass(frozen=True)
@@ -103,32 +113,39 @@ class Softmax(Loss):
     name = "softmax"
 
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        top = scores.max(axis=1)
-        total = np.exp(scores - top[:, None]).sum(axis=1)
-        return np.log(total) + top - scores[np.arange(len(scores)), target]
+        return self.value_and_residual(scores, target)[0]
 
     def probability(self, scores: NumPyArray) -> NumPyArray:
         """Return the classes' probabilities, shape ``(n, K)``."""
-        exponential = np.exp(scores - scores.max(axis=1, keepdims=True))
-        exponential /= exponential.sum(axis=1, keepdims=True)
-        return exponential
+        return self._exponential(scores)[0].T
 
     def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        probability = self.probability(scores)
-        probability[np.arange(len(scores)), target] -= 1
-        return probability
+        probability = self._exponential(scores)[0]
+        probability[target, np.arange(len(target))] -= 1
+        return probability.T
 
     def value_and_residual(
         self, scores: NumPyArray, target: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray]:
-        top = scores.max(axis=1, keepdims=True)
-        exponential = np.exp(scores - top)
-        total = exponential.sum(axis=1, keepdims=True)
-        rows = np.arange(len(scores))
-        value = np.log(total[:, 0]) + top[:, 0] - scores[rows, target]
+        probability, normaliser = self._exponential(scores)
+        rows = np.arange(len(target))
+        value = normaliser - scores[rows, target]
+        probability[target, rows] -= 1
+        return value, probability.T
+
+    def _exponential(self, scores: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+        """The probabilities, (K, n), and the logarithm of their normaliser, (n,).
+
+        Class by class: NumPy takes sums over few numbers that lie side by side several times as
+        long as sums of long rows.
+        """
+        exponential = np.array(scores.T, order="C")
+        top = exponential.max(axis=0)
+        exponential -= top
+        np.exp(exponential, out=exponential)
+        total = exponential.sum(axis=0)
         exponential /= total
-        exponential[rows, target] -= 1
-        return value, exponential
+        return exponential, np.log(total) + top
 
     def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         probability = self.probability(scores)
@@ -195,6 +212,15 @@ class Huber(Loss):
         inside = np.abs(dual) <= self.epsilon * (1 + 1e-6)
         return np.where(inside, 0.5 * np.square(dual) + dual * target, np.inf)
 
+    def weight_in_hessian(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        error = np.abs(scores - target)
+        inside = error <= self.epsilon
+        if inside.mean() > 0.1:
+            return np.maximum(inside, _LEAST_CURVATURE)
+        # Far from the optimum hardly any sample has a curvature. Then that of the least parabola
+        # above the loss, as in iteratively reweighted least squares (Huber 1981, section 7.8).
+        return np.minimum(1, self.epsilon / np.maximum(error, self.epsilon))
+
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         # Newton on a convex function of one number, from the weighted median: the active set
         # settles in a few steps.
@@ -239,10 +265,13 @@ class Poisson(Loss):
         mean = dual + target
         return np.where(mean >= 0, _x_log_x(mean) - mean, np.inf)
 
+    def least(self, target: NumPyArray) -> NumPyArray:
+        return target - _x_log_x(target)
+
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         return np.asarray(np.log(weight @ target / weight.sum()))
 
 
 def _x_log_x(x: NumPyArray) -> NumPyArray:
-    """x log x, with its limit 0 at 0; nothing of value below."""
+    """X log x, with its limit 0 at 0; nothing of value below."""
     return x * np.log(np.where(x > 0, x, 1))

@@ -5,90 +5,163 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import newton
-from gluon_svrg.linear.metric import HessianMetric
+from gluon_svrg.linear.constants import Constants, constants
+from gluon_svrg.linear.epochs import MEASURED_ROWS, Curvature, run_epoch, shuffled
+from gluon_svrg.linear.metric import HessianMetric, Metric
 from gluon_svrg.linear.objective import Objective, Snapshot
-from gluon_svrg.linear.progress import State
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import draw
 from gluon_svrg.linear.secants import Secants
+from gluon_svrg.linear.solution import Settings
+from gluon_svrg.linear.state import State
 
 _GROWTH = 4
 """From one prefix of the sample to the next."""
+
+_ROWS_OF_A_START = 20
+"""For each weight: fewer, and the sample's optimum may be further away than the null model."""
 
 _STALE = 0.05
 """A step that leaves more of the decrement, and the Hessian is taken anew at the new point."""
 
 
+_CHANGED = 0.05
+"""Of the curvature, on average: less, and a new Hessian would be the old one."""
+
+_POOR = 0.3
+"""What a step leaves of the decrement, from which on an epoch of batches is tried."""
+
+
 class HessianSteps:
-    """Steps of the full gradient in the metric of a sample's Hessian.
+    """SVRG in the metric of a sample's Hessian, with as few batches as it needs.
 
     At the snapshot itself the corrected gradient of any batch is the full gradient, so the first
-    step of an epoch needs no batch. Where the metric is as good as here, one such step gains more
-    than a pass over batches would, and the epoch ends with it.
+    step of an epoch needs no batch. Where the metric is good, that step gains more than a pass over
+    batches would, and the epoch ends with it. Where it leaves too much, epochs of batches are
+    tried; from then on whichever has gained more per pass goes on.
     """
 
-    def __init__(self, objective: Objective, first: Snapshot, size: int, seed: int) -> None:
+    def __init__(
+        self, objective: Objective, first: Snapshot, size: int, settings: Settings
+    ) -> None:
         self._objective = objective
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(settings.seed)
         self._first = first
         self._size = size
         self._rows_of_samples = 0.0
+        self._secants = Secants()
+        self._numbers: Constants | None = None
+        self._slower = 1.0
+        self._curvature: NumPyArray = np.zeros(0)
 
     def states(self) -> Iterator[State]:
         """Yield a state for each snapshot."""
-        objective = self._objective
-        sample = draw(objective, self._size, self._rng)
+        sample = draw(self._objective, self._size, self._rng)
         theta = self._warm_start(sample, self._first.theta)
-        snapshot = objective.snapshot(theta)
+        snapshot = self._objective.snapshot(theta)
         if not snapshot.objective <= self._first.objective:
             snapshot = self._first
         metric = self._metric(sample, snapshot.theta)
-        secants = Secants()
+        pace = Pace()
         last = np.inf
         while True:
-            step = secants.solve(metric, snapshot.gradient)
-            decrement = 0.5 * float(snapshot.gradient.ravel() @ step.ravel())
-            if decrement > _STALE * last:
+            step, decrement = self._step(metric, snapshot)
+            if decrement > _STALE * last and self._has_changed(sample, snapshot.theta):
                 metric = self._metric(sample, snapshot.theta)
-                step = secants.solve(metric, snapshot.gradient)
-                decrement = 0.5 * float(snapshot.gradient.ravel() @ step.ravel())
+                self._numbers = None
+                step, decrement = self._step(metric, snapshot)
+            pace.add(decrement)
             last = decrement
-            yield State(objective, snapshot, decrement, self._passes())
-            new = objective.snapshot(snapshot.theta - step)
-            if not new.objective < snapshot.objective:
-                secants.clear()
-                length = self._best_length(snapshot, new)
-                if length == 0:
-                    return
-                new = objective.snapshot(snapshot.theta + length * (new.theta - snapshot.theta))
-                if not new.objective < snapshot.objective:
-                    return
-            secants.add(new.theta - snapshot.theta, new.gradient - snapshot.gradient)
+            yield State(self._objective, snapshot, decrement, self._passes())
+            new: Snapshot | None
+            if pace.wants_epoch:
+                snapshot = self._ready_for_epochs(snapshot)
+                new = self._after_epoch(metric, sample, snapshot)
+            else:
+                new = self._after_step(snapshot, step)
+            if new is None:
+                return
+            self._secants.add(new.theta - snapshot.theta, new.gradient - snapshot.gradient)
             snapshot = new
+
+    def _step(self, metric: Metric, snapshot: Snapshot) -> tuple[NumPyArray, float]:
+        """Return the step of the full gradient, and the decrement."""
+        step = self._secants.solve(metric, snapshot.gradient)
+        return step, 0.5 * float(snapshot.gradient.ravel() @ step.ravel())
+
+    def _after_step(self, snapshot: Snapshot, step: NumPyArray) -> Snapshot | None:
+        """Return the snapshot after a step that leads lower, or None where none does."""
+        new = self._objective.snapshot(snapshot.theta - step)
+        if new.objective < snapshot.objective:
+            return new
+        self._secants.clear()
+        length = self._best_length(snapshot, new)
+        new = self._objective.snapshot(snapshot.theta + length * (new.theta - snapshot.theta))
+        return new if new.objective < snapshot.objective else None
+
+    def _ready_for_epochs(self, snapshot: Snapshot) -> Snapshot:
+        """Have the rows shuffled, from the first epoch on."""
+        if self._objective.order is None:
+            self._objective, snapshot = shuffled(
+                self._objective, snapshot, self._rng, self._objective.rows.dtype.type
+            )
+        return snapshot
+
+    def _after_epoch(self, metric: Metric, sample: Sample, snapshot: Snapshot) -> Snapshot | None:
+        """Return the snapshot after an epoch that leads lower, or None where none does."""
+        while self._slower <= 64:
+            if self._numbers is None:
+                # Not the rows that the metric is made of: it fits those too well.
+                other = draw(self._objective, min(self._objective.n, MEASURED_ROWS), self._rng)
+                curvature = Curvature(other, snapshot.theta)
+                _, smoothness = curvature.trial(metric, snapshot.gradient)
+                self._numbers = constants(
+                    self._objective.n,
+                    smoothness,
+                    curvature.largest_of_a_row(metric),
+                    self._slower,
+                )
+            numbers = self._numbers
+            theta = run_epoch(self._objective, snapshot, metric, numbers, self._rng)
+            self._rows_of_samples += numbers.batch * numbers.steps
+            new = self._objective.snapshot(theta)
+            if new.objective < snapshot.objective:
+                return new
+            self._slower *= 2
+            self._numbers = None
+        return None
 
     def _passes(self) -> float:
         return self._objective.passes + self._rows_of_samples / self._objective.n
 
     def _metric(self, sample: Sample, theta: NumPyArray) -> HessianMetric:
         self._rows_of_samples += len(sample.rows)
-        return HessianMetric(newton.factor(sample.hessian(sample.rows @ theta), 1e-10))
+        scores = sample.rows @ theta
+        self._curvature = sample.loss.curvature(scores, sample.target)
+        return HessianMetric(newton.factor(sample.hessian(scores), 1e-10))
+
+    def _has_changed(self, sample: Sample, theta: NumPyArray) -> bool:
+        """Whether the curvature is another than that of the metric."""
+        curvature = sample.loss.curvature(sample.rows @ theta, sample.target)
+        change = float((sample.share @ np.abs(curvature - self._curvature)).sum())
+        return change > _CHANGED * float((sample.share @ self._curvature).sum())
 
     def _warm_start(self, sample: Sample, theta: NumPyArray) -> NumPyArray:
-        """Return the sample's optimum, by way of those of ever larger parts of it.
+        """Return the optimum of a quarter of the sample, by way of those of quarters of it.
 
         Each to the error that a sample of its size has anyway: about p / 2n in units of the loss.
+        Not of the whole sample: a step over all rows costs less and leads further.
         """
-        size, width = len(sample.rows), theta.size
-        sizes = [size]
-        while sizes[-1] >= 2 * _GROWTH * max(1000, 20 * width):
+        width = theta.size
+        sizes = [len(sample.rows) // _GROWTH]
+        while sizes[-1] >= max(1000, _ROWS_OF_A_START * width):
             sizes.append(sizes[-1] // _GROWTH)
-        for count in reversed(sizes):
+        for count in reversed(sizes[:-1]):
             head = sample.head(count)
             tol = 0.1 * abs(self._first.objective) * width / count
-            theta = newton.minimise(head, theta, tol, 8)
+            theta = newton.minimise(head, theta, tol, 5)
             self._rows_of_samples += count
         return theta
 
@@ -110,3 +183,29 @@ class HessianSteps:
             elif best_length > 0:
                 break
         return best_length
+
+
+class Pace:
+    """Whether the next step is one of the full gradient or an epoch, by what they left so far."""
+
+    def __init__(self) -> None:
+        self._last = np.inf
+        self._steps_left: list[float] = []
+        self._epochs_left: list[float] = []
+        self.wants_epoch = False
+
+    def add(self, decrement: float) -> None:
+        """Take the decrement at a new snapshot."""
+        if np.isfinite(self._last) and self._last > 0:
+            left = decrement / self._last
+            (self._epochs_left if self.wants_epoch else self._steps_left).append(left)
+        self._last = decrement
+        steps = self._steps_left[-2:]
+        if len(steps) < 2 or float(np.prod(steps)) <= _POOR**2:
+            self.wants_epoch = False
+        elif not self._epochs_left:
+            self.wants_epoch = True
+        else:
+            # An epoch is two passes.
+            of_step = float(np.prod(steps)) ** (1 / len(steps))
+            self.wants_epoch = self._epochs_left[-1] ** 0.5 <= of_step

@@ -7,10 +7,7 @@ from typing import Protocol
 
 import numpy as np
 import scipy.linalg
-
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.newton import factor
-from gluon_svrg.linear.sample import Sample
 
 
 class Metric(Protocol):

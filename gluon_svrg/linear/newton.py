@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
-
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.sample import Sample
 

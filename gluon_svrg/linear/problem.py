@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.losses import Loss
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-
 from gluon_svrg._compat import NumPyArray
 
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 3 << 19
 """Of a block, converted: read for the scores, it is still in a core's cache for the gradient."""
 
 

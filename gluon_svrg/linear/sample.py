@@ -5,17 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.losses import Loss, Softmax
 from gluon_svrg.linear.workers import Workers
 
 _GRAM_ROWS = 4096
 """Of a block of the Hessian's sum."""
-
-_LEAST_CURVATURE = 1e-3
-"""Of the mean curvature, in the Hessian: far from the optimum of a Huber or an unpenalised logistic
-loss it may vanish for nearly all samples."""
 
 
 @dataclass
@@ -67,10 +62,8 @@ class Sample:
         """Return the Hessian with the penalty: (p + 1)K square, theta raveled."""
         if isinstance(self.loss, Softmax):
             return self._hessian_of_softmax(self.loss.probability(scores))
-        curvature = self.loss.curvature(scores, self.target)
-        floor = _LEAST_CURVATURE * float(self.share @ curvature)
-        weight = np.sqrt(self.share * np.maximum(curvature, floor))
-        hessian = self.gram(weight)
+        weight = self.loss.weight_in_hessian(scores, self.target)
+        hessian = self.gram(np.sqrt(self.share * weight))
         _add_to_diagonal(hessian, self.penalty)
         return hessian
 

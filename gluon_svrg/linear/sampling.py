@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.losses import Logistic, Poisson, Softmax
 from gluon_svrg.linear.objective import Objective

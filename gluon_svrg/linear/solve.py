@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import numpy as np
-
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.certificate import duality_gap
 from gluon_svrg.linear.losses import Logistic, Softmax
 from gluon_svrg.linear.objective import Objective, Snapshot, prepare
 from gluon_svrg.linear.plan import Plan, choose
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.progress import State
 from gluon_svrg.linear.solution import Record, Settings, Solution, StopReason
+from gluon_svrg.linear.state import State
 from gluon_svrg.linear.workers import Workers
 
 __all__ = ["Record", "Settings", "Solution", "StopReason", "solve"]
@@ -44,7 +42,7 @@ def solve(
         returns what there is by then.
     """
     began = time.perf_counter()
-    workers = Workers()
+    workers = Workers(problem.features.size)
     with workers.running():
         objective, null = prepare(problem, workers)
         first = null
@@ -69,9 +67,8 @@ class _Run:
         self._gap = float("inf")
 
     def follow(self, plan: Plan) -> Solution:
-        reason = StopReason.STALLED
         try:
-            reason = self._follow(plan.states)
+            reason = self._follow(plan)
         except KeyboardInterrupt:
             if self._best is None:
                 raise
@@ -80,7 +77,11 @@ class _Run:
         assert best is not None
         if reason is StopReason.STALLED and best.decrement <= self._rounding():
             reason = StopReason.ROUNDING
-        weights, intercept = best.objective.scaling.to_user(best.snapshot.theta)
+        weights, intercept = self._objective.scaling.to_user(best.theta)
+        scores, order = best.snapshot.scores, best.objective.order
+        if order is not None:
+            scores = np.empty_like(scores)
+            scores[order] = best.snapshot.scores
         return Solution(
             coef=weights.reshape(len(weights), -1),
             intercept=np.atleast_1d(intercept),
@@ -91,14 +92,14 @@ class _Run:
             reason=reason,
             method=plan.method,
             why=plan.why,
-            scores=best.snapshot.scores.reshape(self._objective.n, -1),
+            scores=scores.reshape(len(scores), -1),
         )
 
-    def _follow(self, states: Iterator[State]) -> StopReason:
+    def _follow(self, plan: Plan) -> StopReason:
         settings = self._settings
-        for state in states:
+        for state in plan.states:
             self._add(state)
-            if self._near_enough():
+            if self._near_enough(plan.is_cheap):
                 return StopReason.CONVERGED
             if self._separated(state):
                 return StopReason.UNBOUNDED
@@ -133,11 +134,17 @@ class _Run:
         assert self._best is not None
         return _ROUNDING * abs(self._best.snapshot.objective) + np.finfo(np.float64).tiny
 
-    def _near_enough(self) -> bool:
+    def _near_enough(self, is_cheap: bool) -> bool:
+        """Whether the optimum is near by proof, or by the estimate where a proof would cost more.
+
+        The proof divides the gradient by the penalty: where that is tiny, it comes last.
+        """
         assert self._best is not None
         gained = self._null.objective - self._best.snapshot.objective
         enough = self._settings.tol * gained
-        return self._gap <= enough or self._best.decrement <= max(enough / 10, 0)
+        if self._gap <= enough:
+            return True
+        return self._best.decrement <= (self._rounding() if is_cheap else enough / 10)
 
     def _separated(self, state: State) -> bool:
         """Whether without a penalty each sample is on its own side: the loss has no minimum."""

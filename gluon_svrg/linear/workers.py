@@ -6,31 +6,46 @@ give the same bits.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
+from gluon_svrg._compat import usable_cores
 from threadpoolctl import ThreadpoolController
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Workers:
-    """As many threads as BLAS would use, which joblib and OMP_NUM_THREADS limit."""
+_SMALL = 1_000_000
 
-    def __init__(self) -> None:
+
+class Workers:
+    """As many threads as BLAS would use, which joblib and OMP_NUM_THREADS limit.
+
+    Parameters
+    ----------
+    size : int
+        Numbers in the data. To ask BLAS costs 20 ms: small data leave it alone.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.count = 1
+        self._pool: ThreadPoolExecutor | None = None
+        self._controller: ThreadpoolController | None = None
+        if size < _SMALL:
+            return
         self._controller = ThreadpoolController().select(user_api="blas")
         allowed = [pool["num_threads"] for pool in self._controller.info()]
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        self.count = max(1, min([cores, *allowed]))
-        self._pool: ThreadPoolExecutor | None = None
+        self.count = max(1, min([usable_cores(), *allowed]))
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Have the threads while the block runs."""
+        if self._controller is None:
+            yield
+            return
         with self._controller.limit(limits=1):
             if self.count == 1:
                 yield
