@@ -26,7 +26,7 @@ from gluon_svrg.linear.objective import Objective, Snapshot
 _PART = 1 << 16
 
 _MOST_LOG = 700.0
-"""exp() of a larger score is no float64."""
+"""exp() of a larger number is no float64; there the other bound is the smaller one."""
 
 
 class _Dual(NamedTuple):
@@ -83,11 +83,11 @@ def _logistic(objective: Objective, snapshot: Snapshot) -> _Dual:
     sign = 1.0 if down else -1.0
 
     def divergence(part: slice) -> NumPyArray:
-        # KL(u || p) <= log(1 + chi^2(u, p)), and chi^2 = m^2 e^(+-z).
-        logarithm = sign * snapshot.scores[part].astype(np.float64) + 2 * np.log(mixed)
-        cut = np.minimum(logarithm, _MOST_LOG)
-        bound: NumPyArray = np.log1p(np.exp(cut)) + (logarithm - cut)
-        return bound
+        # KL(u || p) <= log(1 + chi^2(u, p)), and chi^2 = m^2 e^(+-z). Where p is next to nothing,
+        # convexity bounds it better: KL(u || p) <= m KL(q || p) <= m (log 2 + max(+-z, 0)).
+        scores = sign * snapshot.scores[part].astype(np.float64)
+        square = np.log1p(np.exp(np.minimum(scores + 2 * np.log(mixed), _MOST_LOG)))
+        return np.minimum(square, mixed * (np.log(2) + np.maximum(scores, 0)))
 
     constant = 0.0 if down else mixed
     return _Dual(1 - mixed, constant, _mean(objective, divergence) if mixed else 0.0)
@@ -110,8 +110,9 @@ def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
         normaliser = np.log(np.exp(scores - top).sum(axis=0)) + top
         terms = logarithm[:, None] + normaliser - scores
         top = np.maximum(terms.max(axis=0), 0)
-        bound: NumPyArray = top + np.log(np.exp(-top) + np.exp(terms - top).sum(axis=0))
-        return bound
+        square = top + np.log(np.exp(-top) + np.exp(terms - top).sum(axis=0))
+        # By convexity, KL(u || p) <= -sum c log p.
+        return np.asarray(np.minimum(square, constant @ (normaliser - scores)))
 
     return _Dual(kept, constant, _mean(objective, divergence) if kept < 1 else 0.0)
 

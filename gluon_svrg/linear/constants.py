@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-_LEAST_BATCH = 512
+LEAST_BATCH = 512
 """Below it a step costs more in calls than in arithmetic."""
 
 _MOST_BATCH = 8192
@@ -61,7 +61,9 @@ def expected_smoothness(n: int, batch: int, smoothness: float, of_a_row: float) 
     return of_all * smoothness + of_one * of_a_row
 
 
-def constants(n: int, smoothness: float, of_a_row: float, slower: float = 1.0) -> Constants:
+def constants(
+    n: int, smoothness: float, of_a_row: float, slower: float = 1.0, least_batch: int = LEAST_BATCH
+) -> Constants:
     r"""Return the constants of an epoch over `n` rows.
 
     Momentum is Nesterov's, restarted at each snapshot, at most
@@ -72,11 +74,13 @@ def constants(n: int, smoothness: float, of_a_row: float, slower: float = 1.0) -
     ----------
     slower : float
         By which the step is divided, after the objective rose.
+    least_batch : int
+        Where a step costs more than the gradient of a few rows.
     """
     smoothness *= _MARGIN
     of_a_row = max(of_a_row, smoothness)
     wanted = 2 ** round(math.log2(_NOISE * of_a_row / smoothness))
-    batch = min(n, max(_LEAST_BATCH, min(wanted, _MOST_BATCH, max(_LEAST_BATCH, n // 8))))
+    batch = min(n, max(least_batch, min(wanted, _MOST_BATCH, max(least_batch, n // 8))))
     steps = max(1, n // batch)
     root = 1 / (2 * steps)
     return Constants(

@@ -45,6 +45,9 @@ _TRIED = 2
 _KEPT = 8
 """Epochs in the other metric, and those until it may be tried again."""
 
+_LEAST_DIAGONAL = 1e-3
+"""Of the mean: what a sample says of a rare feature's curvature is not believed below it."""
+
 _FEW = 0.02
 """Of the features: if no more than these have most of the variance, scales are far apart."""
 
@@ -285,8 +288,8 @@ class Curvature:
             return DiagonalMetric(inverse if self._curvature.ndim == 1 else inverse[:, None])
         weight = (self._curvature.T * self._sample.share).T
         diagonal = (weight.T @ np.square(self._rows)).T
-        diagonal = (diagonal.T + self._sample.penalty).T
-        return DiagonalMetric(1 / (diagonal + 1e-3 * diagonal.mean(axis=0)))
+        diagonal += _LEAST_DIAGONAL * diagonal.mean(axis=0)
+        return DiagonalMetric(1 / (diagonal.T + self._sample.penalty).T)
 
     def smoothness(self, metric: Metric, gradient: NumPyArray) -> float:
         """Return the largest eigenvalue in the metric, from a few steps that begin at `gradient`.

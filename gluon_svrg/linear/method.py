@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import newton
-from gluon_svrg.linear.constants import Constants, constants
+from gluon_svrg.linear.constants import LEAST_BATCH, Constants, constants
 from gluon_svrg.linear.epochs import MEASURED_ROWS, Curvature, run_epoch, shuffled
 from gluon_svrg.linear.metric import HessianMetric, Metric
 from gluon_svrg.linear.objective import Objective, Snapshot
@@ -24,7 +24,7 @@ _ROWS_OF_A_START = 20
 """For each feature: fewer, and the sample's optimum may be further away than the null model."""
 
 _RIDGE = 1e-10
-"""Of the mean of the Hessian's diagonal."""
+"""Of the Hessian's diagonal."""
 
 _STALE = 0.05
 """A step that leaves more of the decrement, and the Hessian is taken anew at the new point."""
@@ -124,6 +124,8 @@ class HessianSteps:
                     smoothness,
                     curvature.largest_of_a_row(metric),
                     self._slower,
+                    # So many rows cost as much as the metric.
+                    max(LEAST_BATCH, 2 * snapshot.theta.size),
                 )
             numbers = self._numbers
             theta = run_epoch(self._objective, snapshot, metric, numbers, self._rng)

@@ -11,7 +11,7 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.sample import Sample
 
 _RIDGE = 1e-12
-"""Of the mean of the diagonal: what makes the Hessian of duplicate columns positive definite."""
+"""Of the diagonal: what makes the Hessian of duplicate columns positive definite."""
 
 _ARMIJO = 1e-4
 
@@ -32,11 +32,11 @@ class Iterate:
 
 def factor(hessian: NumPyArray, ridge: float = _RIDGE) -> tuple[NumPyArray, bool]:
     """Return the Cholesky factor of the Hessian, with as small a ridge as it needs."""
-    mean = float(np.trace(hessian)) / len(hessian)
-    diagonal = hessian.diagonal().copy()
+    # Relative to each entry: a feature with a huge penalty would else drown the others.
+    diagonal = np.maximum(hessian.diagonal(), np.finfo(np.float64).tiny)
     for _ in range(12):
         try:
-            hessian.ravel()[:: len(hessian) + 1] = diagonal + ridge * mean
+            hessian.ravel()[:: len(hessian) + 1] = diagonal * (1 + ridge)
             chol, lower = scipy.linalg.cho_factor(hessian, lower=True, check_finite=False)
             return chol, lower
         except np.linalg.LinAlgError:

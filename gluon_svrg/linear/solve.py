@@ -105,10 +105,10 @@ class _Run:
         settings = self._settings
         for state in states:
             self._add(state)
-            if self._near_enough(is_cheap):
-                return StopReason.CONVERGED
             if self._separated(state):
                 return StopReason.UNBOUNDED
+            if self._near_enough(is_cheap):
+                return StopReason.CONVERGED
             if len(self._history) > settings.max_iter:
                 return StopReason.MAX_ITER
             if settings.max_time is not None and self._seconds() >= settings.max_time:
