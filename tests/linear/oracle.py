@@ -136,7 +136,7 @@ class Dense:
         """Damped Newton: yields (theta, value, decrement), from the start on."""
         while True:
             gradient, value = self.gradient(theta).ravel(), self.value(theta)
-            step = np.linalg.inv(ridged(self.solver_hessian(theta), ridge)) @ gradient
+            step = np.linalg.solve(ridged(self.solver_hessian(theta), ridge), gradient)
             decrement = 0.5 * gradient @ step
             yield theta, value, decrement
             step, length = step.reshape(theta.shape), 1.0
