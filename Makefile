@@ -9,11 +9,11 @@ BIN := .venv/bin
 
 # What matters for another Python or NumPy: the import, the rule against its oracle, the loop, checkpoints, the
 # export. `make test-platform` runs these.
-PLATFORM_TESTS := tests/test_compat.py tests/test_oracle.py tests/test_estimator.py tests/arrays \
+PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/linear tests/test_oracle.py tests/test_estimator.py tests/arrays \
 	tests/checkpoint/test_version_0_1.py tests/deploy/test_export.py tests/handlers/test_history.py \
 	tests/machine/test_versions.py
 
-BENCHMARKS := bench-convex bench-resnet bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds
+BENCHMARKS := bench-linear bench-convex bench-resnet bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds
 
 .PHONY: FORCE demo test test-platform lint types unit format site tutorial wheel gpu-test clean bench bench-versions evidence shape upstream $(BENCHMARKS)
 
@@ -62,7 +62,7 @@ evidence: .venv/dev.installed  ## what the papers claim, tried: the runs that ar
 # One at a time, whatever -j says: each of them wants all cores.
 .NOTPARALLEL:
 
-bench-convex bench-resnet: .venv/peers.installed
+bench-linear bench-convex bench-resnet: .venv/peers.installed
 
 $(BENCHMARKS): bench-%: .venv/dev.installed
 	$(BIN)/python benchmarks/$*.py --out docs/benchmarks.md

@@ -11,18 +11,17 @@ import argparse
 import importlib
 import importlib.metadata
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import contest
 import convex_peers
 import numpy as np
 import report
+from contest import Entrant, Result, Rules, frontier
 from convex_peers import PEERS, Point, Problem, emit
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,20 +56,6 @@ LOOKS = {
     "torch-lbfgs": ("#CC79A7", "-", "s"),
     "scipy-lbfgs": ("#E69F00", "-", "D"),
 }
-
-
-class Outcome(NamedTuple):
-    """What one process printed: what ran, the points of its fits, and why it ended early."""
-
-    version: str
-    settings: str
-    points: list[Point]
-    failure: str
-
-    def best(self) -> Point | None:
-        """Return the quickest fit that reached the target."""
-        reached = [point for point in self.points if point.gap <= TARGET]
-        return min(reached, key=lambda point: point.seconds, default=None)
 
 
 def our_estimator(features: int, l2: float, settings: dict[str, Any]) -> Any:
@@ -143,43 +128,18 @@ def run_ours(options: argparse.Namespace) -> None:
     train_ours(problem, settings, options.target, options.cap)
 
 
-def run_process(
-    name: str, l2: float, optimum: float, cap: int, budget: int | None, python: str
-) -> Outcome:
-    """Run one contestant; what it printed before an early end counts."""
+def entrant(name: str, l2: float, optimum: float, rules: Rules, python: str) -> Entrant:
+    """Return what runs one contestant."""
     script = [python, str(ROOT / "benchmarks" / "convex_peers.py"), name]
-    cores = os.cpu_count()
+    threads = None
     if name == OURS:
         script = [sys.executable, str(Path(__file__).resolve()), "--ours"]
-        cores = OUR_SETTINGS[l2]["threads"]
-    command = [*script, repr(l2), "--problem", str(PIXELS)]
-    command += ["--optimum", repr(optimum), "--target", repr(TARGET), "--cap", str(cap)]
-    if budget is not None and name != OURS:
-        command += ["--budget", str(budget)]
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(cores))
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **threads})
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    head = lines[0] if lines else {}
-    points = [Point(**line) for line in lines[1:]]
-    outcome = Outcome(head.get("version", ""), head.get("settings", ""), points, "")
-    return outcome._replace(failure=failure_of(done, head, outcome, cap))
-
-
-def failure_of(
-    done: subprocess.CompletedProcess, head: dict[str, str], outcome: Outcome, cap: int
-) -> str:
-    """Say why the target was not reached, '' where it was."""
-    if "missing" in head:
-        return f"not installed (no {head['missing']}): `make bench-convex`"
-    if outcome.best():
-        return ""
-    late = any(point.seconds > cap for point in outcome.points)
-    if late or done.returncode == -signal.SIGALRM:
-        return f"> {cap}"
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return f"failed: {last[:120]}"
-    return f"stands at {min(point.gap for point in outcome.points):.0e}"
+        threads = OUR_SETTINGS[l2]["threads"]
+    command = [*script, repr(l2), "--problem", str(PIXELS), "--optimum", repr(optimum)]
+    # Of ours, each epoch is a point: there is no budget to search.
+    return lambda budget: contest.run_process(
+        command, rules, threads, None if name == OURS else budget
+    )
 
 
 def prepare(l2s: tuple[float, ...]) -> dict[float, float]:
@@ -214,33 +174,18 @@ def check_same_objective(problem: Problem, objective: Any) -> None:
         raise AssertionError(f"two objectives: {ours!r} and the recipe's {recipes!r}")
 
 
-class Result(NamedTuple):
-    """All rounds of one contestant at one L2: the first round's outcome, and the seconds."""
-
-    first: Outcome
-    seconds: list[float]
-
-
 def measure(
     names: list[str], optima: dict[float, float], rounds: int, cap: int, python: str
 ) -> dict[float, dict[str, Result]]:
-    """Run the rounds, interleaved; the first searches the budgets that the others use."""
-    results: dict[float, dict[str, Result]] = {l2: {} for l2 in optima}
-    for number in range(rounds):
-        for l2, optimum in optima.items():
-            for name in names:
-                before = results[l2].get(name)
-                if before and before.first.failure:
-                    continue
-                budget = before.first.best().budget if before else None
-                time.sleep(report.PAUSE)
-                outcome = run_process(name, l2, optimum, cap, budget, python)
-                first, seconds = before or Result(outcome, [])
-                best = outcome.best()
-                results[l2][name] = Result(first, seconds + ([best.seconds] if best else []))
-                took = f"{best.seconds:.2f} s" if best else outcome.failure
-                print(f"round {number + 1}, L2 {l2:g}, {name}: {took}", file=sys.stderr, flush=True)
-    return results
+    """Run all contestants; return their results by L2 and name."""
+    rules = Rules(TARGET, cap, "bench-convex")
+    entrants = {
+        (l2, name): entrant(name, l2, optimum, rules, python)
+        for l2, optimum in optima.items()
+        for name in names
+    }
+    results = contest.measure(entrants, rounds)
+    return {l2: {name: results[l2, name] for name in names} for l2 in optima}
 
 
 def title_of(name: str) -> str:
@@ -248,7 +193,7 @@ def title_of(name: str) -> str:
 
 
 def row(name: str, result: Result, ours: float | None) -> tuple[str, ...]:
-    first, seconds = result
+    first, seconds, _ = result
     head = title_of(name), first.version, first.settings
     if not seconds:
         return *head, first.failure, ""
@@ -283,15 +228,6 @@ they had known it beforehand. "> {cap}": one fit took longer than {cap} seconds.
 float64 by one function. {report.provenance("bench-convex", (OURS, "mxnet", "numpy"))}
 
 {tables}{image}"""
-
-
-def frontier(points: list[Point]) -> list[Point]:
-    """Return the points that no quicker one is better than."""
-    kept: list[Point] = []
-    for point in sorted(points, key=lambda point: point.seconds):
-        if not kept or point.gap < kept[-1].gap:
-            kept.append(point)
-    return kept
 
 
 def plot(path: Path, results: dict[float, dict[str, Result]]) -> None:
