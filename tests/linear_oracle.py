@@ -171,6 +171,31 @@ def ridged(hessian, ridge):
     return hessian + ridge * np.trace(hessian) / len(hessian) * np.eye(len(hessian))
 
 
+def bfgs(inverse, pairs):
+    """The inverse updated by each pair (Nocedal & Wright 2006, equation 6.17)."""
+    for step, change in pairs:
+        step, change = step.ravel(), change.ravel()
+        rho = 1 / (step @ change)
+        left = np.eye(len(step)) - rho * np.outer(step, change)
+        inverse = left @ inverse @ left.T + rho * np.outer(step, step)
+    return inverse
+
+
+def epoch(dense, inverse, numbers, theta, batches):
+    """One epoch as in the paper, with momentum: theta after it, and the corrected gradients."""
+    snapshot, full = theta, dense.gradient(theta)
+    ahead, gradients = theta, []
+    for j, k in enumerate(batches):
+        rows = np.arange(k * numbers.batch, (k + 1) * numbers.batch)
+        gradient = dense.gradient(ahead, rows) - dense.gradient(snapshot, rows) + full
+        gradients.append(gradient)
+        step = (inverse @ gradient.ravel()).reshape(theta.shape)
+        new = ahead - numbers.step_size * step
+        momentum = min((j + 1) / (j + 4), numbers.momentum)
+        ahead, theta = new + momentum * (new - theta), new
+    return theta, gradients
+
+
 class Draws:
     """A generator that keeps what it gave."""
 
