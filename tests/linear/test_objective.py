@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gluon_svrg.linear.losses import Logistic, Poisson, Softmax, Squared
-from gluon_svrg.linear.objective import Scaling, padded, prepare
+from gluon_svrg.linear.objective import Scaling, padded
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.rows import BLOCK_BYTES
 from gluon_svrg.linear.workers import Workers
-from linear.oracle import LOSSES, NAMES, Dense, problem_of, residuals, to_columns, values
+from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, residuals, to_columns, values
 
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 
@@ -92,7 +92,7 @@ def naive(problem, objective, theta):
 @MANY
 def test_full_pass(loss, kind):
     problem = KINDS[kind](problem_of(loss, n=300, p=3, l2=1e-2))
-    objective, null = prepare(problem, Workers(0))
+    objective, null, _ = prepared(problem)
     theta = some_theta(objective, null)
     snapshot = objective.snapshot(theta)
     value, gradient, scores, terms, size = naive(problem, objective, theta)
@@ -124,32 +124,48 @@ def test_full_pass(loss, kind):
 @MANY
 def test_null_model(loss, kind):
     problem = KINDS[kind](problem_of(loss, n=300, p=3, l2=1e-2))
-    objective, null = prepare(problem, Workers(0))
-    assert not null.theta[:-1].any()
-    again = objective.snapshot(null.theta)
-    assert null.objective == pytest.approx(again.objective, rel=20 * eps_of(problem))
-    lost = 1 + (np.abs(objective.scaling.center) * objective.scaling.inverse).max(initial=0)
-    if objective.centered or objective.rows.dtype == np.float64:
-        # The moments of the null model are taken of shifted rows.
-        lost = 1 + min(lost, 1e6)
-    tol = 500 * eps_of(problem) * lost if objective.rows.dtype == np.float32 else 1e-13 * lost
-    np.testing.assert_allclose(null.gradient, again.gradient, rtol=0, atol=tol)
-    if objective.intercept:
-        assert np.abs(null.gradient[-1]).max() < 1e-6 if tol > 1e-10 else 1e-12
+    objective, snapshot, _ = prepared(problem)
+    theta, value = objective.null()
+    assert not theta[:-1].any()
+    assert snapshot.objective == pytest.approx(value, rel=20 * eps_of(problem))
+    # It has the best intercept.
+    assert np.abs(snapshot.gradient[-1]).max() < 50 * eps_of(problem)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@MANY
+def test_moments_come_with_the_first_pass(loss, kind):
+    problem = KINDS[kind](problem_of(loss, n=300, p=3, l2=1e-2))
+    objective, _, sample = prepared(problem)
+    dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
+    target = problem.target
+    if loss.outputs > 1:
+        target = np.eye(loss.outputs)[target]
+    mean, of_target = dense.share @ dense.X[:, :-1], (dense.X[:, :-1].T * dense.share) @ target
+    lost = 1.0
+    if not objective.centered:
+        lost += (np.abs(objective.scaling.center) * objective.scaling.inverse).max()
+    eps = np.finfo(objective.rows.dtype).eps
+    tol = 20 * eps * lost * (1 + np.abs(target).max())
+    np.testing.assert_allclose(objective.moments[0], mean, rtol=0, atol=tol)
+    np.testing.assert_allclose(objective.moments[1], of_target, rtol=0, atol=tol)
+    # A sample of all rows, as Newton's method has it, knows them as well.
+    for got, exact in zip(sample.moments(), (mean, of_target), strict=True):
+        np.testing.assert_allclose(got, exact, rtol=0, atol=1e-7 if "offset" in kind else 1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scaling_is_mean_and_deviation(kind):
     problem = KINDS[kind](problem_of(Squared(), n=300, p=3))
-    objective, _ = prepare(problem, Workers(0))
+    objective, _, _ = prepared(problem)
     X, share = problem.features.astype(np.float64), problem.shares()
     mean = share @ X if problem.fit_intercept else np.zeros(X.shape[1])
     scale = np.sqrt(share @ (X - mean) ** 2)
-    constant = scale < 1e-12 * np.abs(X).max(axis=0) + 1e-300
+    constant = np.ptp(X, axis=0) == 0 if problem.fit_intercept else scale == 0
     np.testing.assert_array_equal(objective.scaling.inverse == 0, constant)
     used = ~constant
-    # Squares are summed in the dtype of the rows.
-    tol = 1e-5 if objective.rows.dtype == np.float32 else 1e-9
+    # The mean of numbers of 1.7e9 is good to 2e-7.
+    tol = 1e-6 if "offset" in kind else 1e-12
     np.testing.assert_allclose(objective.scaling.inverse[used] * scale[used], 1, rtol=tol)
     np.testing.assert_allclose(objective.scaling.center[used], mean[used], rtol=tol, atol=tol)
 
@@ -157,7 +173,7 @@ def test_scaling_is_mean_and_deviation(kind):
 @MANY
 def test_coordinates_there_and_back(loss):
     problem = KINDS["offset"](problem_of(loss, p=3))
-    objective, null = prepare(problem, Workers(0))
+    objective, null, _ = prepared(problem)
     theta = some_theta(objective, null)
     again = objective.scaling.from_user(*objective.scaling.to_user(theta))
     # The intercept for rows with an offset of 1.7e4 deviations.
@@ -182,15 +198,6 @@ def test_padding_adds_zeros_only(columns):
     assert not wide[:, columns:].any()
 
 
-@MANY
-def test_sample_of_rows(loss):
-    problem = KINDS["offset"](problem_of(loss, n=200, p=3))
-    objective, _ = prepare(problem, Workers(0))
-    rows = np.array([5, 199, 0, 5])
-    dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
-    np.testing.assert_allclose(objective.sample(rows), dense.X[rows], atol=1e-12)
-
-
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("loss", [Logistic(), Squared(), Softmax(3)], ids=lambda one: one.name)
@@ -200,7 +207,7 @@ def test_rows_are_never_copied_whole(loss, dtype, order):
     target = rng.integers(0, loss.outputs, len(X)) if loss.outputs > 1 else (X[:, 0] > 99) * 1.0
     problem = Problem(X, target, loss, 1e-3)
     tracemalloc.start()
-    objective, null = prepare(problem, Workers(0))
+    objective, null, _ = prepared(problem, size=1000)
     objective.snapshot(null.theta)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -221,7 +228,7 @@ def test_two_threads_give_the_bits_of_one(loss, dtype):
         workers.count = count
         with workers.running():
             assert (workers._pool is not None) == (count == 2)
-            objective, null = prepare(problem, workers)
+            objective, null, _ = prepared(problem, workers)
             theta = null.theta + rng.normal(size=null.theta.shape) * 0.0 + 0.1
             results.append([null, objective.snapshot(theta)])
     for one, two in zip(*results, strict=True):
@@ -231,7 +238,8 @@ def test_two_threads_give_the_bits_of_one(loss, dtype):
 
 
 def test_passes_are_counted():
-    objective, null = prepare(problem_of(Poisson()), Workers(0))
-    assert objective.passes == 1
+    # The sample, here of all rows, and a snapshot.
+    objective, null, _ = prepared(problem_of(Poisson(), n=40), size=10)
+    assert objective.passes == 1.25
     objective.snapshot(null.theta)
-    assert objective.passes == 2
+    assert objective.passes == 2.25

@@ -5,16 +5,7 @@ import pytest
 from gluon_svrg.linear.metric import DiagonalMetric, HessianMetric
 from gluon_svrg.linear.newton import factor
 from gluon_svrg.linear.secants import Secants
-
-
-def bfgs(inverse, pairs):
-    """The inverse updated by each pair (Nocedal & Wright 2006, equation 6.17)."""
-    for step, change in pairs:
-        step, change = step.ravel(), change.ravel()
-        rho = 1 / (step @ change)
-        left = np.eye(len(step)) - rho * np.outer(step, change)
-        inverse = left @ inverse @ left.T + rho * np.outer(step, step)
-    return inverse
+from linear_oracle import bfgs
 
 
 def pairs_of(shape, count, seed=0):

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from gluon_svrg.linear.losses import Huber, Logistic, Poisson, Softmax, Squared
 from gluon_svrg.linear.problem import Problem
+from gluon_svrg.linear.sampling import prepare
+from gluon_svrg.linear.workers import Workers
 from scipy.special import expit, logsumexp, softmax
 
 LOSSES = [Logistic(), Softmax(3), Squared(), Huber(0.7), Poisson()]
@@ -117,14 +119,6 @@ class Dense:
         full = full.reshape(width, width)
         return full + np.diag(np.repeat(self.penalty, theta.shape[1]))
 
-    def solver_hessian(self, theta):
-        """The Hessian with the solver's floor: a thousandth of the mean curvature."""
-        if isinstance(self.loss, Softmax):
-            return self.hessian(theta)
-        h = curvatures(self.loss, self.scores(theta), self.target)[:, 0, 0]
-        h = np.maximum(h, 1e-3 * h.mean()) * self.share
-        return self.X.T @ (h[:, None] * self.X) + np.diag(self.penalty)
-
     def part(self, rows, share=None):
         """Some of the rows, with shares of their own, or theirs; both sum to 1."""
         share = self.share[rows] if share is None else share
@@ -134,7 +128,7 @@ class Dense:
         """Damped Newton: yields (theta, value, decrement), from the start on."""
         while True:
             gradient, value = self.gradient(theta).ravel(), self.value(theta)
-            step = np.linalg.inv(ridged(self.solver_hessian(theta), ridge)) @ gradient
+            step = np.linalg.solve(ridged(self.hessian(theta), ridge), gradient)
             decrement = 0.5 * gradient @ step
             yield theta, value, decrement
             step, length = step.reshape(theta.shape), 1.0
@@ -173,6 +167,31 @@ class Dense:
 def ridged(hessian, ridge):
     """With a little of the diagonal's mean, as a factor of Cholesky needs."""
     return hessian + ridge * np.trace(hessian) / len(hessian) * np.eye(len(hessian))
+
+
+def bfgs(inverse, pairs):
+    """The inverse updated by each pair (Nocedal & Wright 2006, equation 6.17)."""
+    for step, change in pairs:
+        step, change = step.ravel(), change.ravel()
+        rho = 1 / (step @ change)
+        left = np.eye(len(step)) - rho * np.outer(step, change)
+        inverse = left @ inverse @ left.T + rho * np.outer(step, step)
+    return inverse
+
+
+def epoch(dense, inverse, numbers, theta, batches):
+    """One epoch as in the paper, with momentum: theta after it, and the corrected gradients."""
+    snapshot, full = theta, dense.gradient(theta)
+    ahead, gradients = theta, []
+    for j, k in enumerate(batches):
+        rows = np.arange(k * numbers.batch, (k + 1) * numbers.batch)
+        gradient = dense.gradient(ahead, rows) - dense.gradient(snapshot, rows) + full
+        gradients.append(gradient)
+        step = (inverse @ gradient.ravel()).reshape(theta.shape)
+        new = ahead - numbers.step_size * step
+        momentum = min((j + 1) / (j + 4), numbers.momentum)
+        ahead, theta = new + momentum * (new - theta), new
+    return theta, gradients
 
 
 class Draws:
@@ -233,3 +252,10 @@ def problem_of(
         sample_weight=weight,
         fit_intercept=intercept,
     )
+
+
+def prepared(problem, workers=None, size=None, seed=0):
+    """The objective in coordinates from `size` rows, the snapshot of the null model, the sample."""
+    size = len(problem.target) if size is None else size
+    objective, sample = prepare(problem, workers or Workers(0), size, np.random.default_rng(seed))
+    return objective, objective.snapshot(objective.null()[0]), sample
