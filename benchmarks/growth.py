@@ -35,9 +35,17 @@ METHODS: dict[str, dict[str, Any] | None] = {
 }
 # What `import mxnet` needs on NumPy 1.26, and no more.
 ALIASES = "import numpy; numpy.bool, numpy.object = bool, object"
+# What is timed, and the row that it is compared with.
 IMPORTS = {
-    "import mxnet": f"{ALIASES}; import mxnet",
-    "import gluon_svrg": "import gluon_svrg",
+    "import numpy": ("import numpy", None),
+    "import gluon_svrg": ("import gluon_svrg", "import numpy"),
+    "import mxnet": (f"{ALIASES}; import mxnet", None),
+    "from gluon_svrg import *": ("from gluon_svrg import *", "import mxnet"),
+    "import sklearn.linear_model": ("import sklearn.linear_model", None),
+    "from gluon_svrg.linear import *": (
+        "from gluon_svrg.linear import *",
+        "import sklearn.linear_model",
+    ),
 }
 
 
@@ -222,20 +230,20 @@ def import_of(statement: str) -> Callable[[], float]:
 def imports(rounds: int) -> str:
     """Return the table of import times."""
     seconds = report.interleaved(
-        {name: import_of(statement) for name, statement in IMPORTS.items()}, rounds
+        {name: import_of(statement) for name, (statement, _) in IMPORTS.items()}, rounds
     )
-    base = report.median(seconds["import mxnet"])
+    median = {name: report.median(values) for name, values in seconds.items()}
     lines = [
         (
-            name,
-            f"{report.median(values):.2f}",
+            f"`{name}`",
+            f"{median[name]:.2f}",
             report.spread(values, digits=2),
-            f"{report.median(values) - base:+.2f}",
+            "" if base is None else f"{median[name] - median[base]:+.2f} over `{base}`",
         )
-        for name, values in seconds.items()
+        for (name, values), (_, base) in zip(seconds.items(), IMPORTS.values(), strict=True)
     ]
     return report.markdown_table(
-        ["statement", "median, s", "25 % to 75 %, s", "over import mxnet, s"], lines
+        ["statement", "median, s", "25 % to 75 %, s", "difference, s"], lines
     )
 
 

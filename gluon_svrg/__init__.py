@@ -18,6 +18,7 @@ if _TYPE_CHECKING:
     from gluon_svrg.handlers.ema import EMAHandler
     from gluon_svrg.handlers.guard import NaNGuardHandler
     from gluon_svrg.handlers.history import HistoryHandler
+    from gluon_svrg.handlers.learning_rate import AutoLearningRateHandler
     from gluon_svrg.handlers.log import LogHandler, TensorBoardHandler
     from gluon_svrg.handlers.metric import MetricHandler
     from gluon_svrg.handlers.profiler import ProfilerHandler
@@ -48,6 +49,7 @@ __version__ = _compat.version()
 
 __all__ = [
     "LARS",
+    "AutoLearningRateHandler",
     "BatchProcessor",
     "CheckpointHandler",
     "EMAHandler",
@@ -87,6 +89,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "AutoLearningRateHandler": "gluon_svrg.handlers.learning_rate",
     "BatchProcessor": "gluon_svrg.run.batch_processor",
     "CheckpointHandler": "gluon_svrg.handlers.checkpoint",
     "EMAHandler": "gluon_svrg.handlers.ema",

@@ -58,6 +58,11 @@ def number_or_auto(text: str) -> float | str:
         raise argparse.ArgumentTypeError(f"must be a number or auto, got {text!r}") from None
 
 
+def positive_or_auto(text: str) -> float | str:
+    """Read a number above 0, or ``auto``."""
+    return text if text == "auto" else POSITIVE(text)
+
+
 def show_defaults(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Return `parser`, whose ``--help`` has the default of each option, if it has one."""
     for action in parser._actions:

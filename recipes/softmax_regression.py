@@ -2,12 +2,14 @@
 
     python recipes/softmax_regression.py
     python recipes/softmax_regression.py --data fashion-mnist --batch-size 128 --epochs 15
+    python recipes/softmax_regression.py --lr auto
 
 The objective is the mean cross-entropy plus L2/2 times the squared weights (not the biases). It is
 strongly convex, so its optimum is known from a second-order solver, and every run can be judged by
 how far above the optimum it is. All runs may compute the same number of gradients of a sample: an
 epoch of SGD costs one a sample, an epoch of SVRG two, as it keeps those at the snapshot from the
-full pass.
+full pass. The step is one that was tried out; ``--lr auto`` shows beside it the one that a
+``gluon_svrg.AutoLearningRateHandler`` finds.
 
 Writes into ``runs/softmax_regression``: ``curves.png``, ``metrics.csv``, and the network that SVRG
 trained as ``model-symbol.json`` and ``model-0000.params``. That model is then imported again and
@@ -38,9 +40,12 @@ from gluon_svrg.data import ArrayLoader, load_fashion_mnist
 from gluon_svrg.data.datasets import FASHION_MNIST_DIRECTORY
 from gluon_svrg.events import EpochEnd, TrainBegin
 from mxnet import gluon
-from option_types import POSITIVE, integer, show_defaults
+from option_types import POSITIVE, integer, positive_or_auto, show_defaults
 from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, cg
+
+BY_HAND = 4.0
+"""The constant step of SVRG and SGD, tried out on digits."""
 
 
 class Data(NamedTuple):
@@ -174,11 +179,11 @@ class Judge:
 class Curve(TrainBegin, EpochEnd):
     """After each epoch, writes down how far above the optimum the weights are."""
 
-    def __init__(self, run: str, judge: Judge, svrg: gs.SVRGHandler | None) -> None:
+    def __init__(self, run: str, judge: Judge, *counted: Any) -> None:
         self.rows: list[dict[str, Any]] = []
         self._run = run
         self._judge = judge
-        self._svrg = svrg
+        self._counted = counted  # handlers that compute gradients, too
         self._seconds = 0.0
         self._resumed = 0.0
 
@@ -195,7 +200,7 @@ class Curve(TrainBegin, EpochEnd):
 
     def _write(self, net: gluon.nn.Dense, epoch: int) -> None:
         samples = len(self._judge.data.x)
-        evaluations = epoch * samples + (self._svrg.gradient_evaluations if self._svrg else 0)
+        evaluations = epoch * samples + sum(h.gradient_evaluations for h in self._counted)
         above, accuracy = self._judge(net)
         self.rows.append(
             {
@@ -216,10 +221,10 @@ def train(
     batch_size: int,
     epochs: int,
     l2: float,
-    lr: float | InverseTime,
+    lr: float | str | InverseTime,
     svrg: gs.SVRGHandler | None = None,
 ) -> Run:
-    """Train from zero; with SVRG where its handler is given."""
+    """Train from zero; with SVRG where its handler is given, and by the automatic step if asked."""
     data = judge.data
     batches = ArrayLoader(
         data.x, data.y.astype("float64"), batch_size=batch_size, shuffle=True, seed=0
@@ -229,13 +234,19 @@ def train(
     net.initialize(mx.init.Zero())
     net.hybridize(static_alloc=True, static_shape=True)
     net.bias.wd_mult = 0
-    schedule = {"learning_rate": lr} if isinstance(lr, float) else {"lr_scheduler": lr}
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"wd": l2, **schedule})
+    rate: dict[str, Any] = {"lr_scheduler": lr} if isinstance(lr, InverseTime) else {}
+    if isinstance(lr, float):
+        rate = {"learning_rate": lr}
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"wd": l2, **rate})
     estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), mx.metric.Accuracy(), trainer=trainer)
-    curve = Curve(run, judge, svrg)
-    handlers = [curve] + ([svrg] if svrg else [])
+    handlers: list[Any] = [svrg] if svrg else []
+    if lr == "auto":
+        handlers.append(gs.AutoLearningRateHandler())
+    curve = Curve(run, judge, *handlers)
     # The table at the end says it all.
-    estimator.fit(batches, epochs=epochs, event_handlers=handlers, verbose=0)
+    estimator.fit(batches, epochs=epochs, event_handlers=[curve, *handlers], verbose=0)
+    if lr == "auto":
+        print(f"the automatic step is {trainer.learning_rate:.3g}, found in the first epoch")
     return Run(run, net, curve.rows)
 
 
@@ -308,7 +319,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--epochs", type=integer(1), default=50, help="epochs of SVRG")
     parser.add_argument("--batch-size", type=integer(1), default=16)
-    parser.add_argument("--lr", type=POSITIVE, default=4.0, help="constant step of SVRG and SGD")
+    parser.add_argument(
+        "--lr",
+        type=positive_or_auto,
+        default=BY_HAND,
+        help=f"constant step of SVRG and SGD; auto: one found by itself, beside {BY_HAND:g}",
+    )
     # On digits the best of a grid: steps 2, 4, ... 128 by half-lives of 1/16, 1/8, ... 4 epochs.
     parser.add_argument(
         "--decayed-lr", type=POSITIVE, default=16.0, help="first step of decayed SGD"
@@ -341,24 +357,22 @@ def main(arguments: list[str] | None = None) -> list[Run]:
         f"largest entry of its gradient {judge.gradient_at_optimum:.0e}"
     )
     common = {"judge": judge, "batch_size": options.batch_size, "l2": options.l2}
-    svrg = train(
-        f"SVRG, step {options.lr:g}",
-        epochs=options.epochs,
-        lr=options.lr,
-        svrg=gs.SVRGHandler(update_freq=options.update_freq),
-        **common,
-    )
-    sgd_epochs = round(svrg.rows[-1]["gradient_evaluations_per_sample"])
+    runs = []
+    if options.lr == "auto":
+        svrg = gs.SVRGHandler(update_freq=options.update_freq)
+        runs = [
+            train("SVRG, automatic step", epochs=options.epochs, lr="auto", svrg=svrg, **common)
+        ]
+        options.lr = BY_HAND
+    svrg = gs.SVRGHandler(update_freq=options.update_freq)
+    name = f"step {options.lr:g}"
+    runs.append(train(f"SVRG, {name}", epochs=options.epochs, lr=options.lr, svrg=svrg, **common))
+    sgd_epochs = round(runs[-1].rows[-1]["gradient_evaluations_per_sample"])
     half_life = options.half_life * -(-samples // options.batch_size)
-    runs = [
-        svrg,
-        train(f"SGD, step {options.lr:g}", epochs=sgd_epochs, lr=options.lr, **common),
-        train(
-            "SGD, decayed step",
-            epochs=sgd_epochs,
-            lr=InverseTime(options.decayed_lr, half_life),
-            **common,
-        ),
+    decayed = InverseTime(options.decayed_lr, half_life)
+    runs += [
+        train(f"SGD, {name}", epochs=sgd_epochs, lr=options.lr, **common),
+        train("SGD, decayed step", epochs=sgd_epochs, lr=decayed, **common),
     ]
     print_table(runs)
     write_csv(options.out / "metrics.csv", runs)

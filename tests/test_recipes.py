@@ -61,6 +61,20 @@ def test_softmax_regression(tmp_path, capsys):
     assert np.array_equal(model(data).asnumpy(), runs[0].net(data).asnumpy())
 
 
+def test_softmax_regression_by_the_automatic_step(tmp_path, capsys):
+    arguments = ["--lr", "auto", "--epochs", "3", "--batch-size", "50", "--out", str(tmp_path)]
+    runs = softmax_regression.main(arguments)
+    names = [run.name for run in runs]
+    assert names == ["SVRG, automatic step", "SVRG, step 4", "SGD, step 4", "SGD, decayed step"]
+    automatic, by_hand = (run.rows[-1] for run in runs[:2])
+    assert automatic["above_optimum"] < 2 * by_hand["above_optimum"]
+    # The measurement is counted.
+    assert 6 < automatic["gradient_evaluations_per_sample"] < 8
+    assert by_hand["gradient_evaluations_per_sample"] == 6
+    (step,) = re.findall(r"the automatic step is (\S+), found", capsys.readouterr().out)
+    assert 3 < float(step) < 8
+
+
 @needs_fashion_mnist
 def test_softmax_regression_on_fashion_mnist(tmp_path):
     arguments = ["--data", "fashion-mnist", "--batch-size", "2000", "--epochs", "1"]
@@ -316,6 +330,7 @@ def test_options_that_are_wrong_say_so_in_a_sentence(tmp_path, arguments, messag
         (large_batch, ["--batch-size", "0"], "must be an integer of at least 1, got '0'"),
         (large_batch, ["--seeds", "0"], "must be an integer of at least 1, got '0'"),
         (large_batch, ["--samples", "9"], "must be an integer of at least 10, got '9'"),
+        (softmax_regression, ["--lr", "0"], "must be a number above 0, got '0'"),
         (softmax_regression, ["--epochs", "0"], "must be an integer of at least 1, got '0'"),
     ],
 )  # fmt: skip

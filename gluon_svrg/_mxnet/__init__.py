@@ -5,8 +5,12 @@ Nothing outside this room names one, but the subclasses that override MXNet's ow
 there is a Gluon to import). The functions are in the files of their owners.
 """
 
+from gluon_svrg._mxnet.block import SAME_NUMBERS as SAME_NUMBERS
 from gluon_svrg._mxnet.block import (
     BlockState as BlockState,
+)
+from gluon_svrg._mxnet.block import (
+    KnownLoss as KnownLoss,
 )
 from gluon_svrg._mxnet.block import (
     arguments_of as arguments_of,
@@ -55,6 +59,9 @@ from gluon_svrg._mxnet.block import (
 )
 from gluon_svrg._mxnet.block import (
     is_fresh as is_fresh,
+)
+from gluon_svrg._mxnet.block import (
+    known_loss as known_loss,
 )
 from gluon_svrg._mxnet.block import (
     mark_fresh as mark_fresh,

@@ -10,7 +10,7 @@ For any dual residuals :math:`u_i` in the domain of :math:`l^*` with :math:`\sum
 with shares :math:`s_i` that sum to 1. At the residuals themselves the first sum is 0 and the second is
 :math:`\|\nabla F\|^2 / 2\lambda`. They do not sum to 0 but at the best intercept, so they are mixed with
 a constant as little as is needed. What that does to the second sum is known without another
-pass: the features are centred, and their products with the targets are those of the null model.
+pass, from the features' mean and their products with the targets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from gluon_svrg.linear.objective import Objective, Snapshot
 
-
 _PART = 1 << 16
 
 _MOST_LOG = 700.0
@@ -34,17 +33,22 @@ class _Dual(NamedTuple):
     """Feasible residuals: what they make of X^T r, and the sum of Fenchel's terms."""
 
     kept: float
-    """X^T u = kept X^T r - (1 - kept) X^T y, with y = 0 for squared and Huber loss."""
+    constant: NumPyArray | float
+    """u = kept (r + y) + constant - y, with y = 0 for squared and Huber loss."""
     divergence: float
 
 
 def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
     """Return a bound of F(theta) - F*, 0 or greater."""
+    assert objective.moments is not None
     penalty = objective.used(snapshot.theta)
-    of_data = snapshot.gradient - penalty * snapshot.theta
+    of_data: NumPyArray = snapshot.gradient - penalty * snapshot.theta
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         dual = _dual(objective, snapshot)
-        dual_gradient = dual.kept * of_data[:-1] - (1 - dual.kept) * objective.target_moment
+        mean, of_target = objective.moments
+        dual_gradient = dual.kept * of_data[:-1] + np.multiply.outer(mean, dual.constant)
+        if not isinstance(objective.loss, Squared | Huber):
+            dual_gradient -= (1 - dual.kept) * of_target
         rest = penalty[:-1] * snapshot.theta[:-1] + dual_gradient
         squares = np.where(rest == 0, 0.0, np.square(rest) / (2 * penalty[:-1]))
         gap = dual.divergence + float(squares.sum())
@@ -55,7 +59,7 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
 
 def _dual(objective: Objective, snapshot: Snapshot) -> _Dual:
     if not objective.intercept:
-        return _Dual(1.0, 0.0)
+        return _Dual(1.0, 0.0, 0.0)
     return _BALANCED[type(objective.loss)](objective, snapshot)
 
 
@@ -83,7 +87,8 @@ def _logistic(objective: Objective, snapshot: Snapshot) -> _Dual:
         scores = snapshot.scores[part].astype(np.float64)
         return np.log1p(mixed * mixed * np.exp(np.minimum(sign * scores, _MOST_LOG)))
 
-    return _Dual(1 - mixed, _mean(objective, divergence) if mixed else 0.0)
+    constant = 0.0 if down else mixed
+    return _Dual(1 - mixed, constant, _mean(objective, divergence) if mixed else 0.0)
 
 
 def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
@@ -104,18 +109,19 @@ def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
         inverse = np.exp(np.minimum(normaliser - scores, _MOST_LOG))
         return np.log1p(np.maximum(square @ inverse - (1 - kept) ** 2, 0))
 
-    return _Dual(kept, _mean(objective, divergence) if kept < 1 else 0.0)
+    return _Dual(kept, constant, _mean(objective, divergence) if kept < 1 else 0.0)
 
 
 def _poisson(objective: Objective, snapshot: Snapshot) -> _Dual:
     wanted = float(objective.share @ objective.target)
     mean = wanted + float(snapshot.gradient[-1])
     kept = wanted / mean
-    return _Dual(kept, mean * (kept * np.log(kept) - kept + 1))
+    return _Dual(kept, 0.0, mean * (kept * np.log(kept) - kept + 1))
 
 
 def _squared(_: Objective, snapshot: Snapshot) -> _Dual:
-    return _Dual(1.0, 0.5 * float(snapshot.gradient[-1]) ** 2)
+    mean = float(snapshot.gradient[-1])
+    return _Dual(1.0, -mean, 0.5 * mean * mean)
 
 
 def _huber(objective: Objective, snapshot: Snapshot) -> _Dual:
@@ -123,14 +129,15 @@ def _huber(objective: Objective, snapshot: Snapshot) -> _Dual:
     assert isinstance(loss, Huber)
     mean = float(snapshot.gradient[-1])
     mixed = abs(mean) / (abs(mean) + loss.epsilon)
+    constant = float(-mixed * np.sign(mean) * loss.epsilon)
 
     def divergence(part: slice) -> NumPyArray:
         scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
-        dual = (1 - mixed) * loss.residual(scores, target) - mixed * np.sign(mean) * loss.epsilon
+        dual = (1 - mixed) * loss.residual(scores, target) + constant
         exact = loss.value(scores, target) + 0.5 * np.square(dual) - dual * (scores - target)
         return np.maximum(exact, 0)
 
-    return _Dual(1 - mixed, _mean(objective, divergence) if mixed else 0.0)
+    return _Dual(1 - mixed, constant, _mean(objective, divergence) if mixed else 0.0)
 
 
 _Balance = Callable[[Objective, Snapshot], _Dual]

@@ -15,7 +15,7 @@ from gluon_svrg.linear.metric import DiagonalMetric, Metric
 from gluon_svrg.linear.objective import Objective, Scaling, Snapshot, of_outputs, padded, products
 from gluon_svrg.linear.rows import DenseRows
 from gluon_svrg.linear.sample import Sample
-from gluon_svrg.linear.sampling import draw
+from gluon_svrg.linear.sampling import resample
 from gluon_svrg.linear.state import State
 from gluon_svrg.svrg.rule import correct
 
@@ -23,64 +23,146 @@ _PART = 512
 """Rows of a batch that a thread takes at a time."""
 
 MEASURED_ROWS = 2048
+_ROWS_FOR_THE_LARGEST = 512
+_ROWS_OF_MANY = 64
 _LANCZOS = 10
+
+_MEASURED_ANEW = 4
+"""Epochs after which metric and constants are measured again."""
+
+_MOST_SLOWER = 64
+"""A step so many times smaller that leads nowhere is the end."""
+
+_PART_OF_A_START = 8
+_LEAST_PART = 4096
+_EPOCHS_OF_A_START = 3
+"""Over an eighth of the rows: they cost less than an epoch and lead as far."""
+
+_POOR = 0.5
+"""What an epoch leaves of a gain, from which on the other metric is tried."""
+
+_TRIED = 2
+_KEPT = 8
+"""Epochs in the other metric, and those until it may be tried again."""
+
+_FEW = 0.02
+"""Of the features: if no more than these have most of the variance, scales are far apart."""
 
 
 class EpochSteps:
     """SVRG in a metric that costs nothing, for many classes or features."""
 
-    def __init__(self, objective: Objective, first: Snapshot, metric: str, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
+    def __init__(self, objective: Objective, metric: str, rng: np.random.Generator) -> None:
+        self._rng = rng
         self._objective = objective
-        self._first = first
         self._wanted = metric
         self._rows_of_batches = 0.0
 
-    def states(self) -> Iterator[State]:
+    def states(self, sample: Sample, start: NumPyArray) -> Iterator[State]:
         """Yield a state for each snapshot."""
-        objective, snapshot = shuffled(self._objective, self._first, self._rng, np.float32)
+        objective = shuffled(self._objective, self._rng, np.float32)
+        choice = Choice(self._wanted, objective.scaling)
+        snapshot = objective.snapshot(self._warm_start(choice.kind, objective, sample, start))
         series = Series()
-        slower, age, due = 1.0, 0, 1
-        metric, numbers = self._measure(objective, snapshot, slower)
+        slower, kind, due = 1.0, "", 0
         while True:
             yield State(objective, snapshot, series.rest, self._passes(objective))
-            if age == due:
-                metric, numbers = self._measure(objective, snapshot, slower)
-                due *= 3
+            if choice.kind != kind or due == 0:
+                if kind:
+                    sample = resample(self._objective, MEASURED_ROWS, self._rng)
+                kind, due = choice.kind, _MEASURED_ANEW
+                metric, numbers = self._measure(kind, objective, sample, snapshot, slower)
             theta = run_epoch(objective, snapshot, metric, numbers, self._rng)
             self._rows_of_batches += numbers.batch * numbers.steps
-            age += 1
+            due -= 1
             new = objective.snapshot(theta)
             if not new.objective < snapshot.objective:
-                slower *= 2
-                if slower > 64:
+                # Back to the snapshot, with half the step.
+                slower, due = 2 * slower, 0
+                if slower > _MOST_SLOWER:
                     return
-                metric, numbers = self._measure(objective, snapshot, slower)
                 continue
-            series.add(snapshot.objective - new.objective)
+            gain = snapshot.objective - new.objective
+            series.add(gain)
+            choice.add(gain)
             snapshot = new
 
     def _passes(self, objective: Objective) -> float:
         return objective.passes + self._rows_of_batches / objective.n
 
+    def _warm_start(
+        self, kind: str, objective: Objective, sample: Sample, start: NumPyArray
+    ) -> NumPyArray:
+        """Return where a few epochs on a part of the rows lead, if that is lower."""
+        if objective.n < _PART_OF_A_START * _LEAST_PART:
+            return start
+        part = head(objective, objective.n // _PART_OF_A_START)
+        snapshot = part.snapshot(start)
+        for _ in range(_EPOCHS_OF_A_START):
+            metric, numbers = self._measure(kind, part, sample, snapshot, 1.0)
+            theta = run_epoch(part, snapshot, metric, numbers, self._rng)
+            self._rows_of_batches += part.n + numbers.batch * numbers.steps
+            new = part.snapshot(theta)
+            if not new.objective < snapshot.objective:
+                break
+            snapshot = new
+        return snapshot.theta
+
     def _measure(
-        self, objective: Objective, snapshot: Snapshot, slower: float
+        self,
+        kind: str,
+        objective: Objective,
+        sample: Sample,
+        snapshot: Snapshot,
+        slower: float,
     ) -> tuple[Metric, Constants]:
-        """Return the metric that gains most on a sample's quadratic, and its constants."""
-        sample = draw(objective, min(objective.n, MEASURED_ROWS), self._rng)
+        """Return the metric at a snapshot, and its constants."""
         self._rows_of_batches += len(sample.rows)
         curvature = Curvature(sample, snapshot.theta)
-        best: tuple[float, DiagonalMetric, float] | None = None
-        for metric in curvature.metrics(objective.scaling, self._wanted):
-            gained, smoothness = curvature.trial(metric, snapshot.gradient)
-            if best is None or gained > best[0]:
-                best = gained, metric, smoothness
-        assert best is not None
-        _, metric, smoothness = best
-        # Its constants are measured anew at later snapshots, but it stays the metric of this run.
-        self._wanted = metric.name
+        metric = curvature.metric(kind, objective.scaling)
+        smoothness = curvature.smoothness(metric, snapshot.gradient)
         of_a_row = curvature.largest_of_a_row(metric)
         return metric, constants(objective.n, smoothness, of_a_row, slower)
+
+
+class Choice:
+    """Which of the metrics that cost nothing, identity or diagonal: by what they gain.
+
+    Identity, of the weights as they are, amplifies nothing, but is lost where the features' scales are
+    far apart. What cannot be seen beforehand is tried: an epoch depends on where the gradient is
+    large, on the spectrum and on the noise at once.
+    """
+
+    def __init__(self, wanted: str, scaling: Scaling) -> None:
+        self._free = wanted == "auto"
+        self.kind = wanted
+        if self._free:
+            square = np.square(relative_scale(scaling))
+            count = square.sum() ** 2 / np.square(square).sum() if square.any() else 0
+            self.kind = "identity" if count > _FEW * len(square) else "diagonal"
+        self._rates = {"identity": np.inf, "diagonal": np.inf}
+        self._last = np.nan
+        self._left = 0
+
+    def add(self, gain: float) -> None:
+        """Take the gain of an epoch in the present metric."""
+        rate, self._last = gain / self._last, gain
+        if np.isnan(rate):
+            return
+        self._rates[self.kind] = rate
+        self._left -= 1
+        if not self._free or self._left > 0 or rate <= _POOR:
+            return
+        other = "diagonal" if self.kind == "identity" else "identity"
+        if np.isinf(self._rates[other]):
+            self._left = _TRIED
+        elif self._rates[other] < rate:
+            self._left = _KEPT
+        else:
+            # The other one is worse: it may be tried again when this one has gone on for a while.
+            self._rates[other], self._left = np.inf, _KEPT
+            return
+        self.kind = other
 
 
 class Series:
@@ -147,7 +229,7 @@ def corrected_gradient(
 
     def of_part(part: slice) -> NumPyArray:
         block = objective.block(part)
-        target = objective.target[part]
+        target = objective.targets(part, block.dtype)
         residual = correct(
             objective.loss.residual(of_outputs(block @ weights, theta.shape[1:]) + bias, target),
             objective.loss.residual(snapshot.scores[part], target),
@@ -190,47 +272,41 @@ class Curvature:
         penalty = self._sample.penalty
         return np.asarray(products(self._rows, change) + (vector.T * penalty).T)
 
-    def metrics(self, scaling: Scaling, wanted: str) -> list[Metric]:
-        """Return the metrics to be tried."""
-        found: list[Metric] = []
-        if wanted in ("auto", "identity"):
+    def metric(self, kind: str, scaling: Scaling) -> Metric:
+        """Return the metric 'identity' or 'diagonal'."""
+        if kind == "identity":
             # Of the weights as the user has them: theta is theirs times the scale.
             used = scaling.inverse > 0
-            square = np.where(used, 1 / np.where(used, scaling.inverse, 1) ** 2, 0)
+            scale = np.where(
+                used, scaling.inverse[used].min() / np.where(used, scaling.inverse, 1), 0
+            )
+            square = np.square(scale)
             inverse = np.append(square / square.sum(), 1.0)
-            if self._curvature.ndim > 1:
-                inverse = inverse[:, None]
-            found.append(DiagonalMetric(inverse, "identity"))
-        if wanted in ("auto", "diagonal"):
-            weight = (self._curvature.T * self._sample.share).T
-            diagonal = (weight.T @ np.square(self._rows)).T
-            diagonal = (diagonal.T + self._sample.penalty).T
-            diagonal += 1e-3 * diagonal.mean(axis=0)
-            found.append(DiagonalMetric(1 / diagonal, "diagonal"))
-        return found
+            return DiagonalMetric(inverse if self._curvature.ndim == 1 else inverse[:, None])
+        weight = (self._curvature.T * self._sample.share).T
+        diagonal = (weight.T @ np.square(self._rows)).T
+        diagonal = (diagonal.T + self._sample.penalty).T
+        return DiagonalMetric(1 / (diagonal + 1e-3 * diagonal.mean(axis=0)))
 
-    def trial(self, metric: Metric, gradient: NumPyArray) -> tuple[float, float]:
-        """Return what a few steps of conjugate gradients gain, and the largest eigenvalue.
+    def smoothness(self, metric: Metric, gradient: NumPyArray) -> float:
+        """Return the largest eigenvalue in the metric, from a few steps that begin at `gradient`.
 
-        The gain is that of the sample's quadratic model. The steps are those of the Lanczos method
-        (Golub & Van Loan 2013, section 11.3.5), whose largest Ritz value is the smoothness.
+        Of conjugate gradients, whose coefficients are those of the Lanczos method (Golub & Van Loan
+        2013, section 11.3.5): the largest Ritz value.
         """
-        residual = gradient.copy()
-        preconditioned = metric.solve(residual)
-        direction = preconditioned.copy()
+        residual = gradient
+        preconditioned = direction = metric.solve(residual)
         product = float((residual * preconditioned).sum())
-        gained = 0.0
         diagonal: list[float] = []
         beside: list[float] = []
         last_length, last_ratio = np.inf, 0.0
         for _ in range(_LANCZOS):
             image = self.times(direction)
             curvature = float((direction * image).sum())
-            if not curvature > 0 or product == 0:
+            if not curvature > 0 or not product > 0:
                 break
             length = product / curvature
             diagonal.append(1 / length + last_ratio / last_length)
-            gained += 0.5 * length * product
             residual = residual - length * image
             preconditioned = metric.solve(residual)
             new_product = float((residual * preconditioned).sum())
@@ -239,33 +315,60 @@ class Curvature:
             direction = preconditioned + last_ratio * direction
             product = new_product
         if not diagonal:
-            return 0.0, 1.0
+            return 1.0
         ritz = scipy.linalg.eigvalsh_tridiagonal(
             np.array(diagonal), np.array(beside[: len(diagonal) - 1])
         )
-        return gained, float(ritz[-1])
+        return float(ritz[-1])
 
     def largest_of_a_row(self, metric: Metric) -> float:
-        """Return the largest smoothness of one of 512 rows, as one of rows of equal weight."""
-        rows = self._sample.rows[:512]
-        share = self._sample.share[:512] * len(self._rows)
-        curvature = self._curvature[:512]
+        """Return the largest smoothness of one of up to 512 rows, as one of rows of equal weight."""
+        rows = self._sample.rows[:_ROWS_FOR_THE_LARGEST]
+        share = self._sample.share[: len(rows)] * len(self._rows)
+        curvature = self._curvature[: len(rows)]
         if isinstance(metric, DiagonalMetric):
             square = np.square(rows) @ metric.inverse
-        else:
-            square = (rows * metric.solve(rows.T).T).sum(axis=1)
-        if curvature.ndim > 1:
-            # The row's matrix diag(p) - p p^T is at most 2 max p (1 - p), by Gershgorin's circles.
-            square, curvature = square.max(axis=1), 2 * curvature.max(axis=1)
-        return float((share * curvature * square).max())
+            if curvature.ndim > 1:
+                # A row's matrix diag(p) - p p^T is at most 2 max p (1 - p): Gershgorin's circles.
+                square, curvature = square.max(axis=1), 2 * curvature.max(axis=1)
+            return float((share * curvature * square).max())
+        largest = 0.0
+        for k, row in enumerate(rows if curvature.ndim == 1 else rows[:_ROWS_OF_MANY]):
+            value, vector = curvature[k], np.ones(())
+            if curvature.ndim > 1:
+                p = self._probability[k]
+                values, vectors = np.linalg.eigh(np.diag(p) - np.outer(p, p))
+                value, vector = values[-1], vectors[:, -1]
+            direction = np.multiply.outer(row, vector)
+            square = float((direction * metric.solve(direction)).sum())
+            largest = max(largest, share[k] * float(value) * square)
+        return largest
+
+
+def relative_scale(scaling: Scaling) -> NumPyArray:
+    """Return the features' scales, the largest as 1: no square of them overflows."""
+    used = scaling.inverse > 0
+    least = scaling.inverse[used].min(initial=1)
+    return np.where(used, least / np.where(used, scaling.inverse, 1), 0)
+
+
+def head(objective: Objective, count: int) -> Objective:
+    """Return the objective of the first of shuffled rows."""
+    share = objective.share[:count]
+    return replace(
+        objective,
+        rows=DenseRows(objective.rows.block(slice(0, count)), objective.rows.dtype),
+        target=objective.target[:count],
+        share=share / share.sum(),
+        moments=None,
+        order=None,
+        passes=0.0,
+    )
 
 
 def shuffled(
-    objective: Objective,
-    snapshot: Snapshot,
-    rng: np.random.Generator,
-    dtype: type[np.floating],
-) -> tuple[Objective, Snapshot]:
+    objective: Objective, rng: np.random.Generator, dtype: type[np.float32] | type[np.float64]
+) -> Objective:
     """Return the objective on a shuffled, centred copy of the rows: a batch is then a slice.
 
     In float32 the sums are good to 1e-7 of the gradient.
@@ -276,17 +379,13 @@ def shuffled(
     size = max(64, 2**18 // p)
 
     def fill(part: slice) -> None:
-        np.subtract(
-            objective.rows.gather(order[part]),
-            objective.scaling.center,
-            out=copy[part],
-            casting="same_kind",
-        )
+        rows = objective.rows.gather(order[part])
+        np.subtract(rows, objective.scaling.center, out=copy[part], casting="same_kind")
 
     parts = [slice(start, start + size) for start in range(0, n, size)]
     for _ in objective.workers.map(fill, parts):
         pass
-    moved = replace(
+    return replace(
         objective,
         rows=DenseRows(copy, np.dtype(dtype)),
         target=objective.target[order],
@@ -295,4 +394,3 @@ def shuffled(
         centered=False,
         order=order,
     )
-    return moved, replace(snapshot, scores=snapshot.scores[order].astype(dtype))

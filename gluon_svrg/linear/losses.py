@@ -15,10 +15,10 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 
 _LEAST_CURVATURE = 1e-3
-"""Of the mean, in a Hessian: where nothing is penalised it vanishes for nearly all samples."""
+"""In a Hessian, of samples on the straight part of Huber's loss."""
 
-_MOST_LOG = 500.0
-"""exp() of a larger score is so near the largest float64 that sums over samples overflow."""
+_MOST_LOG = {2: 10.0, 4: 80.0, 8: 500.0}
+"""By bytes of a number: exp() of larger scores would overflow when it is summed."""
 
 
 class Loss(ABC):
@@ -59,9 +59,8 @@ class Loss(ABC):
         return np.zeros(len(target))
 
     def weight_in_hessian(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return the curvature, with a floor: no Hessian is singular because of the loss."""
-        curvature = self.curvature(scores, target)
-        return np.maximum(curvature, _LEAST_CURVATURE * curvature.mean())
+        """Return what stands for the curvature in a Hessian, where that may vanish."""
+        return self.curvature(scores, target)
 
 
 @dataclass(frozen=True)
@@ -247,19 +246,19 @@ class Poisson(Loss):
     name = "poisson"
 
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        return np.exp(np.minimum(scores, _MOST_LOG)) - target * scores
+        return _exp(scores) - target * scores
 
     def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        return np.exp(np.minimum(scores, _MOST_LOG)) - target
+        return _exp(scores) - target
 
     def value_and_residual(
         self, scores: NumPyArray, target: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray]:
-        mean = np.exp(np.minimum(scores, _MOST_LOG))
+        mean = _exp(scores)
         return mean - target * scores, mean - target
 
     def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        return np.exp(np.minimum(scores, _MOST_LOG))
+        return _exp(scores)
 
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         mean = dual + target
@@ -270,6 +269,12 @@ class Poisson(Loss):
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         return np.asarray(np.log(weight @ target / weight.sum()))
+
+
+def _exp(scores: NumPyArray) -> NumPyArray:
+    """exp(), the largest scores cut off."""
+    mean: NumPyArray = np.exp(np.minimum(scores, _MOST_LOG[scores.dtype.itemsize]))
+    return mean
 
 
 def _x_log_x(x: NumPyArray) -> NumPyArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -12,16 +13,18 @@ from gluon_svrg.linear.epochs import MEASURED_ROWS, Curvature, run_epoch, shuffl
 from gluon_svrg.linear.metric import HessianMetric, Metric
 from gluon_svrg.linear.objective import Objective, Snapshot
 from gluon_svrg.linear.sample import Sample
-from gluon_svrg.linear.sampling import draw
+from gluon_svrg.linear.sampling import resample
 from gluon_svrg.linear.secants import Secants
-from gluon_svrg.linear.solution import Settings
 from gluon_svrg.linear.state import State
 
 _GROWTH = 4
 """From one prefix of the sample to the next."""
 
 _ROWS_OF_A_START = 20
-"""For each weight: fewer, and the sample's optimum may be further away than the null model."""
+"""For each feature: fewer, and the sample's optimum may be further away than the null model."""
+
+_RIDGE = 1e-10
+"""Of the mean of the Hessian's diagonal."""
 
 _STALE = 0.05
 """A step that leaves more of the decrement, and the Hessian is taken anew at the new point."""
@@ -43,33 +46,32 @@ class HessianSteps:
     tried; from then on whichever has gained more per pass goes on.
     """
 
-    def __init__(
-        self, objective: Objective, first: Snapshot, size: int, settings: Settings
-    ) -> None:
-        self._objective = objective
-        self._rng = np.random.default_rng(settings.seed)
-        self._first = first
-        self._size = size
+    def __init__(self, objective: Objective, sample: Sample, rng: np.random.Generator) -> None:
+        self._objective = self._whole = objective
+        self._sample = sample
+        self._rng = rng
         self._rows_of_samples = 0.0
         self._secants = Secants()
         self._numbers: Constants | None = None
         self._slower = 1.0
         self._curvature: NumPyArray = np.zeros(0)
 
-    def states(self) -> Iterator[State]:
-        """Yield a state for each snapshot."""
-        sample = draw(self._objective, self._size, self._rng)
-        theta = self._warm_start(sample, self._first.theta)
-        snapshot = self._objective.snapshot(theta)
-        if not snapshot.objective <= self._first.objective:
-            snapshot = self._first
-        metric = self._metric(sample, snapshot.theta)
+    @classmethod
+    def states(
+        cls, objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
+    ) -> Iterator[State]:
+        """Yield a state for each snapshot of a run."""
+        return cls(objective, sample, rng)._states(start)
+
+    def _states(self, start: NumPyArray) -> Iterator[State]:
+        snapshot = self._first(start)
+        metric = self._metric(snapshot.theta)
         pace = Pace()
         last = np.inf
         while True:
             step, decrement = self._step(metric, snapshot)
-            if decrement > _STALE * last and self._has_changed(sample, snapshot.theta):
-                metric = self._metric(sample, snapshot.theta)
+            if decrement > _STALE * last and self._has_changed(snapshot.theta):
+                metric = self._metric(snapshot.theta)
                 self._numbers = None
                 step, decrement = self._step(metric, snapshot)
             pace.add(decrement)
@@ -78,7 +80,7 @@ class HessianSteps:
             new: Snapshot | None
             if pace.wants_epoch:
                 snapshot = self._ready_for_epochs(snapshot)
-                new = self._after_epoch(metric, sample, snapshot)
+                new = self._after_epoch(metric, snapshot)
             else:
                 new = self._after_step(snapshot, step)
             if new is None:
@@ -104,19 +106,19 @@ class HessianSteps:
     def _ready_for_epochs(self, snapshot: Snapshot) -> Snapshot:
         """Have the rows shuffled, from the first epoch on."""
         if self._objective.order is None:
-            self._objective, snapshot = shuffled(
-                self._objective, snapshot, self._rng, self._objective.rows.dtype.type
-            )
+            dtype = self._objective.rows.dtype.type
+            self._objective = moved = shuffled(self._objective, self._rng, dtype)
+            snapshot = replace(snapshot, scores=snapshot.scores[moved.order])
         return snapshot
 
-    def _after_epoch(self, metric: Metric, sample: Sample, snapshot: Snapshot) -> Snapshot | None:
+    def _after_epoch(self, metric: Metric, snapshot: Snapshot) -> Snapshot | None:
         """Return the snapshot after an epoch that leads lower, or None where none does."""
         while self._slower <= 64:
             if self._numbers is None:
                 # Not the rows that the metric is made of: it fits those too well.
-                other = draw(self._objective, min(self._objective.n, MEASURED_ROWS), self._rng)
+                other = resample(self._whole, MEASURED_ROWS, self._rng)
                 curvature = Curvature(other, snapshot.theta)
-                _, smoothness = curvature.trial(metric, snapshot.gradient)
+                smoothness = curvature.smoothness(metric, snapshot.gradient)
                 self._numbers = constants(
                     self._objective.n,
                     smoothness,
@@ -136,34 +138,40 @@ class HessianSteps:
     def _passes(self) -> float:
         return self._objective.passes + self._rows_of_samples / self._objective.n
 
-    def _metric(self, sample: Sample, theta: NumPyArray) -> HessianMetric:
+    def _metric(self, theta: NumPyArray) -> HessianMetric:
+        sample = self._sample
         self._rows_of_samples += len(sample.rows)
         scores = sample.rows @ theta
         self._curvature = sample.loss.curvature(scores, sample.target)
-        return HessianMetric(newton.factor(sample.hessian(scores), 1e-10))
+        return HessianMetric(newton.factor(sample.hessian(scores), _RIDGE))
 
-    def _has_changed(self, sample: Sample, theta: NumPyArray) -> bool:
+    def _has_changed(self, theta: NumPyArray) -> bool:
         """Whether the curvature is another than that of the metric."""
+        sample = self._sample
         curvature = sample.loss.curvature(sample.rows @ theta, sample.target)
         change = float((sample.share @ np.abs(curvature - self._curvature)).sum())
         return change > _CHANGED * float((sample.share @ self._curvature).sum())
 
-    def _warm_start(self, sample: Sample, theta: NumPyArray) -> NumPyArray:
-        """Return the optimum of a quarter of the sample, by way of those of quarters of it.
+    def _first(self, start: NumPyArray) -> Snapshot:
+        """Return the first snapshot: at the optimum of a part of the sample, or at the start.
 
-        Each to the error that a sample of its size has anyway: about p / 2n in units of the loss.
-        Not of the whole sample: a step over all rows costs less and leads further.
+        Of a quarter of the sample, by way of quarters of it, each to the error that a sample of its
+        size has anyway, about p / 2n in units of the loss. Not of the whole sample: a step over all
+        rows costs less and leads further.
         """
-        width = theta.size
+        sample, theta = self._sample, start
+        null = self._objective.null()[1]
         sizes = [len(sample.rows) // _GROWTH]
-        while sizes[-1] >= max(1000, _ROWS_OF_A_START * width):
+        while sizes[-1] >= max(1000, _ROWS_OF_A_START * len(theta)):
             sizes.append(sizes[-1] // _GROWTH)
         for count in reversed(sizes[:-1]):
-            head = sample.head(count)
-            tol = 0.1 * abs(self._first.objective) * width / count
-            theta = newton.minimise(head, theta, tol, 5)
+            tol = 0.1 * abs(null) * theta.size / count
+            theta = newton.minimise(sample.head(count), theta, tol, 5)
             self._rows_of_samples += count
-        return theta
+        snapshot = self._objective.snapshot(theta)
+        if theta is start or snapshot.objective <= null:
+            return snapshot
+        return self._objective.snapshot(start)
 
     def _best_length(self, old: Snapshot, new: Snapshot) -> float:
         """Return how far to go from `old` to `new`, of 1/2, 1/4, ..., or 0: by their scores."""
@@ -189,6 +197,7 @@ class Pace:
     """Whether the next step is one of the full gradient or an epoch, by what they left so far."""
 
     def __init__(self) -> None:
+        self._count = 0
         self._last = np.inf
         self._steps_left: list[float] = []
         self._epochs_left: list[float] = []
@@ -196,7 +205,9 @@ class Pace:
 
     def add(self, decrement: float) -> None:
         """Take the decrement at a new snapshot."""
-        if np.isfinite(self._last) and self._last > 0:
+        self._count += 1
+        # The first step may be long, and the metric is then another.
+        if self._count > 2 and self._last > 0:
             left = decrement / self._last
             (self._epochs_left if self.wants_epoch else self._steps_left).append(left)
         self._last = decrement

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -30,6 +30,7 @@ class Sample:
     loss: Loss
     penalty: NumPyArray
     workers: Workers
+    _unseen: NumPyArray | None = field(default=None, repr=False)
 
     def head(self, count: int) -> Sample:
         """Return the first rows alone, as a sample."""
@@ -64,8 +65,26 @@ class Sample:
             return self._hessian_of_softmax(self.loss.probability(scores))
         weight = self.loss.weight_in_hessian(scores, self.target)
         hessian = self.gram(np.sqrt(self.share * weight))
-        _add_to_diagonal(hessian, self.penalty)
+        _add_to_diagonal(hessian, self.penalty + float(self.share @ weight) * self.unseen())
         return hessian
+
+    def moments(self) -> tuple[NumPyArray, NumPyArray]:
+        """Return mean and products with the targets, as `Objective.moments`."""
+        features = self.rows[:, :-1]
+        target = self.target * self.share
+        if self.loss.outputs > 1:
+            target = np.zeros((len(self.share), self.loss.outputs))
+            target[np.arange(len(self.share)), self.target] = self.share
+        return self.share @ features, features.T @ target
+
+    def unseen(self) -> NumPyArray:
+        """Return 1 for features that are 0 in all rows here and vary in the data, else 0.
+
+        Their mean square is 1 in these coordinates, and without it their curvature would be none.
+        """
+        if self._unseen is None:
+            self._unseen = np.where(self.rows.any(axis=0) | (self.penalty == 1), 0.0, 1.0)
+        return self._unseen
 
     def gram(self, weight: NumPyArray) -> NumPyArray:
         """Return the products of the features, each row times `weight`."""
@@ -93,7 +112,8 @@ class Sample:
                 hessian[:, k, :, other] = product
                 hessian[:, other, :, k] = product.T
         hessian = hessian.reshape(width * classes, width * classes)
-        _add_to_diagonal(hessian, np.repeat(self.penalty, classes))
+        curvature = float((self.share @ (probability * (1 - probability))).mean())
+        _add_to_diagonal(hessian, np.repeat(self.penalty + curvature * self.unseen(), classes))
         return hessian
 
     def _summed(self, of_block: object) -> NumPyArray:

@@ -1,60 +1,186 @@
-"""Which rows the Hessian is estimated from, and with which weight."""
+"""Which rows a Hessian is estimated from, with which weight, and the coordinates from them."""
 
 from __future__ import annotations
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.losses import Logistic, Poisson, Softmax
-from gluon_svrg.linear.objective import Objective
+from gluon_svrg.linear.losses import Logistic, Loss, Poisson, Softmax
+from gluon_svrg.linear.objective import Objective, Scaling
+from gluon_svrg.linear.problem import Problem
+from gluon_svrg.linear.rows import DenseRows
 from gluon_svrg.linear.sample import Sample
+from gluon_svrg.linear.workers import Workers
 
 _RARE = 0.1
 """A group of targets with a smaller share is drawn more often than it occurs."""
 
+_OFFSET_OF_FLOAT32 = 30.0
+"""A mean of so many standard deviations, and float32 is left: it costs one to two digits."""
 
-def draw(objective: Objective, size: int, rng: np.random.Generator) -> Sample:
-    """Return a sample of about `size` rows in random order, which estimates the whole.
+_OFFSET_OF_FLOAT64 = 1e5
+"""The same for float64: from there on blocks are centred before they are multiplied."""
+
+_HUGE = 1e250
+"""A penalty beyond it leaves nothing of a weight: the feature is left out."""
+
+
+def prepare(
+    problem: Problem, workers: Workers, size: int, rng: np.random.Generator
+) -> tuple[Objective, Sample]:
+    """Draw a sample of about `size` rows and take the coordinates from it.
+
+    Any coordinates give the same answer; those of the sample save a pass over all rows. Columns that
+    are constant in the sample and not in the data are seen to: their scale is measured by a pass.
+    """
+    rows = DenseRows(problem.features)
+    share = problem.shares()
+    drawn, of_sample = draw(problem.loss, problem.target, share, size, rng)
+    raw = _gathered(rows, drawn, workers)
+    scaling, offset = _scaling(raw[:, :-1], of_sample, problem.fit_intercept)
+    constant = scaling.inverse == 0
+    if constant.any() and len(drawn) < rows.shape[0]:
+        _measure_rare(rows, share, constant, scaling, problem.fit_intercept)
+    if rows.dtype == np.float32 and offset > _OFFSET_OF_FLOAT32:
+        rows = DenseRows(problem.features, np.dtype(np.float64))
+    penalty = np.zeros(rows.shape[1] + 1)
+    with np.errstate(over="ignore"):
+        penalty[:-1] = np.square(np.sqrt(problem.l2) * scaling.inverse)
+    scaling.inverse[penalty[:-1] > _HUGE] = 0
+    # What is left out of the data is kept at 0 by a penalty of its own.
+    penalty[:-1][scaling.inverse == 0] = 1.0
+    if not problem.fit_intercept:
+        penalty[-1] = 1.0
+    objective = Objective(
+        rows=rows,
+        target=problem.target,
+        share=share,
+        loss=problem.loss,
+        scaling=scaling,
+        penalty=penalty,
+        intercept=problem.fit_intercept,
+        workers=workers,
+        centered=offset > _OFFSET_OF_FLOAT64,
+        passes=len(drawn) / rows.shape[0],
+    )
+    return objective, _sample(objective, raw, drawn, of_sample)
+
+
+def resample(objective: Objective, size: int, rng: np.random.Generator) -> Sample:
+    """Return another sample, in the coordinates of `objective`."""
+    drawn, of_sample = draw(objective.loss, objective.target, objective.share, size, rng)
+    raw = _gathered(objective.rows, drawn, objective.workers)
+    return _sample(objective, raw, drawn, of_sample)
+
+
+def draw(
+    loss: Loss, target: NumPyArray, share: NumPyArray, size: int, rng: np.random.Generator
+) -> tuple[NumPyArray, NumPyArray]:
+    """Return about `size` indices and their shares of the sample, which estimates the whole.
 
     A curvature :math:`p (1 - p)` is found where a rare class is, or looks likely: half of the
     draws go to the groups of the targets alike, half to all rows. The shares make up for it
-    (importance sampling).
+    (importance sampling). From `size` = n on it is all rows in their order.
     """
-    n, share = objective.n, objective.share
-    groups = _groups(objective)
-    weighted = bool(share.min() < share.max())
+    n = len(target)
     if size >= n:
-        rows = rng.permutation(n)
-        of_sample = share[rows]
-    elif groups is None and not weighted:
-        rows = rng.choice(n, size, replace=False)
-        of_sample = np.full(size, 1 / size)
-    else:
-        probability = share
-        if groups is not None:
-            of_group = np.bincount(groups, weights=share)
-            present = of_group > 0
-            factor = np.divide(1, of_group, out=np.zeros_like(of_group), where=present)
-            probability = share * (0.5 + 0.5 * factor[groups] / present.sum())
-        rows = rng.choice(n, size, p=probability / probability.sum())
-        of_sample = share[rows] / probability[rows]
-    return Sample(
-        objective.sample(rows),
-        objective.target[rows],
-        of_sample / of_sample.sum(),
-        objective.loss,
-        objective.penalty,
-        objective.workers,
-    )
+        return np.arange(n), share
+    groups = _groups(loss, target, share)
+    if groups is None and share.min() == share.max():
+        return rng.choice(n, size, replace=False), np.full(size, 1 / size)
+    probability = share
+    if groups is not None:
+        of_group = np.bincount(groups, weights=share)
+        present = of_group > 0
+        factor = np.divide(1, of_group, out=np.zeros_like(of_group), where=present)
+        probability = share * (0.5 + 0.5 * factor[groups] / present.sum())
+    rows = rng.choice(n, size, p=probability / probability.sum())
+    of_sample = share[rows] / probability[rows]
+    return rows, of_sample / of_sample.sum()
 
 
-def _groups(objective: Objective) -> NumPyArray | None:
+def _groups(loss: Loss, target: NumPyArray, share: NumPyArray) -> NumPyArray | None:
     """Return the group of each target, if one of the groups is rare."""
-    loss, target = objective.loss, objective.target
     if isinstance(loss, Poisson):
         groups = (target > 0).astype(np.intp)
     elif isinstance(loss, Logistic | Softmax):
         groups = target.astype(np.intp, copy=False)
     else:
         return None
-    of_group = np.bincount(groups, weights=objective.share)
+    of_group = np.bincount(groups, weights=share)
     return groups if of_group[of_group > 0].min() < _RARE else None
+
+
+def _gathered(rows: DenseRows, drawn: NumPyArray, workers: Workers) -> NumPyArray:
+    """Return the rows as they are, in float64, with a column for the intercept."""
+    raw = np.empty((len(drawn), rows.shape[1] + 1))
+    size = max(64, len(drawn) // (4 * workers.count))
+    parts = [slice(start, start + size) for start in range(0, len(drawn), size)]
+
+    def gather(part: slice) -> None:
+        raw[part, :-1] = rows.gather(drawn[part])
+
+    for _ in workers.map(gather, parts):
+        pass
+    return raw
+
+
+def _scaling(raw: NumPyArray, share: NumPyArray, intercept: bool) -> tuple[Scaling, float]:
+    """Return the coordinates, and the largest mean in units of a deviation."""
+    count, p = raw.shape
+    # Divided by a power of two, so that no square overflows or vanishes.
+    largest = np.maximum(raw.max(axis=0), -raw.min(axis=0))
+    unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1))))
+    mean = (share @ raw) / unit
+    center = mean if intercept else np.zeros(p)
+    square = np.zeros(p)
+    size = max(64, 2**18 // p)
+    for start in range(0, count, size):
+        part = slice(start, start + size)
+        square += share[part] @ np.square(raw[part] / unit - center)
+    # Below it the deviations are the rounding of the mean.
+    used = square > np.square(16 * np.finfo(np.float64).eps * mean)
+    inverse = np.zeros(p)
+    inverse[used] = 1 / np.sqrt(square[used])
+    offset = float((np.abs(mean) * inverse).max(initial=0)) if intercept else 0.0
+    return Scaling(center * unit, inverse / unit), offset
+
+
+def _measure_rare(
+    rows: DenseRows, share: NumPyArray, constant: NumPyArray, scaling: Scaling, intercept: bool
+) -> None:
+    """Measure, in place, the columns that are constant in the sample: one pass over them."""
+    columns = np.flatnonzero(constant)
+    center = scaling.center[columns]
+    mean, square = np.zeros(len(columns)), np.zeros(len(columns))
+    for part in rows.slices():
+        change = rows.block(part)[:, columns].astype(np.float64) - center
+        mean += share[part] @ change
+        square += share[part] @ np.square(change)
+    if intercept:
+        square -= np.square(mean)
+        scaling.center[columns] += mean
+    used = square > 0
+    scaling.inverse[columns[used]] = 1 / np.sqrt(square[used])
+
+
+def _sample(objective: Objective, raw: NumPyArray, drawn: NumPyArray, share: NumPyArray) -> Sample:
+    """Return the sample of raw rows, which are changed."""
+    size = max(64, len(raw) // (4 * objective.workers.count))
+    parts = [slice(start, start + size) for start in range(0, len(raw), size)]
+
+    def scale(part: slice) -> None:
+        block = raw[part, :-1]
+        block -= objective.scaling.center
+        block *= objective.scaling.inverse
+
+    for _ in objective.workers.map(scale, parts):
+        pass
+    raw[:, -1] = objective.intercept
+    return Sample(
+        raw,
+        objective.target[drawn],
+        share,
+        objective.loss,
+        objective.penalty,
+        objective.workers,
+    )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.certificate import duality_gap
 from gluon_svrg.linear.losses import Logistic, Softmax
-from gluon_svrg.linear.objective import Objective, Snapshot, prepare
+from gluon_svrg.linear.objective import Objective
 from gluon_svrg.linear.plan import Plan, choose
 from gluon_svrg.linear.problem import Problem
+from gluon_svrg.linear.sampling import prepare
 from gluon_svrg.linear.solution import Record, Settings, Solution, StopReason
 from gluon_svrg.linear.state import State
 from gluon_svrg.linear.workers import Workers
@@ -44,20 +46,19 @@ def solve(
     began = time.perf_counter()
     workers = Workers(problem.features.size)
     with workers.running():
-        objective, null = prepare(problem, workers)
-        first = null
+        rng = np.random.default_rng(settings.seed)
+        plan = choose(problem, settings)
+        objective, sample = prepare(problem, workers, plan.sample_size, rng)
+        first, null = objective.null()
         if start is not None:
-            theta = objective.scaling.from_user(*start).reshape(null.theta.shape)
-            given = objective.snapshot(theta)
-            first = given if given.objective < null.objective else null
-        plan = choose(objective, first, settings)
-        return _Run(objective, null, settings, began).follow(plan)
+            given = objective.scaling.from_user(*start).reshape(first.shape)
+            first = given if objective.snapshot(given).objective < null else first
+        run = _Run(objective, null, settings, began)
+        return run.follow(plan, plan.method(objective, sample, first, rng))
 
 
 class _Run:
-    def __init__(
-        self, objective: Objective, null: Snapshot, settings: Settings, began: float
-    ) -> None:
+    def __init__(self, objective: Objective, null: float, settings: Settings, began: float) -> None:
         self._objective = objective
         self._null = null
         self._settings = settings
@@ -66,9 +67,9 @@ class _Run:
         self._best: State | None = None
         self._gap = float("inf")
 
-    def follow(self, plan: Plan) -> Solution:
+    def follow(self, plan: Plan, states: Iterator[State]) -> Solution:
         try:
-            reason = self._follow(plan)
+            reason = self._follow(states, plan.is_cheap)
         except KeyboardInterrupt:
             if self._best is None:
                 raise
@@ -90,16 +91,16 @@ class _Run:
             decrement=best.decrement,
             history=self._history,
             reason=reason,
-            method=plan.method,
+            method=plan.name,
             why=plan.why,
             scores=scores.reshape(len(scores), -1),
         )
 
-    def _follow(self, plan: Plan) -> StopReason:
+    def _follow(self, states: Iterator[State], is_cheap: bool) -> StopReason:
         settings = self._settings
-        for state in plan.states:
+        for state in states:
             self._add(state)
-            if self._near_enough(plan.is_cheap):
+            if self._near_enough(is_cheap):
                 return StopReason.CONVERGED
             if self._separated(state):
                 return StopReason.UNBOUNDED
@@ -140,11 +141,11 @@ class _Run:
         The proof divides the gradient by the penalty: where that is tiny, it comes last.
         """
         assert self._best is not None
-        gained = self._null.objective - self._best.snapshot.objective
+        gained = self._null - self._best.snapshot.objective
         enough = self._settings.tol * gained
-        if self._gap <= enough:
+        if self._gap <= max(enough, self._rounding()):
             return True
-        return self._best.decrement <= (self._rounding() if is_cheap else enough / 10)
+        return self._best.decrement <= max(0 if is_cheap else enough / 10, self._rounding())
 
     def _separated(self, state: State) -> bool:
         """Whether without a penalty each sample is on its own side: the loss has no minimum."""

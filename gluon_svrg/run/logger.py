@@ -58,15 +58,15 @@ class ConsoleHandler(_StreamHandler):
         )
 
 
-def run_logger() -> logging.Logger:
-    """Return the logger of every Estimator, with a ConsoleHandler.
+def run_logger(name: str = NAME) -> logging.Logger:
+    """Return the logger of every Estimator, or another of the package, with a ConsoleHandler.
 
     Its level is that of the logger ``gluon_svrg``, which is INFO unless it was set to another.
     """
     package = logging.getLogger(_PACKAGE)
     if package.level == logging.NOTSET:
         package.setLevel(logging.INFO)
-    logger = logging.getLogger(NAME)
+    logger = logging.getLogger(name)
     if not any(isinstance(handler, ConsoleHandler) for handler in logger.handlers):
         logger.addHandler(ConsoleHandler())
     return logger

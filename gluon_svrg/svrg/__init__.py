@@ -10,6 +10,7 @@ if _TYPE_CHECKING:
     from gluon_svrg.svrg.interval import Interval
     from gluon_svrg.svrg.randomness import MaskLock
     from gluon_svrg.svrg.rule import correct
+    from gluon_svrg.svrg.smoothness import Smoothness
     from gluon_svrg.svrg.snapshot import Snapshot
     from gluon_svrg.svrg.table import GradientTable
     from gluon_svrg.svrg.variance import GradientMoments, VarianceMeter
@@ -22,6 +23,7 @@ __all__ = [
     "Interval",
     "MaskLock",
     "OptimalCoefficient",
+    "Smoothness",
     "Snapshot",
     "VarianceMeter",
     "correct",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "Smoothness": "gluon_svrg.svrg.smoothness",
     "BatchGradient": "gluon_svrg.svrg.gradient",
     "FullGradient": "gluon_svrg.svrg.gradient",
     "GradientMoments": "gluon_svrg.svrg.variance",

@@ -63,6 +63,10 @@ class Optimizer:
     def __getstate__(self) -> dict[str, Any]: ...
     def __setstate__(self, state: dict[str, Any]) -> None: ...
 
+class NAG(Optimizer):
+    momentum: float
+    def __init__(self, momentum: float = 0.0, **kwargs: Any) -> None: ...
+
 class SGD(Optimizer):
     momentum: float
     lazy_update: bool
