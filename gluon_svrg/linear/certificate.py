@@ -7,10 +7,10 @@ For any dual residuals :math:`u_i` in the domain of :math:`l^*` with :math:`\sum
     F(\theta) - F^* \le \sum_i s_i \, [l(z_i) + l^*(u_i) - u_i z_i]
         + \sum_j \frac{(\lambda_j \theta_j + \sum_i s_i u_i \hat x_{ij})^2}{2 \lambda_j}
 
-with shares :math:`s_i` that sum to 1. At the residuals themselves the first sum is 0 and the second is
-:math:`\|\nabla F\|^2 / 2\lambda`. They do not sum to 0 but at the best intercept, so they are mixed with
-a constant as little as is needed. What that does to the second sum is known without another
-pass, from the features' mean and their products with the targets.
+with shares :math:`s_i` that sum to 1. At the residuals themselves the first sum is 0 and the second
+is :math:`\|\nabla F\|^2 / 2\lambda`. They do not sum to 0 but at the best intercept, so they are
+mixed with a constant as little as is needed. What that does to the second sum is known without
+another pass, from the features' mean and their products with the targets.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
 
 def _dual(objective: Objective, snapshot: Snapshot) -> _Dual:
     if not objective.intercept:
-        return _Dual(1.0, 0.0, 0.0)
+        return _Dual(1.0, np.zeros(snapshot.theta.shape[1:]), 0.0)
     return _BALANCED[type(objective.loss)](objective, snapshot)
 
 
 def _mean(objective: Objective, function: Callable[[slice], NumPyArray]) -> float:
-    """The mean over all samples of what `function` gives for some of them."""
+    """Return the mean over all samples of what `function` gives for some of them."""
     n = objective.n
     slices = [slice(start, start + _PART) for start in range(0, n, _PART)]
 
@@ -84,8 +84,10 @@ def _logistic(objective: Objective, snapshot: Snapshot) -> _Dual:
 
     def divergence(part: slice) -> NumPyArray:
         # KL(u || p) <= log(1 + chi^2(u, p)), and chi^2 = m^2 e^(+-z).
-        scores = snapshot.scores[part].astype(np.float64)
-        return np.log1p(mixed * mixed * np.exp(np.minimum(sign * scores, _MOST_LOG)))
+        logarithm = sign * snapshot.scores[part].astype(np.float64) + 2 * np.log(mixed)
+        cut = np.minimum(logarithm, _MOST_LOG)
+        bound: NumPyArray = np.log1p(np.exp(cut)) + (logarithm - cut)
+        return bound
 
     constant = 0.0 if down else mixed
     return _Dual(1 - mixed, constant, _mean(objective, divergence) if mixed else 0.0)
@@ -99,15 +101,17 @@ def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
     ratio = np.divide(wanted, mean, out=np.ones_like(mean), where=mean > 0)
     kept = min(1.0, float(ratio.min()))
     constant = np.maximum(wanted - kept * mean, 0)
-    square = np.square(constant)
+    logarithm = np.where(constant > 0, 2 * np.log(np.where(constant > 0, constant, 1)), -np.inf)
 
     def divergence(part: slice) -> NumPyArray:
         # u = kept p + c with sum c = 1 - kept: chi^2 = sum c^2 / p - (1 - kept)^2.
         scores = snapshot.scores[part].astype(np.float64).T
         top = scores.max(axis=0)
         normaliser = np.log(np.exp(scores - top).sum(axis=0)) + top
-        inverse = np.exp(np.minimum(normaliser - scores, _MOST_LOG))
-        return np.log1p(np.maximum(square @ inverse - (1 - kept) ** 2, 0))
+        terms = logarithm[:, None] + normaliser - scores
+        top = np.maximum(terms.max(axis=0), 0)
+        bound: NumPyArray = top + np.log(np.exp(-top) + np.exp(terms - top).sum(axis=0))
+        return bound
 
     return _Dual(kept, constant, _mean(objective, divergence) if kept < 1 else 0.0)
 
@@ -115,6 +119,8 @@ def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
 def _poisson(objective: Objective, snapshot: Snapshot) -> _Dual:
     wanted = float(objective.share @ objective.target)
     mean = wanted + float(snapshot.gradient[-1])
+    if mean <= 0:
+        return _Dual(1.0, 0.0, np.inf)
     kept = wanted / mean
     return _Dual(kept, 0.0, mean * (kept * np.log(kept) - kept + 1))
 
@@ -135,7 +141,7 @@ def _huber(objective: Objective, snapshot: Snapshot) -> _Dual:
         scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
         dual = (1 - mixed) * loss.residual(scores, target) + constant
         exact = loss.value(scores, target) + 0.5 * np.square(dual) - dual * (scores - target)
-        return np.maximum(exact, 0)
+        return np.asarray(np.maximum(exact, 0))
 
     return _Dual(1 - mixed, constant, _mean(objective, divergence) if mixed else 0.0)
 

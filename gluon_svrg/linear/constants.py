@@ -1,7 +1,7 @@
 r"""Step, batch size and momentum from measured smoothness.
 
-With :math:`L` the smoothness of the objective and :math:`L_{max}` the largest of one sample, both in
-the metric, a batch of b of n samples without replacement has the expected smoothness
+With :math:`L` the smoothness of the objective and :math:`L_{max}` the largest of one sample, both
+in the metric, a batch of b of n samples without replacement has the expected smoothness
 
 .. math:: L(b) = \frac{n (b - 1)}{b (n - 1)} L + \frac{n - b}{b (n - 1)} L_{max}
 

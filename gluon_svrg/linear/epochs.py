@@ -128,9 +128,9 @@ class EpochSteps:
 class Choice:
     """Which of the metrics that cost nothing, identity or diagonal: by what they gain.
 
-    Identity, of the weights as they are, amplifies nothing, but is lost where the features' scales are
-    far apart. What cannot be seen beforehand is tried: an epoch depends on where the gradient is
-    large, on the spectrum and on the noise at once.
+    Identity, of the weights as they are, amplifies nothing, but is lost where the features' scales
+    are far apart. What cannot be seen beforehand is tried: an epoch depends on where the gradient
+    is large, on the spectrum and on the noise at once.
     """
 
     def __init__(self, wanted: str, scaling: Scaling) -> None:
@@ -322,7 +322,7 @@ class Curvature:
         return float(ritz[-1])
 
     def largest_of_a_row(self, metric: Metric) -> float:
-        """Return the largest smoothness of one of up to 512 rows, as one of rows of equal weight."""
+        """Return the largest smoothness of one row, among rows of equal weight."""
         rows = self._sample.rows[:_ROWS_FOR_THE_LARGEST]
         share = self._sample.share[: len(rows)] * len(self._rows)
         curvature = self._curvature[: len(rows)]

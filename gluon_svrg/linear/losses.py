@@ -90,7 +90,7 @@ class Logistic(Loss):
 
     def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         small = np.exp(-np.abs(scores))
-        return small / np.square(1 + small)
+        return np.asarray(small / np.square(1 + small))
 
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         probability = dual + target
@@ -100,12 +100,12 @@ class Logistic(Loss):
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         share = weight @ target / weight.sum()
-        return np.log(share) - np.log1p(-share)
+        return np.asarray(np.log(share) - np.log1p(-share))
 
 
 @dataclass(frozen=True)
 class Softmax(Loss):
-    r"""Cross-entropy :math:`\log \sum_k e^{z_k} - z_y` of `outputs` classes; targets are indices."""
+    r"""Cross-entropy :math:`\log \sum_k e^{z_k} - z_y` of classes; targets are indices."""
 
     outputs: int = 2
 
@@ -133,7 +133,7 @@ class Softmax(Loss):
         return value, probability.T
 
     def _exponential(self, scores: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-        """The probabilities, (K, n), and the logarithm of their normaliser, (n,).
+        """Return the probabilities, (K, n), and the logarithm of their normaliser, (n,).
 
         Class by class: NumPy takes sums over few numbers that lie side by side several times as
         long as sums of long rows.
@@ -148,7 +148,7 @@ class Softmax(Loss):
 
     def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         probability = self.probability(scores)
-        return probability * (1 - probability)
+        return np.asarray(probability * (1 - probability))
 
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         probability = dual.copy()
@@ -172,7 +172,7 @@ class Squared(Loss):
     name = "squared"
 
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        return 0.5 * np.square(scores - target)
+        return np.asarray(0.5 * np.square(scores - target))
 
     def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return scores - target
@@ -198,13 +198,13 @@ class Huber(Loss):
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         error = scores - target
         inside = np.clip(error, -self.epsilon, self.epsilon)
-        return inside * (error - 0.5 * inside)
+        return np.asarray(inside * (error - 0.5 * inside))
 
     def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return np.clip(scores - target, -self.epsilon, self.epsilon)
 
     def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        return (np.abs(scores - target) <= self.epsilon).astype(scores.dtype)
+        return np.asarray((np.abs(scores - target) <= self.epsilon).astype(scores.dtype))
 
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         # Rounding may have left the residual an ulp outside.
@@ -215,10 +215,10 @@ class Huber(Loss):
         error = np.abs(scores - target)
         inside = error <= self.epsilon
         if inside.mean() > 0.1:
-            return np.maximum(inside, _LEAST_CURVATURE)
+            return np.asarray(np.maximum(inside, _LEAST_CURVATURE))
         # Far from the optimum hardly any sample has a curvature. Then that of the least parabola
         # above the loss, as in iteratively reweighted least squares (Huber 1981, section 7.8).
-        return np.minimum(1, self.epsilon / np.maximum(error, self.epsilon))
+        return np.asarray(np.minimum(1, self.epsilon / np.maximum(error, self.epsilon)))
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         # Newton on a convex function of one number, from the weighted median: the active set
@@ -279,4 +279,4 @@ def _exp(scores: NumPyArray) -> NumPyArray:
 
 def _x_log_x(x: NumPyArray) -> NumPyArray:
     """X log x, with its limit 0 at 0; nothing of value below."""
-    return x * np.log(np.where(x > 0, x, 1))
+    return np.asarray(x * np.log(np.where(x > 0, x, 1)))

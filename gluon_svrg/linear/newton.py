@@ -15,6 +15,9 @@ _RIDGE = 1e-12
 
 _ARMIJO = 1e-4
 
+_SHORTEST = 1e-10
+"""Of a step: what is not lower after so many halves is rounding."""
+
 
 @dataclass(frozen=True)
 class Iterate:
@@ -34,7 +37,8 @@ def factor(hessian: NumPyArray, ridge: float = _RIDGE) -> tuple[NumPyArray, bool
     for _ in range(12):
         try:
             hessian.ravel()[:: len(hessian) + 1] = diagonal + ridge * mean
-            return scipy.linalg.cho_factor(hessian, lower=True, check_finite=False)
+            chol, lower = scipy.linalg.cho_factor(hessian, lower=True, check_finite=False)
+            return chol, lower
         except np.linalg.LinAlgError:
             ridge *= 30
     raise FloatingPointError("the Hessian has no Cholesky factor: it is not finite")
@@ -59,8 +63,16 @@ def iterate(sample: Sample, theta: NumPyArray) -> Iterator[Iterate]:
             if new <= objective - _ARMIJO * length * 2 * decrement:
                 break
             length /= 2
-            if length < 1e-10:
+            if length < _SHORTEST:
                 return
+        # Where the curvature fades along the step, as in a logistic loss of separable classes, the
+        # step is too short.
+        while length >= 1:
+            longer_theta, longer_scores = theta - 2 * length * step, scores - 2 * length * along
+            longer = sample.value(longer_theta, longer_scores)
+            if not longer < new:
+                break
+            length, new, new_theta = 2 * length, longer, longer_theta
         # Scores are taken anew: a hundred updates would leave a hundred roundings in them.
         theta, scores = new_theta, sample.rows @ new_theta
         objective = sample.value(theta, scores)

@@ -12,6 +12,7 @@ model, better scaled. Rows are never scaled themselves: the pass takes the score
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -98,7 +99,7 @@ class Objective:
         """Return the penalty in the shape that multiplies `theta`."""
         return self.penalty if theta.ndim == 1 else self.penalty[:, None]
 
-    def targets(self, rows: slice, dtype: np.dtype[np.floating]) -> NumPyArray:
+    def targets(self, rows: slice, dtype: np.dtype[Any]) -> NumPyArray:
         """Return the targets of some rows: classes as they are, numbers in `dtype`."""
         target = self.target[rows]
         return target if target.dtype.kind in "iu" else target.astype(dtype, copy=False)
@@ -156,7 +157,7 @@ class Objective:
         """Return share x target of some rows; of classes a column each."""
         share, target = self.share[rows], self.target[rows]
         if self.loss.outputs == 1:
-            return share * target
+            return np.asarray(share * target)
         columns = np.zeros((len(share), self.loss.outputs))
         columns[np.arange(len(share)), target] = share
         return columns
@@ -166,6 +167,7 @@ class Objective:
         outputs = self.loss.outputs
         mean, of_target = sums[:, outputs], sums[:, outputs + 1 :].reshape(like.shape)
         share = self.share.sum()
+        total: NumPyArray
         if outputs == 1:
             total = np.asarray(self.share @ self.target)
         else:

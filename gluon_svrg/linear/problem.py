@@ -43,4 +43,4 @@ class Problem:
         if self.sample_weight is None:
             return np.full(n, 1 / n)
         weight = np.asarray(self.sample_weight, np.float64)
-        return weight / weight.sum()
+        return np.asarray(weight / weight.sum())

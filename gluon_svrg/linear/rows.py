@@ -6,7 +6,7 @@ order, read-only or not: a block is converted when it is read.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -18,8 +18,8 @@ BLOCK_BYTES = 3 << 19
 class Rows(Protocol):
     """n rows of p features."""
 
-    shape: tuple[int, int]
-    dtype: np.dtype[np.floating]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
     """In which blocks are handed out: float32 or float64."""
 
     def slices(self) -> list[slice]:
@@ -47,7 +47,7 @@ class DenseRows:
         float64, where float32 has too few digits.
     """
 
-    def __init__(self, features: NumPyArray, dtype: np.dtype[np.floating] | None = None) -> None:
+    def __init__(self, features: NumPyArray, dtype: np.dtype[Any] | None = None) -> None:
         self._features = features
         self.shape = features.shape
         exact = np.can_cast(features.dtype, np.float32)

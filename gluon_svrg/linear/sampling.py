@@ -7,7 +7,7 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.losses import Logistic, Loss, Poisson, Softmax
 from gluon_svrg.linear.objective import Objective, Scaling
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.rows import DenseRows
+from gluon_svrg.linear.rows import DenseRows, Rows
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.workers import Workers
 
@@ -29,8 +29,8 @@ def prepare(
 ) -> tuple[Objective, Sample]:
     """Draw a sample of about `size` rows and take the coordinates from it.
 
-    Any coordinates give the same answer; those of the sample save a pass over all rows. Columns that
-    are constant in the sample and not in the data are seen to: their scale is measured by a pass.
+    Any coordinates give the same answer; those of the sample save a pass over all rows. Columns
+    that are constant in the sample are measured by a pass over them alone.
     """
     rows = DenseRows(problem.features)
     share = problem.shares()
@@ -110,7 +110,7 @@ def _groups(loss: Loss, target: NumPyArray, share: NumPyArray) -> NumPyArray | N
     return groups if of_group[of_group > 0].min() < _RARE else None
 
 
-def _gathered(rows: DenseRows, drawn: NumPyArray, workers: Workers) -> NumPyArray:
+def _gathered(rows: Rows, drawn: NumPyArray, workers: Workers) -> NumPyArray:
     """Return the rows as they are, in float64, with a column for the intercept."""
     raw = np.empty((len(drawn), rows.shape[1] + 1))
     size = max(64, len(drawn) // (4 * workers.count))

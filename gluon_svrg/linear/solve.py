@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 
@@ -18,6 +19,9 @@ from gluon_svrg.linear.state import State
 from gluon_svrg.linear.workers import Workers
 
 __all__ = ["Record", "Settings", "Solution", "StopReason", "solve"]
+
+_FOR_THE_PROOF = 3
+"""Iterations of Newton's method after the estimate says enough: the error is squared in each."""
 
 _ROUNDING = 1e-14
 """Of the objective: a decrement below it is rounding."""
@@ -66,6 +70,7 @@ class _Run:
         self._history: list[Record] = []
         self._best: State | None = None
         self._gap = float("inf")
+        self._for_the_proof = 0
 
     def follow(self, plan: Plan, states: Iterator[State]) -> Solution:
         try:
@@ -133,7 +138,7 @@ class _Run:
 
     def _rounding(self) -> float:
         assert self._best is not None
-        return _ROUNDING * abs(self._best.snapshot.objective) + np.finfo(np.float64).tiny
+        return _ROUNDING * abs(self._best.snapshot.objective) + sys.float_info.min
 
     def _near_enough(self, is_cheap: bool) -> bool:
         """Whether the optimum is near by proof, or by the estimate where a proof would cost more.
@@ -145,7 +150,10 @@ class _Run:
         enough = self._settings.tol * gained
         if self._gap <= max(enough, self._rounding()):
             return True
-        return self._best.decrement <= max(0 if is_cheap else enough / 10, self._rounding())
+        if self._best.decrement > max(enough / 10, self._rounding()):
+            return False
+        self._for_the_proof += 1
+        return not is_cheap or self._for_the_proof > _FOR_THE_PROOF
 
     def _separated(self, state: State) -> bool:
         """Whether without a penalty each sample is on its own side: the loss has no minimum."""

@@ -18,7 +18,7 @@ class State:
     decrement: float
     passes: float
     back: Callable[[NumPyArray], NumPyArray] | None = None
-    """From the snapshot's theta to that of the problem, if the method works in other coordinates."""
+    """From the snapshot's theta to that of the problem, if it has other coordinates."""
 
     @property
     def theta(self) -> NumPyArray:

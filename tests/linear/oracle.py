@@ -128,9 +128,7 @@ class Dense:
     def part(self, rows, share=None):
         """Some of the rows, with shares of their own, or theirs; both sum to 1."""
         share = self.share[rows] if share is None else share
-        return replace(
-            self, X=self.X[rows], target=self.target[rows], share=share / share.sum()
-        )
+        return replace(self, X=self.X[rows], target=self.target[rows], share=share / share.sum())
 
     def newton(self, theta, ridge=1e-12):
         """Damped Newton: yields (theta, value, decrement), from the start on."""
