@@ -148,8 +148,10 @@ def try_seeds(name: str, options: argparse.Namespace) -> None:
         folder = prepare(name, seed, solve=False)
         script = str(ROOT / "benchmarks" / "linear_peers.py")
         command = [sys.executable, script, OURS, str(folder), "--seed", str(seed)]
-        head = contest.run_process(command, rules, None).head
-        kept = {field: head.get(field) for field in ("passes", "fit", "proven", "warnings")}
+        outcome = contest.run_process(command, rules._replace(target=float("inf")), None)
+        if "fit" not in outcome.head:
+            raise RuntimeError(f"{name}, seed {seed}: no fit, {outcome.failure or 'no message'}")
+        kept = {field: outcome.head[field] for field in ("passes", "fit", "solver", "warnings")}
         print(f"seed {seed}, {name}: {kept}", file=sys.stderr, flush=True)
         keep({"kind": "seed", "problem": name, "seed": seed}, kept)
         if seed:  # gigabytes
