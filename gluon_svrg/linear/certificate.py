@@ -87,7 +87,7 @@ def _logistic(objective: Objective, snapshot: Snapshot) -> _Dual:
         # convexity bounds it better: KL(u || p) <= m KL(q || p) <= m (log 2 + max(+-z, 0)).
         scores = sign * snapshot.scores[part].astype(np.float64)
         square = np.log1p(np.exp(np.minimum(scores + 2 * np.log(mixed), _MOST_LOG)))
-        return np.minimum(square, mixed * (np.log(2) + np.maximum(scores, 0)))
+        return np.asarray(np.minimum(square, mixed * (np.log(2) + np.maximum(scores, 0))))
 
     constant = 0.0 if down else mixed
     return _Dual(1 - mixed, constant, _mean(objective, divergence) if mixed else 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -55,15 +56,18 @@ _FEW = 0.02
 class EpochSteps:
     """SVRG in a metric that costs nothing, for many classes or features."""
 
-    def __init__(self, objective: Objective, metric: str, rng: np.random.Generator) -> None:
+    def __init__(
+        self, objective: Objective, metric: str, rng: np.random.Generator, dtype: np.dtype[Any]
+    ) -> None:
         self._rng = rng
+        self._dtype = dtype
         self._objective = objective
         self._wanted = metric
         self._rows_of_batches = 0.0
 
     def states(self, sample: Sample, start: NumPyArray) -> Iterator[State]:
         """Yield a state for each snapshot."""
-        objective = shuffled(self._objective, self._rng, np.float32)
+        objective = shuffled(self._objective, self._rng, self._dtype)
         choice = Choice(self._wanted, objective.scaling)
         snapshot = objective.snapshot(self._warm_start(choice.kind, objective, sample, start))
         series = Series()
@@ -369,31 +373,35 @@ def head(objective: Objective, count: int) -> Objective:
     )
 
 
-def shuffled(
-    objective: Objective, rng: np.random.Generator, dtype: type[np.float32] | type[np.float64]
-) -> Objective:
-    """Return the objective on a shuffled, centred copy of the rows: a batch is then a slice.
+def shuffled(objective: Objective, rng: np.random.Generator, dtype: np.dtype[Any]) -> Objective:
+    """Return the objective on a shuffled copy of the rows: a batch is then a slice.
 
-    In float32 the sums are good to 1e-7 of the gradient.
+    The copy is centred and of `dtype`, or of the rows' own where that is smaller: it is no larger
+    than the data. In float32 the sums are good to 1e-7 of the gradient.
     """
     order = rng.permutation(objective.n)
     n, p = objective.rows.shape
-    copy = np.empty((n, p), dtype)
+    stored = objective.rows.stored
+    centred = stored.itemsize >= dtype.itemsize
+    copy = np.empty((n, p), dtype if centred else stored)
     size = max(64, 2**18 // p)
 
     def fill(part: slice) -> None:
-        rows = objective.rows.gather(order[part])
-        np.subtract(rows, objective.scaling.center, out=copy[part], casting="same_kind")
+        if centred:
+            rows = objective.rows.gather(order[part])
+            np.subtract(rows, objective.scaling.center, out=copy[part], casting="same_kind")
+        else:
+            copy[part] = objective.rows.take(order[part])
 
     parts = [slice(start, start + size) for start in range(0, n, size)]
     for _ in objective.workers.map(fill, parts):
         pass
     return replace(
         objective,
-        rows=DenseRows(copy, np.dtype(dtype)),
+        rows=DenseRows(copy, dtype if centred else objective.rows.dtype),
         target=objective.target[order],
         share=objective.share[order],
-        scaling=Scaling(np.zeros(p), objective.scaling.inverse),
-        centered=False,
+        scaling=Scaling(np.zeros(p), objective.scaling.inverse) if centred else objective.scaling,
+        centered=objective.centered and not centred,
         order=order,
     )

@@ -66,7 +66,7 @@ class HessianSteps:
     def _states(self, start: NumPyArray) -> Iterator[State]:
         snapshot = self._first(start)
         metric = self._metric(snapshot.theta)
-        pace = Pace()
+        pace = Pace(may_run_epochs=self._objective.loss.outputs == 1)
         last = np.inf
         while True:
             step, decrement = self._step(metric, snapshot)
@@ -83,6 +83,10 @@ class HessianSteps:
                 new = self._after_epoch(metric, snapshot)
             else:
                 new = self._after_step(snapshot, step)
+                if new is None:
+                    # Once more without what the steps so far have told.
+                    self._secants.clear()
+                    new = self._after_step(snapshot, self._step(metric, snapshot)[0])
             if new is None:
                 return
             self._secants.add(new.theta - snapshot.theta, new.gradient - snapshot.gradient)
@@ -98,7 +102,6 @@ class HessianSteps:
         new = self._objective.snapshot(snapshot.theta - step)
         if new.objective < snapshot.objective:
             return new
-        self._secants.clear()
         length = self._best_length(snapshot, new)
         new = self._objective.snapshot(snapshot.theta + length * (new.theta - snapshot.theta))
         return new if new.objective < snapshot.objective else None
@@ -106,7 +109,7 @@ class HessianSteps:
     def _ready_for_epochs(self, snapshot: Snapshot) -> Snapshot:
         """Have the rows shuffled, from the first epoch on."""
         if self._objective.order is None:
-            dtype = self._objective.rows.dtype.type
+            dtype = self._objective.rows.dtype
             self._objective = moved = shuffled(self._objective, self._rng, dtype)
             snapshot = replace(snapshot, scores=snapshot.scores[moved.order])
         return snapshot
@@ -198,7 +201,8 @@ class HessianSteps:
 class Pace:
     """Whether the next step is one of the full gradient or an epoch, by what they left so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_run_epochs: bool) -> None:
+        self._may_run_epochs = may_run_epochs
         self._count = 0
         self._last = np.inf
         self._steps_left: list[float] = []
@@ -214,7 +218,7 @@ class Pace:
             (self._epochs_left if self.wants_epoch else self._steps_left).append(left)
         self._last = decrement
         steps = self._steps_left[-2:]
-        if len(steps) < 2 or float(np.prod(steps)) <= _POOR**2:
+        if not self._may_run_epochs or len(steps) < 2 or float(np.prod(steps)) <= _POOR**2:
             self.wants_epoch = False
         elif not self._epochs_left:
             self.wants_epoch = True

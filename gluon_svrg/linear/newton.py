@@ -15,6 +15,9 @@ _RIDGE = 1e-12
 
 _ARMIJO = 1e-4
 
+_LONGEST = 16
+"""Of a step: without an optimum there would be no end."""
+
 _SHORTEST = 1e-10
 """Of a step: what is not lower after so many halves is rounding."""
 
@@ -67,7 +70,7 @@ def iterate(sample: Sample, theta: NumPyArray) -> Iterator[Iterate]:
                 return
         # Where the curvature fades along the step, as in a logistic loss of separable classes, the
         # step is too short.
-        while length >= 1:
+        while 1 <= length < _LONGEST:
             longer_theta, longer_scores = theta - 2 * length * step, scores - 2 * length * along
             longer = sample.value(longer_theta, longer_scores)
             if not longer < new:

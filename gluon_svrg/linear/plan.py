@@ -71,7 +71,8 @@ def choose(problem: Problem, settings: Settings) -> Plan:
     def epochs(
         objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
     ) -> Iterator[State]:
-        return EpochSteps(objective, settings.metric, rng).states(sample, start)
+        dtype = np.dtype(np.float64 if settings.is_precise else np.float32)
+        return EpochSteps(objective, settings.metric, rng, dtype).states(sample, start)
 
     return Plan("svrg, diagonal", why, min(n, MEASURED_ROWS), epochs)
 
@@ -79,16 +80,16 @@ def choose(problem: Problem, settings: Settings) -> Plan:
 def sample_size(n: int, p: int, outputs: int) -> int:
     """Return how many rows the Hessian's sample has.
 
-    As many as make the Hessian half as dear as a pass. In BLAS, a multiplication of a product of
+    For one output as many as make the Hessian half as dear as a pass, else as dear. In BLAS, a multiplication of a product of
     matrices costs a 32nd of one of a pass over rows for a single output, which waits for memory;
     the factors for several outputs were measured in the same way. At least 20 rows per feature, 10
     where 20 would cost three passes; at most 1,000, and a quarter of the rows.
     """
-    like_a_pass = 32 * n / p
+    like_a_pass = 16 * n / p
     if outputs > 1:
         like_a_pass = 40 * n * (0.8 * p + 0.4 * p * outputs + 10 * outputs) / (p * outputs) ** 2
-    least = 20 * p if 20 * p <= 3 * like_a_pass else 10 * p
-    return int(min(n, max(2000, least, min(like_a_pass / 2, 1000 * p, n / 4))))
+    least = 20 * p if 20 * p <= 6 * like_a_pass else 10 * p
+    return int(min(n, max(2000, least, min(like_a_pass, 1000 * p, n / 4))))
 
 
 def _exact(

@@ -30,8 +30,17 @@ class Rows(Protocol):
         """Return the rows of a slice, converted; not to be written to."""
         ...
 
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """In which they are stored."""
+        ...
+
     def gather(self, rows: NumPyArray) -> NumPyArray:
         """Return rows by their indices, converted: an array of the caller's own."""
+        ...
+
+    def take(self, rows: NumPyArray) -> NumPyArray:
+        """Return rows by their indices, as they are stored."""
         ...
 
 
@@ -61,5 +70,12 @@ class DenseRows:
     def block(self, rows: slice) -> NumPyArray:
         return self._features[rows].astype(self.dtype, copy=False)
 
+    @property
+    def stored(self) -> np.dtype[Any]:
+        return self._features.dtype
+
     def gather(self, rows: NumPyArray) -> NumPyArray:
-        return self._features[rows].astype(self.dtype, copy=False)
+        return self.take(rows).astype(self.dtype, copy=False)
+
+    def take(self, rows: NumPyArray) -> NumPyArray:
+        return np.asarray(self._features[rows])

@@ -25,12 +25,17 @@ _HUGE = 1e250
 
 
 def prepare(
-    problem: Problem, workers: Workers, size: int, rng: np.random.Generator
+    problem: Problem,
+    workers: Workers,
+    size: int,
+    rng: np.random.Generator,
+    precise: bool = False,
 ) -> tuple[Objective, Sample]:
     """Draw a sample of about `size` rows and take the coordinates from it.
 
     Any coordinates give the same answer; those of the sample save a pass over all rows. Columns
-    that are constant in the sample are measured by a pass over them alone.
+    that are constant in the sample are measured by a pass over them alone. `precise` hands out
+    float64 whatever the data are.
     """
     rows = DenseRows(problem.features)
     share = problem.shares()
@@ -40,7 +45,7 @@ def prepare(
     constant = scaling.inverse == 0
     if constant.any() and len(drawn) < rows.shape[0]:
         _measure_rare(rows, share, constant, scaling, problem.fit_intercept)
-    if rows.dtype == np.float32 and offset > _OFFSET_OF_FLOAT32:
+    if precise or offset > _OFFSET_OF_FLOAT32:
         rows = DenseRows(problem.features, np.dtype(np.float64))
     penalty = np.zeros(rows.shape[1] + 1)
     with np.errstate(over="ignore"):

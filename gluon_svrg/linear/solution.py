@@ -26,6 +26,10 @@ class StopReason(Enum):
         return self in (StopReason.CONVERGED, StopReason.ROUNDING)
 
 
+_LEAST_TOL_OF_FLOAT32 = 1e-8
+"""The objective in float32 wavers by some 1e-9 of itself."""
+
+
 @dataclass(frozen=True)
 class Record:
     """One snapshot of a run.
@@ -79,6 +83,11 @@ class Settings:
     metric: str = "auto"
     seed: int = 0
     watch: Callable[[Record], None] | None = None
+
+    @property
+    def is_precise(self) -> bool:
+        """Whether float32 has too few digits for `tol`."""
+        return self.tol < _LEAST_TOL_OF_FLOAT32
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,9 @@ def solve(
     with workers.running():
         rng = np.random.default_rng(settings.seed)
         plan = choose(problem, settings)
-        objective, sample = prepare(problem, workers, plan.sample_size, rng)
+        objective, sample = prepare(
+            problem, workers, plan.sample_size, rng, precise=settings.is_precise
+        )
         first, null = objective.null()
         if start is not None:
             given = objective.scaling.from_user(*start).reshape(first.shape)
