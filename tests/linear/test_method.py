@@ -232,9 +232,7 @@ def test_sample_with_rare_targets_estimates_the_whole(loss):
 
 
 def test_sample_without_weights_has_no_row_twice():
-    rows, share = draw(
-        Squared(), np.zeros(100), np.full(100, 0.01), 60, np.random.default_rng(0)
-    )
+    rows, share = draw(Squared(), np.zeros(100), np.full(100, 0.01), 60, np.random.default_rng(0))
     assert len(set(rows)) == 60
     np.testing.assert_allclose(share, 1 / 60)
 

@@ -179,8 +179,7 @@ def test_a_seed_gives_the_same_bits(loss, metric):
 def test_another_seed_gives_other_bits():
     problem = problem_of(Logistic(), n=5000, p=4, l2=1e-2)
     one, two = (
-        solve(problem, Settings(tol=0, metric="diagonal", max_iter=2, seed=seed))
-        for seed in (0, 1)
+        solve(problem, Settings(tol=0, metric="diagonal", max_iter=2, seed=seed)) for seed in (0, 1)
     )
     assert not np.array_equal(one.coef, two.coef)
     assert one.objective == pytest.approx(two.objective, rel=1e-2)
@@ -193,7 +192,7 @@ def test_a_start_at_the_optimum_is_the_end(loss, metric):
     best = solve(problem, EXACT)
     again = solve(problem, Settings(metric=metric, max_iter=8), (best.coef, best.intercept))
     # No worse than where it began. The first record may be that of a sample's optimum.
-    assert again.objective <= best.objective * (1 + 1e-7) + 1e-7
+    assert again.objective <= best.objective + 1e-7 * (1 + abs(best.objective))
     if metric == "auto":
         assert len(again.history) <= 2
 
@@ -212,8 +211,6 @@ def test_rotation_is_exact(loss, weights, intercept, monkeypatch):
     problem = problem_of(
         loss, n=30, p=50, l2=0.05, weights=weights, intercept=intercept, scales=(-1, 1)
     )
-    if not intercept and loss.outputs > 1:
-        pytest.skip("see test_softmax_without_intercepts")
     direct = solve(problem, EXACT)
     assert direct.method == "newton"
     monkeypatch.setattr(plan_module, "_SMALL", 30 * 40.0**2 * loss.outputs**2)
@@ -339,7 +336,8 @@ def test_all_features_constant(loss, metric):
     assert solution.reason.is_success, solution.reason
     assert not solution.coef.any()
     _, null, _ = prepared(problem)
-    assert solution.objective == pytest.approx(null.objective, rel=1e-12)
+    # Epochs keep float32 rows.
+    assert solution.objective == pytest.approx(null.objective, rel=1e-6)
 
 
 @METRICS
