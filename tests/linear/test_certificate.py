@@ -1,5 +1,6 @@
 """The duality gap bounds the distance to the optimum, which an independent solver finds."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -46,7 +47,7 @@ def test_gap_bounds_the_distance(loss):
     tight = 0
     for problem in cases(loss):
         objective, null, _ = prepared(problem)
-        dense, best, least = exact(problem, objective)
+        _, best, least = exact(problem, objective)
         rng = np.random.default_rng(1)
         for far in (0.0, 1e-6, 1e-4, 1e-2, 1.0, 30.0):
             away = rng.normal(size=best.shape)
@@ -82,14 +83,14 @@ def test_gap_vanishes_at_the_optimum(loss):
 
 @MANY
 def test_gap_shrinks_like_the_distance(loss):
-    # Quadratic in the way to the optimum, as the distance itself: the ratio stays. Huber's is linear
-    # in the residuals' mean, where samples outside epsilon have to give way.
+    # Quadratic in the way to the optimum, as the distance itself: the ratio stays. Huber's is
+    # linear in the residuals' mean, where samples outside epsilon have to give way.
     problem = problem_of(loss, n=60, p=3, l2=0.05)
     objective, _, _ = prepared(problem)
     _, best, _ = exact(problem, objective)
     away = np.random.default_rng(2).normal(size=best.shape)
     gaps = [bounds(objective, best + far * away)[0] for far in (1e-2, 1e-3, 1e-4)]
-    for larger, smaller in zip(gaps, gaps[1:], strict=False):
+    for larger, smaller in itertools.pairwise(gaps):
         assert smaller < (0.2 if isinstance(loss, Huber) else 0.05) * larger
 
 

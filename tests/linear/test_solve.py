@@ -41,7 +41,7 @@ def test_arrives(loss, metric):
     problem = problem_of(loss, n=700, p=4, l2=1e-2, weights=True)
     solution = solve(problem, Settings(tol=1e-6, metric=metric, max_iter=300))
     assert solution.reason is StopReason.CONVERGED, solution
-    objective, null, _ = prepared(problem)
+    _, null, _ = prepared(problem)
     best = least(problem)
     gained = null.objective - best
     # The estimate, where it ended the run, is an estimate.
