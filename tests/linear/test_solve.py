@@ -286,6 +286,19 @@ def test_units_do_not_matter(loss):
     np.testing.assert_allclose(two.coef * units[:, None], one.coef, atol=1e-3)
 
 
+@pytest.mark.parametrize("power", [-300, -160, -44, 44, 160, 300])
+@METRICS
+def test_units_of_all_features(metric, power):
+    # Powers of two: the very same numbers but for their exponents.
+    unit = 2.0 ** round(power / np.log10(2))
+    problem = problem_of(Logistic(), n=60, p=3, l2=0.0)
+    settings = Settings(metric=metric)
+    one = solve(problem, settings)
+    two = solve(replace(problem, features=problem.features * unit), settings)
+    assert two.objective == pytest.approx(one.objective, rel=1e-6)
+    np.testing.assert_allclose(two.coef * unit, one.coef, rtol=1e-3)
+
+
 @pytest.mark.parametrize("power", [-300, -160, -20, 20, 160, 300])
 @MANY
 def test_extreme_scales(loss, power):
