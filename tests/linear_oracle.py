@@ -125,7 +125,7 @@ class Dense:
         return replace(self, X=self.X[rows], target=self.target[rows], share=share / share.sum())
 
     def newton(self, theta, ridge=1e-12):
-        """Damped Newton: yields (theta, value, decrement), from the start on."""
+        """Newton, steps halved or doubled: yields (theta, value, decrement), from the start on."""
         while True:
             gradient, value = self.gradient(theta).ravel(), self.value(theta)
             step = np.linalg.solve(ridged(self.hessian(theta), ridge), gradient)
@@ -134,6 +134,10 @@ class Dense:
             step, length = step.reshape(theta.shape), 1.0
             while self.value(theta - length * step) > value - 2e-4 * length * decrement:
                 length /= 2
+            while length >= 1 and (
+                self.value(theta - 2 * length * step) < self.value(theta - length * step)
+            ):
+                length *= 2
             theta = theta - length * step
 
     def minimum(self, theta, steps=200):
@@ -165,8 +169,8 @@ class Dense:
 
 
 def ridged(hessian, ridge):
-    """With a little of the diagonal's mean, as a factor of Cholesky needs."""
-    return hessian + ridge * np.trace(hessian) / len(hessian) * np.eye(len(hessian))
+    """With a little more of the diagonal, as a factor of Cholesky needs."""
+    return hessian + ridge * np.diag(hessian.diagonal())
 
 
 def bfgs(inverse, pairs):

@@ -1,10 +1,11 @@
 """The duality gap bounds the distance to the optimum, which an independent solver finds."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from gluon_svrg.linear.certificate import duality_gap
+from gluon_svrg.linear.certificate import _dual, duality_gap
 from gluon_svrg.linear.losses import Huber, Poisson, Softmax, Squared
 from gluon_svrg.linear.solve import Settings, solve
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
@@ -41,12 +42,14 @@ def bounds(objective, theta):
     return duality_gap(objective, snapshot), snapshot.objective
 
 
+@pytest.mark.parametrize("part", [1.0, 0.5])
 @MANY
-def test_gap_bounds_the_distance(loss):
+def test_gap_bounds_the_distance(loss, part):
+    # Of coordinates from half of the rows the features' means are not 0.
     tight = 0
     for problem in cases(loss):
-        objective, null, _ = prepared(problem)
-        dense, best, least = exact(problem, objective)
+        objective, null, _ = prepared(problem, size=int(part * len(problem.target)))
+        _, best, least = exact(problem, objective)
         rng = np.random.default_rng(1)
         for far in (0.0, 1e-6, 1e-4, 1e-2, 1.0, 30.0):
             away = rng.normal(size=best.shape)
@@ -60,8 +63,8 @@ def test_gap_bounds_the_distance(loss):
             assert np.isfinite(gap)
             tight += gap <= 100 * (value - least) + rounding
         # At points between the null model and the optimum too: those of a run.
-        for part in (0.0, 0.3, 0.9, 0.999):
-            theta = (1 - part) * to_columns(null.theta) + part * best
+        for way in (0.0, 0.3, 0.9, 0.999):
+            theta = (1 - way) * to_columns(null.theta) + way * best
             gap, value = bounds(objective, theta)
             assert gap >= value - least - 1e-13 * (1 + abs(value) + abs(least))
     # And it is not just any large number: often of the distance's own size.
@@ -72,7 +75,7 @@ def test_gap_bounds_the_distance(loss):
 def test_gap_vanishes_at_the_optimum(loss):
     for problem in cases(loss, 12):
         problem = replace(problem, l2=max(problem.l2, 1e-3))
-        objective, _, _ = prepared(problem)
+        objective, _, _ = prepared(problem, size=len(problem.target) // 2)
         _, best, least = exact(problem, objective)
         gap, _ = bounds(objective, best)
         # The square of a rounding, over a penalty of a thousandth of the unit of the data at least.
@@ -82,14 +85,14 @@ def test_gap_vanishes_at_the_optimum(loss):
 
 @MANY
 def test_gap_shrinks_like_the_distance(loss):
-    # Quadratic in the way to the optimum, as the distance itself: the ratio stays. Huber's is linear
-    # in the residuals' mean, where samples outside epsilon have to give way.
+    # Quadratic in the way to the optimum, as the distance itself: the ratio stays. Huber's is
+    # linear in the residuals' mean, where samples outside epsilon have to give way.
     problem = problem_of(loss, n=60, p=3, l2=0.05)
     objective, _, _ = prepared(problem)
     _, best, _ = exact(problem, objective)
     away = np.random.default_rng(2).normal(size=best.shape)
     gaps = [bounds(objective, best + far * away)[0] for far in (1e-2, 1e-3, 1e-4)]
-    for larger, smaller in zip(gaps, gaps[1:], strict=False):
+    for larger, smaller in itertools.pairwise(gaps):
         assert smaller < (0.2 if isinstance(loss, Huber) else 0.05) * larger
 
 
@@ -174,3 +177,39 @@ def test_all_residuals_of_huber_outside():
     gap = duality_gap(objective, snapshot)
     assert np.isfinite(gap)
     assert gap >= snapshot.objective - least
+
+
+@pytest.mark.parametrize("far", [0.01, 0.3, 3.0])
+@MANY
+def test_the_dual_point_is_feasible(loss, far):
+    # The residuals that the bound stands for, written out: u = kept (r + y) + constant - y.
+    for seed in range(6):
+        problem = problem_of(loss, seed, l2=0.1, weights=True)
+        objective, null, _ = prepared(problem, size=20)
+        theta = null.theta + far * np.random.default_rng(seed).normal(size=null.theta.shape)
+        snapshot = objective.snapshot(theta)
+        dual = _dual(objective, snapshot)
+        target = np.zeros(40) if isinstance(loss, Squared | Huber) else problem.target
+        if isinstance(loss, Softmax):
+            target = np.eye(3)[target]
+        residual = loss.residual(snapshot.scores, problem.target)
+        u = dual.kept * (residual + target) + dual.constant - target
+        share, dense = (
+            objective.share,
+            Dense.of(problem, objective.scaling.center, objective.scaling.inverse),
+        )
+        # The intercept is free.
+        np.testing.assert_allclose(share @ u, 0, atol=1e-12)
+        conjugate = loss.conjugate(u, problem.target)
+        assert np.all(np.isfinite(conjugate))
+        products = (to_columns(u) * to_columns(snapshot.scores)).sum(axis=1)
+        slack = float(share @ (loss.value(snapshot.scores, problem.target) + conjugate - products))
+        # Exact, or for the logarithms a bound that is no more than a few times as large.
+        assert -1e-12 <= slack <= dual.divergence * (1 + 1e-12) + 1e-12
+        assert dual.divergence <= 10 * slack + 1e-9
+        slope = (dense.X[:, :-1].T * share) @ to_columns(u)
+        rest = objective.penalty[:-1, None] * to_columns(theta)[:-1] + slope
+        expected = dual.divergence + (rest**2 / (2 * objective.penalty[:-1, None])).sum()
+        least = float(share @ loss.least(problem.target))
+        expected = min(expected, snapshot.objective - least)
+        assert duality_gap(objective, snapshot) == pytest.approx(expected, rel=1e-9, abs=1e-13)

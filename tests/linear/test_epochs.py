@@ -1,12 +1,12 @@
-"""SVRG epochs against the rule written out: two gradients a batch, no score table, dense matrices."""
+"""SVRG epochs against the rule written out: two gradients a batch, no table, dense matrices."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from gluon_svrg.linear import epochs
-from gluon_svrg.linear import constants as constants_module
-from gluon_svrg.linear.constants import Constants
+from gluon_svrg.linear.constants import Constants, constants
 from gluon_svrg.linear.epochs import (
     Choice,
     Curvature,
@@ -148,7 +148,7 @@ def test_every_step_of_epochs(loss, kind, intercept, weights):
 def test_every_snapshot_of_a_run(loss, kind, weights, monkeypatch):
     # In float64, with batches of 16; metric and constants are taken as measured.
     problem = problem_of(loss, n=200, l2=1e-2, weights=weights)
-    monkeypatch.setattr(constants_module, "_LEAST_BATCH", 16)
+    monkeypatch.setattr(epochs, "constants", partial(constants, least_batch=16))
     given = shuffled
     monkeypatch.setattr(epochs, "shuffled", lambda one, rng, _: given(one, rng, np.float64))
     objective, null, sample = prepared(problem)
@@ -185,7 +185,7 @@ def test_every_snapshot_of_a_run(loss, kind, weights, monkeypatch):
 def test_a_step_too_long_is_taken_back(monkeypatch):
     # Constants a hundred times too bold: the objective never rises, and the run goes on.
     problem = problem_of(Logistic(), n=200, l2=1e-2)
-    monkeypatch.setattr(constants_module, "_LEAST_BATCH", 16)
+    monkeypatch.setattr(epochs, "constants", partial(constants, least_batch=16))
     objective, null, sample = prepared(problem)
     steps = EpochSteps(objective, "diagonal", np.random.default_rng(0))
     measure = steps._measure
