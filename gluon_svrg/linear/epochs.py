@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -19,6 +18,7 @@ from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import resample
 from gluon_svrg.linear.state import State
 from gluon_svrg.svrg.rule import correct
+from numpy.typing import DTypeLike
 
 _PART = 512
 """Rows of a batch that a thread takes at a time."""
@@ -57,7 +57,11 @@ class EpochSteps:
     """SVRG in a metric that costs nothing, for many classes or features."""
 
     def __init__(
-        self, objective: Objective, metric: str, rng: np.random.Generator, dtype: np.dtype[Any]
+        self,
+        objective: Objective,
+        metric: str,
+        rng: np.random.Generator,
+        dtype: DTypeLike = np.float32,
     ) -> None:
         self._rng = rng
         self._dtype = dtype
@@ -68,7 +72,7 @@ class EpochSteps:
     def states(self, sample: Sample, start: NumPyArray) -> Iterator[State]:
         """Yield a state for each snapshot."""
         objective = shuffled(self._objective, self._rng, self._dtype)
-        choice = Choice(self._wanted, objective.scaling)
+        choice = Choice(self._wanted, self._objective.scaling)
         snapshot = objective.snapshot(self._warm_start(choice.kind, objective, sample, start))
         series = Series()
         slower, kind, due = 1.0, "", 0
@@ -87,12 +91,21 @@ class EpochSteps:
                 # Back to the snapshot, with half the step.
                 slower, due = 2 * slower, 0
                 if slower > _MOST_SLOWER:
-                    return
+                    if objective.rows.dtype == np.float64:
+                        return
+                    objective, slower = self._precise(), 1.0
+                    snapshot = objective.snapshot(snapshot.theta)
                 continue
             gain = snapshot.objective - new.objective
             series.add(gain)
             choice.add(gain)
             snapshot = new
+
+    def _precise(self) -> Objective:
+        """Return the shuffled rows in float64: float32 has no more digits to give."""
+        whole = self._objective
+        self._objective = replace(whole, rows=whole.rows.precise())
+        return shuffled(self._objective, self._rng, np.float64)
 
     def _passes(self, objective: Objective) -> float:
         return objective.passes + self._rows_of_batches / objective.n
@@ -126,7 +139,7 @@ class EpochSteps:
         """Return the metric at a snapshot, and its constants."""
         self._rows_of_batches += len(sample.rows)
         curvature = Curvature(sample, snapshot.theta)
-        metric = curvature.metric(kind, objective.scaling)
+        metric = curvature.metric(kind, self._objective.scaling)
         smoothness = curvature.smoothness(metric, snapshot.gradient)
         of_a_row = curvature.largest_of_a_row(metric)
         return metric, constants(objective.n, smoothness, of_a_row, slower)
@@ -288,7 +301,7 @@ class Curvature:
                 used, scaling.inverse[used].min() / np.where(used, scaling.inverse, 1), 0
             )
             square = np.square(scale)
-            inverse = np.append(square / square.sum(), 1.0)
+            inverse = np.append(square / max(1.0, square.sum()), 1.0)
             return DiagonalMetric(inverse if self._curvature.ndim == 1 else inverse[:, None])
         weight = (self._curvature.T * self._sample.share).T
         diagonal = (weight.T @ np.square(self._rows)).T
@@ -373,7 +386,7 @@ def head(objective: Objective, count: int) -> Objective:
     )
 
 
-def shuffled(objective: Objective, rng: np.random.Generator, dtype: np.dtype[Any]) -> Objective:
+def shuffled(objective: Objective, rng: np.random.Generator, dtype: DTypeLike) -> Objective:
     """Return the objective on a shuffled copy of the rows: a batch is then a slice.
 
     The copy is centred and of `dtype`, or of the rows' own where that is smaller: it is no larger
@@ -381,15 +394,19 @@ def shuffled(objective: Objective, rng: np.random.Generator, dtype: np.dtype[Any
     """
     order = rng.permutation(objective.n)
     n, p = objective.rows.shape
+    dtype = np.dtype(dtype)
     stored = objective.rows.stored
     centred = stored.itemsize >= dtype.itemsize
     copy = np.empty((n, p), dtype if centred else stored)
+    # A power of two takes the units away without a rounding: float32 has no room for all of them.
+    inverse = objective.scaling.inverse
+    unit = np.exp2(np.floor(np.log2(np.where(inverse > 0, inverse, 1))))
     size = max(64, 2**18 // p)
 
     def fill(part: slice) -> None:
         if centred:
-            rows = objective.rows.gather(order[part])
-            np.subtract(rows, objective.scaling.center, out=copy[part], casting="same_kind")
+            change = objective.rows.gather(order[part]) - objective.scaling.center
+            np.multiply(change, unit, out=copy[part], casting="same_kind")
         else:
             copy[part] = objective.rows.take(order[part])
 
@@ -401,7 +418,7 @@ def shuffled(objective: Objective, rng: np.random.Generator, dtype: np.dtype[Any
         rows=DenseRows(copy, dtype if centred else objective.rows.dtype),
         target=objective.target[order],
         share=objective.share[order],
-        scaling=Scaling(np.zeros(p), objective.scaling.inverse) if centred else objective.scaling,
+        scaling=Scaling(np.zeros(p), inverse / unit) if centred else objective.scaling,
         centered=objective.centered and not centred,
         order=order,
     )

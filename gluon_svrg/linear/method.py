@@ -201,7 +201,7 @@ class HessianSteps:
 class Pace:
     """Whether the next step is one of the full gradient or an epoch, by what they left so far."""
 
-    def __init__(self, may_run_epochs: bool) -> None:
+    def __init__(self, may_run_epochs: bool = True) -> None:
         self._may_run_epochs = may_run_epochs
         self._count = 0
         self._last = np.inf

@@ -37,6 +37,8 @@ def factor(hessian: NumPyArray, ridge: float = _RIDGE) -> tuple[NumPyArray, bool
     """Return the Cholesky factor of the Hessian, with as small a ridge as it needs."""
     # Relative to each entry: a feature with a huge penalty would else drown the others.
     diagonal = np.maximum(hessian.diagonal(), np.finfo(np.float64).tiny)
+    if not np.isfinite(hessian).all():
+        raise FloatingPointError("the Hessian is not finite: the scores or the features overflow")
     for _ in range(12):
         try:
             hessian.ravel()[:: len(hessian) + 1] = diagonal * (1 + ridge)
@@ -44,7 +46,7 @@ def factor(hessian: NumPyArray, ridge: float = _RIDGE) -> tuple[NumPyArray, bool
             return chol, lower
         except np.linalg.LinAlgError:
             ridge *= 30
-    raise FloatingPointError("the Hessian has no Cholesky factor: it is not finite")
+    raise FloatingPointError("the Hessian has no Cholesky factor, with any ridge")
 
 
 def iterate(sample: Sample, theta: NumPyArray) -> Iterator[Iterate]:

@@ -43,6 +43,10 @@ class Rows(Protocol):
         """Return rows by their indices, as they are stored."""
         ...
 
+    def precise(self) -> Rows:
+        """Return the same rows, handed out in float64."""
+        ...
+
 
 class DenseRows:
     """The rows of a NumPy array.
@@ -79,3 +83,6 @@ class DenseRows:
 
     def take(self, rows: NumPyArray) -> NumPyArray:
         return np.asarray(self._features[rows])
+
+    def precise(self) -> DenseRows:
+        return DenseRows(self._features, np.dtype(np.float64))

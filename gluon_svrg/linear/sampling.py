@@ -143,11 +143,14 @@ def _scaling(raw: NumPyArray, share: NumPyArray, intercept: bool) -> tuple[Scali
         part = slice(start, start + size)
         square += share[part] @ np.square(raw[part] / unit - center)
     # Below it the deviations are the rounding of the mean.
-    used = square > np.square(16 * np.finfo(np.float64).eps * mean)
+    used = square > np.square(1000 * np.finfo(np.float64).eps * mean)
     inverse = np.zeros(p)
-    inverse[used] = 1 / np.sqrt(square[used])
-    offset = float((np.abs(mean) * inverse).max(initial=0)) if intercept else 0.0
-    return Scaling(center * unit, inverse / unit), offset
+    with np.errstate(over="ignore"):
+        inverse[used] = 1 / np.sqrt(square[used]) / unit[used]
+    # Of numbers with hardly a digit left.
+    inverse[np.isinf(inverse)] = 0
+    offset = float((np.abs(mean) * unit * inverse).max(initial=0)) if intercept else 0.0
+    return Scaling(center * unit, inverse), offset
 
 
 def _measure_rare(

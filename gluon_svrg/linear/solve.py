@@ -23,6 +23,7 @@ __all__ = ["Record", "Settings", "Solution", "StopReason", "solve"]
 _FOR_THE_PROOF = 3
 """Iterations of Newton's method after the estimate says enough: the error is squared in each."""
 
+_ROUNDING_OF_FLOAT32 = 1e-10
 _ROUNDING = 1e-14
 """Of the objective: a decrement below it is rounding."""
 
@@ -140,7 +141,9 @@ class _Run:
 
     def _rounding(self) -> float:
         assert self._best is not None
-        return _ROUNDING * abs(self._best.snapshot.objective) + sys.float_info.min
+        single = self._best.objective.rows.dtype == np.float32
+        rounding = _ROUNDING_OF_FLOAT32 if single else _ROUNDING
+        return rounding * abs(self._best.snapshot.objective) + sys.float_info.min
 
     def _near_enough(self, is_cheap: bool) -> bool:
         """Whether the optimum is near by proof, or by the estimate where a proof would cost more.
