@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = [gs, gs.schedules, gs.svrg, gs.events, gs.optimizer, gs.deploy]
-MODULES += [gs.data, gs.data.transforms]
+MODULES += [gs.data, gs.data.transforms, gs.linear]
 
 
 def code_of(document):
