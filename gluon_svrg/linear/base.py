@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Start = tuple[NumPyArray, NumPyArray]
 
-METRICS = ("auto", "hessian", "shared", "diagonal", "identity")
+METRICS = ("auto", "hessian", "diagonal", "identity")
 
 
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]

@@ -70,7 +70,7 @@ class Settings:
         Snapshots after the start.
     max_time : float, optional
         Seconds; looked at once in each snapshot.
-    metric : {'auto', 'hessian', 'shared', 'diagonal', 'identity'}
+    metric : {'auto', 'hessian', 'diagonal', 'identity'}
     seed : int
         Of the samples and the order of the batches.
     watch : callable, optional

@@ -6,6 +6,7 @@ give the same bits.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,8 +18,41 @@ from threadpoolctl import ThreadpoolController
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-
 _SMALL = 1_000_000
+"""Numbers in the data. To ask BLAS for its threads costs 20 ms: smaller data leave it alone."""
+
+
+class _Blas:
+    """BLAS with one thread, as long as anybody in this process wants it so.
+
+    The number is the process's: were each fit to put back what it had found, two that overlap would
+    leave BLAS with one thread for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._threads = 1
+
+    @contextmanager
+    def limited(self) -> Iterator[int]:
+        """Limit BLAS while the block runs; give the threads that it had."""
+        with self._lock:
+            if self._users == 0:
+                controller = ThreadpoolController().select(user_api="blas")
+                self._threads = min([pool["num_threads"] for pool in controller.info()], default=1)
+                self._limit = controller.limit(limits=1)
+            self._users += 1
+        try:
+            yield self._threads
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    self._limit.restore_original_limits()
+
+
+_blas = _Blas()
 
 
 class Workers:
@@ -27,26 +61,25 @@ class Workers:
     Parameters
     ----------
     size : int
-        Numbers in the data. To ask BLAS costs 20 ms: small data leave it alone.
+        Numbers in the data: few of them are one thread's work.
+    threads : int, optional
+        Another number of them.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, threads: int | None = None) -> None:
         self.count = 1
+        self._wanted = threads
+        self._is_small = size < _SMALL
         self._pool: ThreadPoolExecutor | None = None
-        self._controller: ThreadpoolController | None = None
-        if size < _SMALL:
-            return
-        self._controller = ThreadpoolController().select(user_api="blas")
-        allowed = [pool["num_threads"] for pool in self._controller.info()]
-        self.count = max(1, min([usable_cores(), *allowed]))
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Have the threads while the block runs."""
-        if self._controller is None:
+        if self._is_small:
             yield
             return
-        with self._controller.limit(limits=1):
+        with _blas.limited() as threads:
+            self.count = self._wanted or max(1, min(usable_cores(), threads))
             if self.count == 1:
                 yield
                 return

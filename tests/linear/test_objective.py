@@ -224,8 +224,7 @@ def test_two_threads_give_the_bits_of_one(loss, dtype):
     problem = problem_of(loss, n=60_000, p=20, weights=True, dtype=dtype)
     results = []
     for count in (1, 2):
-        workers = Workers(problem.features.size)
-        workers.count = count
+        workers = Workers(problem.features.size, threads=count)
         with workers.running():
             assert (workers._pool is not None) == (count == 2)
             objective, null, _ = prepared(problem, workers)

@@ -200,7 +200,7 @@ REFUSED = {
     ),
     "metric": (
         lambda: SVRGRegressor(metric="newton-cg").fit(X, COUNTS),
-        "metric must be one of 'auto', 'hessian', 'shared', 'diagonal', 'identity', got "
+        "metric must be one of 'auto', 'hessian', 'diagonal', 'identity', got "
         "'newton-cg': 'auto' chooses by what it measures",
     ),
     "verbose": (
