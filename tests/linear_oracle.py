@@ -105,10 +105,16 @@ class Dense:
         data = float(self.share @ values(self.loss, self.scores(theta), self.target))
         return data + 0.5 * float((self.penalty[:, None] * theta**2).sum())
 
-    def gradient(self, theta, rows=slice(None)):
-        """The gradient; of some rows: n / b times their sum by shares, and the penalty's."""
+    def gradient(self, theta, rows=slice(None), probability=None):
+        """The gradient; of some rows: n / b times their sum by shares, and the penalty's.
+
+        Rows that were drawn with some probability count by 1 / n of its inverse.
+        """
         r = residuals(self.loss, self.scores(theta)[rows], self.target[rows])
-        part = self.X[rows].T @ (r * self.share[rows, None])
+        share = self.share[rows]
+        if probability is not None:
+            share = share / (len(self.X) * probability[rows])
+        part = self.X[rows].T @ (r * share[:, None])
         return part * len(self.X) / len(self.X[rows]) + self.penalty[:, None] * theta
 
     def hessian(self, theta):
@@ -183,13 +189,24 @@ def bfgs(inverse, pairs):
     return inverse
 
 
-def epoch(dense, inverse, numbers, theta, batches):
-    """One epoch as in the paper, with momentum: theta after it, and the corrected gradients."""
+def epoch(dense, inverse, numbers, theta, draws, probability=None):
+    """One epoch as in the paper, with momentum: theta after it, and the corrected gradients.
+
+    Its batches are what `draws` gave last.
+    """
     snapshot, full = theta, dense.gradient(theta)
     ahead, gradients = theta, []
-    for j, k in enumerate(batches):
-        rows = np.arange(k * numbers.batch, (k + 1) * numbers.batch)
-        gradient = dense.gradient(ahead, rows) - dense.gradient(snapshot, rows) + full
+    for j in range(numbers.steps):
+        if probability is None:
+            first = draws.offsets[-1] + draws.permutations[-1][j] * numbers.batch
+            rows = np.arange(first, first + numbers.batch)
+        else:
+            rows = draws.choices[-1].reshape(numbers.steps, numbers.batch)[j]
+        gradient = (
+            dense.gradient(ahead, rows, probability)
+            - dense.gradient(snapshot, rows, probability)
+            + full
+        )
         gradients.append(gradient)
         step = (inverse @ gradient.ravel()).reshape(theta.shape)
         new = ahead - numbers.step_size * step
@@ -203,7 +220,11 @@ class Draws:
 
     def __init__(self, seed=0):
         self.rng = np.random.default_rng(seed)
-        self.permutations, self.choices = [], []
+        self.permutations, self.choices, self.offsets = [], [], []
+
+    def integers(self, n):
+        self.offsets.append(int(self.rng.integers(n)))
+        return self.offsets[-1]
 
     def permutation(self, n):
         self.permutations.append(self.rng.permutation(n))

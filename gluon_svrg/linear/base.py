@@ -131,6 +131,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     def _warning(self, solution: Solution) -> str:
         """Return where the fit ended, how far from the optimum, why, and what to do."""
         far = f"an estimated {solution.decrement:.1e} above the optimum"
+        if not np.isfinite(solution.decrement):
+            far = "at a distance from the optimum that is not known yet"
         if math.isfinite(solution.gap):
             far += f" (proven: at most {solution.gap:.1e})"
         name = type(self).__name__

@@ -54,7 +54,8 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
         gap = dual.divergence + float(squares.sum())
     # Nor is any objective below the least values of the losses.
     least = float(objective.share @ objective.loss.least(objective.target))
-    return float(np.nanmin([gap, snapshot.objective - least]))
+    bound = snapshot.objective - least
+    return max(0.0, min(gap, bound) if np.isfinite(gap) else bound)
 
 
 def _dual(objective: Objective, snapshot: Snapshot) -> _Dual:

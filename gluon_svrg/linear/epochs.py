@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from gluon_svrg.linear.metric import DiagonalMetric, Metric
 from gluon_svrg.linear.objective import Objective, Scaling, Snapshot, of_outputs, padded, products
 from gluon_svrg.linear.rows import DenseRows
 from gluon_svrg.linear.sample import Sample
-from gluon_svrg.linear.sampling import resample
+from gluon_svrg.linear.sampling import importance, resample
 from gluon_svrg.linear.state import State
 from gluon_svrg.svrg.rule import correct
 from numpy.typing import DTypeLike
@@ -42,12 +41,20 @@ _EPOCHS_OF_A_START = 3
 _POOR = 0.5
 """What an epoch leaves of a gain, from which on the other metric is tried."""
 
+_LEAST_RATE, _MOST_RATE = 0.1, 0.995
+_SLOW, _SLOW_EPOCHS = 0.8, 4
+
 _TRIED = 2
 _KEPT = 8
 """Epochs in the other metric, and those until it may be tried again."""
 
 _LEAST_DIAGONAL = 1e-3
 """Of the mean: what a sample says of a rare feature's curvature is not believed below it."""
+
+_ALIKE = 2.0
+"""A weight of so many mean ones leaves rows alike: a batch is then a slice."""
+
+_FAR_OUT = 1e30
 
 _FEW = 0.02
 """Of the features: if no more than these have most of the variance, scales are far apart."""
@@ -68,16 +75,24 @@ class EpochSteps:
         self._objective = objective
         self._wanted = metric
         self._rows_of_batches = 0.0
+        self.left_at: NumPyArray | None = None
 
     def states(self, sample: Sample, start: NumPyArray) -> Iterator[State]:
-        """Yield a state for each snapshot."""
+        """Yield a state for each snapshot.
+
+        With the metric 'auto' it ends where epochs gain too little, and `left_at` is where.
+        """
         objective = shuffled(self._objective, self._rng, self._dtype)
         choice = Choice(self._wanted, self._objective.scaling)
         snapshot = objective.snapshot(self._warm_start(choice.kind, objective, sample, start))
         series = Series()
-        slower, kind, due = 1.0, "", 0
+        slower, kind, due, is_new = 1.0, "", 0, True
         while True:
-            yield State(objective, snapshot, series.rest, self._passes(objective))
+            if is_new:
+                yield State(objective, snapshot, series.rest, self._passes(objective))
+                if self._wanted == "auto" and series.is_slow:
+                    self.left_at = snapshot.theta
+                    return
             if choice.kind != kind or due == 0:
                 if kind:
                     sample = resample(self._objective, MEASURED_ROWS, self._rng)
@@ -87,13 +102,14 @@ class EpochSteps:
             self._rows_of_batches += numbers.batch * numbers.steps
             due -= 1
             new = objective.snapshot(theta)
-            if not new.objective < snapshot.objective:
+            is_new = new.objective < snapshot.objective
+            if not is_new:
                 # Back to the snapshot, with half the step.
                 slower, due = 2 * slower, 0
                 if slower > _MOST_SLOWER:
                     if objective.rows.dtype == np.float64:
                         return
-                    objective, slower = self._precise(), 1.0
+                    objective, slower, is_new = self._precise(), 1.0, True
                     snapshot = objective.snapshot(snapshot.theta)
                 continue
             gain = snapshot.objective - new.objective
@@ -188,7 +204,8 @@ class Choice:
 class Series:
     """What gains that shrink like a geometric series leave to be gained.
 
-    The rate is the larger of the last two ratios, and not believed below a tenth.
+    The rate is the largest of the last two ratios and of the means over up to five, and not
+    believed below a tenth.
     """
 
     def __init__(self) -> None:
@@ -196,17 +213,27 @@ class Series:
 
     def add(self, gain: float) -> None:
         """Take the gain of one epoch."""
-        self._gains = [*self._gains[-2:], gain]
+        self._gains = [*self._gains[-5:], gain]
+
+    @property
+    def rate(self) -> float:
+        """What an epoch leaves; 1 before there are two gains."""
+        *earlier, last = self._gains or [np.nan]
+        means = [(last / gain) ** (1 / k) for k, gain in enumerate(reversed(earlier), 1)]
+        if len(earlier) > 1:
+            means.append(earlier[-1] / earlier[-2])
+        return max(_LEAST_RATE, *means) if means else 1.0
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether each of some epochs left most of what there was to be gained."""
+        return len(self._gains) > _SLOW_EPOCHS and self.rate > _SLOW
 
     @property
     def rest(self) -> float:
-        """The estimate; inf before there are two gains."""
-        gains = self._gains
-        if len(gains) < 2:
-            return np.inf
-        rates = [new / old for old, new in itertools.pairwise(gains)]
-        rate = min(0.95, max(0.1, *rates))
-        return gains[-1] * rate / (1 - rate)
+        """The estimate; inf where there is no end to be seen."""
+        rate = self.rate
+        return self._gains[-1] * rate / (1 - rate) if rate < _MOST_RATE else np.inf
 
 
 def run_epoch(
@@ -218,12 +245,10 @@ def run_epoch(
 ) -> NumPyArray:
     """Return theta after the steps of one epoch from a snapshot of shuffled rows.
 
-    The rows that are left over, fewer than a batch, wait for a later order.
+    Fewer rows than a batch are left out, others in each epoch.
     """
     theta = ahead = snapshot.theta
-    batch = numbers.batch
-    for j, k in enumerate(rng.permutation(numbers.steps)):
-        rows = slice(k * batch, (k + 1) * batch)
+    for j, rows in enumerate(_batches(objective, numbers, rng)):
         gradient = corrected_gradient(objective, snapshot, ahead, rows)
         new = ahead - numbers.step_size * metric.solve(gradient)
         momentum = min((j + 1) / (j + 4), numbers.momentum)
@@ -232,8 +257,23 @@ def run_epoch(
     return theta
 
 
+def _batches(
+    objective: Objective, numbers: Constants, rng: np.random.Generator
+) -> Iterator[slice | NumPyArray]:
+    """Yield the rows of each batch of an epoch."""
+    batch, steps = numbers.batch, numbers.steps
+    if objective.probability is not None:
+        # Rows of unequal weight, drawn by it: as if all had the same.
+        drawn = rng.choice(objective.n, batch * steps, p=objective.probability)
+        yield from drawn.reshape(steps, batch)
+        return
+    first = int(rng.integers(objective.n - batch * steps + 1))
+    for k in rng.permutation(steps):
+        yield slice(first + k * batch, first + (k + 1) * batch)
+
+
 def corrected_gradient(
-    objective: Objective, snapshot: Snapshot, theta: NumPyArray, rows: slice
+    objective: Objective, snapshot: Snapshot, theta: NumPyArray, rows: slice | NumPyArray
 ) -> NumPyArray:
     """Return the corrected gradient of a batch at `theta`.
 
@@ -243,11 +283,16 @@ def corrected_gradient(
     weights, bias = objective.scaling.to_user(theta)
     weights = padded(weights.astype(objective.rows.dtype))
     bias = np.asarray(bias, objective.rows.dtype)
-    parts = [
-        slice(start, min(start + _PART, rows.stop)) for start in range(rows.start, rows.stop, _PART)
-    ]
+    parts: list[slice | NumPyArray]
+    if isinstance(rows, slice):
+        starts = range(rows.start, rows.stop, _PART)
+        parts = [slice(start, min(start + _PART, rows.stop)) for start in starts]
+        count = rows.stop - rows.start
+    else:
+        parts = [rows[start : start + _PART] for start in range(0, len(rows), _PART)]
+        count = len(rows)
 
-    def of_part(part: slice) -> NumPyArray:
+    def of_part(part: slice | NumPyArray) -> NumPyArray:
         block = objective.block(part)
         target = objective.targets(part, block.dtype)
         residual = correct(
@@ -260,7 +305,7 @@ def corrected_gradient(
     total: NumPyArray | float = 0.0
     for gradient in objective.workers.map(of_part, parts):
         total = total + gradient
-    total *= objective.n / (rows.stop - rows.start)
+    total *= objective.n / count
     change = objective.used(theta) * (theta - snapshot.theta)
     return np.asarray(total + change + snapshot.gradient)
 
@@ -278,6 +323,9 @@ class Curvature:
             self._curvature = self._probability * (1 - self._probability)
         else:
             self._curvature = loss.curvature(scores, sample.target)
+        # Of rare features as in `Sample.hessian`.
+        mean = float((sample.share @ self._curvature).mean())
+        self._diagonal = sample.penalty + mean * sample.unseen()
 
     def times(self, vector: NumPyArray) -> NumPyArray:
         """Return the Hessian, with the penalty, times a vector of theta's shape."""
@@ -289,24 +337,19 @@ class Curvature:
         else:
             change *= self._curvature
         change = (change.T * self._sample.share).T.astype(np.float32)
-        penalty = self._sample.penalty
-        return np.asarray(products(self._rows, change) + (vector.T * penalty).T)
+        return np.asarray(products(self._rows, change) + (vector.T * self._diagonal).T)
 
     def metric(self, kind: str, scaling: Scaling) -> Metric:
         """Return the metric 'identity' or 'diagonal'."""
         if kind == "identity":
             # Of the weights as the user has them: theta is theirs times the scale.
-            used = scaling.inverse > 0
-            scale = np.where(
-                used, scaling.inverse[used].min() / np.where(used, scaling.inverse, 1), 0
-            )
-            square = np.square(scale)
+            square = np.square(relative_scale(scaling))
             inverse = np.append(square / max(1.0, square.sum()), 1.0)
             return DiagonalMetric(inverse if self._curvature.ndim == 1 else inverse[:, None])
         weight = (self._curvature.T * self._sample.share).T
         diagonal = (weight.T @ np.square(self._rows)).T
         diagonal += _LEAST_DIAGONAL * diagonal.mean(axis=0)
-        return DiagonalMetric(1 / (diagonal.T + self._sample.penalty).T)
+        return DiagonalMetric(1 / (diagonal.T + self._diagonal).T)
 
     def smoothness(self, metric: Metric, gradient: NumPyArray) -> float:
         """Return the largest eigenvalue in the metric, from a few steps that begin at `gradient`.
@@ -365,10 +408,22 @@ class Curvature:
         return largest
 
 
+def _probability(objective: Objective, order: NumPyArray) -> NumPyArray | None:
+    """Return with which probability a row is drawn, or None where all are alike."""
+    probability = importance(objective.loss, objective.target, objective.share)
+    if probability is None or probability.max() * objective.n <= _ALIKE:
+        return None
+    return probability[order]
+
+
+def _of_part(probability: NumPyArray | None, count: int) -> NumPyArray | None:
+    return None if probability is None else probability[:count] / probability[:count].sum()
+
+
 def relative_scale(scaling: Scaling) -> NumPyArray:
     """Return the features' scales, the largest as 1: no square of them overflows."""
     used = scaling.inverse > 0
-    least = scaling.inverse[used].min(initial=1)
+    least = scaling.inverse[used].min() if used.any() else 1.0
     return np.where(used, least / np.where(used, scaling.inverse, 1), 0)
 
 
@@ -380,6 +435,7 @@ def head(objective: Objective, count: int) -> Objective:
         rows=DenseRows(objective.rows.block(slice(0, count)), objective.rows.dtype),
         target=objective.target[:count],
         share=share / share.sum(),
+        probability=_of_part(objective.probability, count),
         moments=None,
         order=None,
         passes=0.0,
@@ -406,7 +462,10 @@ def shuffled(objective: Objective, rng: np.random.Generator, dtype: DTypeLike) -
     def fill(part: slice) -> None:
         if centred:
             change = objective.rows.gather(order[part]) - objective.scaling.center
-            np.multiply(change, unit, out=copy[part], casting="same_kind")
+            with np.errstate(over="ignore"):
+                np.multiply(change, unit, out=copy[part], casting="same_kind")
+            # Beyond float32: so far out that any such number will do.
+            np.clip(copy[part], -_FAR_OUT, _FAR_OUT, out=copy[part])
         else:
             copy[part] = objective.rows.take(order[part])
 
@@ -418,6 +477,7 @@ def shuffled(objective: Objective, rng: np.random.Generator, dtype: DTypeLike) -
         rows=DenseRows(copy, dtype if centred else objective.rows.dtype),
         target=objective.target[order],
         share=objective.share[order],
+        probability=_probability(objective, order),
         scaling=Scaling(np.zeros(p), inverse / unit) if centred else objective.scaling,
         centered=objective.centered and not centred,
         order=order,

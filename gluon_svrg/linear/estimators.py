@@ -82,7 +82,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         weights. Times C S, it is LogisticRegression's.
     gap_ : float
         ``objective_`` is proven to be at most this far above the optimum (up to rounding).
-        Infinite without a penalty.
+        Without a penalty all that is known is that no loss is below its least value.
     decrement_ : float
         An estimate of the same distance, which is nearer the truth when the penalty is tiny.
     history_ : list of dict
@@ -484,6 +484,8 @@ def _explained_deviance(target: NumPyArray, scores: NumPyArray, weight: NumPyArr
         return max(float(np.average(losses, weights=weight)), 0.0)
 
     of_model, of_mean = deviance(scores), deviance(math.log(mean))
-    if of_mean == 0:
-        return 1.0 if of_model == 0 else 0.0
+    # Rounding may leave something of the deviance of equal targets.
+    nothing = 1e-14 * float(np.abs(own).max())
+    if of_mean <= nothing:
+        return 1.0 if of_model <= nothing else 0.0
     return 1 - of_model / of_mean

@@ -30,6 +30,10 @@ _STALE = 0.05
 """A step that leaves more of the decrement, and the Hessian is taken anew at the new point."""
 
 
+_PRODUCTS = 50
+_SOLVED = 1e-4
+"""Of the squared residual, in the metric of the diagonal."""
+
 _CHANGED = 0.05
 """Of the curvature, on average: less, and a new Hessian would be the old one."""
 
@@ -54,6 +58,7 @@ class HessianSteps:
         self._secants = Secants()
         self._numbers: Constants | None = None
         self._slower = 1.0
+        self._may_run_epochs = objective.loss.outputs == 1
         self._curvature: NumPyArray = np.zeros(0)
 
     @classmethod
@@ -66,7 +71,7 @@ class HessianSteps:
     def _states(self, start: NumPyArray) -> Iterator[State]:
         snapshot = self._first(start)
         metric = self._metric(snapshot.theta)
-        pace = Pace(may_run_epochs=self._objective.loss.outputs == 1)
+        pace = Pace(may_run_epochs=self._may_run_epochs)
         last = np.inf
         while True:
             step, decrement = self._step(metric, snapshot)
@@ -77,18 +82,26 @@ class HessianSteps:
             pace.add(decrement)
             last = decrement
             yield State(self._objective, snapshot, decrement, self._passes())
-            new: Snapshot | None
+            new: Snapshot | None = None
             if pace.wants_epoch:
                 snapshot = self._ready_for_epochs(snapshot)
                 new = self._after_epoch(metric, snapshot)
-            else:
-                new = self._after_step(snapshot, step)
                 if new is None:
-                    # Once more without what the steps so far have told.
-                    self._secants.clear()
-                    new = self._after_step(snapshot, self._step(metric, snapshot)[0])
+                    pace.forget_epochs()
             if new is None:
-                return
+                new = self._after_step(snapshot, step)
+            if new is None:
+                # Once more without what the steps so far have told.
+                self._secants.clear()
+                new = self._after_step(snapshot, self._step(metric, snapshot)[0])
+            if new is None:
+                if self._objective.rows.dtype == np.float64:
+                    return
+                # float32 has no more digits to give.
+                self._whole = replace(self._whole, rows=self._whole.rows.precise())
+                self._objective = self._whole
+                snapshot = self._objective.snapshot(snapshot.theta)
+                continue
             self._secants.add(new.theta - snapshot.theta, new.gradient - snapshot.gradient)
             snapshot = new
 
@@ -143,7 +156,7 @@ class HessianSteps:
     def _passes(self) -> float:
         return self._objective.passes + self._rows_of_samples / self._objective.n
 
-    def _metric(self, theta: NumPyArray) -> HessianMetric:
+    def _metric(self, theta: NumPyArray) -> Metric:
         sample = self._sample
         self._rows_of_samples += len(sample.rows)
         scores = sample.rows @ theta
@@ -198,6 +211,53 @@ class HessianSteps:
         return best_length
 
 
+class SampleMetric:
+    """The Hessian of a sample as products: for more weights than a matrix of them can have.
+
+    Solved by conjugate gradients, preconditioned by the diagonal, to a hundredth.
+    """
+
+    def __init__(self, curvature: Curvature, diagonal: Metric) -> None:
+        self._curvature = curvature
+        self._diagonal = diagonal
+
+    def solve(self, gradient: NumPyArray) -> NumPyArray:
+        """Return about P^-1 times a gradient of theta's shape."""
+        step = np.zeros_like(gradient)
+        residual = gradient
+        preconditioned = direction = self._diagonal.solve(residual)
+        product = first = float((residual * preconditioned).sum())
+        for _ in range(_PRODUCTS):
+            if product <= _SOLVED * first:
+                break
+            image = self._curvature.times(direction)
+            length = product / float((direction * image).sum())
+            step = step + length * direction
+            residual = residual - length * image
+            preconditioned = self._diagonal.solve(residual)
+            last, product = product, float((residual * preconditioned).sum())
+            direction = preconditioned + product / last * direction
+        return step
+
+
+class SampleSteps(HessianSteps):
+    """The same steps where the Hessian is too large for a matrix, and epochs gain too little."""
+
+    def __init__(self, objective: Objective, sample: Sample, rng: np.random.Generator) -> None:
+        super().__init__(objective, sample, rng)
+        self._may_run_epochs = False
+
+    def _first(self, start: NumPyArray) -> Snapshot:
+        return self._objective.snapshot(start)
+
+    def _metric(self, theta: NumPyArray) -> Metric:
+        sample = self._sample
+        self._rows_of_samples += len(sample.rows)
+        self._curvature = sample.loss.curvature(sample.rows @ theta, sample.target)
+        curvature = Curvature(sample, theta)
+        return SampleMetric(curvature, curvature.metric("diagonal", self._objective.scaling))
+
+
 class Pace:
     """Whether the next step is one of the full gradient or an epoch, by what they left so far."""
 
@@ -208,6 +268,10 @@ class Pace:
         self._steps_left: list[float] = []
         self._epochs_left: list[float] = []
         self.wants_epoch = False
+
+    def forget_epochs(self) -> None:
+        """Run no more of them: they lead nowhere."""
+        self._may_run_epochs = self.wants_epoch = False
 
     def add(self, decrement: float) -> None:
         """Take the decrement at a new snapshot."""

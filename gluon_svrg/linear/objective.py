@@ -73,6 +73,10 @@ class Objective:
     moments : tuple of numpy.ndarray, optional
         The mean of the features, (p,), and their products with the targets, theta[:-1]'s shape:
         the certificate needs them. The first snapshot takes them along.
+    rare : numpy.ndarray, (p,), bool
+        Features of whose curvature a sample knows next to nothing.
+    probability : numpy.ndarray, (n,), optional
+        With which the rows of a batch are drawn, where their weights are unequal.
     order : numpy.ndarray, (n,), optional
         Of shuffled rows: which of the user's rows each of them is.
     """
@@ -88,6 +92,8 @@ class Objective:
     centered: bool = False
     moments: tuple[NumPyArray, NumPyArray] | None = None
     order: NumPyArray | None = None
+    probability: NumPyArray | None = None
+    rare: NumPyArray | None = None
     passes: float = 0.0
 
     @property
@@ -99,14 +105,14 @@ class Objective:
         """Return the penalty in the shape that multiplies `theta`."""
         return self.penalty if theta.ndim == 1 else self.penalty[:, None]
 
-    def targets(self, rows: slice, dtype: np.dtype[Any]) -> NumPyArray:
+    def targets(self, rows: slice | NumPyArray, dtype: np.dtype[Any]) -> NumPyArray:
         """Return the targets of some rows: classes as they are, numbers in `dtype`."""
         target = self.target[rows]
         return target if target.dtype.kind in "iu" else target.astype(dtype, copy=False)
 
-    def block(self, rows: slice) -> NumPyArray:
+    def block(self, rows: slice | NumPyArray) -> NumPyArray:
         """Return a block as the scores are taken from it."""
-        block = self.rows.block(rows)
+        block = self.rows.block(rows) if isinstance(rows, slice) else self.rows.gather(rows)
         return block - self.scaling.center if self.centered else block
 
     def snapshot(self, theta: NumPyArray) -> Snapshot:
@@ -199,12 +205,18 @@ class Objective:
         if not self.intercept:
             gradient[-1] = 0
 
-    def batch_gradient(self, rows: slice, block: NumPyArray, residual: NumPyArray) -> NumPyArray:
+    def batch_gradient(
+        self, rows: slice | NumPyArray, block: NumPyArray, residual: NumPyArray
+    ) -> NumPyArray:
         """Return the gradient of some rows from their residuals, weighted by their shares.
 
-        Without the penalty, and a sum: not scaled to all rows.
+        Without the penalty, and a sum: not scaled to all rows. Rows that are drawn with unequal
+        probability count by its inverse, an n-th of it.
         """
-        residual *= self.share[rows] if residual.ndim == 1 else self.share[rows, None]
+        share = self.share[rows]
+        if self.probability is not None:
+            share = share / (self.n * self.probability[rows])
+        residual *= share if residual.ndim == 1 else share[:, None]
         gradient = np.empty((self.rows.shape[1] + 1, *residual.shape[1:]))
         gradient[:-1] = products(block, residual)
         gradient[-1] = residual.sum(axis=0, dtype=np.float64)

@@ -10,15 +10,19 @@ import scipy.linalg
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import newton
 from gluon_svrg.linear.epochs import MEASURED_ROWS, EpochSteps
-from gluon_svrg.linear.method import HessianSteps
+from gluon_svrg.linear.method import HessianSteps, SampleSteps
 from gluon_svrg.linear.objective import Objective, Snapshot
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sample import Sample
+from gluon_svrg.linear.sampling import resample
 from gluon_svrg.linear.solution import Settings
 from gluon_svrg.linear.state import State
 
 _SMALL = 1e9
 """Multiplications for one Hessian of all rows, up to which Newton's method is exact."""
+
+_MOST_NUMBERS = 8_000_000
+"""Of features that are copied to float64, all of them: 64 MB."""
 
 _MOST_WEIGHTS = 2500
 """Of a Hessian: its factor takes as long as ten million multiplications for each of them."""
@@ -53,7 +57,8 @@ def choose(problem: Problem, settings: Settings) -> Plan:
     width = (p + 1) * outputs
     work = float(n) * width * width
     automatic = settings.metric == "auto"
-    if automatic and work <= _SMALL and width <= _MOST_WEIGHTS:
+    fits = n * (p + 1) <= _MOST_NUMBERS
+    if automatic and work <= _SMALL and width <= _MOST_WEIGHTS and fits:
         why = f"the Hessian of all {n:,} rows over {width:,} weights is small"
         return Plan("newton", why, n, _exact, is_cheap=True)
     narrow = (n + 1) * outputs
@@ -62,19 +67,27 @@ def choose(problem: Problem, settings: Settings) -> Plan:
         return Plan("newton, rotated", why, n, _rotated, is_cheap=True)
     size = sample_size(n, p, outputs)
     cost = float(size) * width * width + width**3 / 3
-    pays = width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 100.0 * n * width)
+    pays = width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 2500.0 * n * width)
     if settings.metric == "hessian" or (automatic and pays):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
+        if not automatic:
+            why = f"metric={settings.metric!r} was asked for: {why}"
         return Plan("svrg, hessian", why, size, HessianSteps.states)
     why = f"a Hessian over {width:,} weights would cost more than it saves"
+    if not automatic:
+        why = f"metric={settings.metric!r} was asked for, over {width:,} weights"
 
     def epochs(
         objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
     ) -> Iterator[State]:
         dtype = np.dtype(np.float64 if settings.is_precise else np.float32)
-        return EpochSteps(objective, settings.metric, rng, dtype).states(sample, start)
+        steps = EpochSteps(objective, settings.metric, rng, dtype)
+        yield from steps.states(sample, start)
+        if steps.left_at is not None:
+            larger = resample(objective, max(4000, 20 * p, n // 8), rng)
+            yield from SampleSteps.states(objective, larger, steps.left_at, rng)
 
-    return Plan("svrg, diagonal", why, min(n, MEASURED_ROWS), epochs)
+    return Plan("svrg, epochs", why, min(n, MEASURED_ROWS), epochs)
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:

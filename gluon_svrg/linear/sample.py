@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -30,7 +30,7 @@ class Sample:
     loss: Loss
     penalty: NumPyArray
     workers: Workers
-    _unseen: NumPyArray | None = field(default=None, repr=False)
+    rare: NumPyArray | None = None
 
     def head(self, count: int) -> Sample:
         """Return the first rows alone, as a sample."""
@@ -42,6 +42,7 @@ class Sample:
             self.loss,
             self.penalty,
             self.workers,
+            self.rare,
         )
 
     def value(self, theta: NumPyArray, scores: NumPyArray) -> float:
@@ -78,13 +79,14 @@ class Sample:
         return self.share @ features, features.T @ target
 
     def unseen(self) -> NumPyArray:
-        """Return 1 for features that are 0 in all rows here and vary in the data, else 0.
+        """Return the variance that is added to the diagonal: 1 for rare features, else 0.
 
-        Their mean square is 1 in these coordinates, and without it their curvature would be none.
+        A variance is 1 in these coordinates. A Hessian from next to no rows would be next to none,
+        and a step in its metric without an end; from one row too many it would do no harm.
         """
-        if self._unseen is None:
-            self._unseen = np.where(self.rows.any(axis=0) | (self.penalty == 1), 0.0, 1.0)
-        return self._unseen
+        if self.rare is None:
+            return np.zeros(self.rows.shape[1])
+        return np.append(self.rare.astype(np.float64), 0.0)
 
     def gram(self, weight: NumPyArray) -> NumPyArray:
         """Return the products of the features, each row times `weight`."""

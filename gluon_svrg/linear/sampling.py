@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.losses import Logistic, Loss, Poisson, Softmax
+from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from gluon_svrg.linear.objective import Objective, Scaling
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.rows import DenseRows, Rows
@@ -20,6 +20,9 @@ _OFFSET_OF_FLOAT32 = 30.0
 _OFFSET_OF_FLOAT64 = 1e5
 """The same for float64: from there on blocks are centred before they are multiplied."""
 
+_FEW_ROWS = 20
+"""As many as a variance has to come from: (sum x^2)^2 / sum x^4."""
+
 _HUGE = 1e250
 """A penalty beyond it leaves nothing of a weight: the feature is left out."""
 
@@ -34,18 +37,19 @@ def prepare(
     """Draw a sample of about `size` rows and take the coordinates from it.
 
     Any coordinates give the same answer; those of the sample save a pass over all rows. Columns
-    that are constant in the sample are measured by a pass over them alone. `precise` hands out
-    float64 whatever the data are.
+    whose variance comes from a few rows of the sample are measured by a pass over them alone.
+    `precise` hands out float64 whatever the data are.
     """
     rows = DenseRows(problem.features)
     share = problem.shares()
     drawn, of_sample = draw(problem.loss, problem.target, share, size, rng)
     raw = _gathered(rows, drawn, workers)
-    scaling, offset = _scaling(raw[:, :-1], of_sample, problem.fit_intercept)
-    constant = scaling.inverse == 0
-    if constant.any() and len(drawn) < rows.shape[0]:
-        _measure_rare(rows, share, constant, scaling, problem.fit_intercept)
-    if precise or offset > _OFFSET_OF_FLOAT32:
+    scaling, offset, rare = _scaling(raw[:, :-1], of_sample, problem.fit_intercept)
+    if len(drawn) == rows.shape[0]:
+        rare[:] = False
+    if rare.any():
+        _measure_rare(rows, share, rare, scaling, problem.fit_intercept)
+    if precise or offset > _OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
         rows = DenseRows(problem.features, np.dtype(np.float64))
     penalty = np.zeros(rows.shape[1] + 1)
     with np.errstate(over="ignore"):
@@ -65,9 +69,23 @@ def prepare(
         intercept=problem.fit_intercept,
         workers=workers,
         centered=offset > _OFFSET_OF_FLOAT64,
+        rare=rare,
         passes=len(drawn) / rows.shape[0],
     )
     return objective, _sample(objective, raw, drawn, of_sample)
+
+
+def _is_far_off(problem: Problem, share: NumPyArray) -> bool:
+    """Whether float32 would lose what matters in the size of the targets or of the loss."""
+    loss, target = problem.loss, problem.target
+    if not isinstance(loss, Squared | Huber | Poisson):
+        return False
+    bias = np.asarray(loss.null_scores(target, share) if problem.fit_intercept else 0.0)
+    value = share @ loss.value(np.broadcast_to(bias, target.shape), target)
+    spread: float = value - share @ loss.least(target)
+    if isinstance(loss, Poisson):
+        return bool(abs(value) > _OFFSET_OF_FLOAT32 * spread)
+    return bool(np.square(bias) > 2 * _OFFSET_OF_FLOAT32**2 * spread)
 
 
 def resample(objective: Objective, size: int, rng: np.random.Generator) -> Sample:
@@ -89,18 +107,26 @@ def draw(
     n = len(target)
     if size >= n:
         return np.arange(n), share
+    probability = importance(loss, target, share)
+    if probability is None:
+        return rng.choice(n, size, replace=False), np.full(size, 1 / size)
+    rows = rng.choice(n, size, p=probability)
+    of_sample = share[rows] / probability[rows]
+    return rows, of_sample / of_sample.sum()
+
+
+def importance(loss: Loss, target: NumPyArray, share: NumPyArray) -> NumPyArray | None:
+    """Return with which probability each row is drawn, or None where all are alike."""
     groups = _groups(loss, target, share)
     if groups is None and share.min() == share.max():
-        return rng.choice(n, size, replace=False), np.full(size, 1 / size)
+        return None
     probability = share
     if groups is not None:
         of_group = np.bincount(groups, weights=share)
         present = of_group > 0
         factor = np.divide(1, of_group, out=np.zeros_like(of_group), where=present)
         probability = share * (0.5 + 0.5 * factor[groups] / present.sum())
-    rows = rng.choice(n, size, p=probability / probability.sum())
-    of_sample = share[rows] / probability[rows]
-    return rows, of_sample / of_sample.sum()
+    return np.asarray(probability / probability.sum())
 
 
 def _groups(loss: Loss, target: NumPyArray, share: NumPyArray) -> NumPyArray | None:
@@ -129,19 +155,26 @@ def _gathered(rows: Rows, drawn: NumPyArray, workers: Workers) -> NumPyArray:
     return raw
 
 
-def _scaling(raw: NumPyArray, share: NumPyArray, intercept: bool) -> tuple[Scaling, float]:
-    """Return the coordinates, and the largest mean in units of a deviation."""
+def _scaling(
+    raw: NumPyArray, share: NumPyArray, intercept: bool
+) -> tuple[Scaling, float, NumPyArray]:
+    """Return the coordinates, the largest mean in units of a deviation, and who is rare.
+
+    Rare are features whose variance comes from a few rows, or from none.
+    """
     count, p = raw.shape
     # Divided by a power of two, so that no square overflows or vanishes.
     largest = np.maximum(raw.max(axis=0), -raw.min(axis=0))
     unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1))))
     mean = (share @ raw) / unit
     center = mean if intercept else np.zeros(p)
-    square = np.zeros(p)
+    square, fourth = np.zeros(p), np.zeros(p)
     size = max(64, 2**18 // p)
     for start in range(0, count, size):
         part = slice(start, start + size)
-        square += share[part] @ np.square(raw[part] / unit - center)
+        deviation = np.square(raw[part] / unit - center)
+        square += share[part] @ deviation
+        fourth += np.square(share[part]) @ np.square(deviation)
     # Below it the deviations are the rounding of the mean.
     used = square > np.square(1000 * np.finfo(np.float64).eps * mean)
     inverse = np.zeros(p)
@@ -150,14 +183,15 @@ def _scaling(raw: NumPyArray, share: NumPyArray, intercept: bool) -> tuple[Scali
     # Of numbers with hardly a digit left.
     inverse[np.isinf(inverse)] = 0
     offset = float((np.abs(mean) * unit * inverse).max(initial=0)) if intercept else 0.0
-    return Scaling(center * unit, inverse), offset
+    rare = np.square(square) < _FEW_ROWS * fourth
+    return Scaling(center * unit, inverse), offset, rare | (inverse == 0)
 
 
 def _measure_rare(
-    rows: DenseRows, share: NumPyArray, constant: NumPyArray, scaling: Scaling, intercept: bool
+    rows: DenseRows, share: NumPyArray, rare: NumPyArray, scaling: Scaling, intercept: bool
 ) -> None:
-    """Measure, in place, the columns that are constant in the sample: one pass over them."""
-    columns = np.flatnonzero(constant)
+    """Measure, in place, the columns of which the sample knows next to nothing: by one pass."""
+    columns = np.flatnonzero(rare)
     center = scaling.center[columns]
     mean, square = np.zeros(len(columns)), np.zeros(len(columns))
     for part in rows.slices():
@@ -168,6 +202,7 @@ def _measure_rare(
         square -= np.square(mean)
         scaling.center[columns] += mean
     used = square > 0
+    scaling.inverse[columns] = 0
     scaling.inverse[columns[used]] = 1 / np.sqrt(square[used])
 
 
@@ -191,4 +226,5 @@ def _sample(objective: Objective, raw: NumPyArray, drawn: NumPyArray, share: Num
         objective.loss,
         objective.penalty,
         objective.workers,
+        rare=objective.rare,
     )

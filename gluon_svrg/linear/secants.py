@@ -5,7 +5,7 @@ from __future__ import annotations
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.metric import Metric
 
-_MOST = 10
+_MOST = 20
 
 
 class Secants:

@@ -44,7 +44,8 @@ class Record:
         Since the beginning, with all preparation.
     objective : float
     gap : float
-        Proven: the objective is at most this far above the optimum. inf where the penalty is 0.
+        Proven: the objective is at most this far above the optimum. Without a penalty all that is
+        known is the least value of the losses.
     decrement : float
         Estimated: half the squared Newton decrement in the solver's metric.
     """

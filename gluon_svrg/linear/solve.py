@@ -10,7 +10,7 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.certificate import duality_gap
 from gluon_svrg.linear.losses import Logistic, Softmax
-from gluon_svrg.linear.objective import Objective
+from gluon_svrg.linear.objective import Objective, Snapshot
 from gluon_svrg.linear.plan import Plan, choose
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sampling import prepare
@@ -23,7 +23,6 @@ __all__ = ["Record", "Settings", "Solution", "StopReason", "solve"]
 _FOR_THE_PROOF = 3
 """Iterations of Newton's method after the estimate says enough: the error is squared in each."""
 
-_ROUNDING_OF_FLOAT32 = 1e-10
 _ROUNDING = 1e-14
 """Of the objective: a decrement below it is rounding."""
 
@@ -112,10 +111,11 @@ class _Run:
                 return StopReason.UNBOUNDED
             if self._near_enough(is_cheap):
                 return StopReason.CONVERGED
-            if len(self._history) > settings.max_iter:
-                return StopReason.MAX_ITER
-            if settings.max_time is not None and self._seconds() >= settings.max_time:
-                return StopReason.MAX_TIME
+            out_of_time = settings.max_time is not None and self._seconds() >= settings.max_time
+            if len(self._history) > settings.max_iter or out_of_time:
+                if self._near_enough(is_cheap=False):
+                    return StopReason.CONVERGED
+                return StopReason.MAX_TIME if out_of_time else StopReason.MAX_ITER
         return StopReason.STALLED
 
     def _seconds(self) -> float:
@@ -123,8 +123,13 @@ class _Run:
 
     def _add(self, state: State) -> None:
         snapshot = state.snapshot
+        if not np.isfinite(snapshot.objective):
+            raise FloatingPointError(
+                f"the objective is {snapshot.objective}, snapshot {len(self._history)}: a value of "
+                "a feature is so far from the others that products overflow; look for a wrong one"
+            )
         gap = duality_gap(state.objective, snapshot)
-        if self._best is None or snapshot.objective <= self._best.snapshot.objective:
+        if self._best is None or self._is_better(snapshot, self._best.snapshot):
             self._best = state
             self._gap = gap
         record = Record(
@@ -139,11 +144,19 @@ class _Run:
         if self._settings.watch is not None:
             self._settings.watch(record)
 
+    @staticmethod
+    def _is_better(new: Snapshot, best: Snapshot) -> bool:
+        """Whether it is lower; what was computed in float64 goes before what was in float32."""
+        if new.scores.dtype != best.scores.dtype:
+            return new.scores.dtype == np.float64
+        return new.objective <= best.objective
+
     def _rounding(self) -> float:
         assert self._best is not None
-        single = self._best.objective.rows.dtype == np.float32
-        rounding = _ROUNDING_OF_FLOAT32 if single else _ROUNDING
-        return rounding * abs(self._best.snapshot.objective) + sys.float_info.min
+        # In float32 nothing is called rounding: the methods go on in float64 then.
+        if self._best.snapshot.scores.dtype == np.float32:
+            return 0.0
+        return _ROUNDING * abs(self._best.snapshot.objective) + sys.float_info.min
 
     def _near_enough(self, is_cheap: bool) -> bool:
         """Whether the optimum is near by proof, or by the estimate where a proof would cost more.

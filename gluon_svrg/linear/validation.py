@@ -7,6 +7,7 @@ and order: 8-bit pixels stay 8-bit pixels, and are never copied as a whole.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -34,6 +35,9 @@ except ImportError:  # scikit-learn 1.5 has it as a method
 # If least and greatest label are further apart, the labels are sorted instead of counted.
 _LABELS_TO_COUNT = 1 << 20
 # The squares of 1e-140 and 1e140, and sums of them, have all digits of float64.
+_NUMPY_2 = re.compile(r"np\.\w+\((.*)\)")
+"""NumPy 2 writes ``np.str_('many')``, and NumPy 1 ``'many'``."""
+
 _LEAST_TO_SQUARE = 1e-140
 # How many numbers are looked at together.
 _BLOCK = 1 << 20
@@ -89,7 +93,9 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> NumPy
             )
         if reset:
             where = _first_where(
-                features, lambda block: np.abs(block) > 1 / _LEAST_TO_SQUARE, names
+                features,
+                lambda block: np.abs(block.astype(np.float64)) > 1 / _LEAST_TO_SQUARE,
+                names,
             )
             if where is not None:
                 raise ValueError(
@@ -333,8 +339,9 @@ def _as_float64(name: str, values: NumPyArray) -> NumPyArray:
     try:
         numbers: NumPyArray = values.astype(np.float64, copy=False)
     except (TypeError, ValueError) as error:
+        reason = _NUMPY_2.sub(r"\1", str(error))
         raise ValueError(
-            f"{name} has something that is not a number ({error}): give numbers"
+            f"{name} has something that is not a number ({reason}): give numbers"
         ) from error
     _check_finite(name, numbers, "numbers")
     return numbers

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
+import numpy as np
 from gluon_svrg._compat import usable_cores
 from threadpoolctl import ThreadpoolController
 
@@ -91,7 +92,16 @@ class Workers:
                     self._pool = None
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[Result]:
-        """Return the results in the order of `items`."""
+        """Return the results in the order of `items`.
+
+        Without NumPy's warnings: a trial step may lead to scores that overflow; its objective is
+        then infinite, and it is refused.
+        """
+
+        def quiet(item: Item) -> Result:
+            with np.errstate(over="ignore", invalid="ignore"):
+                return function(item)
+
         if self._pool is None or len(items) < 2:
-            return map(function, items)
-        return self._pool.map(function, items)
+            return map(quiet, items)
+        return self._pool.map(quiet, items)

@@ -62,9 +62,18 @@ def test_correction_is_unbiased(loss, weights, batch):
     objective, null, _, _ = shuffled_case(problem_of(loss, n=50, weights=weights))
     snapshot = objective.snapshot(null)
     theta = null + 0.2 * np.random.default_rng(1).normal(size=null.shape)
+    exact = objective.snapshot(theta).gradient
+    if objective.probability is not None:
+        # By what each batch of one row is drawn with: the mean over all draws.
+        drawn = [
+            chance * corrected_gradient(objective, snapshot, theta, np.array([row]))
+            for row, chance in enumerate(objective.probability)
+            if chance > 0
+        ]
+        np.testing.assert_allclose(sum(drawn), exact, rtol=0, atol=1e-12)
+        objective.probability = None
     batches = [slice(start, start + batch) for start in range(0, 50, batch)]
     gradients = [corrected_gradient(objective, snapshot, theta, rows) for rows in batches]
-    exact = objective.snapshot(theta).gradient
     np.testing.assert_allclose(np.mean(gradients, axis=0), exact, rtol=0, atol=1e-12)
     if batch < 25:
         # Not because all of them are the full gradient.
@@ -79,8 +88,8 @@ def test_correction_is_the_packages_rule(loss, weights):
     theta = null + 0.2 * np.random.default_rng(1).normal(size=null.shape)
     rows = slice(10, 25)
     expected = correct(
-        dense.gradient(to_columns(theta), np.arange(10, 25)),
-        dense.gradient(to_columns(null), np.arange(10, 25)),
+        dense.gradient(to_columns(theta), np.arange(10, 25), objective.probability),
+        dense.gradient(to_columns(null), np.arange(10, 25), objective.probability),
         dense.gradient(to_columns(null)),
     )
     got = corrected_gradient(objective, snapshot, theta, rows)
@@ -132,7 +141,7 @@ def test_every_step_of_epochs(loss, kind, intercept, weights):
     for _ in range(4):
         seen.clear()
         theta = run_epoch(objective, objective.snapshot(theta), Watched(), numbers, draws)
-        expected, gradients = epoch(dense, inverse, numbers, expected, draws.permutations[-1])
+        expected, gradients = epoch(dense, inverse, numbers, expected, draws, objective.probability)
         assert len(seen) == numbers.steps
         for got, exact in zip(seen, gradients, strict=True):
             np.testing.assert_allclose(got, exact, rtol=0, atol=1e-12)
@@ -173,7 +182,7 @@ def test_every_snapshot_of_a_run(loss, kind, weights, monkeypatch):
         metric, numbers = measured[-1]
         assert numbers.batch < 50
         inverse = matrix_of(metric, null.theta)
-        expected, _ = epoch(dense, inverse, numbers, expected, draws.permutations[-1])
+        expected, _ = epoch(dense, inverse, numbers, expected, draws, state.objective.probability)
         np.testing.assert_allclose(to_columns(state.theta), expected, rtol=0, atol=1e-11)
         assert state.snapshot.objective == pytest.approx(dense.value(expected), rel=1e-12)
         values.append(state.snapshot.objective)

@@ -360,8 +360,8 @@ def test_max_iter(hard):
         model.fit(*hard)
     message = str(caught[0].message)
     assert message == (
-        f"SVRGClassifier stopped with an objective of {model.objective_:.6g}, an estimated "
-        f"{model.decrement_:.1e} above the optimum (proven: at most {model.gap_:.1e}), because "
+        f"SVRGClassifier stopped with an objective of {model.objective_:.6g}, at a distance from "
+        f"the optimum that is not known yet (proven: at most {model.gap_:.1e}), because "
         "max_iter=1 snapshots were over: raise max_iter or tol"
     )
     assert caught[0].filename == __file__

@@ -9,8 +9,10 @@ from gluon_svrg.linear import method, plan
 from gluon_svrg.linear.losses import Huber, Logistic, Poisson, Softmax, Squared
 from gluon_svrg.linear.method import HessianSteps, Pace
 from gluon_svrg.linear.problem import Problem
+from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import draw, resample
 from gluon_svrg.linear.solution import Settings
+from gluon_svrg.linear.solve import solve
 from linear_oracle import (
     Dense,
     Draws,
@@ -72,6 +74,7 @@ def case(loss, weights, size=100):
     problem = problem_of(loss, n=400, l2=1e-2, weights=weights, intercept=intercept)
     draws = Draws()
     objective, null, sample = prepared(problem, size=size)
+    sample.rare = None  # test_rare_features has those
     rows, _ = draw(loss, problem.target, problem.shares(), size, draws)
     dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
     dense = replace(dense, penalty=objective.penalty)
@@ -138,7 +141,8 @@ def test_epochs_in_the_metric(loss, weights, monkeypatch):
                 expected.metric,
                 numbers[-1],
                 expected.theta,
-                draws.permutations[-1],
+                draws,
+                steps._objective.probability,
             )
             expected.go(after)
         np.testing.assert_allclose(to_columns(state.theta), expected.theta, rtol=0, atol=1e-10)
@@ -279,10 +283,10 @@ def test_a_column_that_is_constant_in_the_sample_alone():
         ((1000, 20), Logistic(), "auto", "newton"),
         ((200, 5000), Logistic(), "auto", "newton, rotated"),
         ((1_000_000, 100), Logistic(), "auto", "svrg, hessian"),
-        ((60_000, 784), Softmax(10), "auto", "svrg, diagonal"),
+        ((60_000, 784), Softmax(10), "auto", "svrg, epochs"),
         ((1000, 20), Huber(), "hessian", "svrg, hessian"),
-        ((1000, 20), Poisson(), "diagonal", "svrg, diagonal"),
-        ((4000, 20), Softmax(1000), "auto", "svrg, diagonal"),
+        ((1000, 20), Poisson(), "diagonal", "svrg, epochs"),
+        ((4000, 20), Softmax(1000), "auto", "svrg, epochs"),
     ],
 )
 def test_plan(shape, loss, metric, name):
@@ -291,3 +295,27 @@ def test_plan(shape, loss, metric, name):
     assert got.name == name
     assert 0 < got.sample_size <= shape[0]
     assert f"{(shape[1] + 1) * loss.outputs:,} weights" in got.why or "rotated" in name
+
+
+def test_rare_features(monkeypatch):
+    # Eighty features, each in six rows of 20,000: one or two of them are in the sample.
+    rng = np.random.default_rng(0)
+    X = np.zeros((20_000, 90))
+    X[:, :10] = rng.normal(size=(20_000, 10))
+    for j in range(10, 90):
+        X[rng.choice(20_000, 6, replace=False), j] = 1
+    scores = X @ np.append(rng.normal(size=10) / 3, rng.normal(size=80) * 2)
+    target = (scores + rng.logistic(size=20_000) > 0).astype(float)
+    problem = Problem(X, target, Logistic(), 1e-4 / 20_000)
+
+    def snapshots():
+        settings = Settings(metric="hessian", tol=1e-6, max_iter=100)
+        solution = solve(problem, settings)
+        return len(solution.history), solution
+
+    count, solution = snapshots()
+    assert solution.objective == pytest.approx(solve(problem, Settings()).objective, abs=1e-7)
+    assert count < 40
+    # Without what is added for them to the diagonal it does not arrive.
+    monkeypatch.setattr(Sample, "unseen", lambda sample: np.zeros(sample.rows.shape[1]))
+    assert snapshots()[0] > 2 * count

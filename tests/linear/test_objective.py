@@ -127,7 +127,7 @@ def test_null_model(loss, kind):
     objective, snapshot, _ = prepared(problem)
     theta, value = objective.null()
     assert not theta[:-1].any()
-    assert snapshot.objective == pytest.approx(value, rel=20 * eps_of(problem))
+    assert snapshot.objective == pytest.approx(value, rel=float(20 * eps_of(problem)))
     # It has the best intercept.
     assert np.abs(snapshot.gradient[-1]).max() < 50 * eps_of(problem)
 

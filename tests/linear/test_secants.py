@@ -17,7 +17,7 @@ def pairs_of(shape, count, seed=0):
     return [(step, (hessian @ step.ravel()).reshape(shape)) for step in steps]
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 10, 14])
+@pytest.mark.parametrize("count", [0, 1, 3, 20, 24])
 @pytest.mark.parametrize("shape", [(5,), (4, 3)])
 def test_two_loops(shape, count):
     rng = np.random.default_rng(1)
@@ -28,8 +28,8 @@ def test_two_loops(shape, count):
     gradient = rng.normal(size=shape)
     before = gradient.copy()
     got = secants.solve(DiagonalMetric(diagonal), gradient)
-    # The last ten.
-    exact = bfgs(np.diag(diagonal.ravel()), pairs[-10:]) @ gradient.ravel()
+    # The last twenty.
+    exact = bfgs(np.diag(diagonal.ravel()), pairs[-20:]) @ gradient.ravel()
     np.testing.assert_allclose(got.ravel(), exact, rtol=1e-9, atol=1e-9 * np.abs(exact).max())
     assert np.array_equal(gradient, before)
 
