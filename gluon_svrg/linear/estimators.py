@@ -144,7 +144,8 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like of shape (n, p)
-            Numbers or booleans of any dtype and order. They are not copied as a whole.
+            Numbers or booleans of any dtype and order. Not copied as a whole, unless they are few:
+            up to eight million numbers.
         y : array-like of shape (n,)
             Labels: whole numbers, booleans or strings.
         sample_weight : array-like of shape (n,), optional
@@ -343,7 +344,8 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like of shape (n, p)
-            Numbers or booleans of any dtype and order. They are not copied as a whole.
+            Numbers or booleans of any dtype and order. Not copied as a whole, unless they are few:
+            up to eight million numbers.
         y : array-like of shape (n,)
             Finite numbers; for Poisson's loss not negative, and not 0 everywhere.
         sample_weight : array-like of shape (n,), optional

@@ -19,7 +19,7 @@ class Problem:
     Parameters
     ----------
     features : numpy.ndarray, (n, p)
-        Of any real dtype and order; never copied whole.
+        Of any real dtype and order.
     target : numpy.ndarray, (n,)
         0 and 1 for the logistic loss, the classes' indices for softmax, else numbers.
     loss : Loss

@@ -1,7 +1,7 @@
 """Threads over blocks of rows; BLAS has one thread meanwhile.
 
 Blocks are fixed by the data alone and their sums are added in their order, so one thread and many
-give the same bits.
+give the same bits, but for small data, which leave BLAS its threads.
 """
 
 from __future__ import annotations
