@@ -9,9 +9,9 @@ BIN := .venv/bin
 
 # What matters for another Python or NumPy: the import, the rule against its oracle, the loop, checkpoints, the
 # export. `make test-platform` runs these.
-PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/linear tests/test_oracle.py tests/test_estimator.py tests/arrays \
+PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py tests/test_estimator.py tests/arrays \
 	tests/checkpoint/test_version_0_1.py tests/deploy/test_export.py tests/handlers/test_history.py \
-	tests/machine/test_versions.py
+	tests/linear/test_solve.py tests/linear/test_validation.py tests/machine/test_versions.py
 
 BENCHMARKS := bench-linear bench-convex bench-resnet bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds
 
