@@ -209,6 +209,7 @@ def plot(path: Path, results: dict[str, dict[str, Row]]) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib import ticker
 
     columns = 3
     rows = -(-len(results) // columns)
@@ -227,6 +228,10 @@ def plot(path: Path, results: dict[str, dict[str, Row]]) -> None:
         axis.set(ylim=(3e-11, 3))
         axis.set_title(TITLES[name].replace("; ", "\n"), fontsize=9)
         axis.grid(alpha=0.3)
+        # The labels between powers of ten run into each other.
+        axis.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 3)))
+        axis.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        axis.xaxis.set_minor_formatter(ticker.NullFormatter())
     for axis in axes[:, 0]:
         axis.set_ylabel("above the optimum")
     for axis in axes.flat[max(len(results) - columns, 0) : len(results)]:

@@ -397,7 +397,7 @@ def test_no_finite_optimum():
     with pytest.warns(ConvergenceWarning) as caught:
         SVRGClassifier(C=math.inf).fit(X, y)
     assert re.fullmatch(
-        r"SVRGClassifier found no finite optimum with C=inf: there is no finite optimum: the "
+        r"SVRGClassifier found no finite optimum with C=inf: the "
         r"classes can be separated, and nothing is penalised; the loss falls for ever as the "
         r"coefficients grow, and the fit stopped at \|\|coef_\|\| = \S+ with an objective of \S+: "
         r"give a smaller C, such as 1e4; more snapshots do not help",
