@@ -46,7 +46,11 @@ numpydoc_show_class_members = False  # autodoc shows them, with all that they sa
 autodoc_inherit_docstrings = False  # MXNet's are written in another markup
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings say types with shapes and units
-autodoc_default_options = {"members": True}
+autodoc_default_options = {
+    "members": True,
+    # scikit-learn writes them, with references into its own documentation.
+    "exclude-members": "set_fit_request, set_score_request",
+}
 add_module_names = False
 python_maximum_signature_line_length = 88
 toc_object_entries = False  # each name has a heading
