@@ -376,7 +376,15 @@ def test_max_time(hard):
     assert np.isfinite(model.coef_).all()
 
 
-def test_ctrl_c_keeps_the_best_point(hard, monkeypatch):
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C as on a terminal: a process in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_keeps_the_best_point(hard, monkeypatch, ctrl_c):
     seen = []
 
     def interrupt(self, record):
