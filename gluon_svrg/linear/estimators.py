@@ -256,9 +256,9 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         norm = float(np.linalg.norm(solution.coef))
         return (
             f"{type(self).__name__} found no finite optimum with C={self.C:g}: the classes can be "
-            "separated, and nothing is penalised; the loss falls for ever as the coefficients grow, and the "
-            f"fit stopped at ||coef_|| = {norm:.3g} with an objective of {solution.objective:.6g}: "
-            "give a smaller C, such as 1e4; more snapshots do not help"
+            "separated, and nothing is penalised; the loss falls for ever as the coefficients "
+            f"grow, and the fit stopped at ||coef_|| = {norm:.3g} with an objective of "
+            f"{solution.objective:.6g}: give a smaller C, such as 1e4; more snapshots do not help"
         )
 
 
