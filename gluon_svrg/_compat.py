@@ -377,6 +377,8 @@ class AroundMXNet(Loader):
         self.loader = loader
 
     def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # asked for by copy and pickle before it is there
+            raise AttributeError(name)
         return getattr(self.loader, name)  # its source, its data files
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

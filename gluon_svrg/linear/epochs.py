@@ -23,9 +23,14 @@ _PART = 512
 """Rows of a batch that a thread takes at a time."""
 
 MEASURED_ROWS = 2048
+"""Of a sample that metric and constants are measured on."""
+
 _ROWS_FOR_THE_LARGEST = 512
 _ROWS_OF_MANY = 64
+"""Of these, L_max is taken; fewer where each of them costs a solution with a Hessian."""
+
 _LANCZOS = 10
+"""Steps: the largest eigenvalue needs few, the margin on it is 5 %."""
 
 _MEASURED_ANEW = 4
 """Epochs after which metric and constants are measured again."""
@@ -42,7 +47,10 @@ _POOR = 0.5
 """What an epoch leaves of a gain, from which on the other metric is tried."""
 
 _LEAST_RATE, _MOST_RATE = 0.1, 0.995
+"""Between them a rate of gains is believed."""
+
 _SLOW, _SLOW_EPOCHS = 0.8, 4
+"""The rate, after so many gains, from which on epochs are given up."""
 
 _TRIED = 2
 _KEPT = 8
@@ -74,7 +82,6 @@ class EpochSteps:
         self._dtype = dtype
         self._objective = objective
         self._wanted = metric
-        self._rows_of_batches = 0.0
         self.left_at: NumPyArray | None = None
 
     def states(self, sample: Sample, start: NumPyArray) -> Iterator[State]:
@@ -89,7 +96,7 @@ class EpochSteps:
         slower, kind, due, is_new = 1.0, "", 0, True
         while True:
             if is_new:
-                yield State(objective, snapshot, series.rest, self._passes(objective))
+                yield State(objective, snapshot, series.rest, objective.passes)
                 if self._wanted == "auto" and series.is_slow:
                     self.left_at = snapshot.theta
                     return
@@ -99,7 +106,6 @@ class EpochSteps:
                 kind, due = choice.kind, _MEASURED_ANEW
                 metric, numbers = self._measure(kind, objective, sample, snapshot, slower)
             theta = run_epoch(objective, snapshot, metric, numbers, self._rng)
-            self._rows_of_batches += numbers.batch * numbers.steps
             due -= 1
             new = objective.snapshot(theta)
             is_new = new.objective < snapshot.objective
@@ -123,21 +129,20 @@ class EpochSteps:
         self._objective = replace(whole, rows=whole.rows.precise())
         return shuffled(self._objective, self._rng, np.float64)
 
-    def _passes(self, objective: Objective) -> float:
-        return objective.passes + self._rows_of_batches / objective.n
-
     def _warm_start(
         self, kind: str, objective: Objective, sample: Sample, start: NumPyArray
     ) -> NumPyArray:
-        """Return where a few epochs on a part of the rows lead, if that is lower."""
-        if objective.n < _PART_OF_A_START * _LEAST_PART:
+        """Return where a few epochs on a part of the rows lead from the null model.
+
+        A start that was given is kept: it knows more than a part of the rows.
+        """
+        if start[:-1].any() or objective.n < _PART_OF_A_START * _LEAST_PART:
             return start
         part = head(objective, objective.n // _PART_OF_A_START)
         snapshot = part.snapshot(start)
         for _ in range(_EPOCHS_OF_A_START):
             metric, numbers = self._measure(kind, part, sample, snapshot, 1.0)
             theta = run_epoch(part, snapshot, metric, numbers, self._rng)
-            self._rows_of_batches += part.n + numbers.batch * numbers.steps
             new = part.snapshot(theta)
             if not new.objective < snapshot.objective:
                 break
@@ -153,7 +158,6 @@ class EpochSteps:
         slower: float,
     ) -> tuple[Metric, Constants]:
         """Return the metric at a snapshot, and its constants."""
-        self._rows_of_batches += len(sample.rows)
         curvature = Curvature(sample, snapshot.theta)
         metric = curvature.metric(kind, self._objective.scaling)
         smoothness = curvature.smoothness(metric, snapshot.gradient)
@@ -247,6 +251,7 @@ def run_epoch(
 
     Fewer rows than a batch are left out, others in each epoch.
     """
+    objective.reads.rows += numbers.batch * numbers.steps
     theta = ahead = snapshot.theta
     for j, rows in enumerate(_batches(objective, numbers, rng)):
         gradient = corrected_gradient(objective, snapshot, ahead, rows)
@@ -438,7 +443,6 @@ def head(objective: Objective, count: int) -> Objective:
         probability=_of_part(objective.probability, count),
         moments=None,
         order=None,
-        passes=0.0,
     )
 
 

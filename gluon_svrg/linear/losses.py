@@ -1,9 +1,8 @@
 r"""The losses of a linear model, as functions of its scores :math:`z = xW + b`.
 
 Each knows its value, its residual (the gradient with respect to the scores), its curvature (the
-second derivative), and how far a pair of scores and dual residuals is from Fenchel's equality
-:math:`l(z) + l^*(u) = uz`. Scores and residuals have the shape ``(n,)``, those of the softmax
-``(n, K)``; their dtype, float32 or float64, is kept.
+second derivative), and its conjugate :math:`l^*(u) = \sup_z uz - l(z)`. Scores and residuals have
+the shape ``(n,)``, those of the softmax ``(n, K)``; their dtype, float32 or float64, is kept.
 """
 
 from __future__ import annotations

@@ -29,8 +29,9 @@ _RIDGE = 1e-10
 _STALE = 0.05
 """A step that leaves more of the decrement, and the Hessian is taken anew at the new point."""
 
-
 _PRODUCTS = 50
+"""With a sample's Hessian, for one step."""
+
 _SOLVED = 1e-4
 """Of the squared residual, in the metric of the diagonal."""
 
@@ -54,7 +55,6 @@ class HessianSteps:
         self._objective = self._whole = objective
         self._sample = sample
         self._rng = rng
-        self._rows_of_samples = 0.0
         self._secants = Secants()
         self._numbers: Constants | None = None
         self._slower = 1.0
@@ -81,7 +81,7 @@ class HessianSteps:
                 step, decrement = self._step(metric, snapshot)
             pace.add(decrement)
             last = decrement
-            yield State(self._objective, snapshot, decrement, self._passes())
+            yield State(self._objective, snapshot, decrement, self._objective.passes)
             new: Snapshot | None = None
             if pace.wants_epoch:
                 snapshot = self._ready_for_epochs(snapshot)
@@ -145,7 +145,6 @@ class HessianSteps:
                 )
             numbers = self._numbers
             theta = run_epoch(self._objective, snapshot, metric, numbers, self._rng)
-            self._rows_of_samples += numbers.batch * numbers.steps
             new = self._objective.snapshot(theta)
             if new.objective < snapshot.objective:
                 return new
@@ -153,12 +152,9 @@ class HessianSteps:
             self._numbers = None
         return None
 
-    def _passes(self) -> float:
-        return self._objective.passes + self._rows_of_samples / self._objective.n
-
     def _metric(self, theta: NumPyArray) -> Metric:
         sample = self._sample
-        self._rows_of_samples += len(sample.rows)
+        self._objective.reads.rows += len(sample.rows)
         scores = sample.rows @ theta
         self._curvature = sample.loss.curvature(scores, sample.target)
         return HessianMetric(newton.factor(sample.hessian(scores), _RIDGE))
@@ -171,12 +167,14 @@ class HessianSteps:
         return change > _CHANGED * float((sample.share @ self._curvature).sum())
 
     def _first(self, start: NumPyArray) -> Snapshot:
-        """Return the first snapshot: at the optimum of a part of the sample, or at the start.
+        """Return the first snapshot: at the optimum of a part of the sample, or at a given start.
 
         Of a quarter of the sample, by way of quarters of it, each to the error that a sample of its
         size has anyway, about p / 2n in units of the loss. Not of the whole sample: a step over all
         rows costs less and leads further.
         """
+        if start[:-1].any():
+            return self._objective.snapshot(start)
         sample, theta = self._sample, start
         null = self._objective.null()[1]
         sizes = [len(sample.rows) // _GROWTH]
@@ -185,7 +183,7 @@ class HessianSteps:
         for count in reversed(sizes[:-1]):
             tol = 0.1 * abs(null) * theta.size / count
             theta = newton.minimise(sample.head(count), theta, tol, 5)
-            self._rows_of_samples += count
+            self._objective.reads.rows += count
         snapshot = self._objective.snapshot(theta)
         if theta is start or snapshot.objective <= null:
             return snapshot
@@ -252,7 +250,7 @@ class SampleSteps(HessianSteps):
 
     def _metric(self, theta: NumPyArray) -> Metric:
         sample = self._sample
-        self._rows_of_samples += len(sample.rows)
+        self._objective.reads.rows += len(sample.rows)
         self._curvature = sample.loss.curvature(sample.rows @ theta, sample.target)
         curvature = Curvature(sample, theta)
         return SampleMetric(curvature, curvature.metric("diagonal", self._objective.scaling))

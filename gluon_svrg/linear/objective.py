@@ -11,7 +11,7 @@ model, better scaled. Rows are never scaled themselves: the pass takes the score
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,13 @@ class Scaling:
 
 
 @dataclass
+class Reads:
+    """How many rows have been read, by all that work on one problem."""
+
+    rows: float = 0.0
+
+
+@dataclass
 class Objective:
     """Rows with targets and shares, and the full pass over them.
 
@@ -79,6 +86,8 @@ class Objective:
         With which the rows of a batch are drawn, where their weights are unequal.
     order : numpy.ndarray, (n,), optional
         Of shuffled rows: which of the user's rows each of them is.
+    reads : Reads
+        Shared with the copies of it.
     """
 
     rows: Rows
@@ -94,12 +103,17 @@ class Objective:
     order: NumPyArray | None = None
     probability: NumPyArray | None = None
     rare: NumPyArray | None = None
-    passes: float = 0.0
+    reads: Reads = field(default_factory=Reads)
 
     @property
     def n(self) -> int:
         """Number of rows."""
         return self.rows.shape[0]
+
+    @property
+    def passes(self) -> float:
+        """How often the rows have been read, those of shuffled copies and samples included."""
+        return self.reads.rows / self.n
 
     def used(self, theta: NumPyArray) -> NumPyArray:
         """Return the penalty in the shape that multiplies `theta`."""
@@ -149,7 +163,7 @@ class Objective:
             value += of_value
             sums = sums + of_weights
             gradient[-1] += of_intercept
-        self.passes += 1
+        self.reads.rows += self.n
         if takes_moments:
             sums = self._take_moments(np.asarray(sums), gradient[:-1])
         gradient[:-1] = sums

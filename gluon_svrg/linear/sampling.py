@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
-from gluon_svrg.linear.objective import Objective, Scaling
+from gluon_svrg.linear.objective import Objective, Reads, Scaling
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.rows import DenseRows, Rows
 from gluon_svrg.linear.sample import Sample
@@ -70,7 +70,7 @@ def prepare(
         workers=workers,
         centered=offset > _OFFSET_OF_FLOAT64,
         rare=rare,
-        passes=len(drawn) / rows.shape[0],
+        reads=Reads(len(drawn)),
     )
     return objective, _sample(objective, raw, drawn, of_sample)
 
@@ -92,6 +92,7 @@ def resample(objective: Objective, size: int, rng: np.random.Generator) -> Sampl
     """Return another sample, in the coordinates of `objective`."""
     drawn, of_sample = draw(objective.loss, objective.target, objective.share, size, rng)
     raw = _gathered(objective.rows, drawn, objective.workers)
+    objective.reads.rows += len(drawn)
     return _sample(objective, raw, drawn, of_sample)
 
 

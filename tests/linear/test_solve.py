@@ -375,3 +375,38 @@ def test_dtypes_agree_with_float64(dtype, metric):
     one = solve(problem, settings)
     two = solve(replace(problem, features=X.astype(np.float64)), EXACT)
     assert one.objective == pytest.approx(two.objective, rel=1e-5)
+
+
+# --- Starts and counts -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", ["hessian", "diagonal"])
+def test_a_given_start_is_where_it_begins(metric):
+    # So many rows that without one a part of them would be solved first.
+    problem = problem_of(Logistic(), n=40_000, p=5, l2=1e-3)
+    settings = Settings(metric=metric, tol=1e-6)
+    far = solve(problem, settings)
+    again = solve(problem, settings, start=(far.coef, far.intercept))
+    assert again.history[0].objective <= far.objective * (1 + 1e-6)
+    assert len(again.history) < len(far.history)
+
+
+def test_passes_grow_whatever_takes_over(monkeypatch):
+    # Epochs gain too little here, and products with a sample's Hessian go on.
+    rng = np.random.default_rng(0)
+    X = (rng.normal(size=(2000, 300)) * np.logspace(0, -3, 300)).astype(np.float32)
+    scores = X @ rng.normal(size=(300, 9)) * 3 + rng.gumbel(size=(2000, 9))
+    problem = Problem(X, scores.argmax(axis=1), Softmax(9), 1 / 2000)
+    taken = []
+
+    class Watched(plan_module.SampleSteps):
+        def __init__(self, *args):
+            taken.append(args)
+            super().__init__(*args)
+
+    monkeypatch.setattr(plan_module, "SampleSteps", Watched)
+    solution = solve(problem, Settings(tol=1e-6))
+    passes = [record.passes for record in solution.history]
+    assert np.all(np.diff(passes) >= 1)
+    assert solution.reason.is_success
+    assert len(taken) == 1
