@@ -15,7 +15,7 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py t
 
 BENCHMARKS := bench-linear bench-convex bench-resnet bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds
 
-.PHONY: FORCE demo test test-platform lint types unit format site tutorial wheel gpu-test clean bench bench-versions evidence shape upstream $(BENCHMARKS)
+.PHONY: FORCE demo test test-platform lint types unit format site tutorial wheel gpu-test clean bench bench-versions soak evidence shape upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -48,6 +48,9 @@ bench: $(BENCHMARKS)  ## every comparison, one after the other, into docs/benchm
 
 bench-versions: .venv/dev.installed  ## this version beside another: OTHER=a checkout of it
 	$(BIN)/python benchmarks/versions.py $(OTHER) --out docs/benchmarks.md
+
+soak: .venv/dev.installed  ## a training on two workers, killed a hundred times: the same bits, nothing left over
+	$(BIN)/python benchmarks/soak.py --out docs/benchmarks.md
 
 shape: .venv/dev.installed  ## the shape of the package, into docs/architecture.md
 	$(BIN)/python benchmarks/shape.py --list --out docs/architecture.md

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import mxnet as mx
 from gluon_svrg._mxnet import has_data, has_shape, trained_parameters
@@ -14,20 +15,34 @@ from gluon_svrg.arguments import check_integer
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
 from gluon_svrg.data.inputs import batches_to_predict
-from gluon_svrg.data.training_data import batches_of, check_data, length_of, training_data
+from gluon_svrg.data.repetition import IterableData
+from gluon_svrg.data.sharding import how_shared, sharded
+from gluon_svrg.data.training_data import check_data, length_of, training_data
 from gluon_svrg.events import HandlerList, Handlers
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
 from gluon_svrg.handlers.schedule import tell_what_is_left
 from gluon_svrg.loop import FitLoop, Steerable, evaluate
 from gluon_svrg.machine.cpu_tuning import tune_for_cpu
 from gluon_svrg.run.batch_processor import BatchProcessor
+from gluon_svrg.run.heartbeat import is_started_again
 from gluon_svrg.run.history import History
 from gluon_svrg.run.logger import quiet, run_logger
 from gluon_svrg.run.metrics import metrics_for
 from gluon_svrg.run.position import FitResult, Position, StopReason
 from gluon_svrg.run.prediction import predicted
+from gluon_svrg.run.together import (
+    begin_alike,
+    check_handlers,
+    check_that_all_do_the_same,
+    failing_together,
+    share_random_numbers,
+)
 from gluon_svrg.run.verbosity import Verbose, check_verbose, evaluation_bar
+from gluon_svrg.trainer import SVRGTrainer
+from gluon_svrg.workers import current
 from mxnet.gluon.contrib import estimator as mx_estimator
+
+_Resume: TypeAlias = str | PathLike[str] | None
 
 
 class Estimator(mx_estimator.Estimator, Steerable):
@@ -51,7 +66,8 @@ class Estimator(mx_estimator.Estimator, Steerable):
     initializer : Initializer, optional
         For a network that is not initialised yet.
     trainer : gluon.Trainer, optional
-        By default SGD with a learning rate of 0.001.
+        By default SGD with a learning rate of 0.001. Over several workers an SVRGTrainer, which
+        knows of the others.
     context : Context or list of Context, optional
         By default the contexts of the network's parameters or, if it is not initialised, the
         first GPU or else the CPU.
@@ -88,6 +104,8 @@ class Estimator(mx_estimator.Estimator, Steerable):
         Those of the last call of `fit`, in their order.
     resumed_from : Checkpoint or None
         The checkpoint that the run continues from.
+    workers : Workers
+        The processes that train together: those of the trainer.
     evaluation_weights : callable
         Returns a context manager inside which the network has the weights to evaluate: its own,
         or those that a handler has put there.
@@ -133,9 +151,13 @@ class Estimator(mx_estimator.Estimator, Steerable):
         self.max_epoch: int | None = None
         self.max_batch: int | None = None
         self.batch_axis = 0
+        if trainer is None and current().are_several:
+            self.trainer = SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.001})
+        self.workers = self.trainer.workers if isinstance(self.trainer, SVRGTrainer) else current()
         if cpu_tuning and all(ctx.device_type.startswith("cpu") for ctx in self.context):
             tune_for_cpu(net)
 
+    @failing_together
     def fit(
         self,
         train_data: Iterable[object],
@@ -172,8 +194,8 @@ class Estimator(mx_estimator.Estimator, Steerable):
         resume : None, 'auto' or path
             Go on from a checkpoint: 'auto' takes the newest in the folder of the CheckpointHandler
             among `event_handlers`, and begins anew if there is none; a path is that of a
-            checkpoint, or of a folder of them. `epochs` and `batches` count from the very
-            beginning of the run.
+            checkpoint, or of a folder of them. What the launcher starts again after a failure goes
+            on by itself. `epochs` and `batches` count from the very beginning of the run.
         verbose : 'auto', 0, 1 or 2
             0: nothing but warnings; 1: bars and a line per epoch; 2: the lines alone. 'auto': bars
             on a terminal and in a notebook only.
@@ -206,7 +228,7 @@ class Estimator(mx_estimator.Estimator, Steerable):
         _check_duration(epochs, batches)
         _check_initial_epoch(initial_epoch, epochs, resume)
         _check_contexts(self.net, self.context)
-        verbose = check_verbose(verbose)
+        verbose = check_verbose(verbose) if self.workers.is_first else 0
         _check_that_it_trains(self.trainer)
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
         self.handlers = fit_handlers(
@@ -214,9 +236,14 @@ class Estimator(mx_estimator.Estimator, Steerable):
         )
         folders = checkpoint_folders(self.handlers)
         with quiet(self.logger, verbose):
-            self.resumed_from = checkpoint_for(resume, folders, self.logger)
+            if self.workers.are_several:
+                data = _begin_together(self, data, val_data)
+            resume = _resume_of(self, resume, folders)
+            self.resumed_from = checkpoint_for(resume, folders, self.logger, self.workers)
             if self.resumed_from is None:
                 tell_what_is_left(self, self.handlers)
+            elif self.workers.are_several:
+                begin_alike(self, data.first_batches(1)[0])
         self.train_data, self.val_data, self.data = train_data, val_data, data
         self.verbose = verbose
         self.history = self.history.before(initial_epoch)
@@ -236,6 +263,7 @@ class Estimator(mx_estimator.Estimator, Steerable):
             self.verbose = "auto"
             del self.data
 
+    @failing_together
     def evaluate(
         self,
         val_data: Iterable[object] | None,
@@ -267,11 +295,12 @@ class Estimator(mx_estimator.Estimator, Steerable):
         ValueError
             If the data cannot be used or has no batch.
         """
-        batches = batches_of(val_data, "val_data")
+        data = _data_to_evaluate(self, val_data, batch_axis)
         handlers = evaluation_handlers(self, event_handlers)
         verbose = self.verbose if verbose is None else check_verbose(verbose)
-        with evaluation_bar(verbose, length_of(val_data), batches) as shown:
-            return evaluate(self, handlers, shown, batch_axis)
+        shown = verbose if self.workers.is_first else 0
+        with evaluation_bar(shown, length_of(val_data), data.one_pass()) as batches:
+            return evaluate(self, handlers, batches, batch_axis)
 
     def predict(self, data: object, batch_size: int | None = None, batch_axis: int = 0) -> Any:
         """Return the network's outputs for all samples, in their order, on the CPU.
@@ -307,7 +336,8 @@ class Estimator(mx_estimator.Estimator, Steerable):
         val_data, event_handlers
             As for :meth:`fit`.
         """
-        print(fit_handlers(self, val_data, event_handlers, resumes=False).describe())
+        if self.workers.is_first:
+            print(fit_handlers(self, val_data, event_handlers, resumes=False).describe())
 
     def metric_names(self) -> list[str]:
         """Return the names of the metrics that the history of this run has."""
@@ -364,3 +394,68 @@ def _check_that_it_trains(trainer: mx.gluon.Trainer) -> None:
             "no parameter is trained: the trainer has none whose grad_req is not 'null'; let a "
             "layer train, layer.collect_params().setattr('grad_req', 'write'), or evaluate() only"
         )
+
+
+def _begin_together(
+    estimator: Estimator, data: IterableData, val_data: Iterable[object] | None
+) -> IterableData:
+    """Let all workers begin at the same point; return the data of which this one has its rows.
+
+    Raises
+    ------
+    ValueError
+        If the trainer knows nothing of other workers, or the workers are not about to do the same.
+    """
+    workers, trainer = estimator.workers, estimator.trainer
+    if not isinstance(trainer, SVRGTrainer):
+        raise ValueError(
+            f"there are {workers.size} workers, and the trainer is a {type(trainer).__name__}, "
+            "which would train on each of them apart: give the Estimator a gluon_svrg.SVRGTrainer, "
+            "which takes the same arguments"
+        )
+    check_handlers(estimator.handlers)
+    settings: dict[str, object] = {
+        "number of epochs": estimator.max_epoch,
+        "number of batches": estimator.max_batch,
+        "batch_axis": estimator.batch_axis,
+    }
+    for name, given in (("train_data", data), ("val_data", val_data)):
+        kind = None if given is None else training_data(given, name)
+        settings[f"kind of {name}"] = kind and kind.kind
+        described = kind.description() if kind else {}
+        # A seed that nobody gave is drawn: all will have the first worker's.
+        settings |= {f"{key} of {name}": v for key, v in described.items() if key != "seed"}
+    check_that_all_do_the_same(estimator, settings)
+    share_random_numbers(workers)
+    estimator.data = data = sharded(data, workers, estimator.batch_axis)
+    trainer.synchronize(estimator.net, again=True)
+    estimator.logger.info(
+        "%s; batch_size is that of all together", how_shared(estimator.data, workers)
+    )
+    batch_size = settings.get("batch_size of train_data")
+    if isinstance(batch_size, int) and batch_size < workers.size:
+        estimator.logger.warning(
+            "batch_size=%d is less than the %d workers: some of them have nothing to compute; "
+            "start fewer, or give larger batches",
+            batch_size,
+            workers.size,
+        )
+    return data
+
+
+def _resume_of(estimator: Estimator, resume: _Resume, folders: Sequence[Path]) -> _Resume:
+    """Return `resume`, or 'auto' if the launcher has started the job again."""
+    if resume is not None or not folders or not is_started_again():
+        return resume
+    estimator.logger.info(
+        "the launcher has started this job again: it goes on from its newest checkpoint"
+    )
+    return "auto"
+
+
+def _data_to_evaluate(estimator: Estimator, val_data: object, batch_axis: int) -> IterableData:
+    """Return the data, of which each worker has its rows; with one network on all of them."""
+    if isinstance(estimator.trainer, SVRGTrainer):
+        # Inside of fit nobody draws them anew.
+        estimator.trainer.synchronize(estimator.val_net, again=estimator._loop is None)
+    return sharded(training_data(val_data, "val_data"), estimator.workers, batch_axis)

@@ -61,6 +61,13 @@ made again from its beginning after a resume:
 
 A checkpoint that is being written is finished. So is an evaluation that anybody else asks for.
 
+Several workers all run this loop, each with its rows of every batch; one that has no row of a batch
+gets an empty one (:func:`gluon_svrg.data.batch.is_empty`), and empty lists of ``pred``, ``label``
+and ``loss``. Before each ``safe_point`` they exchange what was asked of any of them: true answers,
+``stop()``, ``roll_back()``, a signal, a time limit. It counts for all, at the same place, also
+where something long is broken off. An exception on one ends the others by a WorkerError. A handler
+that asks the others for something does so in the same event on all of them.
+
 The six classes of MXNet are MXNet's own, so that its handlers run here unchanged. A handler that
 keeps something from one event to the next, and is to continue with it after a resume, inherits
 :class:`Stateful` too.
@@ -93,6 +100,7 @@ if TYPE_CHECKING:
     from gluon_svrg.run.history import History
     from gluon_svrg.run.position import Position, StopReason
     from gluon_svrg.run.verbosity import Verbose
+    from gluon_svrg.workers import Workers
 
 __all__ = [
     "EVENTS",
@@ -161,10 +169,11 @@ class Run(Protocol):
     stop_reason: StopReason | None
     resumed_from: Checkpoint | None
     verbose: Verbose
+    workers: Workers
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the run is to end: may be asked at any moment."""
+        """Whether the run is to end: may be asked at any moment, of this worker alone."""
 
     @property
     def train_metrics(self) -> list[mx.metric.EvalMetric]:
@@ -180,6 +189,9 @@ class Run(Protocol):
 
     def stop(self, reason: StopReason = ...) -> None:
         """End the run after the batch that is under way."""
+
+    def stop_agreed(self, at: str) -> bool:
+        """Return whether the run is to end on any worker: all ask this together, at one place."""
 
     def interruption(self) -> Callable[[], bool]:
         """Return what tells whether something long that begins now is to be broken off."""
@@ -259,7 +271,8 @@ class Stateful(EventHandler):
     """Has a state that a checkpoint holds.
 
     The state is plain data: None, numbers, strings, NumPy arrays, NDArrays (of any context; they
-    come back on the CPU), and lists, tuples and dicts of them. It is asked for at a *safe point*.
+    come back on the CPU), and lists, tuples and dicts of them. It is asked for at a *safe point*,
+    on all workers together; what differs from worker to worker is kept for each of them.
 
     Attributes
     ----------
@@ -280,6 +293,26 @@ class Stateful(EventHandler):
         Called after *train begin*, when network, trainer and ``estimator.position`` are back.
         """
         raise NotImplementedError(f"{type(self).__name__} has to define load_state_dict()")
+
+    def merged(self, states: Sequence[State], is_first: bool) -> State:
+        """Return the state with which a worker goes on from those of another number of workers.
+
+        By default the first worker's: most states are the same on all.
+
+        Parameters
+        ----------
+        states : sequence of dict
+            What `state_dict` returned on each of the workers that wrote the checkpoint; not to be
+            changed.
+        is_first : bool
+            Whether it is for the first of the workers that go on.
+
+        Raises
+        ------
+        ValueError
+            If it cannot be.
+        """
+        return states[0]
 
 
 class HasCompanions(EventHandler):

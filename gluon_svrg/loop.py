@@ -20,15 +20,24 @@ from gluon_svrg.events import (
     NotFiniteError,
     Run,
 )
+from gluon_svrg.run.batch_processor import evaluate_batch, fit_batch
 from gluon_svrg.run.generators import host_states, set_host_states
 from gluon_svrg.run.history import plain_figure
 from gluon_svrg.run.position import FitResult, Located, StopReason
-from gluon_svrg.run.stops import StopRequests
+from gluon_svrg.run.running_statistics import evened_out
+from gluon_svrg.run.stops import BATCH_END, StopRequests
+from gluon_svrg.run.together import begin_alike, check_weights
 from mxnet.gluon.contrib.estimator import StoppingHandler
+
+# What the handlers of an event have answered: the greater one counts, of all workers.
+_NOTHING, _END_BY_COUNT, _END = range(3)
 
 
 class FitLoop:
     """One call of `Estimator.fit`.
+
+    Over several workers the loops of all of them run in step: after each event that may ask for
+    something they exchange what was asked (:meth:`StopRequests.exchange`), and all do the same.
 
     Parameters
     ----------
@@ -53,11 +62,24 @@ class FitLoop:
         self._watch = DataWatch()
         self.stops = StopRequests(estimator, handlers)
         self.roll_back_because: str | None = None
+        self._is_first_batch = estimator.workers.are_several
+        # Ours ask for nothing there; what a user's own asks for counts at once, on all workers.
+        self._asks_after_safe_points = estimator.workers.are_several and any(
+            not type(handler).__module__.startswith("gluon_svrg.")
+            for handler in handlers.hearing("safe_point")
+        )
 
     def run(self) -> FitResult:
         """Train until there is a reason to stop."""
+        try:
+            return self._run()
+        finally:
+            self.stops.end()
+
+    def _run(self) -> FitResult:
         estimator = self._estimator
         self._notify("train_begin")
+        self._exchange("train begin")
         self._accept_stop()
         if estimator.resumed_from is not None:
             self._go_on_from(estimator.resumed_from)
@@ -92,6 +114,7 @@ class FitLoop:
             estimator.position.is_in_epoch = False
         else:
             self._batches = batches
+        self._exchange("epoch begin")
         if self.roll_back_because is None:
             self._reach_safe_point()
 
@@ -121,12 +144,14 @@ class FitLoop:
         """End the epoch, or what has been trained of it."""
         estimator = self._estimator
         is_whole = estimator.stop_reason is None
-        asked_to_stop = self._notify_of_epoch_end(is_whole)
+        if estimator.workers.are_several:
+            check_weights(estimator)
+        answer = self._exchange("epoch end", self._notify_of_epoch_end(is_whole))
         if self.roll_back_because is not None:
             return
         # MXNet's StoppingHandler counts from 0, wherever the run began.
-        if asked_to_stop or estimator.position.epoch + 1 == estimator.max_epoch:
-            estimator.stop(self._reason_of(asked_to_stop))
+        if answer != _NOTHING or estimator.position.epoch + 1 == estimator.max_epoch:
+            self.stops.decide(self._reason_of(answer))
         if is_whole and estimator.stop_reason is None:
             estimator.position.end_epoch()
             self._reach_safe_point()
@@ -139,6 +164,7 @@ class FitLoop:
             return self._notify("epoch_end", only=waiting)
         except Interrupted as interrupted:
             index = [id(handler) for handler in waiting].index(id(interrupted.handler))
+        self._exchange("an evaluation that was broken off")
         if self.roll_back_because is None and is_whole:
             position.heard += [type(handler).__name__ for handler in waiting[:index]]
             self._reach_safe_point()
@@ -147,9 +173,10 @@ class FitLoop:
 
     def _fit_batch(self, batch: object) -> dict[str, Any]:
         estimator = self._estimator
-        _, label, pred, loss = estimator.batch_processor.fit_batch(
-            estimator, batch, estimator.batch_axis
-        )
+        if self._is_first_batch:
+            self._is_first_batch = False
+            begin_alike(estimator, batch)
+        _, label, pred, loss = fit_batch(estimator, batch)
         outputs = outputs_of_batch(label, pred, loss)
         self._notify("gradient_ready", batch=batch, **outputs)
         return outputs
@@ -157,30 +184,48 @@ class FitLoop:
     def _end_batch(self, asked_to_stop: list[EventHandler]) -> bool:
         """Return whether no batch is to follow in this epoch."""
         estimator = self._estimator
+        answer = self._exchange(BATCH_END, asked_to_stop)
         if self.roll_back_because is not None:
             return True
         estimator.position.end_batch()
         if estimator.position.batch == estimator.max_batch:
-            estimator.stop(StopReason.BATCHES_DONE)
-        elif asked_to_stop:
+            self.stops.decide(StopReason.BATCHES_DONE)
+        elif answer != _NOTHING:
             estimator.position.is_cut = True
         self._reach_safe_point()
-        return bool(asked_to_stop) or estimator.stop_reason is not None
+        return answer != _NOTHING or estimator.stop_reason is not None
+
+    def _exchange(self, event: str, asked_to_stop: Iterable[EventHandler] = ()) -> int:
+        """Let all workers know what any of them is asked for; return what handlers answered."""
+        position = self._estimator.position
+        own = max(
+            (
+                _END_BY_COUNT if isinstance(handler, StoppingHandler) else _END
+                for handler in asked_to_stop
+            ),
+            default=_NOTHING,
+        )
+        answer, self.roll_back_because = self.stops.exchange(
+            f"{event}, epoch {position.epoch}, batch {position.batch}", own, self.roll_back_because
+        )
+        return answer
 
     def _reach_safe_point(self) -> None:
         self._accept_stop()
         self._notify("safe_point")
+        if self._asks_after_safe_points:
+            self._exchange("safe point")
         if self._estimator.stop_reason is None and self.stops.reason is not None:
             # It has come meanwhile: whoever writes a last checkpoint is to know.
             self._accept_stop()
             self._notify("safe_point")
 
     def _accept_stop(self) -> None:
-        if self.stops.has_come():
-            self._estimator.stop_reason = self._estimator.stop_reason or self.stops.reason
+        self.stops.ask()
+        self._estimator.stop_reason = self._estimator.stop_reason or self.stops.reason
 
-    def _reason_of(self, asked_to_stop: list[EventHandler]) -> StopReason:
-        if any(not isinstance(handler, StoppingHandler) for handler in asked_to_stop):
+    def _reason_of(self, answer: int) -> StopReason:
+        if answer == _END:
             return StopReason.HANDLER
         is_by_epochs = self._estimator.max_epoch is not None
         return StopReason.EPOCHS_DONE if is_by_epochs else StopReason.BATCHES_DONE
@@ -192,6 +237,7 @@ class FitLoop:
         with restored(estimator, checkpoint):
             if estimator.position.is_in_epoch:
                 self._batches = self._ask_for_batches()
+        self._exchange("resume")
         self._accept_stop()
         if estimator.stop_reason is None:
             self._catch_up()
@@ -207,10 +253,11 @@ class FitLoop:
         handlers = [handler for handler in self._handlers if isinstance(handler, CatchesUp)]
         done = [handler for handler in handlers if handler.catch_up(self._estimator)]
         if done:
+            self._exchange("resume")
             self._reach_safe_point()
 
     def _note_that_all_is_done(self, reason: StopReason, target: str) -> None:
-        self._estimator.stop(reason)
+        self.stops.decide(reason)
         self._estimator.logger.info(
             "the checkpoint has reached %s already: there is nothing to train; give a greater "
             "number to continue",
@@ -221,9 +268,10 @@ class FitLoop:
         """Go back to the newest checkpoint, and forget why the run was to end after it."""
         reason, self.roll_back_because = self.roll_back_because or "", None
         folders = checkpoint_folders(self._handlers)
-        checkpoint = newest_for_roll_back(folders, reason, self._estimator.logger)
+        estimator = self._estimator
+        checkpoint = newest_for_roll_back(folders, reason, estimator.logger, estimator.workers)
         self.stops.roll_back()
-        self._estimator.stop_reason = None
+        estimator.stop_reason = None
         self._go_on_from(checkpoint)
 
     def _report(self, error: FloatingPointError) -> None:
@@ -232,6 +280,7 @@ class FitLoop:
         if judge is None or isinstance(error, NotFiniteError):
             raise error
         judge.report(self._estimator, str(error))
+        self._exchange("a NaN or an infinity")
         self._accept_stop()
 
     def _notify(self, event: str, **details: Any) -> list[EventHandler]:
@@ -244,18 +293,17 @@ def evaluate(
     """Return the values of the validation metrics over `batches`: see `Estimator.evaluate`."""
 
     def run_batch(batch: object) -> dict[str, list[Any]]:
-        _, label, pred, loss = estimator.batch_processor.evaluate_batch(
-            estimator, batch, batch_axis
-        )
+        _, label, pred, loss = evaluate_batch(estimator, batch, batch_axis)
         return outputs_of_batch(label, pred, loss)
 
     mx.nd.waitall()  # what the training still computes is not the evaluation's
+    axis, estimator.batch_axis = estimator.batch_axis, batch_axis
     begin = time.perf_counter()
     for metric in estimator.val_metrics:
         metric.reset()
     try:
         handlers.notify("epoch_begin", estimator)
-        with estimator.evaluation_weights():
+        with estimator.evaluation_weights(), evened_out(estimator.val_net, estimator.workers):
             run_epoch(
                 estimator,
                 handlers,
@@ -268,6 +316,7 @@ def evaluate(
         handlers.notify_each("exception_raised", estimator, exception=exception)
         raise
     finally:
+        estimator.batch_axis = axis
         estimator.evaluation_seconds += time.perf_counter() - begin
     estimator.last_evaluation = {
         name: plain_figure(value)
@@ -304,11 +353,23 @@ class Steerable(Located):
         """Whether the run is to end: who does something long in it may ask at any moment."""
         return self._loop is not None and self._loop.stops.has_come()
 
+    def stop_agreed(self, at: str) -> bool:
+        """Return whether the run is to end, on whichever worker that was asked for.
+
+        All workers ask this together, and get one answer; a process alone gets `stop_requested`.
+
+        Parameters
+        ----------
+        at : str
+            Where the run stands.
+        """
+        return self._loop is not None and self._loop.stops.has_come_to_any(at)
+
     def interruption(self) -> Callable[[], bool]:
         """Return what tells whether something long that begins now is to be broken off.
 
         That is so if a signal or a time limit ends the run already, or if any stop comes from now
-        on.
+        on. Over several workers all ask for it together, and all ask it together.
         """
         return (lambda: False) if self._loop is None else self._loop.stops.interruption()
 

@@ -12,9 +12,19 @@ from gluon_svrg import _mxnet
 from gluon_svrg.checkpoint.optimizer_states import States, load_states, states_of
 from gluon_svrg.events import Run
 from gluon_svrg.optimizer import create
+from gluon_svrg.run.position import Located
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
-from gluon_svrg.svrg.control_variate import ControlVariate
+from gluon_svrg.svrg.control_variate import ControlVariate, by_parameter
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
+from gluon_svrg.svrg.over_workers import mean_over_workers
+from gluon_svrg.workers import Single, Workers
+from gluon_svrg.workers.gradients import (
+    add_up,
+    agree_on_stale,
+    check_can_be_added_up,
+    workers_and_local,
+)
+from gluon_svrg.workers.parameters import SameStart
 from mxnet import gluon
 from mxnet.kvstore import KVStore
 from mxnet.ndarray import NDArray
@@ -43,8 +53,10 @@ class SVRGTrainer(gluon.Trainer):
     optimizer_params : dict, optional
         The arguments of its constructor.
     kvstore, compression_params, update_on_kvstore
-        As for `gluon.Trainer`. With a ``dist_sync`` kvstore a control variate needs
-        ``update_on_kvstore=False``.
+        As for `gluon.Trainer`. Over several workers, which the launcher has started or a
+        ``dist_sync`` kvstore connects, all gradients are added up over contexts and workers, and
+        every worker runs the optimizer: ``update_on_kvstore`` is False then, and nothing is
+        compressed.
 
     Attributes
     ----------
@@ -52,6 +64,14 @@ class SVRGTrainer(gluon.Trainer):
         What gradients are corrected by; its `full_gradient` is None if they are not.
     is_corrected : bool
         Whether the gradients that wait for a step are corrected.
+    workers : Workers
+        The processes that train together.
+
+    Raises
+    ------
+    ValueError
+        If `optimizer` is none. Over several workers: if one of the last two arguments is given, or
+        a parameter is sparse.
 
     References
     ----------
@@ -68,19 +88,24 @@ class SVRGTrainer(gluon.Trainer):
         compression_params: dict[str, Any] | None = None,
         update_on_kvstore: bool | None = None,
     ) -> None:
-        if not isinstance(optimizer, str | mx.optimizer.Optimizer):
-            raise ValueError(
-                f"optimizer must be a name or an Optimizer, got {optimizer!r}: give 'sgd', or "
-                "gluon_svrg.LARS(...)"
-            )
         if isinstance(optimizer, str):
             optimizer, optimizer_params = create(optimizer, **(optimizer_params or {})), None
+        _check_is_optimizer(optimizer)
+        self.workers, kvstore = workers_and_local(kvstore)
+        self._is_alone = not self.workers.are_several
         super().__init__(
-            params, optimizer, optimizer_params, kvstore, compression_params, update_on_kvstore
+            params,
+            optimizer,
+            optimizer_params,
+            kvstore,
+            compression_params,
+            update_on_kvstore if self._is_alone else False,
         )
+        if not self._is_alone:
+            check_can_be_added_up(self._params, update_on_kvstore, compression_params)
+        self._start = SameStart(self.workers)
         self.is_corrected = False
-        self.control_variate = ControlVariate()
-        self._sums = _SumsOverWorkers()
+        self.control_variate = ControlVariate(self.workers)
 
     @property
     def coefficient(self) -> float:
@@ -123,8 +148,8 @@ class SVRGTrainer(gluon.Trainer):
         Parameters
         ----------
         full_gradient : FullGradient
-            The gradient of all samples at the snapshot. With a distributed kvstore, of the
-            samples of this worker: the mean is over the samples of all workers.
+            The gradient of all samples at the snapshot. If it is that of this worker's samples,
+            the mean is taken over those of all workers.
         coefficient : float in [0, 1] or OptimalCoefficient
             1 is SVRG; 0 leaves the gradient as it is. An :class:`OptimalCoefficient` estimates it,
             from this snapshot on.
@@ -132,8 +157,8 @@ class SVRGTrainer(gluon.Trainer):
         Raises
         ------
         TypeError, ValueError
-            If `coefficient` is not a number in [0, 1], if `full_gradient` is none or lacks a
-            parameter that is trained here, or if a distributed kvstore runs the optimizer.
+            If `coefficient` is not a number in [0, 1], or if `full_gradient` is none or lacks a
+            parameter that is trained here.
         """
         if not isinstance(coefficient, OptimalCoefficient):
             coefficient = check_coefficient(coefficient)
@@ -149,18 +174,9 @@ class SVRGTrainer(gluon.Trainer):
                 f"the full gradient lacks parameter {missing[0]!r}, which this trainer trains: "
                 "take the snapshot of the Block that holds all the trainer's parameters"
             )
-        means = self._mean_over_workers(full_gradient)
-        scale = self._scale_of(full_gradient)
-        if scale != 1:
-            # By powers of two: exact.
-            means = {name: mean / scale for name, mean in means.items()}
-        on_all_contexts = {
-            param.name: [
-                means[param.name].as_in_context(grad.context).astype(grad.dtype, copy=False)
-                for grad in param.list_grad()
-            ]
-            for param in trained
-        }
+        self._begin_alike()
+        means = mean_over_workers(full_gradient, self.workers).means
+        on_all_contexts = by_parameter(means, trained, self._scale_of(full_gradient))
         self.control_variate.set(on_all_contexts, coefficient)
         self.is_corrected = False
 
@@ -198,20 +214,10 @@ class SVRGTrainer(gluon.Trainer):
                 "give an Estimator one SVRGHandler only"
             )
         params = [] if self.control_variate.is_idle else self._corrected_params()
-        scale, snapshot_scale = self.loss_scale, self._scale_of(snapshot_gradient)
-        for device, samples in enumerate(snapshot_gradient.samples):
-            self._clear_stale(params, device, samples)
-            # .grad holds sums over the samples of one device; an idle one has none.
-            if samples and params:
-                self.control_variate.apply(
-                    device,
-                    samples,
-                    [param.list_grad()[device] for param in params],
-                    [snapshot_gradient.sums[param.name][device] for param in params],
-                    [full_gradient[param.name][device] for param in params],
-                    scale,
-                    snapshot_scale,
-                )
+        snapshot_scale = self._scale_of(snapshot_gradient)
+        self.control_variate.correct(
+            params, snapshot_gradient, self.loss_scale, snapshot_scale, uses_all=self.is_corrected
+        )
         self.is_corrected = True
 
     def _scale_of(self, gradient: BatchGradient | FullGradient) -> float:
@@ -223,14 +229,35 @@ class SVRGTrainer(gluon.Trainer):
         known = self.full_gradient or {}
         return [param for param in _mxnet.trained_parameters(self) if param.name in known]
 
-    def _clear_stale(self, params: list[gluon.Parameter], device: int, samples: int) -> None:
-        """Clear the gradients that hold an earlier batch's; until the next pass all are used."""
-        for param in params:
-            data = param.list_data()[device]
-            is_stale = not (_mxnet.is_fresh(data) or self.is_corrected)
-            if is_stale and samples and param.grad_req == "write":
-                param.list_grad()[device][:] = 0
-            _mxnet.mark_fresh(data, False)
+    def synchronize(self, net: gluon.Block | None = None, *, again: bool = False) -> None:
+        """Give all workers the first one's weights and running statistics, once.
+
+        To be called before the first forward pass, if the workers may have made other weights.
+        `fit` does so. Parameters that wait for their shape get it, if any worker knows it.
+
+        Parameters
+        ----------
+        net : Block, optional
+            Whose parameters are meant, too: there may be some that are not trained.
+        again : bool
+            Whether those that were given before are compared, and given again if they differ.
+        """
+        more = [] if net is None else net.collect_params().values()
+        self._start.give([*self._params, *more], again=again)
+
+    def _begin_alike(self) -> None:
+        if not self._is_alone:
+            self._start.give_late(self._params)
+
+    def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
+        """As `gluon.Trainer.step`; `batch_size` is the number of samples of all workers."""
+        self._begin_alike()
+        super().step(batch_size, ignore_stale_grad)
+
+    def allreduce_grads(self) -> None:
+        """As `gluon.Trainer.allreduce_grads`, over contexts and workers."""
+        self._begin_alike()
+        super().allreduce_grads()
 
     def save_states(self, fname: str | os.PathLike[str]) -> None:
         """Save the optimizer's states, its counts of updates, its rates and its schedule.
@@ -279,103 +306,75 @@ class SVRGTrainer(gluon.Trainer):
         load_states(self, States.read(fname))
 
     def _allreduce_grads(self) -> None:
-        # step() and allreduce_grads() both pass here: the last moment to notice that a gradient
-        # was not corrected.
+        # step() and allreduce_grads() both pass here: the last moment to notice it.
         if self.full_gradient is not None and not self.is_corrected:
             raise RuntimeError(
                 "a control variate is set, but the gradient of this step was not corrected: call "
                 "correct() after each backward pass, or clear_control_variate() to continue without"
             )
         self.is_corrected = False
+        if self._is_alone:
+            super()._allreduce_grads()
+            return
+        trained = _mxnet.trained_parameters(self)
+        self._mark_corrected_gradients(fresh=True)
+        agree_on_stale(trained, self.workers)
         super()._allreduce_grads()
+        add_up(trained, self.workers)
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
-        if self.control_variate.is_idle:
-            super()._update(ignore_stale_grad)
-            return
         # Corrected gradients are all to be used, those that the backward pass did not reach too.
         self._mark_corrected_gradients(fresh=True)
         super()._update(ignore_stale_grad)
         self._mark_corrected_gradients(fresh=False)
 
     def _mark_corrected_gradients(self, fresh: bool) -> None:
-        for param in self._corrected_params():
+        for param in [] if self.control_variate.is_idle else self._corrected_params():
             for data in param.list_data():
                 _mxnet.mark_fresh(data, fresh)
 
-    def _mean_over_workers(self, full_gradient: FullGradient) -> dict[str, NDArray]:
-        """Return the means over the samples of all workers of a distributed kvstore."""
-        if not self._kv_initialized:
-            self._init_kvstore()
-        if not self._distributed:
-            return full_gradient.means
-        if self._update_on_kvstore:
-            raise ValueError(
-                f"a control variate needs update_on_kvstore=False with the kvstore "
-                f"{self._kvstore.type!r}, got True: servers that run the optimizer cannot add up "
-                "the full gradients of the workers; make the trainer with update_on_kvstore=False"
-            )
-        if self._params_to_init:
-            self._init_params()
-            # MXNet does not order this pull of the initial weights before the first push of
-            # gradients to the same keys, and has been seen to pull the sum of those gradients.
-            mx.nd.waitall()
-        names = [param.name for param in self._params]
-        return self._sums.mean(self._kvstore, full_gradient, names)
+
+def _check_is_optimizer(optimizer: object) -> None:
+    if not isinstance(optimizer, mx.optimizer.Optimizer):
+        raise ValueError(
+            f"optimizer must be a name or an Optimizer, got {optimizer!r}: give 'sgd', or "
+            "gluon_svrg.LARS(...)"
+        )
 
 
 def svrg_trainer_of(run: Run) -> SVRGTrainer:
-    """Return the trainer of `run`; raises ValueError if it is no SVRGTrainer."""
+    """Return the trainer of `run`, if SVRG can run with it.
+
+    Raises
+    ------
+    ValueError
+        If it is no SVRGTrainer, or has several workers, and the run is of MXNet's Estimator.
+    """
     trainer = run.trainer
     if not isinstance(trainer, SVRGTrainer):
         raise ValueError(
             f"SVRGHandler needs an SVRGTrainer, got {type(trainer).__name__}: make it with "
             "gluon_svrg.SVRGTrainer, which takes the same arguments as gluon.Trainer"
         )
+    workers_of(run)
     return trainer
 
 
-class _SumsOverWorkers:
-    """Adds up full gradients over the workers of a distributed kvstore.
+def workers_of(run: Run) -> Workers:
+    """Return the workers of `run`; MXNet's Estimator, which does not tell them, has one.
 
-    By keys of their own: float64, and never confused with the weights and gradients, whose keys are
-    the numbers of the parameters.
+    Raises
+    ------
+    ValueError
+        If it is MXNet's, and its trainer has several.
     """
-
-    def __init__(self) -> None:
-        self._kvstore: KVStore | None = None
-
-    def mean(
-        self, kvstore: KVStore, full_gradient: FullGradient, names: list[str]
-    ) -> dict[str, NDArray]:
-        """Return the means over the samples of all workers, by name.
-
-        Parameters
-        ----------
-        kvstore : KVStore
-            The trainer's.
-        full_gradient : FullGradient
-            That of this worker's samples.
-        names : list of str
-            The trainer's parameters in their order, the same on all workers.
-        """
-        keys = {
-            name: len(names) + index
-            for index, name in enumerate(names)
-            if name in full_gradient.means
-        }
-        sums = {
-            name: full_gradient.means[name].astype("float64") * full_gradient.samples
-            for name in keys
-        }
-        samples = mx.nd.array([full_gradient.samples], dtype="float64")
-        arrays = [(keys[name], sums[name]) for name in keys] + [(2 * len(names), samples)]
-        if self._kvstore is not kvstore:
-            # A key may be initialised once: doing it again would wait for ever.
-            for key, array in arrays:
-                kvstore.init(key, mx.nd.zeros_like(array))
-            self._kvstore = kvstore
-        for key, array in arrays:
-            kvstore.pushpull(key, array, out=array, priority=-key)
-        total = samples.asscalar()
-        return {name: (sums[name] / total).astype(full_gradient.means[name].dtype) for name in keys}
+    if isinstance(run, Located):
+        return run.workers
+    trainer: gluon.Trainer = run.trainer
+    if isinstance(trainer, SVRGTrainer) and trainer.workers.are_several:
+        raise ValueError(
+            f"there are {trainer.workers.size} workers, and {type(run).__module__}."
+            f"{type(run).__name__} divides the gradient of all of them by the samples of each: use "
+            "gluon_svrg.Estimator"
+        )
+    return Single()

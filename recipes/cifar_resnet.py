@@ -8,6 +8,7 @@
     python recipes/cifar_resnet.py --svrg --coefficient auto --give-up-above 0.333
     python recipes/cifar_resnet.py --augment --cutout 8 --mixup 0.2 --label-smoothing 0.1
     python recipes/cifar_resnet.py --epochs 50 --resume  # killed, started again, the same weights
+    python -m gluon_svrg.launch -n 2 recipes/cifar_resnet.py --epochs 50 --resume
 
 On deep networks plain SVRG rarely pays (Defazio & Bottou 2019). ``--svrg`` costs two gradients a
 sample instead of one, or three where the gradients of all batches would not fit into a gibibyte.
@@ -40,6 +41,7 @@ from gluon_svrg.optimizer import exclude_from_decay
 from gluoncv.model_zoo import get_model
 from mxnet import gluon
 from mxnet.contrib import amp
+from one_voice import is_first_worker
 
 CLASSES = 10
 
@@ -289,6 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> gs.FitResult:
     if options.dtype != "float32":
         amp.init(options.dtype)  # before the network is made, and for the whole process
     gs.seed_everything(options.seed)
+    is_first = is_first_worker()
     data = cifar_data.load(options)
     train, test = make_loaders(data, options)
 
@@ -322,6 +325,8 @@ def main(arguments: Sequence[str] | None = None) -> gs.FitResult:
         if evaluations.has_trained or not options.resume:
             raise
         raise SystemExit(f"--resume: {error}; or begin anew with another --out") from None
+    if not is_first:
+        return result
     # A run that was done already keeps the report of its own options.
     if evaluations.has_trained or not (options.out / "report.html").is_file():
         run_report.write_json(options.out / "options.json", vars(options))

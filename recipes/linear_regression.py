@@ -2,6 +2,7 @@
 
     python recipes/linear_regression.py
     python recipes/linear_regression.py --data generated
+    python -m gluon_svrg.launch -n 2 recipes/linear_regression.py --data generated
 
 MXNet's example trains on YearPredictionMSD (463,715 songs of 90 features), which has to be
 downloaded. ``--data diabetes`` is real and comes with scikit-learn; ``--data generated`` has as
@@ -36,6 +37,7 @@ import numpy as np
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import EpochEnd, TrainBegin
 from mxnet import gluon
+from one_voice import is_first_worker
 from option_types import POSITIVE, integer, show_defaults
 
 # What suits a data set: 10 samples a batch would take hours for the generated ones, and diverge.
@@ -182,6 +184,7 @@ def main(arguments: list[str] | None = None) -> list[list[dict[str, Any]]]:
         if getattr(options, name) is None:
             setattr(options, name, value)
     gs.seed_everything(0)
+    is_first = is_first_worker()
     x, y = load(options.data, options.samples)
     options.out.mkdir(parents=True, exist_ok=True)
     print(f"{options.data}: {len(x)} samples of {x.shape[1]} features", flush=True)
@@ -195,6 +198,8 @@ def main(arguments: list[str] | None = None) -> list[list[dict[str, Any]]]:
         train("SGD", x, y, optimum, options, epochs),
         train("SGD, decayed step", x, y, optimum, options, epochs, half_life=options.half_life),
     ]
+    if not is_first:
+        return runs
     print(f"{'run':18} {'gradients/sample':>16} {'above optimum':>14}")
     for rows in runs:
         last = rows[-1]

@@ -3,6 +3,7 @@
     python recipes/softmax_regression.py
     python recipes/softmax_regression.py --data fashion-mnist --batch-size 128 --epochs 15
     python recipes/softmax_regression.py --lr auto
+    python -m gluon_svrg.launch -n 2 recipes/softmax_regression.py
 
 The objective is the mean cross-entropy plus L2/2 times the squared weights (not the biases). It is
 strongly convex, so its optimum is known from a second-order solver, and every run can be judged by
@@ -40,6 +41,7 @@ from gluon_svrg.data import ArrayLoader, load_fashion_mnist
 from gluon_svrg.data.datasets import FASHION_MNIST_DIRECTORY
 from gluon_svrg.events import EpochEnd, TrainBegin
 from mxnet import gluon
+from one_voice import is_first_worker
 from option_types import POSITIVE, integer, positive_or_auto, show_defaults
 from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, cg
@@ -342,6 +344,7 @@ def main(arguments: list[str] | None = None) -> list[Run]:
     """Run the recipe; return the runs."""
     options = parse(arguments)
     gs.seed_everything(0)
+    is_first = is_first_worker()
     try:
         data = load(options.data, options.data_dir)
     except FileNotFoundError as error:
@@ -374,6 +377,8 @@ def main(arguments: list[str] | None = None) -> list[Run]:
         train(f"SGD, {name}", epochs=sgd_epochs, lr=options.lr, **common),
         train("SGD, decayed step", epochs=sgd_epochs, lr=decayed, **common),
     ]
+    if not is_first:
+        return runs
     print_table(runs)
     write_csv(options.out / "metrics.csv", runs)
     title = f"Softmax regression, {options.data}, L2 {options.l2:g}, batch {options.batch_size}"

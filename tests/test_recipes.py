@@ -538,9 +538,8 @@ def test_every_launch_line_is_one_that_the_recipe_takes(file, line):
 
 def test_every_recipe_has_its_launch_line_here_and_in_the_list():
     lines = list(launch_lines())
-    modules = {"run_report.py", "cifar_data.py", "cifar_options.py", "option_types.py"}
     for path in RECIPES.glob("*.py"):
-        if path.name not in modules:
+        if "__main__" in path.read_text():  # the others are modules of these
             for file in (path.name, "README.md"):
                 assert any(f == file and line.startswith(path.name) for f, line in lines), file
 

@@ -111,6 +111,15 @@ from gluon_svrg._mxnet.others import (
 from gluon_svrg._mxnet.others import (
     suggested_metric as suggested_metric,
 )
+from gluon_svrg._mxnet.store import (
+    end_without_barrier as end_without_barrier,
+)
+from gluon_svrg._mxnet.store import (
+    free as free,
+)
+from gluon_svrg._mxnet.store import (
+    servers_of_cluster as servers_of_cluster,
+)
 from gluon_svrg._mxnet.trainer import UPDATE_COUNTS as UPDATE_COUNTS
 from gluon_svrg._mxnet.trainer import (
     contexts_of as contexts_of,
@@ -128,7 +137,7 @@ from gluon_svrg._mxnet.trainer import (
     has_kvstore_that_updates as has_kvstore_that_updates,
 )
 from gluon_svrg._mxnet.trainer import (
-    is_distributed as is_distributed,
+    is_run_by_servers as is_run_by_servers,
 )
 from gluon_svrg._mxnet.trainer import (
     kvstore_type as kvstore_type,

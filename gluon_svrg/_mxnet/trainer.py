@@ -42,9 +42,12 @@ def step_scale(trainer: Trainer) -> float:
     return trainer._scale
 
 
-def is_distributed(trainer: Trainer) -> bool:
-    """Return whether the kvstore of `trainer` has several workers; known once it is initialised."""
-    return bool(trainer._distributed)
+def is_run_by_servers(trainer: Trainer) -> bool:
+    """Return whether servers of a dist kvstore run the optimizer, which no SVRGTrainer lets them.
+
+    Known once the kvstore is initialised.
+    """
+    return bool(trainer._kv_initialized and trainer._distributed and trainer._update_on_kvstore)
 
 
 def kvstore_type(trainer: Trainer) -> str:
@@ -87,7 +90,7 @@ def updaters_in_use(trainer: Trainer) -> list[mx.optimizer.Updater]:
     """
     if not updates_on_kvstore(trainer):
         return trainer._updaters
-    if trainer._distributed:
+    if is_run_by_servers(trainer):
         raise RuntimeError(
             f"with the kvstore {trainer._kvstore.type!r} the servers hold the optimizer's states: "
             "to save or load them, make the trainer with update_on_kvstore=False"

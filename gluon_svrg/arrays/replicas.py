@@ -23,6 +23,18 @@ def replicas_of(arrays: Sequence[NDArray]) -> list[NumPyArray]:
     return [first, *others]
 
 
+def mean_replicas(copies: Sequence[Sequence[NumPyArray]]) -> Sequence[NumPyArray]:
+    """Return one for all workers of what :func:`replicas_of` returned on each.
+
+    That is the first worker's, if all have the same; else the mean of all, as one array.
+    """
+    first, *others = copies
+    if all(_are_equal(first, other) for other in others):
+        return first
+    mean = np.mean([np.mean(c, axis=0, dtype="float64") for c in copies], axis=0)
+    return [np.asarray(mean).astype(first[0].dtype)]
+
+
 def write_replicas(values: Sequence[NumPyArray | NDArray], arrays: Sequence[NDArray]) -> None:
     """Write what :func:`replicas_of` returned into the arrays of all contexts.
 
@@ -34,3 +46,9 @@ def write_replicas(values: Sequence[NumPyArray | NDArray], arrays: Sequence[NDAr
         contents = [np.mean(contents, axis=0, dtype="float64").astype(contents[0].dtype)]
     for index, array in enumerate(arrays):
         array[:] = mx.nd.array(contents[index % len(contents)], dtype=array.dtype)
+
+
+def _are_equal(ours: Sequence[NumPyArray], theirs: Sequence[NumPyArray]) -> bool:
+    return len(ours) == len(theirs) and all(
+        np.array_equal(a, b, equal_nan=True) for a, b in zip(ours, theirs, strict=True)
+    )

@@ -10,6 +10,9 @@ checkpoint are these states:
     The optimizer's states, counts, rates and schedule, as `SVRGTrainer.save_states` writes them.
 ``run.npz``
     The rest: where the run stands, its history, metrics, the states of its handlers, ...
+``worker-1.npz``, ``worker-2.npz``, ...
+    What the states of another worker have that those of the first, which are in the files above,
+    have not: :mod:`gluon_svrg.checkpoint.differences`. One process writes none.
 """
 
 from __future__ import annotations
@@ -39,6 +42,12 @@ from gluon_svrg.checkpoint.parts import (
     TrainerStates,
 )
 from gluon_svrg.checkpoint.random_state import drawing_again
+from gluon_svrg.checkpoint.shares import (
+    check_together,
+    file_of,
+    gathered_differences,
+    with_differences,
+)
 from gluon_svrg.events import Run, State
 from gluon_svrg.run.position import Position
 from mxnet.ndarray import NDArray
@@ -65,17 +74,30 @@ def parts_of(run: Run) -> dict[str, Part]:
 def capture(run: Run) -> dict[str, bytes]:
     """Return the files of a checkpoint of the run as it stands, at a *safe point*.
 
+    All workers call it together; the files are the first one's to write, the others have none.
+
     Raises
     ------
     FloatingPointError
-        If a parameter is NaN or infinite: to continue from there would be of no use.
+        If a parameter is NaN or infinite, on any worker: to continue from there would be of no use.
     TypeError
         If a handler's state, or a figure, is no plain data.
     """
     parts = parts_of(run)
     # The handlers first: a MetricHandler brings the metrics up to date.
     names = sorted(parts, key=lambda name: name != "handlers")
-    return _files_of({name: parts[name].state_dict() for name in names})
+    if not run.workers.are_several:
+        states = {name: parts[name].state_dict() for name in names}
+        return _files_of(states, states["trainer"]["states"].to_bytes())
+    states, problem = {}, None
+    try:
+        states = {name: parts[name].state_dict() for name in names}
+    except FloatingPointError as e:
+        problem = str(e)
+    check_together(run.workers, problem)
+    trainer: bytes = states["trainer"]["states"].to_bytes()
+    others = gathered_differences(run.workers, _as_data(states, trainer))
+    return _files_of(states, trainer) | others if run.workers.is_first else {}
 
 
 @contextmanager
@@ -92,8 +114,7 @@ def restored(run: Run, checkpoint: Checkpoint) -> Iterator[None]:
         If the checkpoint is of another network, trainer or data; nothing is changed then.
     """
     parts = parts_of(run)
-    states = _states_in(checkpoint, run)
-    _check(checkpoint, parts, states)
+    states = _states_for(run, checkpoint, parts)
     undo = [part.undo() for part in parts.values()]
     try:
         for name, part in parts.items():
@@ -108,7 +129,9 @@ def restored(run: Run, checkpoint: Checkpoint) -> Iterator[None]:
 
 def about(run: Run) -> dict[str, Any]:
     """Return what the manifest says of the run, for people to read."""
+    several = {"workers": run.workers.size} if run.workers.are_several else {}
     return {
+        **several,
         "position": run.position.state_dict(),
         "versions": {
             "gluon_svrg": version(),
@@ -119,19 +142,48 @@ def about(run: Run) -> dict[str, Any]:
     }
 
 
-def _check(checkpoint: Checkpoint, parts: Mapping[str, Part], states: State) -> None:
+def _states_for(run: Run, checkpoint: Checkpoint, parts: Mapping[str, Part]) -> State:
+    """Return the states with which this worker goes on, checked."""
+    first = _states_in(checkpoint, run)
+    number, workers = checkpoint.manifest.get("workers", 1), run.workers
+    ranks = [workers.rank] if number == workers.size else range(number)
+    states, *others = (_states_of(rank, checkpoint, first) for rank in ranks)
     try:
+        if number != workers.size:
+            states = {
+                name: part.merged([states[name], *(o[name] for o in others)], workers.is_first)
+                for name, part in parts.items()
+            }
         for name, part in parts.items():
             part.check(states[name])
     except ValueError as e:
         raise ValueError(
             f"the checkpoint {str(checkpoint.path)!r} does not fit this run: {e}"
         ) from e
+    if number != workers.size and workers.is_first:
+        run.logger.warning(
+            "the checkpoint was written by %d %s and this run has %d: sums over a batch are taken "
+            "in another order, random numbers and BatchNorm's statistics are different, so the "
+            "weights will be close to those of the run of %d, not the same bits",
+            number,
+            "worker" if number == 1 else "workers",
+            workers.size,
+            number,
+        )
+    return states
 
 
-def _files_of(states: State) -> dict[str, bytes]:
-    """Return the files that hold the states of all parts."""
-    weights, trainer = states["net"]["weights"], states["trainer"]["states"]
+def _as_data(states: State, trainer: bytes) -> State:
+    """Return the states of all parts as plain data, those of the trainer as the bytes of a file."""
+    return {
+        **states,
+        "trainer": {**states["trainer"], "states": np.frombuffer(trainer, np.uint8)},
+    }
+
+
+def _files_of(states: State, trainer: bytes) -> dict[str, bytes]:
+    """Return the files that hold the states of all parts; `trainer` is the trainer's."""
+    weights = states["net"]["weights"]
     run = {
         **states,
         "net": {name: value for name, value in states["net"].items() if name != "weights"},
@@ -140,7 +192,7 @@ def _files_of(states: State) -> dict[str, bytes]:
     arrays: dict[str, NumPyArray] = {}
     return {
         NET: _params_bytes(weights),
-        TRAINER: trainer.to_bytes(),
+        TRAINER: trainer,
         RUN: to_bytes({"state": encode(run, arrays)}, arrays),
     }
 
@@ -159,6 +211,19 @@ def _states_in(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:
         trainer = States.from_bytes(checkpoint.files[TRAINER])
     states["net"]["weights"] = weights
     states["trainer"]["states"] = trainer
+    return states
+
+
+def _states_of(rank: int, checkpoint: Checkpoint, first: State) -> State:
+    """Return the states of that one of the workers that wrote `checkpoint`, from the first's."""
+    name = file_of(rank)
+    if name not in checkpoint.files:
+        return first
+    with _reading(checkpoint, name):
+        states: State = with_differences(checkpoint.files[name], first)
+        trainer = states["trainer"]["states"]
+        if not isinstance(trainer, States):
+            states["trainer"]["states"] = States.from_bytes(trainer.tobytes())
     return states
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -21,6 +22,9 @@ from gluon_svrg.files import DamagedError, aside, flush_folder, write_through
 
 FORMAT = 2
 """The number of the format that is written."""
+
+FORMAT_OF_SEVERAL = 3
+"""The number of the format that several workers write: version 0.3 knows one process only."""
 
 OLDEST_FORMAT = 1
 """The number of the oldest format that is read: version 0.1's."""
@@ -90,7 +94,7 @@ def write(
     files : dict of str to bytes
         The contents, by name.
     about : dict, optional
-        Plain data for the manifest.
+        Plain data for the manifest; `workers` in it is how many have written the files.
 
     Raises
     ------
@@ -102,9 +106,10 @@ def write(
     path = folder / key.name
     if path.exists():
         raise FileExistsError(f"the checkpoint {str(path)!r} is there already")
+    about = about or {}
     manifest = {
-        **(about or {}),
-        "format": FORMAT,
+        **about,
+        "format": FORMAT if about.get("workers", 1) == 1 else FORMAT_OF_SEVERAL,
         "key": key.name,
         "files": {
             name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -162,11 +167,11 @@ def manifest_of(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{MANIFEST} is not as it was written")
     if not _is_of_this_form(manifest):
         raise DamagedError(f"{MANIFEST} is not what a CheckpointHandler writes")
-    if manifest["format"] > FORMAT:
+    if manifest["format"] > FORMAT_OF_SEVERAL:
         raise ValueError(
             f"the checkpoint {str(path)!r} has the format {manifest['format']}, of a later version "
-            f"({_version_in(manifest)}), and this version reads up to format {FORMAT}: install "
-            "that version"
+            f"({_version_in(manifest)}), and this version reads up to format {FORMAT_OF_SEVERAL}: "
+            "install that version"
         )
     if manifest["format"] < OLDEST_FORMAT:
         raise ValueError(
@@ -239,6 +244,24 @@ def newest_in(folder: Path, warn: Callable[[str], object]) -> Checkpoint | None:
             "folder"
         )
     return None
+
+
+def make_room(path: Path, logger: logging.Logger) -> bool:
+    """Rename what is at `path` if it is damaged; return whether nothing is there then."""
+    if not path.exists():
+        return True
+    try:
+        read(path)
+    except DamagedError:
+        renamed = path.with_name(f"damaged-{path.name}")
+        number = 1
+        while renamed.exists():
+            number += 1
+            renamed = path.with_name(f"damaged-{number}-{path.name}")
+        path.rename(renamed)
+        logger.warning("the damaged checkpoint %r is now %r", path.name, renamed.name)
+        return True
+    return False
 
 
 def remove(path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from gluon_svrg.checkpoint.encoding import is_data
@@ -69,6 +69,28 @@ class HandlerStates(Part):
                     saved[0][0],
                 )
 
+    def merged(self, states: Sequence[State], is_first: bool) -> State:
+        """Let the handlers of this run merge the states; the first worker's of those that cannot.
+
+        Raises
+        ------
+        ValueError
+            If a handler says so.
+        """
+        handlers: dict[str, Stateful] = {}
+        for handler in self._handlers:
+            if isinstance(handler, Stateful):
+                handlers.setdefault(state_key(handler), handler)
+                handlers.setdefault(class_path(handler), handler)
+        merged: dict[str, list[list[Any]]] = {}
+        for key, filed in states[0].items():
+            own = handlers.get(key)
+            merged[key] = [
+                [name, state if own is None else own.merged(theirs, is_first)]
+                for (name, state), theirs in zip(filed, _states_under(key, states), strict=True)
+            ]
+        return merged
+
     def _index_of(self, handler: EventHandler, saved: list[list[Any]]) -> int | None:
         """Return which of the states under a handler's key is its own.
 
@@ -96,6 +118,12 @@ class HandlerStates(Part):
         vars(handler).update(state)
         for row in _counters_of(handler):
             row.go_on(self._run, handler)
+
+
+def _states_under(key: str, states: Sequence[State]) -> list[list[State]]:
+    """Return, for each handler with this key, what each worker has saved of it."""
+    rows = [[state for _, state in by_worker[key]] for by_worker in states]
+    return [list(row) for row in zip(*rows, strict=True)]
 
 
 def handlers_of(run: Run) -> HandlerStates:

@@ -8,9 +8,13 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from gluon_svrg.checkpoint import folder as disk
+from gluon_svrg.checkpoint.first_worker import checkpoint_by_first
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.events import EventHandler
 from gluon_svrg.files import DamagedError
+from gluon_svrg.workers import Single, Workers
+
+_ONE = Single()
 
 
 class HasCheckpoints(EventHandler):
@@ -31,9 +35,15 @@ def checkpoint_folders(handlers: Iterable[EventHandler]) -> list[Path]:
 
 
 def checkpoint_for(
-    resume: object, folders: Sequence[Path], logger: logging.Logger
+    resume: object,
+    folders: Sequence[Path],
+    logger: logging.Logger,
+    workers: Workers = _ONE,
 ) -> Checkpoint | None:
     """Return the checkpoint that ``fit(resume=...)`` asks for, or None to begin anew.
+
+    The first worker looks for it, on its own disk, and sends it to the others: all of them have
+    the same checkpoint, or the same error.
 
     Parameters
     ----------
@@ -43,6 +53,8 @@ def checkpoint_for(
         The folders of the run's checkpoints, for 'auto'.
     logger : Logger
         Is told what is found, and what is damaged.
+    workers : Workers
+        Those of the run; by default this process is one alone.
 
     Raises
     ------
@@ -55,6 +67,14 @@ def checkpoint_for(
     """
     if resume is None:
         return None
+    return checkpoint_by_first(
+        workers, lambda: _checkpoint_for(resume, folders, logger), "a resume"
+    )
+
+
+def _checkpoint_for(
+    resume: object, folders: Sequence[Path], logger: logging.Logger
+) -> Checkpoint | None:
     if not isinstance(resume, str | PathLike):
         raise TypeError(f"resume must be None, 'auto' or the path of a checkpoint, got {resume!r}")
     if resume == "auto":
@@ -74,9 +94,19 @@ def checkpoint_for(
 
 
 def newest_for_roll_back(
+    folders: Sequence[Path], reason: str, logger: logging.Logger, workers: Workers = _ONE
+) -> Checkpoint:
+    """Return the newest checkpoint of the run, on all workers; RuntimeError if there is none."""
+    found = checkpoint_by_first(
+        workers, lambda: _newest_for_roll_back(folders, reason, logger), "a roll back"
+    )
+    assert found is not None
+    return found
+
+
+def _newest_for_roll_back(
     folders: Sequence[Path], reason: str, logger: logging.Logger
 ) -> Checkpoint:
-    """Return the newest checkpoint of the run; RuntimeError if there is none."""
     found = _newest_in(folders, logger)
     if found is None:
         why = "a checkpoint that is written already" if folders else "a CheckpointHandler"

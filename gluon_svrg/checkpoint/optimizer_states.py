@@ -282,7 +282,7 @@ def refresh_kvstore(trainer: Trainer) -> None:
 
     The servers of a dist kvstore cannot be told: they keep those of the last step.
     """
-    if not _mxnet.has_kvstore_that_updates(trainer) or _mxnet.is_distributed(trainer):
+    if not _mxnet.has_kvstore_that_updates(trainer) or _mxnet.is_run_by_servers(trainer):
         return
     states = states_of(trainer)
     _mxnet.forget_kvstore(trainer)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import (
     finish_initialization,
@@ -20,7 +21,7 @@ from gluon_svrg._mxnet import (
     parameters_of,
     set_loss_scaler_state,
 )
-from gluon_svrg.arrays.replicas import replicas_of, write_replicas
+from gluon_svrg.arrays.replicas import mean_replicas, replicas_of, write_replicas
 from gluon_svrg.checkpoint.encoding import is_data
 from gluon_svrg.checkpoint.metrics import metric_state, metrics_of, set_metric_state
 from gluon_svrg.checkpoint.optimizer_states import States, fits, load_states, places_of, states_of
@@ -48,6 +49,13 @@ class Part(ABC):
     @abstractmethod
     def load_state_dict(self, state: Any) -> None:
         """Continue from `state`, which was checked."""
+
+    def merged(self, states: Sequence[Any], is_first: bool) -> Any:
+        """Return the state with which a worker goes on from those of another number of workers.
+
+        As for :meth:`gluon_svrg.events.Stateful.merged`: the first worker's by default.
+        """
+        return states[0]
 
     def undo(self) -> Callable[[], None]:
         """Return what puts the part back to what it is now, for a restore that fails.
@@ -118,6 +126,27 @@ class Network(Part):
         for param, values in zip(self._outside(), state["outside"], strict=True):
             write_replicas(values, param.list_data())
         self._renew_kvstore()
+
+    def merged(self, states: Sequence[State], is_first: bool) -> State:
+        """Take the mean of what differs from worker to worker: the running statistics."""
+        first = states[0]
+        weights, replicas = dict(first["weights"]), dict(first["replicas"])
+        for place, weight in first["weights"].items():
+            copies = [
+                state["replicas"].get(place) or [state["weights"][place].asnumpy()]
+                for state in states
+            ]
+            values = mean_replicas(copies)
+            if values is not copies[0]:
+                weights[place] = mx.nd.array(values[0], dtype=weight.dtype)
+                replicas.pop(place, None)
+        outside = zip(*(state["outside"] for state in states), strict=True)
+        return {
+            **first,
+            "weights": weights,
+            "replicas": replicas,
+            "outside": [mean_replicas(copies) for copies in outside],
+        }
 
     def undo(self) -> Callable[[], None]:
         """Return what writes the arrays back as they are now."""

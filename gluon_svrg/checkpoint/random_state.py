@@ -13,9 +13,11 @@ from gluon_svrg.run.generators import (
     host_states,
     next_random_numbers,
     seed_mxnet,
+    seed_of,
     set_host_states,
 )
 from gluon_svrg.run.position import Position
+from gluon_svrg.workers import Single, Workers
 
 _EPOCH, _BATCH = 0, 1  # what a seed is for
 
@@ -29,19 +31,25 @@ class RandomState:
     so they are seeded at a *safe point* by a function of (seed of the run, epoch, batch). A seed
     takes about a millisecond: it is paid at each begin and end of an epoch, and at each batch only
     if batches draw random numbers, as dropout does.
+
+    The seed of the run is the first worker's. The others seed MXNet by a function of their rank,
+    too: their rows of a batch are to have masks of their own.
     """
 
     def __init__(self) -> None:
+        self._workers: Workers = Single()
         self._seed = 0
         self._is_needed = False
         self._at_epoch_begin: dict[str, Any] = {}
         self._now: dict[str, Any] = {}
         self.is_loaded = False
 
-    def begin(self, contexts: list[mx.Context]) -> None:
-        """Draw the seed of the run."""
+    def begin(self, contexts: list[mx.Context], workers: Workers) -> None:
+        """Draw the seed of the run, that of all `workers`."""
         self.is_loaded = False
-        self._seed = int(mx.nd.random.randint(0, 2**31 - 1).asscalar())
+        self._workers = workers
+        drawn = int(mx.nd.random.randint(0, 2**31 - 1).asscalar())
+        self._seed = workers.of_first(drawn, "the seed of a run")
         # On other devices cuDNN draws from generators of its own, which no look finds out.
         self._is_needed = any(context.device_type not in _CPU for context in contexts)
 
@@ -95,12 +103,14 @@ class RandomState:
         begin = _begin_of_epoch(position)
         now = next_random_numbers(contexts)
         self._seed_mxnet(begin)
-        self._is_needed = not np.array_equal(now, next_random_numbers(contexts))
+        have_drawn = not np.array_equal(now, next_random_numbers(contexts))
+        self._is_needed = self._workers.any(have_drawn, "a look at random numbers")
         self._seed_mxnet(begin)
 
     def _seed_mxnet(self, position: Position) -> None:
         kind = _BATCH if position.is_in_epoch else _EPOCH
-        seed_mxnet(self._seed, kind, position.epoch, position.batch)
+        seed = seed_of(self._workers.rank, self._seed)
+        seed_mxnet(seed, kind, position.epoch, position.batch)
 
 
 class HasRandomState(EventHandler):

@@ -8,8 +8,16 @@ from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.datasets import load_fashion_mnist
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.data.training_data import first_batches
+from gluon_svrg.data.worker_sampler import WorkerBatchSampler
 
-__all__ = ["ArrayLoader", "Batch", "first_batches", "load_fashion_mnist", "transforms"]
+__all__ = [
+    "ArrayLoader",
+    "Batch",
+    "WorkerBatchSampler",
+    "first_batches",
+    "load_fashion_mnist",
+    "transforms",
+]
 
 if not _TYPE_CHECKING:
     __getattr__, __dir__ = _lazy.attach(__name__, {})

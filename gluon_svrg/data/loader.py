@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import inspect
+import copy
 import itertools
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.data.arrays import (
-    Arrays,
-    as_ndarray,
-    check_arrays,
-    nested_as,
-    nesting_of,
-    take,
-    take_as_numpy,
-    unnested,
-)
+from gluon_svrg.data.arrays import Arrays, check_arrays, nesting_of, unnested
 from gluon_svrg.data.batch import Batch
-from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED, Draw
+from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED
+from gluon_svrg.data.making import BatchMaker, check_transform
 from gluon_svrg.data.partition import Partition, Rows, check_shuffle
 from gluon_svrg.data.probing import repeats_exactly
+from gluon_svrg.data.shares import Share
 from gluon_svrg.data.transforms.base import Transform
-from mxnet.ndarray import NDArray
 
 _PROBES = 4
+# So many samples tell arrays with other contents apart.
+_ROWS_TO_COMPARE = 16
+
+_Make: TypeAlias = "Callable[[int, Rows, int, int], Batch]"
+"""From a batch's index, its rows, and stream and number of its draw to the batch."""
 
 
 class ArrayLoader:
@@ -106,11 +104,13 @@ class ArrayLoader:
             "batch_size", batch_size, 1, "each batch has that many samples"
         )
         check_shuffle(shuffle, reshuffle)
-        _check_transform(transform, flat)
+        check_transform(transform, flat)
+        self._has_drawn_seed = False
         if seed is not None:
             seed = check_integer("seed", seed, 0, "it decides the batches and their order")
         elif shuffle or (isinstance(transform, Transform) and transform.is_random):
             seed = int(np.random.randint(2**31 - 1))
+            self._has_drawn_seed = True
         is_on_disk = any(isinstance(array, np.memmap) for array in flat)
         if prefetch is None:
             prefetch = 2 if is_on_disk else 0
@@ -121,9 +121,7 @@ class ArrayLoader:
         self.last_batch = last_batch
         self.seed = seed
         self.reshuffle = bool(reshuffle)
-        # An mx.np.ndarray becomes the NDArray that shares its memory.
-        self._arrays = [x.as_nd_ndarray() if isinstance(x, NDArray) else x for x in flat]
-        self._nesting = nesting_of(arrays)
+        self._maker = BatchMaker(flat, nesting_of(arrays), transform)
         self._partition = Partition(
             len(flat[0]), self.batch_size, last_batch, seed if shuffle else None, self.reshuffle
         )
@@ -141,22 +139,14 @@ class ArrayLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Return an iterator over the batches in the order of `epoch`, which goes up by one."""
-        order = self.order(self._epoch)[self._position :]
-        self._epoch, self._position = self._epoch + 1, 0
-        return self._visit(order, self._epoch - 1, EPOCH)
+        return self._next_epoch(self._batch)
 
     def __getitem__(self, index: int) -> Batch:
         """Return the batch of this index of the partition; augmented as by :meth:`in_order`.
 
         With `reshuffle` the partition is that of `epoch`.
         """
-        position = operator.index(index)
-        if position < 0:
-            position += len(self)
-        if not 0 <= position < len(self):
-            raise IndexError(f"there is no batch {index}: the loader has {len(self)}, from 0")
-        rows = self._partition.rows(self._epoch)
-        return self._batch(position, rows, *self._draw_of(IN_ORDER, self._epoch))
+        return self._at(operator.index(index), self._batch)
 
     @property
     def num_samples(self) -> int:
@@ -192,7 +182,7 @@ class ArrayLoader:
         With a random transform that is not locked it has a draw of its own: not that of `epoch`.
         With `reshuffle` they are the batches of `epoch`.
         """
-        return self._visit(range(len(self)), self._epoch, IN_ORDER)
+        return self._in_order(self._batch)
 
     def lock(self, draw: int) -> None:
         """Augment every batch by this draw from now on, whatever the epoch.
@@ -252,6 +242,24 @@ class ArrayLoader:
         return self.reshuffle and isinstance(transform, Transform) and transform.mixes_samples
 
     @property
+    def has_drawn_seed(self) -> bool:
+        """Whether the seed was drawn, not given."""
+        return self._has_drawn_seed
+
+    def use_seed(self, seed: int) -> None:
+        """Have this seed instead of the own, as if it had been drawn: another worker's."""
+        if seed != self.seed:
+            self.seed = seed
+            if self.shuffle:
+                self._partition = self._partition.with_seed(seed)
+            self._kept.clear()
+            self._callable_repeats = None
+
+    def some_rows(self) -> list[NumPyArray]:
+        """Return some samples of each array, from its beginning to its end, as they are."""
+        return self._maker.some_rows(_ROWS_TO_COMPARE)
+
+    @property
     def keeps_batches(self) -> bool:
         """Whether a batch is the same objects each time, not only equal ones."""
         return self._is_kept
@@ -275,7 +283,7 @@ class ArrayLoader:
         if isinstance(self._transform, Transform):
             return not self.is_random or self._locked_draw is not None
         if self._callable_repeats is None:
-            first = partial(self._batch, 0, self._partition.rows(0), EPOCH, 0)
+            first = partial(self._batch, 0, self._partition.rows(0)[0], EPOCH, 0)
             self._callable_repeats = repeats_exactly(first, _PROBES)
         return self._callable_repeats
 
@@ -283,90 +291,107 @@ class ArrayLoader:
         """Return stream and number of the draw: the locked one, or those given."""
         return (stream, number) if self._locked_draw is None else (LOCKED, self._locked_draw)
 
-    def _visit(self, indices: Iterable[int], epoch: int, stream: int) -> Iterator[Batch]:
+    def _next_epoch(self, make: _Make) -> Iterator[Batch]:
+        order = self.order(self._epoch)[self._position :]
+        self._epoch, self._position = self._epoch + 1, 0
+        return self._visit(order, self._epoch - 1, EPOCH, make)
+
+    def _in_order(self, make: _Make) -> Iterator[Batch]:
+        return self._visit(range(len(self)), self._epoch, IN_ORDER, make)
+
+    def _at(self, index: int, make: _Make) -> Batch:
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise IndexError(f"there is no batch {index}: the loader has {len(self)}, from 0")
+        rows = self._partition.rows(self._epoch)
+        return make(position, rows[position], *self._draw_of(IN_ORDER, self._epoch))
+
+    def _visit(
+        self, indices: Iterable[int], epoch: int, stream: int, make: _Make
+    ) -> Iterator[Batch]:
         stream, number = self._draw_of(stream, epoch)
         rows = self._partition.rows(epoch)
-        batch = partial(self._batch, rows=rows, stream=stream, number=number)
+
+        def batch(index: int) -> Batch:
+            return make(index, rows[index], stream, number)
+
         if self._prefetch and not self._is_kept:
             return _prefetched(batch, indices, self._prefetch)
         return (batch(index) for index in indices)
 
-    def _batch(self, index: int, rows: Sequence[Rows], stream: int, number: int) -> Batch:
+    def _batch(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
         """Return the batch of this index, augmented by the draw of this number of the stream."""
         batch = self._kept.get(index)
         if batch is None:
-            if isinstance(self._transform, Transform):
-                arrays = self._augmented(self._transform, rows[index], stream, number)
-            else:
-                arrays = self._transformed([take(x, rows[index]) for x in self._arrays])
-            batch = Batch(nested_as(self._nesting, iter(arrays)), index)
+            batch = self._made(index, rows, stream, number)
             if self._is_kept:
                 self._kept[index] = batch
         return batch
 
-    def _augmented(
-        self, transform: Transform, rows: Rows, stream: int, number: int
-    ) -> Iterable[NDArray]:
-        arrays = [take_as_numpy(array, rows) for array in self._arrays]
-        samples = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    def _made(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
         # Without a seed nothing draws.
-        draw = Draw(self.seed or 0, number, samples, stream)
-        results = transform(*arrays, draw=draw)
-        results = [results] if len(arrays) == 1 else results
-        return map(as_ndarray, results, self._arrays)
-
-    def _transformed(self, arrays: list[NDArray]) -> Iterable[NDArray]:
-        if self._transform is None:
-            return arrays
-        result = self._transform(*arrays)
-        if len(arrays) == 1 and isinstance(result, NDArray):
-            return [result]
-        return _checked(result, len(arrays))
+        return self._maker.batch(index, rows, (self.seed or 0, stream, number))
 
 
-def _check_transform(transform: object, arrays: Sequence[object]) -> None:
-    """Raise TypeError if `transform` cannot be called with the arrays of a batch."""
-    if transform is None or isinstance(transform, Transform):
-        return
-    if not callable(transform):
-        raise TypeError(f"transform must be callable with a batch's arrays, got {transform!r}")
-    name = getattr(transform, "__name__", type(transform).__name__)
-    if type(transform).__module__.startswith("mxnet.gluon.data.vision") and len(arrays) > 1:
-        raise TypeError(
-            f"transform is gluon's {name}, which takes the image alone, and is called with the "
-            f"{len(arrays)} arrays of a batch: give transforms of gluon_svrg.data.transforms, such "
-            f"as ToFloat and Normalize, or lambda x, *rest: ({name}()(x), *rest), which gives all "
-            "images of a batch the same random numbers"
-        )
-    try:
-        inspect.signature(transform).bind(*arrays)
-    except TypeError as e:
-        raise TypeError(
-            f"transform must be callable with the {len(arrays)} arrays of a batch, all at once, "
-            f"and {name} is not ({e}): give a function of {len(arrays)} arguments"
-        ) from e
-    except ValueError:  # a built-in function does not tell
-        pass
+class LoaderPart:
+    """A worker's rows of all batches of an ArrayLoader, whose epoch, order and lock it has.
 
+    Only these rows are taken from the arrays and transformed, unless a sample may depend on the
+    others of its batch: then the whole batch is made, and cut.
 
-def _checked(result: object, number: int) -> Sequence[NDArray]:
-    if (
-        not isinstance(result, (tuple, list))
-        or len(result) != number
-        or not all(isinstance(array, NDArray) for array in result)
-    ):
-        raise ValueError(
-            f"transform must return {number} NDArrays, one for each that it is given, got "
-            f"{_kind_of(result)}: return a tuple of them"
-        )
-    return result
+    Parameters
+    ----------
+    loader : ArrayLoader
+        Whose batches; it is left as it is, but that an epoch of the part is one of the loader.
+    share : Share
+        Which rows.
+    """
 
+    def __init__(self, loader: ArrayLoader, share: Share) -> None:
+        self._loader = loader
+        self._share = share
+        self._takes_own_rows = share.batch_axis == 0 and loader._maker.takes_any_rows
+        self._kept: dict[int, Batch] = {}
 
-def _kind_of(result: object) -> str:
-    if isinstance(result, (tuple, list)):
-        names = ", ".join(type(item).__name__ for item in result)
-        return f"a {type(result).__name__} of {len(result)} ({names})"
-    return f"a {type(result).__name__}"
+    def of(self, loader: ArrayLoader) -> LoaderPart:
+        """Return the same part of a copy of the loader, which may be at another epoch."""
+        part = copy.copy(self)  # with the batches that are kept
+        part._loader = loader
+        return part
+
+    def __iter__(self) -> Iterator[Batch]:
+        """As that of the loader."""
+        return self._loader._next_epoch(self._batch)
+
+    def __getitem__(self, index: int) -> Batch:
+        """As that of the loader."""
+        return self._loader._at(index, self._batch)
+
+    def in_order(self) -> Iterator[Batch]:
+        """As that of the loader."""
+        return self._loader._in_order(self._batch)
+
+    def _batch(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
+        batch = self._kept.get(index)
+        if batch is None:
+            batch = self._made(index, rows, stream, number)
+            if self._loader.keeps_batches:
+                self._kept[index] = batch
+        return batch
+
+    def _made(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
+        loader, share = self._loader, self._share
+        if not self._takes_own_rows:
+            part: Batch = share.of(loader._batch(index, rows, stream, number), index)
+            return part
+        if isinstance(rows, slice):
+            own = share.rows(rows.stop - rows.start)
+            rows = slice(rows.start + own.start, rows.start + own.stop)
+            is_empty = own.start == own.stop
+        else:
+            rows = rows[share.rows(len(rows))]
+            is_empty = not len(rows)
+        return Batch((), index) if is_empty else loader._made(index, rows, stream, number)
 
 
 def _prefetched(

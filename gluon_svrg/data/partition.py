@@ -56,12 +56,17 @@ class Partition:
             slice(i, min(i + batch_size, self.num_samples))
             for i in range(0, self.num_samples, batch_size)
         ]
+        self._arguments = samples, batch_size, last_batch
         # One tuple: a thread that prefetches sees the epoch with its own rows.
         self._latest: tuple[int, list[NumPyArray]] | None = None
 
     def __len__(self) -> int:
         """Return the number of batches."""
         return len(self._slices)
+
+    def with_seed(self, seed: int) -> Partition:
+        """Return the same by another seed."""
+        return Partition(*self._arguments, seed, self._is_anew)
 
     def rows(self, epoch: int) -> list[slice] | list[NumPyArray]:
         """Return the rows of each batch of an epoch."""

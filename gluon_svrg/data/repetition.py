@@ -19,8 +19,14 @@ from gluon_svrg._mxnet import (
     dataset_of,
     has_workers,
 )
-from gluon_svrg.data.loader import ArrayLoader
+from gluon_svrg.data.agreement import CONTENTS, bits_of, check_agreement
+from gluon_svrg.data.batch import Batch, is_empty
+from gluon_svrg.data.loader import ArrayLoader, LoaderPart
 from gluon_svrg.data.probing import repeats_exactly, unchanged_generators
+from gluon_svrg.data.shares import Share
+from gluon_svrg.data.worker_sampler import WorkerBatchSampler
+from gluon_svrg.run.generators import take_host_states_of_first
+from gluon_svrg.workers import Workers
 from mxnet import gluon
 from mxnet.gluon.data.dataloader import default_batchify_fn, default_mp_batchify_fn
 
@@ -59,10 +65,21 @@ class IterableData:
     can_lock = False
     locked_draw: int | None = None
     num_samples: int | None = None
+    is_shared = False  # whether several workers have a part each
 
     def __init__(self, data: Iterable[object], name: str) -> None:
         self._data = data
         self._name = name
+
+    @property
+    def source(self) -> Iterable[object]:
+        """The user's object."""
+        return self._data
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+        return self._name
 
     @property
     def kind(self) -> str:
@@ -134,6 +151,10 @@ class IterableData:
         """See TrainingData."""
         return {"batches": self.num_batches}
 
+    def identity(self) -> dict[str, Any]:
+        """Return what has to be the same on all workers, as plain data."""
+        return {"kind": self.kind, **self.description()}
+
     def check_description(self, saved: Mapping[str, object]) -> None:
         """See TrainingData."""
         own = self.description()
@@ -178,15 +199,27 @@ class ListData(IterableData):
 
 
 class ArrayLoaderData(IterableData):
-    """An ArrayLoader: what seed, epoch and index decide."""
+    """An ArrayLoader: what seed, epoch and index decide; all of it, or the share of a worker."""
 
     is_indexed = True
     numbers_batches = True
     kind = "an ArrayLoader"
 
-    def __init__(self, loader: ArrayLoader, name: str) -> None:
+    def __init__(self, loader: ArrayLoader, name: str, share: Share | None = None) -> None:
         super().__init__(loader, name)
         self._loader = loader
+        self._share = share
+        self._batches = loader if share is None else LoaderPart(loader, share)
+
+    @property
+    def loader(self) -> ArrayLoader:
+        """The user's."""
+        return self._loader
+
+    @property
+    def is_shared(self) -> bool:  # type: ignore[override]
+        """See IterableData."""
+        return self._share is not None
 
     @property
     def num_samples(self) -> int:  # type: ignore[override]
@@ -208,6 +241,10 @@ class ArrayLoaderData(IterableData):
         """See TrainingData."""
         return self._loader.locked_draw
 
+    def one_pass(self) -> Iterator[Any]:
+        """See IterableData."""
+        yield from self._batches
+
     def begin_epoch(self, epoch: int, done: int = 0) -> Iterator[Any]:
         """See TrainingData."""
         # At once, since in_order() draws for the loader's epoch; the lock is looked at later.
@@ -216,17 +253,18 @@ class ArrayLoaderData(IterableData):
 
     def in_order(self) -> Iterator[Any]:
         """See TrainingData."""
-        return self._loader.in_order()
+        return self._batches.in_order()
 
     def batch(self, index: int) -> Any:
         """See TrainingData."""
-        return self._loader[index]
+        return self._batches[index]
 
     def take(self, number: int) -> list[Any]:
         """See TrainingData."""
         loader = copy.copy(self._loader)  # which leaves the epoch of the user's loader as it is
         loader.set_epoch(0)
-        return list(itertools.islice(loader, number))
+        part = self._batches.of(loader) if isinstance(self._batches, LoaderPart) else loader
+        return list(itertools.islice(part, number))
 
     def why_it_may_not_repeat(self) -> str:
         """See TrainingData."""
@@ -266,6 +304,12 @@ class ArrayLoaderData(IterableData):
             "seed": loader.seed if loader.shuffle or loader.is_random else None,
         }
 
+    def identity(self) -> dict[str, Any]:
+        """See IterableData."""
+        drawn = {"seed": None} if self._loader.has_drawn_seed else {}
+        bits = bits_of(self._loader.some_rows())
+        return {**super().identity(), **drawn, CONTENTS: bits}
+
     def check_description(self, saved: Mapping[str, object]) -> None:
         """See TrainingData."""
         own = self.description()
@@ -296,7 +340,10 @@ class DataLoaderData(IterableData):
 
     def batch_to_look_at(self) -> Any:
         """See IterableData."""
-        return None if has_workers(self._data) else next(iter(self.first_batches(1)), None)
+        if has_workers(self._data):
+            return None
+        batch = next(iter(self.first_batches(1)), None)
+        return None if is_empty(batch) else batch
 
     def check_can_resume(self) -> None:
         """See TrainingData."""
@@ -317,6 +364,59 @@ class DataLoaderData(IterableData):
         return not indices or repeats_exactly(
             lambda: batchify([dataset[i] for i in indices]), _PROBES
         )
+
+
+class WorkerLoaderData(DataLoaderData):
+    """A DataLoader whose batches have the samples of this worker only, by a WorkerBatchSampler."""
+
+    def __init__(self, loader: gluon.data.DataLoader, name: str) -> None:
+        super().__init__(loader, name)
+        self._sampler: WorkerBatchSampler = batch_sampler_of(loader)
+
+    @property
+    def num_batches(self) -> int:
+        """See TrainingData: those of all workers."""
+        return self._sampler.num_batches
+
+    @property
+    def num_samples(self) -> int:  # type: ignore[override]
+        """See TrainingData: those of all workers."""
+        return self._sampler.num_samples
+
+    def check_workers(self, workers: Workers) -> None:
+        """Raise ValueError if the sampler is for other workers than these."""
+        own, rank = self._sampler.workers.size, self._sampler.workers.rank
+        if (own, rank) != (workers.size, workers.rank):
+            raise ValueError(
+                f"the WorkerBatchSampler of {self.name} is for worker {rank} of {own}, and this is "
+                f"worker {workers.rank} of {workers.size}: leave its argument workers out"
+            )
+
+    def one_pass(self) -> Iterator[Any]:
+        """Return this worker's parts, after all have compared their orders."""
+        return self._pass(compares=self._sampler.workers.are_several)
+
+    def take(self, number: int) -> list[Any]:
+        """See IterableData."""
+        return list(itertools.islice(self._pass(compares=False), number))
+
+    def _pass(self, compares: bool) -> Iterator[Any]:
+        workers, place = self._sampler.workers, f"a pass over {self.name} begins"
+        if compares:
+            # A dataset may draw for each sample, and workers have not as many samples.
+            take_host_states_of_first(workers, place)
+        own = iter(self._data)
+        following = next(own, None)  # by then the order is drawn
+        if compares:
+            identity = {"batches": self.num_batches, "order": self._sampler.order_bits}
+            everybody = workers.gather_plain(identity, place)
+            check_agreement(everybody, f"this pass over {self.name}")
+        for index in range(self.num_batches):
+            if self._sampler.has_samples(index):
+                yield following
+                following = next(own, None)
+            else:
+                yield Batch((), index)
 
 
 def _repeats(dataset: Any, length: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import mxnet as mx
+from gluon_svrg._mxnet import batch_sampler_of
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.data.data_iter import CxxIterData, DataIterData, NDArrayIterData
 from gluon_svrg.data.loader import ArrayLoader
@@ -14,8 +15,12 @@ from gluon_svrg.data.repetition import (
     DataLoaderData,
     IterableData,
     ListData,
+    WorkerLoaderData,
     length_of,
 )
+from gluon_svrg.data.sharding import sharded
+from gluon_svrg.data.worker_sampler import WorkerBatchSampler
+from gluon_svrg.workers import Single, Workers
 from mxnet import gluon
 
 __all__ = [
@@ -143,7 +148,7 @@ class TrainingData(Protocol):
         """Raise ValueError if a run on these data cannot be resumed."""
 
 
-def training_data(obj: object, name: str = "train_data") -> TrainingData:
+def training_data(obj: object, name: str = "train_data") -> IterableData:
     """Return what a run asks of `obj`, the user's data.
 
     Parameters
@@ -165,13 +170,17 @@ def training_data(obj: object, name: str = "train_data") -> TrainingData:
     return _kind_of(obj, name)
 
 
-def batches_of(obj: object, name: str) -> Iterator[Any]:
+def batches_of(
+    obj: object, name: str, workers: Workers | None = None, batch_axis: int = 0
+) -> Iterator[Any]:
     """Return all batches of validation data, once, in the order that the data give them.
 
     Parameters
     ----------
     obj, name
         As for :func:`training_data`.
+    workers, batch_axis : Workers, int, optional
+        Who shares them: this one's part of each batch, as of :func:`gluon_svrg.data.sharding`.
 
     Raises
     ------
@@ -179,7 +188,7 @@ def batches_of(obj: object, name: str) -> Iterator[Any]:
         If `obj` cannot be iterated, or is empty.
     """
     check_data(obj, name)
-    return _kind_of(obj, name).one_pass()
+    return sharded(_kind_of(obj, name), workers or Single(), batch_axis).one_pass()
 
 
 def first_batches(data: Iterable[object], number: int) -> list[Any]:
@@ -260,7 +269,8 @@ def _kind_of(obj: Any, name: str) -> IterableData:
     if isinstance(obj, (list, tuple)):
         return ListData(obj, name)
     if isinstance(obj, gluon.data.DataLoader):
-        return DataLoaderData(obj, name)
+        is_own = isinstance(batch_sampler_of(obj), WorkerBatchSampler)
+        return WorkerLoaderData(obj, name) if is_own else DataLoaderData(obj, name)
     if isinstance(obj, mx.io.MXDataIter):
         return CxxIterData(obj, name)
     # A class of the user's own on top of it may do anything.

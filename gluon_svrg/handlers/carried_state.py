@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from gluon_svrg.arrays.nested import leaves_of
 from gluon_svrg.events import EpochBegin, Order, Run, State, Stateful
 from gluon_svrg.run.backward import packed, unpacked
+from mxnet.ndarray import NDArray
 
 
 class CarriedStateHandler(EpochBegin, Stateful):
@@ -32,6 +36,17 @@ class CarriedStateHandler(EpochBegin, Stateful):
         processor: Any = estimator.batch_processor
         if hasattr(processor, "load_state_dict"):
             processor.load_state_dict(unpacked(state, estimator.context))
+
+    def merged(self, states: Sequence[State], is_first: bool) -> State:
+        """Raise ValueError if arrays are carried: they are of the rows that each worker had."""
+        leaves = [leaf for state in states for leaf in leaves_of(state["state"])]
+        if any(isinstance(leaf, NDArray | np.ndarray) for leaf in leaves):
+            raise ValueError(
+                f"it holds what the batch processor carries for the rows of {len(states)} "
+                f"{'worker' if len(states) == 1 else 'workers'}, which cannot be cut otherwise: "
+                "resume with as many, or from a checkpoint at which nothing is carried"
+            )
+        return states[0]
 
 
 def _state_of(processor: Any) -> object:

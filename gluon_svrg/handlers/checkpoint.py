@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,9 @@ from gluon_svrg._mxnet import has_shape
 from gluon_svrg.arguments import check_integer, check_periods
 from gluon_svrg.checkpoint import folder as disk
 from gluon_svrg.checkpoint.contents import about, capture
+from gluon_svrg.checkpoint.first_worker import by_first
 from gluon_svrg.checkpoint.folder import Checkpoint, Key
+from gluon_svrg.checkpoint.folder_lock import FolderLock
 from gluon_svrg.checkpoint.locate import HasCheckpoints, checkpoint_folders, is_in
 from gluon_svrg.checkpoint.metrics import warn_of_what_is_left_out
 from gluon_svrg.events import (
@@ -27,23 +27,12 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.files import DamagedError, make_folder
+from gluon_svrg.files import make_folder
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.run.monitor import Monitor
 from gluon_svrg.run.position import Position, check_is_located
-
-# The descriptors of the folders in use. A loader's worker that outlives a killed run must not go
-# on to hold them.
-_locks: set[int] = set()
-
-
-def _close_in_child() -> None:
-    while _locks:
-        os.close(_locks.pop())
-
-
-os.register_at_fork(after_in_child=_close_in_child)
+from gluon_svrg.workers import Workers
 
 
 class CheckpointHandler(
@@ -57,6 +46,10 @@ class CheckpointHandler(
     :class:`gluon_svrg.events.Stateful`. It is written aside, flushed and renamed, so that there is
     never half a checkpoint; what is there is only removed when a newer one is. If it cannot be
     written (a full disk), the older ones stay, the log says so, and the run continues.
+
+    Over several workers it is one checkpoint, which the first of them writes: nobody else needs the
+    directory. It has what differs from worker to worker for each of them, so as many continue
+    exactly; another number may go on from it, to rounding.
 
     Runs with this handler have a :class:`RandomStateHandler` and a :class:`SignalHandler`, too,
     unless they are given.
@@ -86,7 +79,7 @@ class CheckpointHandler(
     directory : Path
         As given.
     best : Path or None
-        The best checkpoint that is there.
+        The best checkpoint that is there; of several workers, on the first one's disk.
 
     Raises
     ------
@@ -125,7 +118,7 @@ class CheckpointHandler(
         self.keep_best = keep_best
         self.priority = float(priority)
         self._failed: str | None = None
-        self._lock: int | None = None
+        self._lock = FolderLock(self.directory)
         self._gone_on_from: Checkpoint | None = None
         # The monitored values of what is in the directory.
         self._values: dict[Key, float | None] = {}
@@ -146,15 +139,65 @@ class CheckpointHandler(
         if self.monitor is not None:
             self.monitor.check(estimator)
         estimator.data.check_can_resume()
-        warn_of_what_is_left_out(estimator)
+        if estimator.workers.is_first:
+            warn_of_what_is_left_out(estimator)
+        self._gone_on_from, self._failed = estimator.resumed_from, None
+        by_first(estimator.workers, lambda: self._open(estimator), "the checkpoints' directory")
+        self._share_values(estimator.workers)
+
+    def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Write a checkpoint, if it is time for one or the run is to end."""
+        position = estimator.position
+        if estimator.stop_reason is None and not self._is_due(position):
+            return
+        is_begun = position.is_in_epoch and position.batch_in_epoch == 0
+        key, workers = Key(position.batch, position.epoch, is_begun), estimator.workers
+        if not all(has_shape(param) for param in estimator.net.collect_params().values()):
+            if workers.is_first:
+                estimator.logger.warning(
+                    "no checkpoint %s is written: the network has not inferred its shapes yet",
+                    key.name,
+                )
+            return
+        # The first one's disk decides.
+        if not by_first(workers, lambda: self._is_missing(key, estimator), "a checkpoint"):
+            return
+        value = None if self.monitor is None else self.monitor.read(estimator)
+        description = about(estimator)
+        if self.monitor is not None:
+            description["monitor"] = {"name": self.monitor.name, "value": value}
+        try:
+            files = capture(estimator)
+        except FloatingPointError as e:
+            if workers.is_first:
+                estimator.logger.warning("no checkpoint %s is written: %s", key.name, e)
+            return
+        if workers.is_first and self._write(key, files, description, estimator.logger):
+            self._values[key] = value
+            self._remove_old(estimator.logger)
+        self._share_values(workers)
+
+    def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Say once more that the last checkpoint could not be written."""
+        self._lock.give_back()
+        if self._failed:
+            estimator.logger.warning(
+                "the run has ended without its last checkpoint, %s", self._failed
+            )
+
+    def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Let others write into the directory."""
+        self._lock.give_back()
+
+    def _open(self, estimator: Run) -> None:
+        """Look at what is in the directory, and let no other run write into it."""
         self._make_directory()
-        self._take_lock()
+        self._lock.take()
         disk.remove_leftovers(self.directory)
         resumed_from = estimator.resumed_from
         if resumed_from and not is_in(resumed_from, checkpoint_folders(estimator.handlers)):
             resumed_from = None  # its folder is another: here there must be none
         self._values = {}
-        self._gone_on_from = estimator.resumed_from
         for key, path in disk.found_in(self.directory).items():
             if resumed_from is None:
                 raise FileExistsError(
@@ -166,89 +209,44 @@ class CheckpointHandler(
                 self._put_aside(path, resumed_from, estimator.logger)
             else:
                 self._values[key] = self._value_in(path)
-        self._failed = None
 
-    def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Write a checkpoint, if it is time for one or the run is to end."""
-        position = estimator.position
-        if estimator.stop_reason is None and not self._is_due(position):
-            return
-        is_begun = position.is_in_epoch and position.batch_in_epoch == 0
-        key = Key(position.batch, position.epoch, is_begun)
-        if not all(has_shape(param) for param in estimator.net.collect_params().values()):
-            estimator.logger.warning(
-                "no checkpoint %s is written: the network has not inferred its shapes yet", key.name
-            )
-            return
+    def _is_missing(self, key: Key, estimator: Run) -> bool:
+        """Return whether the checkpoint of this key is not there yet, of this run."""
         resumed_from = estimator.resumed_from
         if resumed_from is not None:
             if resumed_from.path == self.directory / key.name:
-                return
+                return False
             if resumed_from is not self._gone_on_from:  # the run has gone back to it
                 self._values = {k: v for k, v in self._values.items() if k <= resumed_from.key}
                 self._gone_on_from = resumed_from
-        if (self.directory / key.name).exists() and key in self._values:
-            return
-        value = None if self.monitor is None else self.monitor.read(estimator)
-        description = about(estimator)
-        if self.monitor is not None:
-            description["monitor"] = {"name": self.monitor.name, "value": value}
+        return not ((self.directory / key.name).exists() and key in self._values)
+
+    def _write(
+        self, key: Key, files: dict[str, bytes], about: dict[str, Any], logger: logging.Logger
+    ) -> bool:
+        """Write a checkpoint; return whether that was possible."""
         try:
-            self._make_room(self.directory / key.name, estimator.logger)
-            disk.write(self.directory, key, capture(estimator), description)
-        except FloatingPointError as e:
-            estimator.logger.warning("no checkpoint %s is written: %s", key.name, e)
-            return
+            disk.make_room(self.directory / key.name, logger)
+            disk.write(self.directory, key, files, about)
         except OSError as e:
             self._failed = f"{key.name}: {e}"
-            estimator.logger.warning(
+            logger.warning(
                 "the checkpoint %s cannot be written into %r (%s): the older ones stay, and the "
                 "run continues",
                 key.name,
                 fspath(self.directory),
                 e,
             )
-            return
+            return False
         self._failed = None
-        self._values[key] = value
-        self._remove_old(estimator.logger)
+        return True
 
-    def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Say once more that the last checkpoint could not be written."""
-        self._give_lock_back()
-        if self._failed:
-            estimator.logger.warning(
-                "the run has ended without its last checkpoint, %s", self._failed
-            )
-
-    def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Let others write into the directory."""
-        self._give_lock_back()
-
-    def _take_lock(self) -> None:
-        """Make sure that no other run writes into the directory."""
-        self._give_lock_back()
-        lock = os.open(self.directory, os.O_RDONLY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise FileExistsError(
-                f"directory {fspath(self.directory)!r} is in use by another run, which is still "
-                "going on: give each run a directory of its own"
-            ) from None
-        except OSError:  # a file system without locks
-            os.close(lock)
-            return
-        self._lock = lock
-        _locks.add(lock)
-
-    def _give_lock_back(self) -> None:
-        if self._lock is not None:
-            if self._lock in _locks:  # else this is a process that was forked
-                _locks.remove(self._lock)
-                os.close(self._lock)
-            self._lock = None
+    def _share_values(self, workers: Workers) -> None:
+        """Let all workers know what is in the first one's directory: `best` is the same on all."""
+        if workers.are_several:
+            own = [[list(key), value] for key, value in self._values.items()]
+            known = workers.of_first(own, "the checkpoints that are there")
+            self._values = {Key(*key): value for key, value in known}
 
     def _is_due(self, position: Position) -> bool:
         if not position.is_in_epoch:
@@ -275,30 +273,12 @@ class CheckpointHandler(
 
     def _put_aside(self, path: Path, resumed_from: Checkpoint, logger: logging.Logger) -> None:
         """Make room if a checkpoint later than the one resumed from is damaged."""
-        if not self._make_room(path, logger):
+        if not disk.make_room(path, logger):
             raise FileExistsError(
                 f"directory {fspath(self.directory)!r} has a later checkpoint ({path.name!r}) than "
                 f"the one to resume from ({resumed_from.path.name!r}): give a new directory, or "
                 "resume from the newest by resume='auto'"
             )
-
-    @staticmethod
-    def _make_room(path: Path, logger: logging.Logger) -> bool:
-        """Rename what is at `path` if it is damaged; return whether nothing is there then."""
-        if not path.exists():
-            return True
-        try:
-            disk.read(path)
-        except DamagedError:
-            aside = path.with_name(f"damaged-{path.name}")
-            number = 1
-            while aside.exists():
-                number += 1
-                aside = path.with_name(f"damaged-{number}-{path.name}")
-            path.rename(aside)
-            logger.warning("the damaged checkpoint %r is now %r", path.name, aside.name)
-            return True
-        return False
 
     def _remove_old(self, logger: logging.Logger) -> None:
         if self.keep_last is None:

@@ -13,6 +13,7 @@ from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
+from gluon_svrg.handlers.running_statistics import RunningStatisticsHandler
 from gluon_svrg.handlers.sanity_check import SanityCheckHandler
 from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.handlers.step import GradientUpdateHandler
@@ -63,6 +64,8 @@ def fit_handlers(
         defaults.append(ProgressHandler())
     if hears_of_epochs(estimator.batch_processor):
         defaults.append(CarriedStateHandler())
+    if estimator.workers.are_several and not _has(given, RunningStatisticsHandler):
+        defaults.append(RunningStatisticsHandler())
     if sanity_check and not _has(given, SanityCheckHandler):
         defaults.append(SanityCheckHandler())
     for companion in _companions(given, resumes):

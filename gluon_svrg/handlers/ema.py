@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import mxnet as mx
+from gluon_svrg._mxnet import is_differentiable
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.fused import FusedFunction
-from gluon_svrg.arrays.replicas import by_device, replicas_of, write_replicas
+from gluon_svrg.arrays.replicas import by_device, mean_replicas, replicas_of, write_replicas
 from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
 from gluon_svrg.events import (
     BatchEnd,
@@ -22,6 +23,8 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.run.position import check_is_located
+from gluon_svrg.run.running_statistics import even_out, is_float
+from gluon_svrg.workers import Workers
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
@@ -155,6 +158,22 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
         for name, values in zip(self._params, state["averages"], strict=False):
             self._averages[name] = [mx.nd.zeros_like(a) for a in self._params[name].list_data()]
             write_replicas(values, self._averages[name])
+
+    def merged(self, states: Sequence[State], is_first: bool) -> State:
+        """Take the mean of what differs from worker to worker: averages of running statistics."""
+        averages = zip(*(state["averages"] for state in states), strict=True)
+        return states[0] | {"averages": [list(mean_replicas(copies)) for copies in averages]}
+
+    def even_out(self, workers: Workers) -> None:
+        """Replace averages of running statistics by their mean over all copies of all workers."""
+        even_out(
+            [
+                averages
+                for name, averages in self._averages.items()
+                if not is_differentiable(self._params[name]) and is_float(averages[0])
+            ],
+            workers,
+        )
 
     @contextmanager
     def applied(self) -> Iterator[None]:

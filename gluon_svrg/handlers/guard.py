@@ -49,7 +49,8 @@ class NaNGuardHandler(
     correction. They and the losses are read every `every_n_batches` batches and at the end of each
     epoch. So the message names the first bad batch and parameter exactly, though it may come later.
     (A value beyond 1e19, whose square overflows float32, counts as infinite.) A checkpoint with a
-    NaN is never written, with this handler or without it. If MXNet's AMP scales the loss, an
+    NaN is never written, with this handler or without it. Over several workers all check together,
+    and the earliest finding of any of them counts for all. If MXNet's AMP scales the loss, an
     overflow of a gradient is no error, and only the losses are checked.
 
     Parameters
@@ -183,7 +184,25 @@ class NaNGuardHandler(
                 self._names += [trained[i].name for i in chosen]
 
     def _check(self, estimator: Run) -> None:
-        """Check the batches since the last check."""
+        """Check the batches since the last check, on all workers."""
+        what, step = self._first_found()
+        batch = self._begin + step
+        self._begin += len(self._losses)
+        self._losses, self._watch = [], FiniteWatch()
+        workers, epoch = estimator.workers, estimator.position.epoch
+        found = workers.gather_plain([batch, what], f"check for NaN before batch {self._begin}")
+        findings = [(at, rank, what) for rank, (at, what) in enumerate(found) if what]
+        if findings:
+            batch, rank, what = min(findings)
+            where = f" on worker {rank}" if workers.are_several else ""
+            self._act(
+                estimator,
+                f"{what} is NaN or infinite in batch {batch} of epoch {epoch} (both count from 0)"
+                f"{where}",
+            )
+
+    def _first_found(self) -> tuple[str, int]:
+        """Return what is not finite, or '', and in which batch since the last check."""
         first_loss = next(
             (step for step, losses in enumerate(self._losses) if not _are_finite(losses)), None
         )
@@ -194,15 +213,7 @@ class NaNGuardHandler(
             what = f"the gradient of parameter {self._names[index]!r}"
         if first_loss is not None and (first_gradient is None or first_loss <= step):
             what, step = "the loss", first_loss
-        batch = self._begin + step
-        epoch = estimator.position.epoch
-        self._begin += len(self._losses)
-        self._losses, self._watch = [], FiniteWatch()
-        if what:
-            self._act(
-                estimator,
-                f"{what} is NaN or infinite in batch {batch} of epoch {epoch} (both count from 0)",
-            )
+        return what, step
 
     def _act(self, estimator: Run, message: str, advice: str = _ADVICE) -> None:
         if self.action == "stop":

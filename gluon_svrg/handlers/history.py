@@ -11,6 +11,7 @@ from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, State, Stateful, T
 from gluon_svrg.run.batch_parts import count_samples
 from gluon_svrg.run.history import plain_figure
 from gluon_svrg.run.position import check_is_located
+from gluon_svrg.workers import Workers
 
 
 class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
@@ -26,7 +27,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
         written in between: the rows add up to the time of the run. Time that a crash has lost is
         not included.
     ``samples``
-        The number of samples that were trained on.
+        The number of samples that were trained on, by all workers.
     ``samples_per_second``
         ``samples`` divided by the seconds without those of the evaluations: how fast the run
         trains, however often it evaluates. SVRG's full pass counts as training.
@@ -40,6 +41,8 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
         new process.
     each training metric, and in an epoch with an evaluation each validation metric
         By its name.
+
+    Over several workers all have the row of the first one: the measured figures are its own.
 
     A figure that is an array becomes a number if it has one element, else a list of numbers.
     ``gluon_svrg.run.history.MEASURED`` names the figures that differ from run to run.
@@ -55,7 +58,8 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
     def __init__(self, priority: float = Order.HISTORY) -> None:
         self.priority = float(priority)
         self._begin = 0.0
-        self._samples = 0
+        self._samples = 0  # of all workers
+        self._own = 0  # since these were added up
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Start the clock, and forget an evaluation that came before the run."""
@@ -64,10 +68,11 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Count the samples."""
-        self._samples += count_samples(kwargs["loss"], kwargs["label"], estimator.batch_axis)
+        self._own += count_samples(kwargs["loss"], kwargs["label"], estimator.batch_axis)
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Append the row."""
+        self._add_up(estimator)
         seconds = time.perf_counter() - self._begin
         training = seconds - estimator.evaluation_seconds
         row: dict[str, Any] = {
@@ -86,28 +91,51 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
         row.update(estimator.figures)
         estimator.figures = {}
         self._start(estimator)
-        estimator.history.append({name: plain_figure(value) for name, value in row.items()})
+        row = {name: plain_figure(value) for name, value in row.items()}
+        estimator.history.append(_row_of_first(row, estimator.workers))
 
     def state_dict(self, estimator: Run) -> State:
         """Return the times and the number of samples of the epoch under way."""
-        return {
+        self._add_up(estimator)
+        state = {
             "seconds": time.perf_counter() - self._begin,
             "evaluation_seconds": estimator.evaluation_seconds,
             "samples": self._samples,
         }
+        workers = estimator.workers
+        return workers.of_first(state, "times of the history") if workers.are_several else state
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
         """Continue to count."""
         self._begin = time.perf_counter() - state["seconds"]
         estimator.evaluation_seconds = state["evaluation_seconds"]
-        self._samples = state["samples"]
+        self._samples, self._own = state["samples"], 0
+
+    def _add_up(self, estimator: Run) -> None:
+        """Count the samples of all workers."""
+        self._samples += estimator.workers.total(self._own, "samples")
+        self._own = 0
 
     def _start(self, estimator: Run) -> None:
         self._begin = time.perf_counter()
-        self._samples = 0
+        self._samples = self._own = 0
         estimator.last_evaluation = {}
         # Estimator.evaluate adds to it.
         estimator.evaluation_seconds = 0.0
+
+
+def _row_of_first(row: dict[str, Any], workers: Workers) -> dict[str, Any]:
+    """Return the first worker's row; what is no plain number or text in it stays each one's own."""
+    if not workers.are_several:
+        return row
+    plain = {name: value for name, value in row.items() if _is_plain(value)}
+    return {**row, **workers.of_first(plain, "row of the history")}
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _peak_memory_mib() -> float:

@@ -9,7 +9,7 @@ import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.arrays.nested import leaves_of
-from gluon_svrg.data.training_data import TrainingData
+from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import EpochBegin, HasPasses, Order, Run, State, Stateful, TrainBegin
 from gluon_svrg.handlers.schedule import ScheduleHandler
 from gluon_svrg.handlers.step import GradientUpdateHandler
@@ -149,17 +149,16 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, HasPasses):
         linear = LinearNet.of(net, estimator.loss, trained)
         batches = _Batches.of(estimator, self.samples)
         shape_inference_of(estimator)(batches.parts[0])
-        if _is_distributed(estimator):
-            raise NotKnownError(
-                "several workers share the steps, and each would measure another one; measure with "
-                "one worker, and set what it logs"
-            )
         for parts in batches.parts:
             linear.check_data(parts)
         meter = CurvatureMeter(net, backward_of(estimator), _steps(estimator), _scale(estimator))
         known = self.smoothness
         try:
-            self.smoothness = _smoothness(estimator, linear, batches, meter, known)
+            measured = _smoothness(estimator, linear, batches, meter, known)
+            # The same on all workers, but for the last bits if their processors differ.
+            self.smoothness = Smoothness(
+                *estimator.workers.of_first(list(measured), "measured curvature")
+            )
             self.gradient_evaluations += meter.gradient_evaluations
         finally:
             meter.release()
@@ -205,10 +204,12 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, HasPasses):
 
 
 class _Batches(NamedTuple):
-    """What is measured on.
+    """What is measured on: whole batches, by each of several workers.
 
     Attributes
     ----------
+    data : TrainingData
+        All batches.
     parts : list of BatchParts
         Some batches, spread over the data if any of them can be had.
     size : int
@@ -217,6 +218,7 @@ class _Batches(NamedTuple):
         How many an epoch has, if it is known.
     """
 
+    data: TrainingData
     parts: list[BatchParts]
     size: int
     samples: int | None
@@ -226,7 +228,7 @@ class _Batches(NamedTuple):
         """Return batches of at most `wanted` samples, but at least one."""
         if run.batch_axis != 0:
             raise NotKnownError(f"the samples are along axis {run.batch_axis}, not along the first")
-        data = run.data
+        data = _whole(run)
         first = _parts(run, data.batch(0) if data.is_indexed else data.first_batches(1)[0])
         size = _length(first)
         samples = data.num_samples
@@ -242,14 +244,27 @@ class _Batches(NamedTuple):
         elif number > 1:
             parts = [_parts(run, batch) for batch in data.first_batches(number)]
         step_size = size * _batches_of_a_step(run)
-        return cls(parts, step_size, None if samples is None else max(samples, size))
+        return cls(data, parts, step_size, None if samples is None else max(samples, size))
 
     def and_others(self, run: Run) -> list[BatchParts]:
         """Return all batches if they are in memory, else these."""
-        data: TrainingData = run.data
+        data = self.data
         if not (data.keeps_batches and data.is_indexed and data.num_batches):
             return self.parts
         return [_parts(run, data.batch(index)) for index in range(data.num_batches)]
+
+
+def _whole(run: Run) -> TrainingData:
+    """Return the data of which the run's workers have their parts."""
+    if not run.workers.are_several:
+        return run.data
+    data = training_data(run.train_data)
+    if not data.is_indexed:
+        raise NotKnownError(
+            f"each of {run.workers.size} workers has only its own part of {data.kind}; give an "
+            "ArrayLoader or a list, or measure with one worker, and set what it logs"
+        )
+    return data
 
 
 def _smoothness(
@@ -340,11 +355,6 @@ def _momentum_of(run: Run) -> float:
     if not 0 <= momentum < 1:
         raise NotKnownError(f"the momentum is {momentum:g}, and must be in [0, 1)")
     return momentum
-
-
-def _is_distributed(run: Run) -> bool:
-    _mxnet.updates_on_kvstore(run.trainer)  # which is known once the kvstore is initialised
-    return _mxnet.is_distributed(run.trainer)
 
 
 def _batches_of_a_step(run: Run) -> int:

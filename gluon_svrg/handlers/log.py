@@ -27,12 +27,13 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.files import make_folder, write_whole
+from gluon_svrg.run.heartbeat import is_started_again
 from gluon_svrg.run.history import History
 from gluon_svrg.run.position import check_is_located
 
 
 class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
-    """Writes the history into a file: a row at the end of each epoch.
+    """Writes the history into a file: a row at the end of each epoch. The first worker does.
 
     The file always holds ``estimator.history``: after a resume it has the rows from before, none
     twice and none missing, and after a roll-back to a checkpoint it no longer has the rows after
@@ -53,7 +54,8 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
     overwrite : bool
         Whether a new run replaces an existing file; if not, that is an error before any training.
         A run that continues from a checkpoint replaces it in any case, and one with
-        ``initial_epoch`` goes on in the file of its own history. So give True to a
+        ``initial_epoch`` goes on in the file of its own history, and so does one that the launcher
+        has started again. So give True to a
         job that is started again with ``resume='auto'``, perhaps before its first checkpoint.
     priority : float
         Last, so that every figure is there.
@@ -108,11 +110,15 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         """
         check_is_located(self, estimator)
         self._history, self._rows, self._columns = None, 0, []
+        if not estimator.workers.is_first:
+            return
         name = fspath(self.path)
         if self.path.is_dir():
             raise IsADirectoryError(f"path {name!r} is a folder: give the name of a file in it")
         is_new = estimator.resumed_from is None and not self._is_of(estimator.history)
-        if is_new and self.path.exists() and not self.overwrite:
+        # A job that the launcher starts again may have got as far as the file, and no further.
+        is_its_own = self.overwrite or is_started_again()
+        if is_new and self.path.exists() and not is_its_own:
             raise FileExistsError(
                 f"the file {name!r} exists already and this run is a new one: give another path, "
                 "continue the run of the file by fit(..., resume='auto'), or replace the file by "
@@ -139,7 +145,9 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         self._update(estimator)
 
     def _update(self, estimator: Run) -> None:
-        """Make the file hold the history."""
+        """Make the file hold the history; the first worker does."""
+        if not estimator.workers.is_first:
+            return
         history = estimator.history
         is_same = history is self._history and self.path.exists()
         if is_same and len(history) == self._rows:
@@ -194,7 +202,7 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
 
 
 class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRaised):
-    """Writes the figures of a run for TensorBoard, by tensorboardX.
+    """Writes the figures of a run for TensorBoard, by tensorboardX. The first worker does.
 
     Each number in the row of an epoch is a scalar ``epoch/NAME`` in `log_dir`, with the number of
     the epoch (from 0) as its step. With `every_n_batches`, the training metrics of the epoch so far
@@ -247,15 +255,17 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
         self.priority = float(priority)
         self._epochs = _Scalars(writer_class, self.log_dir)
         self._batches = _Scalars(writer_class, self.log_dir / "batches")
+        self._writes = True
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Begin new files."""
         check_is_located(self, estimator)
         self._close()
+        self._writes = estimator.workers.is_first
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Write the training metrics, if it is time."""
-        if self.every_n_batches is None:
+        if self.every_n_batches is None or not self._writes:
             return
         step = estimator.position.batch + 1  # this batch is done, too
         self._batches.go_to(step)
@@ -267,6 +277,8 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Write the row of the epoch."""
+        if not self._writes:
+            return
         row = estimator.history[-1]
         self._epochs.go_to(row["epoch"])
         for name, value in row.items():

@@ -20,19 +20,16 @@ from gluon_svrg.events import (
     State,
     Stateful,
 )
+from gluon_svrg.handlers.metric_over_workers import Outputs, update_over_workers
 from gluon_svrg.run.metric_update import update_metric
+from gluon_svrg.run.position import Located
+from gluon_svrg.workers import Single, Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
 
 # Metrics that count samples: one update with several batches' samples gives the same counts.
 _MERGEABLE = (mx.metric.Accuracy, mx.metric.TopKAccuracy)
 _READERS = ("get", "get_global", "get_name_value", "get_global_name_value")
-
-
-class _Outputs(NamedTuple):
-    label: list[NDArray]
-    pred: list[NDArray]
-    loss: list[NDArray]
 
 
 class MetricHandler(
@@ -45,6 +42,12 @@ class MetricHandler(
     and updates the metrics when it has enough of them or as soon as a metric is read. So a metric
     has the value that it would have with MXNet's handler whenever it is read (for a loss, with
     fewer rounding errors in the sum).
+
+    Over several workers the metrics are of the whole batches, and the same on all of them. They are
+    brought up to date together, every few batches and at the end of an epoch: to read one in
+    between gives its last value, for no worker waits for another one's read. ``Accuracy``,
+    ``TopKAccuracy`` and ``Loss`` are added up; for all others each worker gets the labels and
+    outputs of all.
 
     Parameters
     ----------
@@ -77,24 +80,34 @@ class MetricHandler(
         super().__init__(metrics, float(priority))
         self._max_batches = max_batches
         self._max_bytes = max_bytes
-        self._waiting: list[_Outputs] = []
+        self._waiting: list[Outputs] = []
         self._nbytes = 0
         self._has_worked = False
+        self._workers: Workers = Single()
+        self._batch_axis = 0
+        self._count = 0  # of batches since the metrics were reset
+        self._period: int | None = None
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Reset the metrics."""
         self._listen()
+        self._count = 0
         super().epoch_begin(estimator, *args, **kwargs)
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Keep the outputs of the batch."""
-        outputs = _Outputs(
+        outputs = Outputs(
             # Copied: the data may write its next labels into the same arrays.
             [mapped(lambda array: array.copy(), label) for label in kwargs["label"]],
             list(kwargs["pred"]),
             list(kwargs["loss"]),
         )
         self._waiting.append(outputs)
+        self._count += 1
+        if self._are_several(estimator):
+            if self._period is None or len(self._waiting) >= self._period:
+                self.flush()
+            return
         self._nbytes += sum(_nbytes(array) for array in leaves_of(outputs))
         if not self._has_worked:
             # What a metric cannot take is told before the training goes on.
@@ -105,18 +118,21 @@ class MetricHandler(
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Update the metrics with the outputs that were kept."""
+        self._are_several(estimator)
         self.flush()
         self._stop_listening()
 
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Update the metrics, and stop watching for reads of them."""
         try:
-            self.flush()
+            if not self._workers.are_several:  # the others do something else now
+                self.flush()
         finally:
             self._stop_listening()
 
     def state_dict(self, estimator: Run) -> State:
         """Bring the metrics up to date; a checkpoint has their values without this handler."""
+        self._are_several(estimator)
         self.flush()
         return {}
 
@@ -127,7 +143,10 @@ class MetricHandler(
             self._listen()
 
     def flush(self) -> None:
-        """Update the metrics with the outputs that were kept."""
+        """Update the metrics with the outputs that were kept; on all workers together."""
+        if self._workers.are_several:
+            self._flush_together()
+            return
         waiting, self._waiting, self._nbytes = self._waiting, [], 0
         if not waiting:
             return
@@ -139,6 +158,39 @@ class MetricHandler(
                 raise  # others decide about a NaN
             except Exception as e:
                 raise ValueError(_what_failed(metric, waiting[0], e)) from e
+
+    def flush_for_reader(self) -> None:
+        """Update the metrics for somebody who reads one, unless other workers would have to."""
+        if not self._workers.are_several:
+            self.flush()
+
+    def _flush_together(self) -> None:
+        waiting, self._waiting = self._waiting, []
+
+        def update(metric: mx.metric.EvalMetric, outputs: list[Outputs]) -> None:
+            try:
+                _update(metric, outputs, _merge(outputs))
+            except (FloatingPointError, MemoryError):
+                raise
+            except Exception as e:
+                raise ValueError(_what_failed(metric, outputs[0], e)) from e
+
+        nbytes = update_over_workers(
+            self.metrics,
+            waiting,
+            update,
+            self._workers,
+            self._batch_axis,
+            f"metrics after {self._count} batches",
+        )
+        if self._period is None and waiting:
+            # By the first batch, which is the same on all workers.
+            self._period = max(1, min(self._max_batches, self._max_bytes // max(1, nbytes)))
+
+    def _are_several(self, estimator: Run) -> bool:
+        if isinstance(estimator, Located):
+            self._workers, self._batch_axis = estimator.workers, estimator.batch_axis
+        return self._workers.are_several
 
     def _listen(self) -> None:
         self._waiting.clear()
@@ -167,11 +219,11 @@ class _Reader(NamedTuple):
     is_of_the_object: bool
 
     def __call__(self) -> Any:
-        self.handler.flush()
+        self.handler.flush_for_reader()
         return self.read()
 
 
-def _update(metric: mx.metric.EvalMetric, waiting: list[_Outputs], merged: _Outputs | None) -> None:
+def _update(metric: mx.metric.EvalMetric, waiting: list[Outputs], merged: Outputs | None) -> None:
     """Update `metric` with all outputs."""
     if merged and type(metric) is mx.metric.Loss:
         _add_losses(metric, waiting, merged)
@@ -190,7 +242,7 @@ def _update(metric: mx.metric.EvalMetric, waiting: list[_Outputs], merged: _Outp
             update_metric(metric, outputs.label, outputs.pred)
 
 
-def _what_failed(metric: mx.metric.EvalMetric, outputs: _Outputs, error: Exception) -> str:
+def _what_failed(metric: mx.metric.EvalMetric, outputs: Outputs, error: Exception) -> str:
     """Return which metric cannot be updated, with what, why, and the way out."""
     labels, preds = outputs.label, outputs.pred
     hint = "give the Estimator a metric that suits them, or none"
@@ -225,7 +277,7 @@ def _shapes_of(arrays: list[NDArray]) -> str:
     )
 
 
-def _merge(waiting: list[_Outputs]) -> _Outputs | None:
+def _merge(waiting: list[Outputs]) -> Outputs | None:
     """Return all outputs as one array per context, or None if their shapes do not allow it."""
     by_context: dict[mx.Context, list[tuple[NDArray, ...]]] = {}
     for outputs in waiting:
@@ -235,7 +287,7 @@ def _merge(waiting: list[_Outputs]) -> _Outputs | None:
             if not all(isinstance(array, NDArray) for array in arrays):
                 return None
             by_context.setdefault(arrays[0].context, []).append(arrays)
-    merged = _Outputs([], [], [])
+    merged = Outputs([], [], [])
     for rows in by_context.values():
         if len({tuple((a.shape[1:], a.dtype, a.context) for a in arrays) for arrays in rows}) > 1:
             return None
@@ -247,7 +299,7 @@ def _merge(waiting: list[_Outputs]) -> _Outputs | None:
     return merged
 
 
-def _add_losses(metric: mx.metric.Loss, waiting: list[_Outputs], merged: _Outputs) -> None:
+def _add_losses(metric: mx.metric.Loss, waiting: list[Outputs], merged: Outputs) -> None:
     """Update `metric` by one sum per batch, in order, so that each bit is as without waiting."""
     values = {array.context: array.asnumpy() for array in merged.loss}
     used = dict.fromkeys(values, 0)

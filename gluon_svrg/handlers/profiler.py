@@ -49,6 +49,9 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
     The results are the same bits; the cost is that Python and MXNet take turns, which a small
     network feels (docs/howto/profile.md has figures).
 
+    Over several workers the first one is measured: what it waits for the others is part of the
+    phase in which it does.
+
     Parameters
     ----------
     epochs : int or iterable of int, optional
@@ -133,6 +136,8 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
         """
         self._reset()
         check_is_located(self, estimator)
+        if not estimator.workers.is_first:
+            return
         if estimator.handlers.observer is not None:
             raise ValueError("a run can have one ProfilerHandler, got two: leave one out")
         if self.trace is not None:
@@ -141,6 +146,8 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Log the table."""
+        if not estimator.workers.is_first:
+            return
         self._end(estimator)
         if self.profile:
             estimator.logger.info("%s", self.table())

@@ -54,7 +54,7 @@ class ProgressHandler(
     row, the learning rate, SVRG's coefficient if SVRG is on, and, in brackets, the seconds and the
     samples per second, as :class:`gluon_svrg.HistoryHandler` defines them. The argument `verbose`
     of :meth:`gluon_svrg.Estimator.fit` asks for bars and lines, or for lines alone, or for
-    neither.
+    neither. Of several workers the first one shows them.
 
     Parameters
     ----------

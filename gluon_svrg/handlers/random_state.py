@@ -18,7 +18,8 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasRandomS
     point* by a function of (seed of the run, epoch, batch). A seed takes about a millisecond: it
     is paid at each begin and end of an epoch, and at each batch only if batches draw random
     numbers, as dropout does (on other devices than the CPU, always: cuDNN draws from generators of
-    its own). That is found out after 1, 2, 4, 8, ... batches and at each checkpoint.
+    its own). That is found out after 1, 2, 4, 8, ... batches and at each checkpoint. Over several
+    workers the seed of the run is the first one's, and each of the others seeds by its rank, too.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasRandomS
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Draw the seed of the run."""
         check_is_located(self, estimator)
-        self.random_state.begin(estimator.context)
+        self.random_state.begin(estimator.context, estimator.workers)
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Remember with what the data begin the epoch: a DataLoader shuffles then."""

@@ -11,6 +11,7 @@ import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._mxnet import reason_of
 from gluon_svrg.arrays.nested import leaves_of
+from gluon_svrg.data.batch import is_empty
 from gluon_svrg.data.training_data import batch_to_look_at
 from gluon_svrg.events import BatchBegin, DecidesAboutNaN, Order, Run, TrainBegin
 from gluon_svrg.run.batch_parts import BatchParts, call, losses_of, parts_of
@@ -45,11 +46,12 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
     - data or labels hold NaN or infinity, if no handler that decides about NaN
       (:class:`gluon_svrg.NaNGuardHandler`) is among the handlers.
 
-    Only the first batch is looked at; the labels of other losses are not. Batches of a list and of
-    an ArrayLoader without transform are looked at before the run begins; others when the
-    first comes, since to draw one ahead would leave a trace. Validation data are looked at if they
-    are one of these, or a DataLoader without workers. A batch processor of the user's own is not
-    asked, and a run that continues from a checkpoint is not looked at.
+    Only the first batch is looked at (of several workers each looks at its own rows); the labels
+    of other losses are not. Batches of a list and of an ArrayLoader without transform are looked at
+    before the run begins; others when the first comes, since to draw one ahead would leave a trace.
+    Validation data are looked at if they are one of these, or a DataLoader without workers. A batch
+    processor of the user's own is not asked, and a run that continues from a checkpoint is not
+    looked at.
 
     Neither parameters, running statistics, gradients, hybridized graphs nor random numbers change,
     unless the network itself draws in prediction; layers that infer their shapes do so again.
@@ -84,6 +86,8 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
 
     def _look(self, estimator: Run, batch: object) -> None:
         self._is_done = True
+        if is_empty(batch):  # who has its rows looks at them
+            return
         parts = _share(estimator, batch, estimator.net)
         if not any(isinstance(handler, DecidesAboutNaN) for handler in estimator.handlers):
             _check_finite(parts)

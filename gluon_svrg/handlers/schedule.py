@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import mxnet as mx
-from gluon_svrg._mxnet import has_kvstore_that_updates, is_distributed, kvstore_type
+from gluon_svrg._mxnet import is_run_by_servers, kvstore_type
 from gluon_svrg.arguments import check_finite, check_integer, check_number
 from gluon_svrg.events import (
     BatchBegin,
@@ -348,7 +348,7 @@ def _value_of(hyperparameter: str, trainer: mx.gluon.Trainer) -> float:
 
 
 def _set_value(hyperparameter: str, trainer: mx.gluon.Trainer, value: float) -> None:
-    if has_kvstore_that_updates(trainer) and is_distributed(trainer):
+    if is_run_by_servers(trainer):
         raise NotImplementedError(
             f"{hyperparameter!r} cannot be set because servers run the optimizer (kvstore "
             f"{kvstore_type(trainer)!r}): make the trainer with update_on_kvstore=False"

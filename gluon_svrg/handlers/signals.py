@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Callable
@@ -24,7 +25,8 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised):
     finished. A CheckpointHandler then writes a checkpoint, `fit` returns with
     ``StopReason.SIGNAL``, and ``fit(..., resume='auto')`` continues the run later. A second signal
     acts as if there were no handler: Ctrl-C raises KeyboardInterrupt at once, SIGTERM ends the
-    process. The Estimator adds this handler to runs with a CheckpointHandler. Python delivers
+    process. Of several workers it is enough that one gets a signal: all end after the same batch.
+    The Estimator adds this handler to runs with a CheckpointHandler. Python delivers
     signals to the main thread only: in another thread this handler does nothing.
     """
 
@@ -40,7 +42,9 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised):
         def stop(number: int, _: FrameType | None) -> None:
             self._give_back()
             estimator.stop(StopReason.SIGNAL)
-            estimator.logger.warning(
+            # The launcher has told all workers: one says so.
+            estimator.logger.log(
+                logging.WARNING if estimator.workers.is_first else logging.INFO,
                 "%s: the run ends after the batch that is under way, also in a full pass or an "
                 "evaluation; the same signal again ends it at once",
                 signal.Signals(number).name,

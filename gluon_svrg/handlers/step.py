@@ -9,8 +9,6 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import (
     has_gradient,
-    is_distributed,
-    kvstore_type,
     mark_fresh,
     scales_losses,
     step_scale,
@@ -33,6 +31,8 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
+from gluon_svrg.trainer import workers_of
+from gluon_svrg.workers import Single, Workers
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
@@ -49,9 +49,11 @@ class GradientUpdateHandler(
 ):
     """Takes the optimizer's step at the end of each batch, or of every few batches.
 
+    The gradient is divided by the samples of the step, those of all workers.
+
     Clipping acts on the gradient that the optimizer gets: of the mean loss over all samples of the
-    step, on all devices, after SVRG's correction. `gluon.utils.clip_global_norm` on each device
-    would clip the gradient of each device, not their sum (MXNet issue 12859).
+    step, on all devices and workers, after SVRG's correction. `gluon.utils.clip_global_norm` on
+    each device would clip the gradient of each device, not their sum (MXNet issue 12859).
 
     Parameters
     ----------
@@ -108,7 +110,9 @@ class GradientUpdateHandler(
         self.clip_norm = clip_norm
         self.clip_value = clip_value
         self._batches = 0
-        self._samples = 0
+        self._samples = 0  # of this worker
+        self._workers: Workers = Single()
+        self._is_alone = True
         # The parameters whose gradients add up, and the grad_req that they had.
         self._accumulated: list[tuple[gluon.Parameter, str]] = []
         self._norm: NDArray | None = None
@@ -124,6 +128,8 @@ class GradientUpdateHandler(
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let gradients add up, if a step has several batches."""
         self._batches = self._samples = 0
+        self._workers = workers_of(estimator)
+        self._is_alone = not self._workers.are_several
         self._norm = None
         if self.accumulate > 1:
             self._add_up(estimator.trainer)
@@ -151,10 +157,10 @@ class GradientUpdateHandler(
         self.train_end(estimator)
 
     def state_dict(self, estimator: Run) -> State:
-        """Return the counts, and the gradients that have not been used yet."""
+        """Return the counts, of all workers, and the own gradients that have not been used yet."""
         return {
             "batches": self._batches,
-            "samples": self._samples,
+            "samples": self._workers.total(self._samples, "samples that wait for a step"),
             "gradients": {
                 place: [grad.asnumpy() for grad in param.list_grad()]
                 for place, param in self._waiting_params(estimator)
@@ -163,7 +169,8 @@ class GradientUpdateHandler(
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
         """Continue with the gradients that have not been used yet."""
-        self._batches, self._samples = state["batches"], state["samples"]
+        self._batches = state["batches"]
+        self._samples = state["samples"] if self._workers.is_first else 0
         if self._batches >= self.accumulate:
             raise ValueError(
                 f"the checkpoint was written in the middle of a step over more than "
@@ -180,6 +187,26 @@ class GradientUpdateHandler(
                 grad[:] = mx.nd.array(value, dtype=grad.dtype)
             for data in param.list_data():  # a step may follow before the next backward pass
                 mark_fresh(data, True)
+
+    def merged(self, states: Sequence[State], is_first: bool) -> State:
+        """Return the state of one worker of a run that goes on with another number of them.
+
+        The first worker gets the sum of the gradients that wait for a step, the others zeros.
+
+        Parameters
+        ----------
+        states : sequence of dict
+            Those that the workers had, by rank.
+        is_first : bool
+            Whether it is for the first worker.
+        """
+        gradients = {
+            place: [np.sum([np.sum(state["gradients"][place], axis=0) for state in states], axis=0)]
+            for place in states[0]["gradients"]
+        }
+        if not is_first:
+            gradients = {place: [0 * total] for place, (total,) in gradients.items()}
+        return states[0] | {"gradients": gradients}
 
     def _waiting_params(self, estimator: Run) -> list[tuple[str, gluon.Parameter]]:
         """Return the parameters with gradients that have not been used yet, with their places."""
@@ -203,7 +230,8 @@ class GradientUpdateHandler(
             self._zero_gradients()  # gradients from before this run do not count
 
     def _step(self, trainer: gluon.Trainer) -> None:
-        samples, self._samples, self._batches = self._samples, 0, 0
+        samples = self._samples if self._is_alone else self._workers.total(self._samples, "step")
+        self._samples = self._batches = 0
         is_on_kvstore = updates_on_kvstore(trainer)
         if is_on_kvstore and scales_losses(trainer):
             raise ValueError(
@@ -226,12 +254,6 @@ class GradientUpdateHandler(
     def _clip_before_the_sum(self, trainer: gluon.Trainer, samples: int) -> None:
         """Clip before the kvstore adds up over the devices and takes the step, both in one."""
         devices = _gradients_of(trainer)
-        if is_distributed(trainer):
-            raise ValueError(
-                f"clipping needs the sum of the gradients of all workers, which the kvstore "
-                f"{kvstore_type(trainer)!r} keeps to itself: make the trainer with "
-                "update_on_kvstore=False"
-            )
         first, *others = devices
         totals = first
         if others:

@@ -195,7 +195,8 @@ class TimeLimitHandler(TrainBegin, BatchEnd, MayStop):
     That is a batch of the training, of SVRG's full pass or of an evaluation: what is broken off is
     made again after a resume. The run ends with ``StopReason.TIME_LIMIT``. A CheckpointHandler then
     writes a checkpoint, so leave time for that; no evaluation begins any more. The clock starts at
-    each call of `fit`: a resumed run has the whole time again, as with a job scheduler.
+    each call of `fit`: a resumed run has the whole time again, as with a job scheduler. Of several
+    workers the first clock that has run out ends all.
 
     Parameters
     ----------

@@ -7,6 +7,7 @@ from typing import Any
 
 from gluon_svrg import _mxnet, events
 from gluon_svrg.checkpoint.optimizer_states import names_by_place
+from gluon_svrg.data.sharding import sharded
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import Order, Run, State
 from gluon_svrg.handlers.variance import Measured, VarianceHandler
@@ -135,7 +136,7 @@ class SVRGHandler(
         self._trainer = svrg_trainer_of(estimator)
         data = None if self.train_data is None else training_data(self.train_data)
         self._run = located(estimator, data)
-        self._data = data or self._run.data
+        self._data = sharded(data or self._run.data, self._run.workers, self._run.batch_axis)
         self.interval = Interval(
             estimator.net,
             backward_of(estimator),
@@ -146,7 +147,8 @@ class SVRGHandler(
             loss_scaler=self._trainer,
             infer_shapes=shape_inference_of(estimator),
             progress_bar=self.progress_bar and self._run.verbose not in (0, 2),
-            is_cancelled=lambda: self._run.stop_requested,
+            is_cancelled=lambda: self._run.stop_agreed("batch of the full pass"),
+            workers=self._trainer.workers,
             logger=estimator.logger,
         )
         self.interval.masks.skip(self._epochs.number_before(self._run.position.epoch))
@@ -227,7 +229,6 @@ class SVRGHandler(
         if coefficient != 0:
             full_gradient = self.interval.begin(self._data, self._run.position.epoch)
             self._trainer.set_control_variate(full_gradient, coefficient)
-            self.giving_up.check_workers(self._trainer)
 
     def _end_interval(self) -> None:
         """Continue with the plain optimizer, and with an augmentation of each epoch's own."""

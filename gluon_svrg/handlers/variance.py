@@ -27,7 +27,7 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.run.backward import backward_of
-from gluon_svrg.run.generators import seed_mxnet
+from gluon_svrg.run.generators import seed_mxnet, seed_of
 from gluon_svrg.run.position import Located
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.full_pass import Numbered
@@ -218,7 +218,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         self.records, self.gradient_evaluations = [], 0
         self._has_reference = False
         names = [param.name for param in _mxnet.parameters_of(estimator.trainer)]
-        self._meter = VarianceMeter(estimator.net, names)
+        self._meter = VarianceMeter(estimator.net, names, estimator.workers)
         self._reference = Snapshot(estimator.net, names)
         self._data = estimator.data
 
@@ -307,7 +307,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         average = average_ratio(
             [*(r.at for r in earlier), at], [*(r.ratio for r in earlier), ratio], at_snapshot
         )
-        record = VarianceRecord(
+        own = VarianceRecord(
             epoch=epoch,
             at=at,
             ratio=ratio,
@@ -317,20 +317,22 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             variance=moments.variance(),
             average=average,
         )
+        # All decide by the first one's figures, whatever processors the others have.
+        record = VarianceRecord(**estimator.workers.of_first(asdict(own), "variance ratio"))
         self.records.append(record)
         estimator.logger.info(
             "epoch %d, %.3g %%: the variance ratio is %.3g, with the best coefficient (%.2f) %.3g",
             epoch,
             100 * at,
-            ratio,
+            record.ratio,
             record.optimal_coefficient,
             record.optimal_ratio,
         )
         points = self._points_of(at)
-        estimator.figures |= {f"variance_ratio_at_{point:g}": ratio for point in points}
-        estimator.figures["variance_ratio"] = average
-        if self._method is not None and not math.isnan(average):
-            self._method.tell(estimator, average, at, epoch, self.at[-1] in points)
+        estimator.figures |= {f"variance_ratio_at_{point:g}": record.ratio for point in points}
+        estimator.figures["variance_ratio"] = record.average
+        if self._method is not None and not math.isnan(record.average):
+            self._method.tell(estimator, record.average, at, epoch, self.at[-1] in points)
             self._has_reference &= not self._method_decides(estimator, epoch)
 
     def _points_of(self, at: float) -> list[float]:
@@ -344,15 +346,16 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         if self._method is None or not is_on:
             backward = backward_of(estimator)
             here = epoch, estimator.position.batch_in_epoch
+            seed = seed_of(estimator.workers.rank, self.seed)
 
             def masked(item: Numbered) -> object:
-                seed_mxnet(self.seed, *here, item[0])  # as the masks of an Interval would
+                seed_mxnet(seed, *here, item[0])  # as the masks of an Interval would
                 return backward(item[1])
 
             moments = self._meter.measure(
                 masked, batches, lambda item: self._reference.gradient(masked, item), scale, scale
             )
-            seed_mxnet(self.seed, *here)
+            seed_mxnet(seed, *here)
             self.gradient_evaluations += 2 * moments.samples
             return moments
         interval = self._method.interval
@@ -425,6 +428,7 @@ def _check_length(data: TrainingData) -> None:
 
 
 def _size_of(batch: object, estimator: Run) -> int:
-    """Return the number of samples, which the first array of a batch has; 0 without one."""
+    """Return the number of samples, which the first array of a batch has, of all workers."""
     data = next(iter(leaves_of(batch)), None)
-    return data.shape[estimator.batch_axis] if isinstance(data, (NDArray, np.ndarray)) else 0
+    own = data.shape[estimator.batch_axis] if isinstance(data, (NDArray, np.ndarray)) else 0
+    return int(estimator.workers.total(own, "samples of a batch"))

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 from gluon_svrg import _mxnet
+from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.arrays.nested import leaves_of, mapped
 from gluon_svrg.events import State
-from gluon_svrg.run.batch_processor import BatchProcessor
+from gluon_svrg.run.batch_processor import BatchProcessor, fit_batch
 from mxnet.ndarray import NDArray
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Backward:
         self.carries = carries_state(self._processor)
         self._states: list[Any] = []
         self._is_told = type(self._processor) is BatchProcessor
+        self._watched_index = 1
 
     def __call__(self, batch: object) -> list[NDArray]:
         """Run the batch, beginning with the state of the training."""
@@ -75,7 +77,10 @@ class Backward:
 
     def _fit_at(self, index: int, batch: object) -> list[NDArray]:
         if not self.carries:
-            return self._fit(batch) if index != 1 or self._is_told else self._watched(batch)
+            if is_empty(batch) and index <= self._watched_index:
+                self._watched_index += 1  # the processor has not seen this one
+            is_watched = index == self._watched_index and not self._is_told
+            return self._watched(batch) if is_watched else self._fit(batch)
         if not self._states:
             self.begin_pass()
         with self._from(self._states[min(index, len(self._states) - 1)]):
@@ -85,8 +90,7 @@ class Backward:
         return losses
 
     def _fit(self, batch: object) -> list[NDArray]:
-        losses: list[NDArray] = self._processor.fit_batch(self._run, batch, self._run.batch_axis)[3]
-        return losses
+        return fit_batch(self._run, batch)[3]
 
     @contextmanager
     def _from(self, state: State | None) -> Iterator[None]:
@@ -195,8 +199,8 @@ def _are_same(ours: list[NDArray], theirs: list[NDArray]) -> bool:
 def _infer_shapes(run: Run, batch: object) -> None:
     """Run `fit_batch` with the network in prediction, recording nothing: it trains nothing."""
     params = run.net.collect_params().values()
-    if all(map(_mxnet.has_shape, params)):
-        return
+    if is_empty(batch) or all(map(_mxnet.has_shape, params)):
+        return  # of a batch that other workers have, they tell the shapes
     attributes = vars(run.batch_processor)
     own, undo = dict(attributes), _mxnet.forward_outside_of_training(run.net)
     try:

@@ -12,6 +12,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.nested import leaves_of, mapped
+from gluon_svrg.arrays.samples import axis_of, samples_in
 from mxnet import autograd, gluon
 from mxnet.gluon.utils import split_and_load
 from mxnet.ndarray import NDArray
@@ -48,7 +49,7 @@ class BatchParts(NamedTuple):
         """Share the samples out: the parts of each context that gets at least one."""
         devices = contexts
         if len(contexts) > 1:
-            devices = contexts[: _length(leaves_of(self.data)[0], batch_axis)]
+            devices = contexts[: samples_in(leaves_of(self.data)[0], batch_axis)]
         shares = [shared_out(part, devices, batch_axis) for part in self]
         return [BatchParts(*parts) for parts in zip(*shares, strict=True)]
 
@@ -93,9 +94,9 @@ def shared_out(part: object, devices: list[mx.Context], batch_axis: int) -> list
     if part is None:
         return [None] * len(devices)
     if isinstance(part, NDArray):
-        return split_and_load(part, devices, _axis(part, batch_axis), even_split=False)
+        return split_and_load(part, devices, axis_of(part, batch_axis), even_split=False)
     shares = [
-        split_and_load(array, devices, _axis(array, batch_axis), even_split=False)
+        split_and_load(array, devices, axis_of(array, batch_axis), even_split=False)
         for array in leaves_of(part)
     ]
     return [_with_leaves(part, [share[i] for share in shares]) for i in range(len(devices))]
@@ -182,7 +183,7 @@ def count_samples(losses: list[NDArray], labels: list[object], batch_axis: int) 
         count += samples
         if samples == 1 and loss.size == 1 and i < len(labels):
             arrays = [leaf for leaf in leaves_of(labels[i]) if isinstance(leaf, NDArray)]
-            count += _length(arrays[0], batch_axis) - 1 if arrays else 0
+            count += samples_in(arrays[0], batch_axis) - 1 if arrays else 0
     return count
 
 
@@ -299,23 +300,13 @@ def _check_lengths(parts: BatchParts, batch_axis: int, contexts: int) -> None:
         checked |= {"label": leaves_of(parts.label), "sample_weight": leaves_of(parts.weight)}
     for name, arrays in checked.items():
         for array in arrays:
-            is_equal = _length(array, batch_axis) == length
+            is_equal = samples_in(array, batch_axis) == length
             if is_equal or (name == "sample_weight" and array.ndim > 1 and contexts == 1):
                 continue
             raise ValueError(
                 f"data and {name} of a batch must have the same length along axis {batch_axis}, "
                 f"got shapes {shape} and {array.shape}: look at how the loader pairs them"
             )
-
-
-def _axis(array: NDArray, batch_axis: int) -> int:
-    """Return the axis that counts the samples: a label may have no other than the first."""
-    return batch_axis if batch_axis and array.ndim > batch_axis else 0
-
-
-def _length(array: NDArray, batch_axis: int) -> int:
-    shape = array.shape
-    return shape[batch_axis if len(shape) > batch_axis else 0]
 
 
 # The first Parameter of each network: `collect_params` goes through all of them. A weak reference,

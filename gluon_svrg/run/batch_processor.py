@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 from gluon_svrg import _mxnet
+from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.events import State
 from gluon_svrg.run.batch_parts import BatchParts, call, data_of, losses_of, parts_of, shared_out
 from mxnet import autograd, gluon
@@ -19,6 +20,31 @@ if TYPE_CHECKING:
 
 Parts = tuple[list[Any], list[Any], list[Any], list[NDArray]]
 """Data, label, output and loss of a batch, one item per context each."""
+
+
+def fit_batch(run: Run, batch: object) -> Parts:
+    """Run the forward and the backward pass of a batch, by the run's batch processor.
+
+    A batch of which other workers have all samples leaves the gradients as the others' sum needs
+    them: zero, or what has accumulated. Its parts are empty lists.
+    """
+    if not is_empty(batch):
+        parts: Parts = run.batch_processor.fit_batch(run, batch, run.batch_axis)
+        return parts
+    for context in run.context:
+        _clear_idle_gradients(run.net, context)
+    if _mxnet.scales_losses(run.trainer):
+        with amp.scale_loss([], run.trainer):
+            pass  # the trainer hears what the others' losses are multiplied by
+    return [], [], [], []
+
+
+def evaluate_batch(run: Run, batch: object, batch_axis: int) -> Parts:
+    """Run the forward pass of a batch, by the run's batch processor; as :func:`fit_batch`."""
+    if is_empty(batch):
+        return [], [], [], []
+    parts: Parts = run.batch_processor.evaluate_batch(run, batch, batch_axis)
+    return parts
 
 
 class BatchProcessor(_MXNetBatchProcessor):

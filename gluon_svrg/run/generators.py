@@ -9,9 +9,15 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.events import State
+from gluon_svrg.workers import Workers
 
 
-def seed_mxnet(seed: int | None, *key: int) -> None:
+def seed_of(rank: int, seed: int | None) -> int | list[int] | None:
+    """Return what a worker seeds by, `seed` being that of all: the first one by itself."""
+    return seed if rank == 0 or seed is None else [seed, rank]
+
+
+def seed_mxnet(seed: int | list[int] | None, *key: int) -> None:
     """Seed MXNet, on every device, by a function of `seed` and `key`."""
     # A hash, not a sum: MXNet's generators for seeds s and s + 1 overlap.
     sequence = np.random.SeedSequence(seed, spawn_key=key)
@@ -34,3 +40,13 @@ def set_host_states(states: State) -> None:
     """Put back what :func:`host_states` returned."""
     np.random.set_state(states["numpy"])
     random.setstate(states["python"])
+
+
+def take_host_states_of_first(workers: Workers, at: str) -> None:
+    """Let all workers have the first one's generators of NumPy and Python, at the place `at`."""
+    own = host_states()
+    kind, keys, *rest = own["numpy"]
+    given = workers.of_first([[str(kind), keys.tolist(), *rest], own["python"]], at)
+    (kind, keys, *rest), (version, internal, gauss) = given
+    numpy_state = (kind, np.array(keys, "uint32"), *rest)
+    set_host_states({"numpy": numpy_state, "python": (version, tuple(internal), gauss)})

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gluon_svrg.workers import current
 from mxnet.ndarray import NDArray
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class History(list[dict[str, Any]]):
         ----------
         path : str or path, optional
             The file to save it in as well: .png, .pdf, .svg, or another suffix that matplotlib
-            knows. Parent folders are made.
+            knows. Parent folders are made. Of several workers the first one writes it.
         title : str, optional
             A title above all panels.
 
@@ -148,7 +149,7 @@ class History(list[dict[str, Any]]):
             figure.suptitle("\n".join(above))
         for number, (label, names) in enumerate(panels.items(), 1):
             self._draw(figure.add_subplot(rows, columns, number), label, names)
-        if path is not None:
+        if path is not None and current().is_first:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(path, dpi=150)
         return figure

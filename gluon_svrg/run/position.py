@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gluon_svrg.run.history import History
 from gluon_svrg.run.verbosity import Verbose
+from gluon_svrg.workers import Single, Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.gluon.contrib.estimator.event_handler import EventHandler
 
@@ -101,6 +102,10 @@ class Located:
         Those of the run; none if it does not tell them.
     verbose : 'auto', 0, 1 or 2
         How much of it is shown.
+    workers : Workers
+        The processes that train together; MXNet's Estimator has one.
+    batch_axis : int
+        The axis that counts the samples.
     stop_requested : bool
         Whether the run is to end; MXNet's Estimator does not tell.
     """
@@ -112,6 +117,12 @@ class Located:
     figures: dict[str, Any]
     handlers: Iterable[EventHandler]
     verbose: Verbose = "auto"
+    workers: Workers = Single()
+    batch_axis: int = 0
+
+    def stop_agreed(self, at: str) -> bool:
+        """Return whether the run is to end, on whichever worker that was asked for."""
+        return self.workers.any(self.stop_requested, at)
 
     @property
     def stop_requested(self) -> bool:

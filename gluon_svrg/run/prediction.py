@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 def predicted(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
     """Return the outputs of the run's network for evaluations, in the order of the samples.
 
+    Of several workers each computes the outputs of all samples, by itself: any of them may call it,
+    and what it returns does not depend on their number.
+
     Parameters
     ----------
     run : Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
@@ -22,6 +22,23 @@ _MAX_RULES = 16  # batch sizes that are kept ready
 _TINY = 1e-30  # 0 / 0 is 1: without variance at the snapshot the coefficient changes nothing
 
 
+class Share(NamedTuple):
+    """What one device has of a batch: one array a parameter, always the same parameters.
+
+    Attributes
+    ----------
+    grads, snapshot_grads, full_grads : sequences of NDArray
+        The sums over its samples at the weights and at the snapshot, and the full gradient.
+    samples : float
+        What the full gradient is multiplied by to be on the scale of `grads`.
+    """
+
+    grads: Sequence[NDArray]
+    snapshot_grads: Sequence[NDArray]
+    full_grads: Sequence[NDArray]
+    samples: float
+
+
 class OptimalCoefficient:
     r"""The coefficient :math:`\alpha^* = \mathrm{Cov}(c, a) / \mathrm{Var}(c)`, clamped to [0, 1].
 
@@ -34,7 +51,8 @@ class OptimalCoefficient:
 
     A batch is corrected with what the batches *before* it gave, so the corrected gradient stays
     unbiased. The first one has 1. Both gradients are at hand in any case: it costs two sums over
-    the parameters a batch, and two numbers a parameter. Each device estimates from its own share.
+    the parameters a batch, and two numbers a parameter. Each device estimates from its own share;
+    several workers estimate from the whole batch, for which they add up both gradients.
     With accumulation over batches, *a* is what has accumulated until then, which makes the estimate
     noisier. A batch whose gradient is not finite teaches nothing.
 
@@ -89,26 +107,41 @@ class OptimalCoefficient:
         snapshot_scale : float
             What `snapshot_grads` are multiplied by to be on that scale.
         """
-        sums = self._sums.get(device)
-        if sums is None or len(sums) != len(grads):  # a parameter was frozen meanwhile
-            is_double = all(grad.dtype == np.float64 for grad in grads)
-            dtype = "float64" if is_double else "float32"
-            sums = self._sums[device] = [mx.nd.zeros(2, grad.context, dtype) for grad in grads]
-        key = samples, snapshot_scale, sums[0].dtype
-        if key not in self._rules:
-            if len(self._rules) == _MAX_RULES:
-                self._rules.clear()
-            self._rules[key] = _rules(
-                samples, snapshot_scale, 1 - 1 / self.window, np.dtype(sums[0].dtype).name
-            )
-        corrected, learned = self._rules[key]
-        alphas = [
-            alpha.astype(grad.dtype, copy=False)
-            for alpha, grad in zip(_ALPHA(self._shared(sums)), grads, strict=True)
-        ]
+        sums = self._sums_of(device, grads)
+        corrected, learned = self._rules_for(samples, snapshot_scale, sums)
+        alphas = self._alphas(sums, grads)
         # In this order: what this batch gives is for the next one.
         self._sums[device] = learned(grads, snapshot_grads, full_grads, sums)
         corrected(grads, snapshot_grads, full_grads, alphas, out=grads)
+
+    def correct_shares(
+        self, shares: Sequence[Share], whole: Share, snapshot_scale: float = 1.0
+    ) -> None:
+        """Correct the gradients of several devices in place, then learn from the whole batch.
+
+        So the estimate does not depend on how many have shared the batch out.
+
+        Parameters
+        ----------
+        shares : sequence of Share
+            What each device of this worker has of the batch.
+        whole : Share
+            The sums over all devices and workers, on the first device.
+        snapshot_scale : float
+            As for :meth:`correct`.
+        """
+        sums = self._sums_of(0, whole.grads)
+        alphas = self._alphas(sums, whole.grads)
+        for share in shares:
+            if share.samples:
+                corrected, _ = self._rules_for(share.samples, snapshot_scale, sums)
+                here = [alpha.as_in_context(share.grads[0].context) for alpha in alphas]
+                corrected(
+                    share.grads, share.snapshot_grads, share.full_grads, here, out=share.grads
+                )
+        _, learned = self._rules_for(whole.samples, snapshot_scale, sums)
+        # Those of other devices, which a run in one process may have had, are in them from now on.
+        self._sums = {0: learned(whole.grads, whole.snapshot_grads, whole.full_grads, sums)}
 
     def values(self) -> list[float]:
         """Return the coefficient of each parameter, in their order; waits for the devices."""
@@ -133,6 +166,32 @@ class OptimalCoefficient:
             for device, context in enumerate(contexts)
             if device in saved
         }
+
+    def _sums_of(self, device: int, grads: Sequence[NDArray]) -> list[NDArray]:
+        sums = self._sums.get(device)
+        if sums is None or len(sums) != len(grads):  # a parameter was frozen meanwhile
+            is_double = all(grad.dtype == np.float64 for grad in grads)
+            dtype = "float64" if is_double else "float32"
+            sums = self._sums[device] = [mx.nd.zeros(2, grad.context, dtype) for grad in grads]
+        return sums
+
+    def _rules_for(
+        self, samples: float, snapshot_scale: float, sums: list[NDArray]
+    ) -> tuple[FusedFunction, FusedFunction]:
+        key = samples, snapshot_scale, sums[0].dtype
+        if key not in self._rules:
+            if len(self._rules) == _MAX_RULES:
+                self._rules.clear()
+            self._rules[key] = _rules(
+                samples, snapshot_scale, 1 - 1 / self.window, np.dtype(sums[0].dtype).name
+            )
+        return self._rules[key]
+
+    def _alphas(self, sums: list[NDArray], grads: Sequence[NDArray]) -> list[NDArray]:
+        return [
+            alpha.astype(grad.dtype, copy=False)
+            for alpha, grad in zip(_ALPHA(self._shared(sums)), grads, strict=True)
+        ]
 
     def _shared(self, sums: list[NDArray]) -> list[NDArray]:
         return sums if self.scope == "parameter" else [mx.nd.add_n(*sums)] * len(sums)

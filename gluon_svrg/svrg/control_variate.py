@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from gluon_svrg import _mxnet
 from gluon_svrg.arrays.fused import FusedFunction
-from gluon_svrg.svrg.coefficient import OptimalCoefficient
+from gluon_svrg.arrays.replicas import by_device
+from gluon_svrg.svrg.coefficient import OptimalCoefficient, Share
+from gluon_svrg.svrg.gradient import BatchGradient
 from gluon_svrg.svrg.rule import correct
+from gluon_svrg.workers import Single, Workers
+from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
 # Batch sizes (of whole and of last batches, by device) times coefficients that are kept ready.
@@ -15,6 +20,11 @@ _MAX_RULES = 16
 
 class ControlVariate:
     """The rule of SVRG with its full gradient, on all devices; none before :meth:`set`.
+
+    Parameters
+    ----------
+    workers : Workers, optional
+        Who share the batches out.
 
     Attributes
     ----------
@@ -26,7 +36,8 @@ class ControlVariate:
         Whether gradients stay as they are, bit for bit: it is not set, or its coefficient is 0.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workers: Workers | None = None) -> None:
+        self._workers = workers or Single()
         self.full_gradient: dict[str, list[NDArray]] | None = None
         self.optimal: OptimalCoefficient | None = None
         self.is_idle = True
@@ -64,6 +75,48 @@ class ControlVariate:
         # Before the first batch, or since a parameter was frozen, there is no estimate.
         return values if len(values) == number else [1.0] * number
 
+    def correct(
+        self,
+        params: Sequence[Parameter],
+        gradient: BatchGradient,
+        scale: float,
+        snapshot_scale: float,
+        uses_all: bool,
+    ) -> None:
+        """Correct the gradients of a batch in place, on all devices.
+
+        Parameters
+        ----------
+        params : sequence of Parameter
+            Those of which the full gradient is known; their gradients are corrected.
+        gradient : BatchGradient
+            That of the batch at the snapshot.
+        scale, snapshot_scale : float
+            As for :meth:`apply`.
+        uses_all : bool
+            Whether gradients that no backward pass has written since the last step are used, too.
+        """
+        for device, samples in enumerate(gradient.samples):
+            _clear_stale(params, device, bool(samples) and not uses_all)
+        if not params:
+            return
+        full_gradient = self.full_gradient or {}
+        columns = (
+            by_device(param.list_grad() for param in params),
+            by_device(gradient.sums[param.name] for param in params),
+            by_device(full_gradient[param.name] for param in params),
+        )
+        devices = zip(*columns, gradient.samples, strict=True)
+        if self.optimal is not None and self._workers.are_several:
+            shares = [Share(a, c, mu, samples * scale) for a, c, mu, samples in devices]
+            self._correct_shares(self.optimal, shares, scale / snapshot_scale)
+            return
+        for device, (grads, snapshot_grads, full_grads, samples) in enumerate(devices):
+            if samples:  # .grad holds sums over the samples of one device; an idle one has none
+                self.apply(
+                    device, samples, grads, snapshot_grads, full_grads, scale, snapshot_scale
+                )
+
     def apply(
         self,
         device: int,
@@ -96,6 +149,17 @@ class ControlVariate:
         rule = self._rule_for(samples, scale, snapshot_scale)
         rule(grads, snapshot_grads, full_grads, out=grads)
 
+    def _correct_shares(
+        self, optimal: OptimalCoefficient, shares: list[Share], snapshot_scale: float
+    ) -> None:
+        """Correct by an estimate from the whole batch, of which the workers have parts."""
+        grads = _sums(share.grads for share in shares)
+        snapshot_grads = _sums(share.snapshot_grads for share in shares)
+        self._workers.sum([*grads, *snapshot_grads])
+        samples = self._workers.total(sum(share.samples for share in shares), "auto coefficient")
+        whole = Share(grads, snapshot_grads, shares[0].full_grads, samples)
+        optimal.correct_shares(shares, whole, snapshot_scale)
+
     def _rule_for(self, samples: int, scale: float, snapshot_scale: float) -> FusedFunction:
         coefficient = self._coefficient
         key = samples, coefficient, scale, snapshot_scale
@@ -113,3 +177,38 @@ class ControlVariate:
                 )
             )
         return self._rules[key]
+
+
+def by_parameter(
+    means: Mapping[str, NDArray], params: Iterable[Parameter], scale: float
+) -> dict[str, list[NDArray]]:
+    """Return a full gradient divided by `scale`, by name and context of these parameters."""
+    if scale != 1:
+        # By powers of two: exact.
+        means = {name: mean / scale for name, mean in means.items()}
+    return {
+        param.name: [
+            means[param.name].as_in_context(grad.context).astype(grad.dtype, copy=False)
+            for grad in param.list_grad()
+        ]
+        for param in params
+    }
+
+
+def _clear_stale(params: Sequence[Parameter], device: int, clears: bool) -> None:
+    """Clear the gradients that hold an earlier batch's; until the next pass all are used."""
+    for param in params:
+        data = param.list_data()[device]
+        if clears and not _mxnet.is_fresh(data) and param.grad_req == "write":
+            param.list_grad()[device][:] = 0
+        _mxnet.mark_fresh(data, False)
+
+
+def _sums(devices: Iterable[Sequence[NDArray]]) -> list[NDArray]:
+    """Return the sums over the devices, on the first of them: new arrays."""
+    first, *others = devices
+    totals = [array.copy() for array in first]
+    for arrays in others:
+        for total, array in zip(totals, arrays, strict=True):
+            total += array.as_in_context(total.context)
+    return totals

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from gluon_svrg.arrays.nested import leaves_of
 from gluon_svrg.arrays.waiting import wait_for
+from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted
+from gluon_svrg.run.backward import at_batch
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
+from gluon_svrg.svrg.over_workers import fail_together, mean_over_workers
 from gluon_svrg.svrg.randomness import MaskLock
 from gluon_svrg.svrg.snapshot import Backward, Snapshot
 from gluon_svrg.svrg.table import GradientTable
+from gluon_svrg.workers import Workers
 from tqdm.auto import tqdm
 
 Numbered = tuple[int, object]
 """A batch with its index."""
+
+
+class LossScaler(Protocol):
+    """Who knows what the losses are multiplied by: an SVRGTrainer."""
+
+    @property
+    def loss_scale(self) -> float:
+        """The scale at the moment."""
+
+    def lower_loss_scale(self) -> bool:
+        """Halve it, after an overflow; return whether there is one to halve."""
 
 
 class FullPass(NamedTuple):
@@ -25,40 +40,51 @@ class FullPass(NamedTuple):
     ----------
     snapshot, masks : Snapshot, MaskLock
         Where the gradients are taken, and the random numbers of each batch.
+    backward : callable
+        As for :meth:`Snapshot.gradient`.
+    loss_scaler : LossScaler or None
+        Who knows what its losses are multiplied by.
     has_bar : bool
         Whether it shows a bar; only ever on a terminal.
     is_cancelled : callable
-        Is asked before each batch: whether to break the pass off.
+        Is asked before each batch: whether to break the pass off. All workers answer alike.
+    workers : Workers
+        Who make the pass together, each over its samples of every batch.
     """
 
     snapshot: Snapshot
     masks: MaskLock
+    backward: Backward
+    loss_scaler: LossScaler | None
     has_bar: bool
     is_cancelled: Callable[[], bool]
+    workers: Workers
+
+    def loss_scale(self) -> float | None:
+        """Return what the losses are multiplied by at the moment; None if nobody says it."""
+        return None if self.loss_scaler is None else self.loss_scaler.loss_scale
+
+    def lower_loss_scale(self) -> bool:
+        """Halve it, after an overflow; return whether there is one to halve."""
+        return self.loss_scaler is not None and self.loss_scaler.lower_loss_scale()
 
     def over(
         self,
+        data: TrainingData,
         batches: Iterator[Numbered],
-        number: int | None,
-        backward_at: Callable[[int], Backward],
         table: GradientTable | None,
-        scale: float | None,
-        watches: bool,
+        watches: bool = True,
     ) -> FullGradient:
-        """Return the full gradient; fill the table if there is one.
+        """Return the full gradient over all workers; fill the table if there is one.
 
         Parameters
         ----------
+        data
+            The batches, for their number.
         batches
-            All batches, in the order of their index.
-        number
-            How many, if that is known.
-        backward_at
-            From the index of a batch to its pass, as for :meth:`Snapshot.gradient`.
+            All of them, in the order of their index.
         table
             What keeps the gradients.
-        scale
-            What the losses are multiplied by.
         watches
             Whether to find out with the first batch if the network draws random numbers.
 
@@ -66,13 +92,33 @@ class FullPass(NamedTuple):
         ------
         Interrupted
             If `is_cancelled` says so.
+        FloatingPointError
+            If the gradient of a batch is NaN or infinite, on any worker.
         """
+        full_gradient, failure = None, None
+        try:
+            full_gradient = self._own(data, batches, table, watches)
+        except FloatingPointError as error:
+            failure = error
+        fail_together(failure, self.workers)
+        assert full_gradient is not None  # or it has failed
+        return mean_over_workers(full_gradient, self.workers)
+
+    def _own(
+        self,
+        data: TrainingData,
+        batches: Iterator[Numbered],
+        table: GradientTable | None,
+        watches: bool,
+    ) -> FullGradient:
+        """Return the full gradient of the samples of this worker."""
+        scale = self.loss_scale()
         last: object = None
 
         def masked(numbered: Numbered) -> object:
             nonlocal last
             index, batch = numbered
-            backward = backward_at(index)
+            backward = at_batch(self.backward, index)
             if index == 0 and watches:
                 return self.masks.watch(lambda: backward(batch), self.snapshot.contexts)
             self.masks.lock(index)
@@ -88,7 +134,7 @@ class FullPass(NamedTuple):
 
         with tqdm(
             self._unless_cancelled(batches),
-            total=number,
+            total=data.num_batches,
             desc="full gradient",
             unit="batch",
             leave=False,

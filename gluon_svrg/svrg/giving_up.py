@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.events import State
-from mxnet.gluon import Trainer
 
 if TYPE_CHECKING:
     from gluon_svrg.events import Run
@@ -82,15 +80,6 @@ class GivingUp:
                 f"give_up_above={self.above!r} needs a VarianceHandler, which "
                 f"{type(estimator).__module__}.{type(estimator).__name__} does not have: use "
                 "gluon_svrg.Estimator"
-            )
-
-    def check_workers(self, trainer: Trainer) -> None:
-        """Raise ValueError if there are several workers."""
-        if self.above is not None and _mxnet.is_distributed(trainer):
-            raise ValueError(
-                f"give_up_above={self.above!r} is for one worker, and the kvstore is "
-                f"{_mxnet.kvstore_type(trainer)!r}: each worker would decide for itself, and "
-                "the others would wait for it; leave it out"
             )
 
     def is_looking_again(self, epoch: int) -> bool:

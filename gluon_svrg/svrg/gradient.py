@@ -46,8 +46,11 @@ class FullGradient(NamedTuple):
         The number of samples.
     loss_scale : float or None
         As for :class:`BatchGradient`.
+    is_of_all_workers : bool
+        Whether it is the mean over the samples of all workers, and not of this one's own.
     """
 
     means: dict[str, NDArray]
     samples: int
     loss_scale: float | None = None
+    is_of_all_workers: bool = False

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Protocol
 
 import numpy as np
 from gluon_svrg import _mxnet
@@ -16,11 +14,13 @@ from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import Interrupted, State
 from gluon_svrg.run.backward import at_batch, begin_pass, first_state, is_alike
 from gluon_svrg.svrg.choices import DataLock, TableChoice, check_choices
-from gluon_svrg.svrg.full_pass import FullPass, Numbered
+from gluon_svrg.svrg.full_pass import FullPass, LossScaler, Numbered
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
+from gluon_svrg.svrg.over_workers import find_shapes
 from gluon_svrg.svrg.randomness import MaskLock
 from gluon_svrg.svrg.snapshot import Backward, Snapshot
 from gluon_svrg.svrg.table import GradientTable
+from gluon_svrg.workers import Workers, current
 from mxnet import gluon
 
 _WITHOUT_INDEX = (
@@ -31,17 +31,6 @@ _WITHOUT_BATCH = (
     "the full gradient needs at least one batch, got none: train_data is empty, or can be "
     "iterated only once"
 )
-
-
-class LossScaler(Protocol):
-    """Who knows what the losses are multiplied by: an SVRGTrainer."""
-
-    @property
-    def loss_scale(self) -> float:
-        """The scale at the moment."""
-
-    def lower_loss_scale(self) -> bool:
-        """Halve it, after an overflow; return whether there is one to halve."""
 
 
 class Interval:
@@ -85,7 +74,9 @@ class Interval:
     progress_bar : bool
         Whether the full pass shows a bar, on a terminal.
     is_cancelled : callable, optional
-        Is asked before each batch of a full pass: whether to break it off.
+        Is asked by all workers before each batch of a full pass: whether to break it off.
+    workers : Workers, optional
+        Who share the batches out; by default those of this process.
     logger : logging.Logger, optional
         Is told what was decided about table and lock.
 
@@ -96,7 +87,8 @@ class Interval:
     table : GradientTable or None
         The table in use; None if gradients at the snapshot are recomputed.
     gradient_evaluations, epoch : int
-        How many samples' gradients were computed; the snapshot's epoch.
+        How many samples' gradients all workers had computed at the last :meth:`check`; the
+        snapshot's epoch.
     """
 
     def __init__(
@@ -112,19 +104,27 @@ class Interval:
         infer_shapes: Callable[[object], None] | None = None,
         progress_bar: bool = True,
         is_cancelled: Callable[[], bool] | None = None,
+        workers: Workers | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
+        self._workers = current() if workers is None else workers
         self.snapshot = Snapshot(net, params)
-        self.masks = MaskLock(is_on=lock != "off")
+        self.masks = MaskLock(is_on=lock != "off", workers=self._workers)
         self.table: GradientTable | None = None
         self.gradient_evaluations = 0
+        self._own_evaluations = 0  # which `gradient_evaluations` does not count yet
         self.epoch = 0
         self._net = net
         self._backward = backward
         self._pass = FullPass(
-            self.snapshot, self.masks, progress_bar, is_cancelled or (lambda: False)
+            self.snapshot,
+            self.masks,
+            backward,
+            loss_scaler,
+            progress_bar,
+            is_cancelled or (lambda: False),
+            self._workers,
         )
-        self._loss_scaler = loss_scaler
         self._infer_shapes = infer_shapes or (lambda _: None)
         self._logger = logger or logging.getLogger(__name__)
         check_choices(gradient_table, table_memory, lock)
@@ -133,8 +133,7 @@ class Interval:
         self._source: object = None
         self._numbers_batches = False
         self._data: TrainingData | None = None
-        self._is_at_snapshot = False
-        self._is_told = False
+        self._is_at_snapshot = self._is_told = False
 
     def begin(self, data: object, epoch: int = 0) -> FullGradient:
         """Take the snapshot, and return the full gradient over `data`.
@@ -160,7 +159,7 @@ class Interval:
         first = next(batches, None)
         if first is None:
             raise ValueError(_WITHOUT_BATCH)
-        self._infer_shapes(first[1])
+        find_shapes(self._net, self._infer_shapes, first[1], self._workers)
         self.snapshot.take()
         before = self.masks.state_dict()
         self.masks.next_snapshot()
@@ -211,8 +210,10 @@ class Interval:
         if self.table is not None:
             return self.table.gradient(index, leaves_of(batch))
         gradient = self.snapshot.gradient(self.backward_at(index), batch)
-        self.gradient_evaluations += sum(gradient.samples)
-        return gradient._replace(loss_scale=self._loss_scale())
+        self._own_evaluations += sum(gradient.samples)
+        if not self._workers.are_several:
+            self._count_evaluations()
+        return gradient._replace(loss_scale=self._pass.loss_scale())
 
     def backward_at(self, index: int) -> Backward:
         """Return the pass of the batch of this index: with its masks, and the state it carries."""
@@ -223,6 +224,7 @@ class Interval:
         """Raise ValueError if batches since the last call had other contents than in the pass."""
         if self.table is not None:
             self.table.check()
+        self._count_evaluations()
 
     def end(self) -> None:
         """Let the data draw an augmentation of each epoch's own again."""
@@ -239,13 +241,14 @@ class Interval:
         self.snapshot.release()
         if self.table is not None:
             self.table.free()
-        for name in ("_backward", "_infer_shapes", "_loss_scaler", "_source", "_data"):
+        for name in ("_backward", "_infer_shapes", "_source", "_data"):
             setattr(self, name, None)
         for name in ("_logger", "_data_lock", "_choice", "_pass"):
             delattr(self, name)
 
     def state_dict(self) -> State:
         """Return the snapshot and what a table can be computed from again, not the table."""
+        self._count_evaluations()
         return {
             # By their order: a network that is made anew may have other names.
             "weights": [replicas_of(arrays) for arrays in self.snapshot.weights.values()],
@@ -297,7 +300,7 @@ class Interval:
                 self.table = None
             self.masks.load_state_dict(state["lock"])
         self._is_at_snapshot = state["is_at_snapshot"]
-        self.gradient_evaluations = state["gradient_evaluations"]
+        self.gradient_evaluations, self._own_evaluations = state["gradient_evaluations"], 0
 
     def _training_data(self, data: object) -> TrainingData:
         if self._data is None or data is not self._source:
@@ -313,33 +316,22 @@ class Interval:
             self.table = self._choice.new_table(data, self.snapshot.gradient_nbytes)
             begin_pass(self._backward)
             try:
-                return self._pass_over(data, batches, watches=True)
+                return self._pass.over(data, batches, self.table)
             except FloatingPointError:
-                if self._loss_scaler is None or not self._loss_scaler.lower_loss_scale():
+                if not self._pass.lower_loss_scale():
                     raise
             batches = enumerate(data.in_order())
 
-    def _pass_over(
-        self, data: TrainingData, batches: Iterator[Numbered], watches: bool
-    ) -> FullGradient:
-        """Return the full gradient; fill the table if there is one."""
-        return self._pass.over(
-            batches,
-            data.num_batches,
-            partial(at_batch, self._backward),
-            self.table,
-            self._loss_scale(),
-            watches,
-        )
-
-    def _loss_scale(self) -> float | None:
-        return None if self._loss_scaler is None else self._loss_scaler.loss_scale
+    def _count_evaluations(self) -> None:
+        """Count what the workers have computed since the last time; all of them are here."""
+        own, self._own_evaluations = self._own_evaluations, 0
+        self.gradient_evaluations += self._workers.total(own, "gradient evaluations")
 
     def _compute_table_again(self, data: TrainingData, known: FullGradient) -> None:
         """Make the full pass over the same batches once more, with the same random numbers."""
         self._logger.info("SVRG computes the gradients of its table again")
         self.table = self._choice.new_table(data, self.snapshot.gradient_nbytes)
-        full_gradient = self._pass_over(data, enumerate(data.in_order()), watches=False)
+        full_gradient = self._pass.over(data, enumerate(data.in_order()), self.table, watches=False)
         _check_is_known(full_gradient, known)
 
 

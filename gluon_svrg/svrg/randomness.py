@@ -8,7 +8,8 @@ from typing import TypeVar
 import mxnet as mx
 import numpy as np
 from gluon_svrg.events import State
-from gluon_svrg.run.generators import next_random_numbers, seed_mxnet
+from gluon_svrg.run.generators import next_random_numbers, seed_mxnet, seed_of
+from gluon_svrg.workers import Single, Workers
 
 Result = TypeVar("Result")
 
@@ -32,10 +33,16 @@ class MaskLock:
         ``mx.random.seed`` decides it.
     is_on : bool
         Whether it does anything. Without, each pass draws as it comes.
+    workers : Workers, optional
+        Those of the run: the seed is the first one's, and the others seed by their rank, too, since
+        their rows of a batch are to have masks of their own. By default this process is alone.
     """
 
-    def __init__(self, seed: int | None = None, is_on: bool = True) -> None:
+    def __init__(
+        self, seed: int | None = None, is_on: bool = True, workers: Workers | None = None
+    ) -> None:
         self._is_on = is_on
+        self._workers = Single() if workers is None else workers
         self._seed = seed
         self._snapshot = 0
         self._releases = 0
@@ -72,7 +79,8 @@ class MaskLock:
     def next_snapshot(self) -> None:
         """Begin a new snapshot: every batch draws anew."""
         if self._seed is None and self._is_on:
-            self._seed = int(mx.nd.random.randint(0, 2**31 - 1).asscalar())
+            drawn = int(mx.nd.random.randint(0, 2**31 - 1).asscalar())
+            self._seed = self._workers.of_first(drawn, "the seed of masks")
         self._snapshot += 1
 
     def lock(self, batch: int) -> None:
@@ -95,7 +103,8 @@ class MaskLock:
 
         MXNet's generators cannot be read, but what they give next can: the same numbers after
         the same seed with and without `run` mean that it drew none. That holds on CPU; on other
-        devices cuDNN draws from generators of its own, so there the lock is always needed.
+        devices cuDNN draws from generators of its own, so there the lock is always needed. It is
+        needed on all workers if it is on one: they all come here.
         """
         if not self._is_on:
             return run()
@@ -107,10 +116,10 @@ class MaskLock:
         untouched = next_random_numbers(contexts)
         self.lock(0)
         result = run()
-        is_needed = not np.array_equal(untouched, next_random_numbers(contexts))
+        has_drawn = not np.array_equal(untouched, next_random_numbers(contexts))
         self.release()
-        self.is_needed = is_needed
+        self.is_needed = self._workers.any(has_drawn, "a look at masks")
         return result
 
     def _seed_mxnet(self, *key: int) -> None:
-        seed_mxnet(self._seed, *key)
+        seed_mxnet(seed_of(self._workers.rank, self._seed), *key)

@@ -109,8 +109,8 @@ def load_state(
     full_gradient = None
     if state["full_gradient"] is not None:
         means = {names[place]: mean for place, mean in state["full_gradient"].items()}
-        # The scale has been taken out; one sample per worker weighs the workers alike.
-        full_gradient = FullGradient(means, 1, loss_scale=1.0)
+        # The scale has been taken out, and all workers have the one mean: nothing is added up.
+        full_gradient = FullGradient(means, 1, loss_scale=1.0, is_of_all_workers=True)
     interval.load_state_dict(state["pass"], data, full_gradient, is_used)
     if full_gradient is None:
         return

@@ -338,18 +338,19 @@ class _GradientSums:
         self._by_context = by_device(self._sums.values())
         self._add = add
         self._watch = FiniteWatch()
-        self.samples = 0
+        self.batches = self.samples = 0
 
     def add(self, gradient: BatchGradient) -> None:
         """Add the gradient of one more batch."""
         for totals, grads in zip(self._by_context, by_device(gradient.sums.values()), strict=True):
             self._add(totals, grads, out=totals)
         self._watch.see(self._by_context)
+        self.batches += 1
         self.samples += sum(gradient.samples)
 
     def full_gradient(self, dtypes: Mapping[str, object]) -> FullGradient:
         """Return the means, of these dtypes by parameter; the sums are gone then."""
-        if not self.samples:
+        if not self.batches:
             raise ValueError(
                 "the full gradient needs at least one batch, got none: the training data is "
                 "empty, or an iterator that is used up"
@@ -400,7 +401,7 @@ def _mean(sums: list[NDArray], dtype: object, samples: int) -> NDArray:
     total = sums[0]
     for other in sums[1:]:
         total += other.as_in_context(total.context)
-    total /= samples
+    total /= max(1, samples)  # other workers may have all samples
     return total.astype("float32" if dtype == np.float16 else dtype, copy=False)
 
 

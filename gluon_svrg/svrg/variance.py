@@ -9,6 +9,7 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg.svrg.gradient import BatchGradient
 from gluon_svrg.svrg.snapshot import Backward, Snapshot
+from gluon_svrg.workers import Single, Workers
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
@@ -28,6 +29,11 @@ class GradientMoments:
     "A coefficient makes SVRG effective", ICLR 2025). All are computed in one pass, in float64, by
     Welford's updates, and divided by the number of batches less one.
 
+    Parameters
+    ----------
+    workers : Workers, optional
+        Who share each batch out, and have the same moments then; by default nobody.
+
     Attributes
     ----------
     batches : int
@@ -36,7 +42,8 @@ class GradientMoments:
         How many samples those had.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workers: Workers | None = None) -> None:
+        self._workers = workers or Single()
         self.batches = 0
         self.samples = 0
         self._means: dict[str, tuple[NDArray, NDArray]] = {}
@@ -64,13 +71,19 @@ class GradientMoments:
         if snapshot_gradient.loss_scale is not None:
             snapshot_scale = snapshot_gradient.loss_scale
         self.batches += 1
-        self.samples += sum(gradient.samples)
-        for name, grads in gradient.sums.items():
-            here = _mean(grads, sum(gradient.samples) * scale)
+        sums = {name: _sum(grads) for name, grads in gradient.sums.items()}
+        snapshot_sums = {
+            name: _sum(grads) for name, grads in snapshot_gradient.sums.items() if name in sums
+        }
+        self._workers.sum([*sums.values(), *snapshot_sums.values()])
+        samples = self._workers.total(sum(gradient.samples), "variance of a batch")
+        self.samples += samples
+        for name, total in sums.items():
+            here = total / (samples * scale)
             # A parameter that was frozen at the snapshot is not corrected until the next.
             there = (
-                _mean(snapshot_gradient.sums[name], sum(snapshot_gradient.samples) * snapshot_scale)
-                if name in snapshot_gradient.sums
+                snapshot_sums[name] / (samples * snapshot_scale)
+                if name in snapshot_sums
                 else mx.nd.zeros_like(here)
             )
             if name not in self._means:
@@ -142,9 +155,17 @@ class VarianceMeter:
     ----------
     net, params
         As for :class:`gluon_svrg.Snapshot`.
+    workers : Workers, optional
+        As for :class:`GradientMoments`.
     """
 
-    def __init__(self, net: gluon.Block, params: Iterable[str] | None = None) -> None:
+    def __init__(
+        self,
+        net: gluon.Block,
+        params: Iterable[str] | None = None,
+        workers: Workers | None = None,
+    ) -> None:
+        self._workers = workers
         self._twin = Snapshot(net, params)
 
     def release(self) -> None:
@@ -175,7 +196,7 @@ class VarianceMeter:
         scale, snapshot_scale : float
             As for :meth:`GradientMoments.add`.
         """
-        moments = GradientMoments()
+        moments = GradientMoments(self._workers)
         self._twin.take()
         for batch in batches:
             moments.add(
@@ -207,10 +228,10 @@ def average_ratio(points: Sequence[float], ratios: Sequence[float], at_snapshot:
     return trapezoids + (1 - x[-1]) * y[-1]
 
 
-def _mean(grads: Sequence[NDArray], divisor: float) -> NDArray:
-    """Return the sum over the devices by `divisor`: flat, float64, on the first of them."""
+def _sum(grads: Sequence[NDArray]) -> NDArray:
+    """Return the sum over the devices: flat, float64, on the first of them."""
     flat = [g.reshape(-1).astype("float64").as_in_context(grads[0].context) for g in grads]
-    return mx.nd.add_n(*flat) / divisor
+    return mx.nd.add_n(*flat)
 
 
 def _clamped(covariance: float, variance: float) -> float:

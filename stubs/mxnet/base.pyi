@@ -1,6 +1,9 @@
 from collections.abc import Iterable
 from typing import Any
 
+_LIB: Any
+
+def check_call(ret: int) -> None: ...
 def c_array(ctype: type, values: Iterable[Any]) -> Any: ...
 
 class MXNetError(RuntimeError): ...

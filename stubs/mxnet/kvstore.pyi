@@ -1,4 +1,4 @@
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from mxnet.ndarray import NDArray
 from mxnet.optimizer import Optimizer, Updater
@@ -7,6 +7,7 @@ _Key: TypeAlias = int | str
 _Values: TypeAlias = NDArray | list[NDArray] | list[list[NDArray]]
 
 class KVStore:
+    handle: Any
     _updater: Updater
     @property
     def type(self) -> str: ...

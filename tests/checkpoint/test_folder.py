@@ -365,7 +365,10 @@ def test_a_manifest_of_another_form(forgery, folder):
 @pytest.mark.parametrize(
     ("number", "which"),
     [
-        (checkpoint.FORMAT + 1, "a later version (9.8), and this version reads up to format 2"),
+        (
+            checkpoint.FORMAT_OF_SEVERAL + 1,
+            "a later version (9.8), and this version reads up to format 3",
+        ),
         (checkpoint.OLDEST_FORMAT - 1, "an earlier version (9.8), and this version reads from"),
     ],
 )

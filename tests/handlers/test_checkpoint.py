@@ -19,6 +19,7 @@ from gluon_svrg.checkpoint.folder import Key
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EpochBegin
 from gluon_svrg.run.position import Position, StopReason
+from gluon_svrg.workers import Single
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -121,6 +122,7 @@ class Run:
 
     data, train_metrics, val_metrics = training_data(BATCHES), (), ()
     net = nn.HybridSequential()
+    workers = Single()
 
     def __init__(self, handler, resumed_from=None):
         self.handlers = [handler]

@@ -288,20 +288,3 @@ def test_the_decision_alone():
         estimator, True, 0.6, 0.1, 8, False
     )  # the second time: not in the next epoch
     assert [rule.is_looking_again(epoch) for epoch in range(9, 12)] == [False, False, True]
-
-
-def test_several_workers_cannot_give_up():
-    """Each would decide for itself. A local kvstore that says it is distributed stands for them."""
-    problem = problems.make("softmax", problems.TWO, samples=80)
-    trainer = gs.SVRGTrainer(
-        problem.net.collect_params(), "sgd", {"learning_rate": 0.1}, update_on_kvstore=False
-    )
-    trainer._init_kvstore()
-    trainer._distributed = True
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, context=problems.TWO)
-    with pytest.raises(
-        ValueError, match=r"give_up_above=0.5 is for one worker, and the kvstore is"
-    ):
-        estimator.fit(
-            problem.ndarrays(), epochs=1, event_handlers=gs.SVRGHandler(give_up_above=0.5)
-        )

@@ -14,6 +14,7 @@ import pytest
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import BatchEnd
 from gluon_svrg.svrg import Smoothness
+from gluon_svrg.workers import Single
 from mxnet import gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO
@@ -510,10 +511,11 @@ def test_data_without_a_curvature(value, caplog):
     assert "look for" in text
 
 
-def test_workers_that_share_the_steps(caplog, monkeypatch):
-    x, y = arrays()
-    monkeypatch.setattr("gluon_svrg._mxnet.is_distributed", lambda trainer: True)
-    assert "several workers share the steps" in left(make(), loader(x, y), caplog)
+def test_workers_that_have_no_whole_batches(caplog, monkeypatch):
+    dataset = gluon.data.ArrayDataset(*(array.astype("float32") for array in arrays()))
+    monkeypatch.setattr(Single, "are_several", True)
+    text = left(make(), gluon.data.DataLoader(dataset, 32), caplog)
+    assert "has only its own part of a DataLoader; give an ArrayLoader or a list" in text
 
 
 def test_two_owners_are_an_error():

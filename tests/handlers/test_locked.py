@@ -167,7 +167,7 @@ def test_the_corrected_gradient_stays_unbiased(name, layer, gradient_table):
     data = loader_of(*transforms)
     if soft:
         data = ArrayLoader(
-            *(array for array in data._arrays),
+            *data._maker._arrays,
             batch_size=BATCH,
             shuffle=True,
             seed=4,

@@ -5,6 +5,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg.svrg import MaskLock
+from gluon_svrg.workers import Single
 from mxnet import autograd
 from mxnet.gluon import nn, rnn
 
@@ -99,3 +100,24 @@ def test_on_other_devices_than_cpus_it_is_always_needed():
     lock.next_snapshot()
     assert lock.watch(lambda: "result", [mx.gpu(0)]) == "result"
     assert lock.is_needed
+
+
+def draw_of(lock, batch):
+    lock.lock(batch)
+    return mx.nd.random.uniform(shape=(5,)).asnumpy().tolist()
+
+
+def test_each_worker_has_masks_of_its_own():
+    """The first one's are those of one process."""
+    locks = [MaskLock(3)]
+    for rank in range(3):
+        workers = Single()
+        workers.rank = rank
+        locks.append(MaskLock(3, workers=workers))
+    for lock in locks:
+        lock.next_snapshot()
+    alone, *others = [[draw_of(lock, batch) for batch in range(3)] for lock in locks]
+    assert others[0] == alone
+    assert len({str(draw) for draws in others for draw in draws}) == 9
+    assert others == [[draw_of(lock, batch) for batch in range(3)] for lock in locks[1:]]
+    assert len({str(lock.state_dict()) for lock in locks}) == 1

@@ -149,6 +149,17 @@ class Compose(Transform):
         return arrays
 
 
+def is_by_sample(transform: Transform) -> bool:
+    """Return whether it is known that a sample gets the same whatever else is in its batch.
+
+    It is of this package's. One of the user's own may draw for the batch as a whole.
+    """
+    if type(transform) is Compose:
+        return all(map(is_by_sample, transform.transforms))
+    is_own = type(transform).__module__.startswith("gluon_svrg.data.transforms.")
+    return is_own and not transform.mixes_samples
+
+
 def check_images(transform: Transform, images: NumPyArray) -> None:
     """Raise ValueError if `images` are no uint8 or float images: four axes, samples first."""
     name = type(transform).__name__

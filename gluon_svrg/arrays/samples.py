@@ -1,0 +1,24 @@
+"""The axis of an array that counts the samples of a batch."""
+
+from __future__ import annotations
+
+from gluon_svrg._compat import NumPyArray
+from mxnet.ndarray import NDArray
+
+
+def axis_of(array: NDArray | NumPyArray, batch_axis: int) -> int:
+    """Return the axis that counts the samples: a label may have no other than the first."""
+    return batch_axis if batch_axis and array.ndim > batch_axis else 0
+
+
+def samples_in(array: NDArray | NumPyArray, batch_axis: int) -> int:
+    """Return the number of samples of an array."""
+    shape: tuple[int, ...] = array.shape
+    return shape[axis_of(array, batch_axis)]
+
+
+def some_samples(array: NDArray | NumPyArray, rows: slice, batch_axis: int) -> NDArray | NumPyArray:
+    """Return some samples of an array: along the first axis a view."""
+    axis = axis_of(array, batch_axis) % array.ndim
+    # A sparse array has rows, and takes no tuple.
+    return array[rows] if axis == 0 else array[(*[slice(None)] * axis, rows)]

@@ -1,0 +1,107 @@
+"""What the first worker does for all of them: its result, or its error, is everybody's."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gluon_svrg.checkpoint.folder import Checkpoint, Key
+from gluon_svrg.workers import Workers
+
+Result = TypeVar("Result")
+
+_DONE, _FAILED = b"D", b"F"
+
+
+def by_first(workers: Workers, make: Callable[[], Any], at: str) -> Any:
+    """Call `make` on the first worker; return the plain data that it returns, on all of them.
+
+    Parameters
+    ----------
+    workers : Workers
+        All of them have to come here.
+    make : callable
+        May look at what only the first worker can: its disk.
+    at : str
+        As for :meth:`Workers.gather`.
+
+    Raises
+    ------
+    Exception
+        What `make` raises; on the others, the nearest of Python's own exceptions.
+    """
+    return _by_first(
+        workers, make, at, lambda result: json.dumps(result).encode(), lambda data: json.loads(data)
+    )
+
+
+def checkpoint_by_first(
+    workers: Workers, find: Callable[[], Checkpoint | None], at: str
+) -> Checkpoint | None:
+    """Return the checkpoint, whole, that the first worker finds: see :func:`by_first`."""
+    return _by_first(workers, find, at, _to_bytes, _from_bytes)
+
+
+def _by_first(
+    workers: Workers,
+    make: Callable[[], Result],
+    at: str,
+    dump: Callable[[Result], bytes],
+    load: Callable[[bytes], Result],
+) -> Result:
+    if not workers.are_several:
+        return make()
+    if not workers.is_first:
+        answer = workers.gather(b"", at)[0]
+        if answer[:1] == _FAILED:
+            raise _exception_in(answer[1:])
+        return load(answer[1:])
+    try:
+        result = make()
+    except Exception as e:
+        workers.gather(_FAILED + _described(e), at)
+        raise
+    workers.gather(_DONE + dump(result), at)
+    return result
+
+
+def _described(exception: Exception) -> bytes:
+    names = [kind.__name__ for kind in type(exception).__mro__ if kind.__module__ == "builtins"]
+    return json.dumps([names, str(exception)]).encode()
+
+
+def _exception_in(data: bytes) -> Exception:
+    """Return the nearest of Python's own exceptions that takes nothing but a message."""
+    names, message = json.loads(data)
+    for name in names:
+        try:
+            exception = vars(builtins)[name](message)
+        except TypeError:  # it takes more
+            continue
+        if isinstance(exception, Exception):
+            return exception
+    return RuntimeError(message)
+
+
+def _to_bytes(checkpoint: Checkpoint | None) -> bytes:
+    if checkpoint is None:
+        return b""
+    path, key, manifest, files = checkpoint
+    lengths = [[name, len(content)] for name, content in files.items()]
+    head = json.dumps([str(path), list(key), manifest, lengths]).encode()
+    return b"".join([len(head).to_bytes(8, "little"), head, *files.values()])
+
+
+def _from_bytes(data: bytes) -> Checkpoint | None:
+    if not data:
+        return None
+    begin = 8 + int.from_bytes(data[:8], "little")
+    path, key, manifest, lengths = json.loads(data[8:begin])
+    files = {}
+    for name, length in lengths:
+        files[name] = data[begin : begin + length]
+        begin += length
+    return Checkpoint(Path(path), Key(*key), manifest, files)

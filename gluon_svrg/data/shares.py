@@ -1,0 +1,125 @@
+"""Which samples of a batch are a worker's: a pure function; and that part of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from gluon_svrg.arrays.batch import Batch
+from gluon_svrg.arrays.nested import leaves_of, mapped
+from gluon_svrg.arrays.samples import samples_in, some_samples
+from mxnet.ndarray import NDArray
+
+_WAY_OUT = (
+    "let the data yield (data, label) or (data, label, sample_weight) of arrays, or a "
+    "gluon.data.DataLoader with a gluon_svrg.data.WorkerBatchSampler, whose workers load their own "
+    "samples only"
+)
+
+
+class Share(NamedTuple):
+    """What one of several workers has of every batch.
+
+    Attributes
+    ----------
+    rank : int
+        Which worker.
+    workers : int
+        How many there are.
+    batch_axis : int
+        The axis of a batch that counts the samples.
+    """
+
+    rank: int
+    workers: int
+    batch_axis: int = 0
+
+    def rows(self, samples: int) -> slice:
+        """Return which of the samples of a batch are this worker's, maybe none.
+
+        The parts of all workers, in the order of their ranks, are the batch: each sample once, as
+        evenly as possible. It is a function of the batch's size alone, so that each worker knows
+        what all have.
+        """
+        begin, end = (samples * rank // self.workers for rank in (self.rank, self.rank + 1))
+        return slice(begin, end)
+
+    def of(self, batch: object, index: int) -> Any:
+        """Return this worker's part of a batch: of the same kind, with as many arrays.
+
+        NDArrays are views if the first axis counts the samples. Without a row here, it is an empty
+        :class:`Batch`.
+
+        Parameters
+        ----------
+        batch : NDArray, numpy.ndarray, or tuple, list or dict of them
+            The whole batch.
+        index : int
+            Its number, which an empty Batch gets unless `batch` has one itself.
+
+        Raises
+        ------
+        ValueError
+            If `batch` holds anything but arrays, or these have not the same number of samples.
+        """
+        arrays = [_checked(leaf, batch) for leaf in leaves_of(batch)]
+        if not arrays:
+            raise ValueError(f"{_words_for(batch)} has no arrays to be shared out: {_WAY_OUT}")
+        samples = samples_in(arrays[0], self.batch_axis)
+        _check_lengths(batch, arrays, samples, self.batch_axis)
+        rows = self.rows(samples)
+        number = batch.index if isinstance(batch, Batch) else index
+        if rows.start == rows.stop:
+            return Batch((), number)
+        part = mapped(partial(_part, rows=rows, samples=samples, axis=self.batch_axis), batch)
+        return Batch(part, number) if isinstance(batch, Batch) else part
+
+
+def _part(leaf: Any, rows: slice, samples: int, axis: int) -> Any:
+    array = leaf if isinstance(leaf, (NDArray, np.ndarray)) else np.asarray(leaf)
+    is_for_all = samples_in(array, axis) != samples  # by _check_lengths, it has one row for all
+    return array if is_for_all else some_samples(array, rows, axis)
+
+
+def _checked(leaf: Any, batch: object) -> Any:
+    """Return the leaf as an array that has samples."""
+    if not isinstance(leaf, (NDArray, np.ndarray)) and hasattr(leaf, "__array__"):
+        leaf = np.asarray(leaf)
+    if not isinstance(leaf, (NDArray, np.ndarray)) or not leaf.ndim:
+        raise ValueError(
+            f"{_words_for(batch)} cannot be shared out over workers, for it holds "
+            f"{_words_for(leaf)}, which has no axis of samples: {_WAY_OUT}"
+        )
+    if isinstance(leaf, NDArray) and leaf.stype == "row_sparse":
+        raise ValueError(
+            f"{_words_for(batch)} cannot be shared out over workers, for it holds an array of "
+            "storage type 'row_sparse', which has no slices: make it x.tostype('csr')"
+        )
+    return leaf
+
+
+def _check_lengths(batch: object, arrays: list[Any], samples: int, axis: int) -> None:
+    of_elements = [id(w) for w in leaves_of(_weights_in(batch)) if getattr(w, "ndim", 1) > 1]
+    for array in arrays:
+        number = samples_in(array, axis)
+        # Weights of elements may have one row for all samples, as the loss broadcasts them.
+        if number != samples and (number > 1 or id(array) not in of_elements):
+            raise ValueError(
+                f"the arrays of a batch must have the same number of samples along axis {axis} to "
+                f"be shared out over workers, got shapes {[a.shape for a in arrays]}: look at how "
+                "the loader pairs them"
+            )
+
+
+def _weights_in(batch: object) -> object:
+    if isinstance(batch, Mapping):
+        return batch.get("sample_weight")
+    return batch[2] if isinstance(batch, (list, tuple)) and len(batch) == 3 else None
+
+
+def _words_for(value: object) -> str:
+    if isinstance(value, (NDArray, np.ndarray)):
+        return f"an array of shape {value.shape}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,34 @@
+"""RunningStatisticsHandler: BatchNorm's running statistics, evened out over all workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluon_svrg.events import EpochEnd, Order, Run
+from gluon_svrg.handlers.ema import EMAHandler
+from gluon_svrg.run.running_statistics import even_out, running_statistics_of
+
+
+class RunningStatisticsHandler(EpochEnd):
+    """Replaces running statistics, at the end of each epoch, by their mean over all workers.
+
+    Each worker and each context normalises its own rows of a batch, and its running statistics are
+    of these: the mean of all copies takes their place, on all of them. Where they are equal nothing
+    changes, bit for bit. An EMAHandler's averages of them are evened out, too. `fit` adds this
+    handler where several workers train together.
+
+    Parameters
+    ----------
+    priority : float
+        After the optimizer's step, before an average of the weights and an evaluation.
+    """
+
+    def __init__(self, priority: float = Order.STEP + 100) -> None:
+        self.priority = float(priority)
+
+    def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Even them out."""
+        even_out(running_statistics_of(estimator.net), estimator.workers)
+        for handler in estimator.handlers:
+            if isinstance(handler, EMAHandler):
+                handler.even_out(estimator.workers)

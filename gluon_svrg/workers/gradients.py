@@ -1,0 +1,98 @@
+"""The gradients of a trainer, added up over the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gluon_svrg import _mxnet
+from gluon_svrg.arrays.replicas import by_device
+from gluon_svrg.workers.base import Workers
+from gluon_svrg.workers.process import current, workers_on
+from mxnet.gluon import Parameter
+from mxnet.kvstore import KVStore
+
+
+def workers_and_local(
+    kvstore: str | KVStore | None,
+) -> tuple[Workers, str | KVStore | None]:
+    """Return the workers of a trainer that is given `kvstore`, and the kvstore of each of them.
+
+    That one adds up over the contexts of one worker, and the workers between each other. It is
+    `kvstore` itself, unless that is one of several processes.
+    """
+    kind = kvstore if isinstance(kvstore, str) else getattr(kvstore, "type", "")
+    if kvstore is None or "dist" not in kind:
+        return current(), kvstore
+    return workers_on(kvstore), "device"
+
+
+def check_can_be_added_up(
+    params: Iterable[Parameter],
+    update_on_kvstore: bool | None,
+    compression_params: dict[str, Any] | None,
+) -> None:
+    """Raise ValueError if a trainer over several workers cannot have these arguments."""
+    if update_on_kvstore:
+        raise ValueError(
+            f"update_on_kvstore={update_on_kvstore!r} is for one worker: over several, servers "
+            "would run the optimizer, on gradients that are not clipped, nor divided by the "
+            "samples of all workers; leave it out"
+        )
+    if compression_params:
+        raise ValueError(
+            f"compression_params={compression_params!r} is for one worker: over several the "
+            "gradients are added up as they are, so that the workers equal one process; leave it "
+            "out"
+        )
+    for param in params:
+        stype, grad_stype = _mxnet.storage_types(param)
+        if stype != "default" or grad_stype != "default":
+            raise ValueError(
+                f"parameter {param.name!r} has stype {stype!r} and grad_stype {grad_stype!r}: "
+                "sparse weights and gradients are not added up over workers; make the layer with "
+                "sparse_grad=False"
+            )
+
+
+def add_up(params: Sequence[Parameter], workers: Workers) -> None:
+    """Replace the gradients on all contexts by their sums over the workers.
+
+    Parameters
+    ----------
+    params : sequence of Parameter
+        Whose gradients the contexts of a worker have in common already; the same on all workers.
+    workers : Workers
+        Who add up.
+    """
+    first, *others = by_device(param.list_grad() for param in params)
+    workers.sum(first)
+    for grads in others:
+        for total, grad in zip(first, grads, strict=True):
+            total.copyto(grad)
+
+
+def agree_on_stale(params: Sequence[Parameter], workers: Workers) -> None:
+    """Let all workers use the gradients that any of them has computed, and only these.
+
+    Where the backward pass of this one has not reached a parameter, its gradient is still that of
+    all workers at the last step: zero is what it adds to the others'. So it is in one process,
+    whose backward pass goes through the rows of all.
+
+    Parameters
+    ----------
+    params : sequence of Parameter
+        Those that are trained; the same on all workers.
+    workers : Workers
+        Who are about to add up.
+    """
+    stale = [n for n, p in enumerate(params) if not any(map(_mxnet.is_fresh, p.list_data()))]
+    everybody = workers.gather_plain(stale, "gradients that are stale")
+    unused = set(stale).intersection(*everybody)
+    for number, param in enumerate(params):
+        if number in unused:
+            continue
+        for data, grad in zip(param.list_data(), param.list_grad(), strict=True):
+            if not _mxnet.is_fresh(data) and param.grad_req == "write":
+                grad[:] = 0
+            _mxnet.mark_fresh(data, True)

@@ -1,0 +1,128 @@
+"""What differs from the first worker's state is found, and nothing else is written."""
+
+import copy
+import json
+
+import mxnet as mx
+import numpy as np
+import pytest
+from gluon_svrg.checkpoint.differences import applied, difference, digests_of, is_none
+from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, to_bytes
+from gluon_svrg.checkpoint.shares import check_together, gathered_differences, with_differences
+from mxnet.ndarray import NDArray
+from thread_workers import on_threads
+
+
+def state():
+    """A state of all kinds of data."""
+    return {
+        "weights": {"0.weight": mx.nd.array([[1.5, 2], [3, 4]]), "1.mean": np.arange(3.0)},
+        "replicas": {},
+        "rows": [{"epoch": 0, "loss": 0.1}, {"epoch": 1, "loss": float("nan")}],
+        "waiting": [[np.ones((2, 2), "float16")], []],
+        "generator": ("MT19937", np.arange(5, dtype="uint32"), 3, None),
+        "by number": {0: np.float32(1), 7: np.zeros((), "int64")},
+        "none": None,
+        "set": {1, 2},
+    }
+
+
+def is_same(ours, theirs):
+    if isinstance(ours, NDArray):
+        return isinstance(theirs, NDArray) and is_same(ours.asnumpy(), theirs.asnumpy())
+    if isinstance(ours, np.ndarray | np.generic):
+        same = type(ours) is type(theirs) and ours.dtype == theirs.dtype
+        return same and ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()
+    if type(ours) is not type(theirs):
+        return False
+    if isinstance(ours, dict):
+        return list(ours) == list(theirs) and all(is_same(ours[key], theirs[key]) for key in ours)
+    if isinstance(ours, list | tuple):
+        return len(ours) == len(theirs) and all(map(is_same, ours, theirs))
+    return ours == theirs or (ours != ours and theirs != theirs)
+
+
+def with_(**changed):
+    return {**state(), **changed}
+
+
+def changed_at(*way, value):
+    changed = state()
+    node = changed
+    for key in way[:-1]:
+        node = node[key]
+    node[way[-1]] = value
+    return changed
+
+
+OTHERS = {
+    "the same": state(),
+    "one entry of an array": changed_at("weights", "1.mean", value=np.array([0, 1, 2 + 1e-15])),
+    "the sign of a zero": changed_at("by number", 7, value=np.array(-0.0)),
+    "another dtype": changed_at("weights", "1.mean", value=np.arange(3)),
+    "another shape": changed_at("weights", "1.mean", value=np.arange(3.0).reshape(1, 3)),
+    "NumPy instead of MXNet": changed_at(
+        "weights", "0.weight", value=np.float32([[1.5, 2], [3, 4]])
+    ),
+    "a number": changed_at("rows", 1, "loss", value=0.25),
+    "True instead of 1": changed_at("rows", 1, "epoch", value=True),
+    "an array more": with_(replicas={"1.mean": [np.arange(3.0), np.ones(3)]}),
+    "an array less": with_(weights={"1.mean": np.arange(3.0)}),
+    "another order": with_(weights=dict(reversed(state()["weights"].items()))),
+    "a longer list": with_(waiting=[[np.ones((2, 2), "float16")], [np.ones(1)]]),
+    "a shorter list": with_(waiting=[]),
+    "a list instead of a tuple": with_(generator=list(state()["generator"])),
+    "nothing": None,
+    "an array instead of all": np.ones(2),
+    "empty": {},
+}
+
+
+@pytest.mark.parametrize("own", OTHERS.values(), ids=OTHERS)
+def test_what_differs_makes_the_state(own):
+    first = state()
+    changes = difference(own, digests_of(own), json.loads(json.dumps(digests_of(first))))
+    arrays = {}
+    content = to_bytes({"changes": encode(changes, arrays)}, arrays)
+    meta, arrays = from_bytes(content)
+    made = applied(decode(meta["changes"], arrays, mx.cpu()), first)
+    assert is_same(made, own)
+    assert is_none(changes) == is_same(own, first)
+    assert is_same(first, state())
+
+
+def test_only_what_differs_is_sent():
+    big = {"same": np.ones(100_000), "other": np.ones(3)}
+
+    def gather(workers):
+        own = {**big, "other": np.ones(3) * (1 + workers.rank // 2)}
+        return gathered_differences(workers, {"net": own})
+
+    files, *others = on_threads(4, gather)
+    assert sorted(files) == ["worker-2.npz", "worker-3.npz"]
+    assert all(len(content) < 3000 for content in files.values())
+    assert all(other == files for other in others)
+    made = with_differences(files["worker-3.npz"], {"net": big})
+    assert made["net"]["other"].tolist() == [2, 2, 2]
+    assert made["net"]["same"] is big["same"]
+
+
+def test_equal_states_give_no_file():
+    assert on_threads(3, lambda workers: gathered_differences(workers, state())) == [{}] * 3
+
+
+def test_a_worker_with_a_nan_is_named_on_all():
+    def check(workers):
+        check_together(workers, "parameter 'w' is NaN or infinite" if workers.rank == 1 else None)
+
+    for error in on_threads(3, check):
+        assert isinstance(error, FloatingPointError)
+        assert str(error) == "parameter 'w' is NaN or infinite (worker 1)"
+    assert on_threads(2, lambda workers: check_together(workers, None)) == [None, None]
+
+
+def test_digests_do_not_depend_on_where_an_array_lies():
+    ours, theirs = state(), copy.deepcopy(state())
+    theirs["weights"]["1.mean"] = np.arange(6.0)[:3]
+    theirs["waiting"][0][0] = np.asfortranarray(theirs["waiting"][0][0])
+    assert digests_of(ours) == digests_of(theirs)

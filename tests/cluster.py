@@ -1,0 +1,129 @@
+"""Several workers on this machine, for tests: one function of a module, run by each of them."""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from gluon_svrg.launch.environment import SERVER_ENVIRONMENT
+
+TESTS = Path(__file__).parent
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def common_environment(size):
+    """What all processes of `size` workers that sockets connect have in their environment."""
+    return os.environ | {
+        "GLUON_SVRG_WORKERS": str(size),
+        "GLUON_SVRG_ADDRESS": f"127.0.0.1:{free_port()}",
+        "GLUON_SVRG_KEY": secrets.token_hex(16),
+        "GLUON_SVRG_ENGINE": "sockets",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(
+            [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+        ),
+    }
+
+
+def ps_lite(size, servers):
+    """What ps-lite wants to know of a cluster on this machine."""
+    return {
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(free_port()),
+        "DMLC_NUM_SERVER": str(servers),
+        "DMLC_NUM_WORKER": str(size),
+        "DMLC_INTERFACE": "lo",
+        "DMLC_ROLE": "worker",
+    }
+
+
+class Process(subprocess.Popen):
+    """A Python that writes into files, `out` and `err` once it is over: no pipe runs full."""
+
+    def __init__(self, command, env):
+        self._files = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115
+        out, err = self._files
+        command = [sys.executable, "-W", "ignore", *command]
+        super().__init__(command, env=env, stdout=out, stderr=err)
+
+    def end(self):
+        """Kill it, if that is needed, and read what it has written."""
+        self.kill()
+        self.wait()
+        for file in self._files:
+            file.seek(0)
+        self.out, self.err = (file.read() for file in self._files)
+        for file in self._files:
+            file.close()
+
+
+OWN_SERVER = ["-m", "gluon_svrg.workers.server"]
+MXNETS_SERVER = ["-c", "import gluon_svrg, mxnet"]
+
+
+def start_servers(environment, servers, command=OWN_SERVER, more=SERVER_ENVIRONMENT):
+    """Start a scheduler and servers, these with `more` in their environment."""
+    scheduler = environment | {"DMLC_ROLE": "scheduler"}
+    server = environment | {"DMLC_ROLE": "server"} | more
+    return [Process(command, scheduler), *(Process(command, server) for _ in range(servers))]
+
+
+def run_together(
+    function,
+    size,
+    *arguments,
+    timeout=240,
+    env=None,
+    check=True,
+    engine="sockets",
+    servers=1,
+    server=OWN_SERVER,
+    server_environment=SERVER_ENVIRONMENT,
+):
+    """Call `function` (``"module:name"``, in tests/) on `size` workers.
+
+    Sockets connect them, and add up their arrays; with ``engine="dist_sync"`` a scheduler and
+    `servers` servers of ps-lite do. It gets `arguments` as strings and returns plain data. Returns
+    what each worker returned, by rank; with ``check=False`` the finished processes, each with
+    `returncode`, `out` and `err`: the workers, then scheduler and servers.
+    """
+    common = common_environment(size) | {"GLUON_SVRG_ENGINE": engine}
+    others = []
+    if engine == "dist_sync":
+        common |= ps_lite(size, servers)
+        others = start_servers(common | (env or {}), servers, server, server_environment)
+    common |= env or {}
+    command = [str(TESTS / "cluster.py"), function, *arguments]
+    processes = [Process(command, common | {"GLUON_SVRG_RANK": str(rank)}) for rank in range(size)]
+    end = time.monotonic() + timeout
+    try:
+        for process in processes:
+            process.wait(max(0.1, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        pass  # seen by the return codes
+    finally:
+        for process in [*processes, *others]:
+            process.end()
+    if not check:
+        return [*processes, *others]
+    for rank, process in enumerate(processes):
+        assert process.returncode == 0, f"worker {rank}:\n{process.out}\n{process.err}"
+    return [json.loads(process.out.splitlines()[-1]) for process in processes]
+
+
+if __name__ == "__main__":
+    import gluon_svrg  # noqa: F401  # before MXNet
+
+    module, _, name = sys.argv[1].partition(":")
+    result = getattr(__import__(module, fromlist=[name]), name)(*sys.argv[2:])
+    print(json.dumps(result))

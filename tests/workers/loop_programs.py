@@ -1,0 +1,273 @@
+"""What the workers of the tests of the loop do: see tests/cluster.py."""
+
+import os
+import signal
+import socket
+from contextlib import contextmanager
+
+import gluon_svrg as gs
+import mxnet as mx
+import numpy as np
+from gluon_svrg import events, workers
+from gluon_svrg.workers import process
+from gluon_svrg.workers.sockets import SocketWorkers
+
+FEATURES, CLASSES = 6, 3
+
+
+def arrays(samples=42, dtype="float64"):
+    rng = np.random.RandomState(3)
+    data = rng.normal(size=(samples, FEATURES)).astype(dtype)
+    label = rng.randint(CLASSES, size=samples).astype(dtype)
+    return mx.nd.array(data, dtype=dtype), mx.nd.array(label, dtype=dtype)
+
+
+def loader(samples=42, batch_size=8, **arguments):
+    return gs.data.ArrayLoader(*arrays(samples), batch_size=batch_size, **arguments)
+
+
+def dense_net(units=CLASSES, dtype="float64"):
+    mx.random.seed(5)
+    net = mx.gluon.nn.Dense(units, in_units=FEATURES)
+    net.initialize(mx.init.Normal(0.5))
+    net.cast(dtype)
+    return net
+
+
+def waiting_net():
+    """Its weights are drawn by the first batch that it sees."""
+    mx.random.seed(5)
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Dense(4, activation="tanh"), mx.gluon.nn.Dense(CLASSES))
+    net.cast("float64")
+    net.initialize(mx.init.Normal(0.5))
+    return net
+
+
+def estimator_for(net=None, metrics=None, loss=None, rate=0.2, optimizer="sgd", **arguments):
+    net = net or dense_net()
+    trainer = gs.SVRGTrainer(net.collect_params(), optimizer, {"learning_rate": rate})
+    loss = loss or mx.gluon.loss.SoftmaxCrossEntropyLoss()
+    return gs.Estimator(net, loss, train_metrics=metrics, trainer=trainer, **arguments)
+
+
+def figures_of(history):
+    measured = gs.run.history.MEASURED
+    return [{name: v for name, v in row.items() if name not in measured} for row in history]
+
+
+def result_of(estimator, result):
+    position = estimator.position
+    return {
+        "history": figures_of(result.history),
+        "weights": [p.data().asnumpy().tolist() for p in estimator.net.collect_params().values()],
+        "reason": result.stop_reason.name,
+        "epochs_run": result.epochs_run,
+        "position": [position.epoch, position.batch, position.batch_in_epoch, position.is_cut],
+    }
+
+
+def fitted(handlers=(), train=None, val=None, made=None, **arguments):
+    """Fit; return what must be equal on all workers, and equal to one process."""
+    estimator = estimator_for(**(made or {}))
+    train = loader(shuffle=True, seed=1) if train is None else train
+    arguments = {"epochs": 3, "verbose": 0} | arguments
+    result = estimator.fit(train, val, event_handlers=list(handlers), **arguments)
+    return result_of(estimator, result)
+
+
+@contextmanager
+def connected_anew(port):
+    """Let the workers of this process be connected anew: an error ends the connections."""
+    own = process.current()
+    fresh = SocketWorkers(own.rank, own.size, ("127.0.0.1", port), b"key")
+    process._workers.append(fresh)
+    try:
+        yield fresh
+    finally:
+        process._workers.pop()
+        fresh.close()
+
+
+def free_ports(number):
+    probes = [socket.socket() for _ in range(number)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return workers.current().of_first(ports, "ports")
+
+
+def errors_of(*cases):
+    """Return what each case raises here, as type and message."""
+    raised = []
+    for port, case in zip(free_ports(len(cases)), cases, strict=True):
+        with connected_anew(port) as fresh:
+            try:
+                case(fresh)
+                raised.append(None)
+            except Exception as error:
+                raised.append([type(error).__name__, str(error)])
+    return raised
+
+
+class At(events.BatchBegin, events.BatchEnd, events.EpochEnd, events.SafePoint):
+    """Calls a function at one event, on one worker only: whose answer is the handler's."""
+
+    priority = -2500.0
+
+    def __init__(self, event, batch, rank, function):
+        self.event, self.batch, self.rank, self.function = event, batch, rank, function
+
+    def _heard(self, event, estimator):
+        is_there = (event, estimator.position.batch) == (self.event, self.batch)
+        is_here = self.rank in (estimator.workers.rank, None) or not estimator.workers.are_several
+        return self.function(estimator) if is_there and is_here else None
+
+    def batch_begin(self, estimator, *args, **kwargs):
+        return self._heard("batch_begin", estimator)
+
+    def batch_end(self, estimator, *args, **kwargs):
+        return self._heard("batch_end", estimator)
+
+    def epoch_end(self, estimator, *args, **kwargs):
+        return self._heard("epoch_end", estimator)
+
+    def safe_point(self, estimator, *args, **kwargs):
+        return self._heard("safe_point", estimator)
+
+
+class Processor(gs.BatchProcessor):
+    """Does something at one of its passes, on one worker only."""
+
+    def __init__(self, kind, number, rank, function):
+        super().__init__()
+        self.kind, self.rank, self.function = kind, rank, function
+        self.left = number
+
+    def _passed(self, kind, estimator):
+        if kind == self.kind:
+            self.left -= 1
+            is_here = estimator.workers.rank == self.rank or not estimator.workers.are_several
+            if self.left == 0 and is_here:
+                self.function(estimator)
+
+    def fit_batch(self, estimator, batch, batch_axis=0):
+        parts = super().fit_batch(estimator, batch, batch_axis)
+        self._passed("fit", estimator)
+        return parts
+
+    def evaluate_batch(self, estimator, batch, batch_axis=0):
+        self._passed("evaluate", estimator)
+        return super().evaluate_batch(estimator, batch, batch_axis)
+
+
+def interrupt(_=None):
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def terminate(_=None):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def make_nan(estimator):
+    for param in estimator.net.collect_params().values():
+        if param.grad_req != "null":
+            param.grad()[:] = np.nan
+
+
+def expire(limit):
+    def at_once(_):
+        limit._end = 0.0
+
+    return at_once
+
+
+def stop_by_time(rank):
+    limit = gs.TimeLimitHandler(1000)
+    return [limit, At("batch_begin", 7, rank, expire(limit))]
+
+
+def cases():
+    """Return runs by name: each a function of the folder for its checkpoints, and the rank."""
+
+    def signals(*given, made=None, val=None, **arguments):
+        return lambda _: fitted(
+            [gs.SignalHandler(), *(make() for make in given)],
+            made=made and made(),
+            val=val,
+            **arguments,
+        )
+
+    def by_processor(kind, number, rank, function):
+        return lambda: {
+            "batch_processor": Processor(kind, number, rank, function),
+            "metrics": "acc",
+        }
+
+    def rolled_back(action):
+        def run(folder):
+            return fitted(
+                [
+                    gs.CheckpointHandler(folder, every_n_batches=4, every_n_epochs=None)
+                    if action == "roll_back"
+                    else At("safe_point", -1, 0, id),
+                    gs.NaNGuardHandler(action, every_n_batches=2),
+                ],
+                made=by_processor("fit", 9, 1, make_nan)(),
+            )
+
+        return run
+
+    val = loader(20, 8)
+    return {
+        "plain": lambda _: fitted(val=val, made={"metrics": "acc"}),
+        "batches": lambda _: fitted(epochs=None, batches=9),
+        "svrg": lambda _: fitted([gs.SVRGHandler()], val=val),
+        "few rows": lambda _: fitted(
+            [gs.SVRGHandler()], train=loader(17, 4, shuffle=True, seed=2), val=loader(9, 4)
+        ),
+        "shapes unknown": lambda _: fitted(made={"net": waiting_net()}),
+        "shapes unknown, svrg": lambda _: fitted([gs.SVRGHandler()], made={"net": waiting_net()}),
+        "shapes unknown, checkpoints": lambda folder: fitted(
+            [gs.CheckpointHandler(folder)], made={"net": waiting_net()}
+        ),
+        "shapes unknown, both": lambda folder: fitted(
+            [gs.SVRGHandler(), gs.CheckpointHandler(folder)], made={"net": waiting_net()}
+        ),
+        "early stopping": lambda _: fitted(
+            [gs.EarlyStoppingHandler("training loss", patience=1, min_delta=0.1)], epochs=9
+        ),
+        "signal in a step": signals(lambda: At("batch_begin", 8, 1, interrupt)),
+        "signal at different moments": signals(
+            lambda: At("batch_begin", 11, 0, terminate), lambda: At("batch_end", 9, 1, terminate)
+        ),
+        "signal in a full pass": signals(
+            lambda: gs.SVRGHandler(gradient_table=False),
+            made=by_processor("fit", 22, 1, interrupt),
+        ),
+        "signal in an evaluation": signals(
+            made=by_processor("evaluate", 5, 1, interrupt), val=loader(40, 8)
+        ),
+        "time limit": lambda _: fitted(stop_by_time(1)),
+        "true at batch end": lambda _: fitted([At("batch_end", 8, 1, lambda _: True)]),
+        "true at epoch end": lambda _: fitted([At("epoch_end", 12, 1, lambda _: True)]),
+        "stop in a batch": lambda _: fitted([At("batch_begin", 8, 1, lambda e: e.stop())]),
+        "stop at a safe point": lambda _: fitted([At("safe_point", 8, 1, lambda e: e.stop())]),
+        "NaN, roll back": rolled_back("roll_back"),
+        "NaN, stop": rolled_back("stop"),
+    }
+
+
+def runs(folder):
+    """Run all cases together, and then alone."""
+    rank = workers.current().rank
+    together, alone = {}, {}
+    for number, (name, run) in enumerate(cases().items()):
+        print(name, flush=True)
+        together[name] = run(f"{folder}/together{number}")
+    with workers.alone():
+        for number, (name, run) in enumerate(cases().items()):
+            alone[name] = run(f"{folder}/alone{rank}_{number}")
+    return [together, alone]

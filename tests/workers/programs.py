@@ -1,0 +1,27 @@
+"""What the workers of these tests do: see tests/cluster.py."""
+
+import mxnet as mx
+from gluon_svrg import workers
+
+
+def gather():
+    own = workers.current()
+    values = own.gather_plain({"rank": own.rank, "text": "x" * own.rank}, "test")
+    total = own.total(0.1 * (own.rank + 1), "test")
+    array = mx.nd.full((2, 3), own.rank + 1.0, dtype="float64")
+    first = mx.nd.full((2,), own.rank + 5.0)
+    own.sum([array])
+    own.broadcast([first])
+    return [values, total, array.asnumpy().tolist(), first.asnumpy().tolist()]
+
+
+def latency():
+    import time
+
+    own = workers.current()
+    times = []
+    for _ in range(2000):
+        begin = time.perf_counter()
+        own.gather_plain([1, 0], "test")
+        times.append(time.perf_counter() - begin)
+    return sorted(times)[1000] * 1e6

@@ -1,0 +1,11 @@
+"""Several workers compute what one process does, after every step."""
+
+import pytest
+from cluster import run_together
+
+
+@pytest.mark.parametrize(("size", "part", "of"), [(2, 0, 4), (3, 1, 2)])
+def test_workers_equal_one_process(size, part, of):
+    for result in run_together("workers.equality:some", size, str(part), str(of), timeout=600):
+        assert result["wrong"] == []
+        assert result["number"] >= 90 // of

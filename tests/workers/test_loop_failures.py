@@ -1,0 +1,101 @@
+"""Runs over several workers that cannot be: one sentence on all of them, and never a hang."""
+
+import pytest
+from cluster import run_together
+from workers.failing_programs import WRONG
+
+
+@pytest.fixture(scope="module")
+def wrong():
+    return run_together("workers.failing_programs:wrong", 2, timeout=240)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_workers_that_would_not_do_the_same_are_told_so(wrong, name):
+    (first, seconds), (second, _) = wrong
+    assert first[name] == second[name]
+    kind, message = first[name]
+    assert kind == "ValueError"
+    assert name in message
+    assert seconds < 10 * len(WRONG)
+
+
+def test_the_sentence(wrong):
+    message = wrong[0][0]["batch_size of train_data"][1]
+    assert message == (
+        "worker 1 has another batch_size of train_data than worker 0, 7 instead of 8: every worker "
+        "has to run the same script, with the same arguments and versions"
+    )
+    message = wrong[1][0]["list of handlers"][1]
+    assert "than worker 0, with SVRGHandler: every worker" in message
+
+
+def test_an_error_on_one_worker_is_told_to_the_others():
+    first, second = run_together("workers.failing_programs:failing", 2, timeout=240)
+    assert second["in a step"] == ["KeyError", "'gone'"]
+    assert first["in a step"] == ["WorkerError", "worker 1 has failed: KeyError: 'gone'"]
+    assert first["at an epoch's end"] == ["OSError", "disk full"]
+    assert second["at an epoch's end"] == [
+        "WorkerError",
+        "worker 0 has failed: OSError: disk full",
+    ]
+    assert first["before the start"][0] == "WorkerError"
+    assert "epochs must be a positive integer, got -1" in first["before the start"][1]
+    for one in (first, second):
+        assert one["unequal numbers of batches"][0] in ("WorkerError", "ValueError")
+    assert first["NaN"] == second["NaN"]
+    assert first["NaN"][0] == "NotFiniteError"
+    assert "in batch 4 of epoch 0 (both count from 0) on worker 1" in first["NaN"][1]
+    assert second["a metric"][0] == "ValueError"
+    assert first["other steps"] == second["other steps"]
+    kind, message = first["other steps"]
+    assert kind == "RuntimeError"
+    assert message.startswith("worker 1 has another 'dense")
+    assert "after epoch 0: every worker has to take the same steps" in message
+    assert first["a file of another run"][0] == "FileExistsError"
+    assert second["a file of another run"][0] == "WorkerError"
+
+
+def test_only_the_first_worker_shows_and_writes_and_who_failed_is_told(tmp_path):
+    first, second = run_together(
+        "workers.failing_programs:output", 2, str(tmp_path), check=False, timeout=240
+    )
+    assert "epoch 1:" in first.out
+    assert "each of 2 workers has its part of every batch" in first.out
+    assert "training" in first.err
+    assert not second.out
+    assert "batch/s" not in second.err
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["log.csv", "trace.json"]
+    assert (first.returncode, second.returncode) == (75, 1)
+    assert "worker 1 has failed: KeyError: 'gone'" in first.err
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def starts(request):
+    return run_together("workers.failing_programs:starts", request.param, timeout=240)
+
+
+def test_the_launcher_hears_of_progress(starts):
+    for pair, *_ in starts:
+        for beats in pair:
+            assert beats.endswith(("-e", ".e"))
+            assert beats.count("e") == 1
+            # 6 batches of the full pass, 6 of the training, 3 of the evaluation.
+            assert beats.count(".") == 6
+            assert beats.count("-") >= 9
+            assert beats.index(".") > 6
+
+
+def test_the_default_trainer_knows_the_others(starts):
+    trainers = [trainer for _, trainer, _ in starts]
+    assert trainers == [trainers[0]] * len(starts)
+    assert trainers[0][0] == "SVRGTrainer"
+
+
+def test_all_begin_at_the_same_point(starts):
+    (drawn, params, losses), *others = [start for *_, start in starts]
+    for others_drawn, others_params, others_losses in others:
+        assert others_drawn[:2] == drawn[:2]
+        assert others_drawn[2] != drawn[2]  # within the network, each its own
+        assert others_params == params  # BatchNorm's running statistics, too
+        assert others_losses == losses
