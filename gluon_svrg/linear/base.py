@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.linear.rows import DenseRows
+from gluon_svrg.linear.rows import rows_of
 from gluon_svrg.linear.shown import Progress
 from gluon_svrg.linear.solution import Settings, Solution, StopReason
 from gluon_svrg.linear.validation import check_features
@@ -174,7 +174,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         features = check_features(self, X, reset=False)
         coef = np.atleast_2d(self.coef_).T
-        rows = DenseRows(features, np.dtype(np.float64))
+        rows = rows_of(features, np.dtype(np.float64))
         scores = np.empty((len(features), coef.shape[1]))
         for part in rows.slices():
             np.matmul(rows.block(part), coef, out=scores[part])

@@ -36,7 +36,7 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.losses import Huber
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.rows import DenseRows
+from gluon_svrg.linear.rows import rows_of
 from gluon_svrg.linear.solution import Record, Settings, Solution, StopReason
 from gluon_svrg.linear.solve import solve
 
@@ -123,7 +123,7 @@ def lower_bound(problem: Problem, residual: NumPyArray, scale: float, epsilon: f
     if problem.fit_intercept:
         dual = dual - s @ dual
     dual /= max(1.0, float(np.abs(dual).max()) / epsilon, math.sqrt(float(s @ dual**2)))
-    rows = DenseRows(problem.features, np.dtype(np.float64))
+    rows = rows_of(problem.features, np.dtype(np.float64))
     slope = np.zeros(rows.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):  # features of 1e300: then it is no bound
         for part in rows.slices():
@@ -251,7 +251,7 @@ class _Search:
         problem = self.problem
         self.first, middle, scale = min(self._constants())
         if start is not None:
-            rows = DenseRows(problem.features, np.dtype(np.float64))
+            rows = rows_of(problem.features, np.dtype(np.float64))
             scores = np.concatenate([rows.block(part) @ start[0] for part in rows.slices()])
             residual = problem.target - scores[:, 0] - start[1][0]
             best = best_scale(residual, self.epsilon, problem.sample_weight)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.losses import Loss
+from gluon_svrg.linear.rows import Features
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Problem:
     fit_intercept : bool
     """
 
-    features: NumPyArray
+    features: Features
     target: NumPyArray
     loss: Loss
     l2: float

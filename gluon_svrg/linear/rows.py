@@ -48,6 +48,15 @@ class Rows(Protocol):
         ...
 
 
+Features = NumPyArray
+"""What a problem's features may be."""
+
+
+def rows_of(features: Features, dtype: np.dtype[Any] | None = None) -> Rows:
+    """Return the rows of features of any kind; with `dtype`, handed out in it."""
+    return DenseRows(features, dtype)
+
+
 class DenseRows:
     """The rows of a NumPy array.
 

@@ -7,7 +7,7 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from gluon_svrg.linear.objective import Objective, Reads, Scaling
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.rows import DenseRows, Rows
+from gluon_svrg.linear.rows import Rows, rows_of
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.workers import Workers
 
@@ -40,7 +40,7 @@ def prepare(
     whose variance comes from a few rows of the sample are measured by a pass over them alone.
     `precise` hands out float64 whatever the data are.
     """
-    rows = DenseRows(problem.features)
+    rows = rows_of(problem.features)
     share = problem.shares()
     drawn, of_sample = draw(problem.loss, problem.target, share, size, rng)
     raw = _gathered(rows, drawn, workers)
@@ -50,7 +50,7 @@ def prepare(
     if rare.any():
         _measure_rare(rows, share, rare, scaling, problem.fit_intercept)
     if precise or offset > _OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
-        rows = DenseRows(problem.features, np.dtype(np.float64))
+        rows = rows_of(problem.features, np.dtype(np.float64))
     penalty = np.zeros(rows.shape[1] + 1)
     with np.errstate(over="ignore"):
         penalty[:-1] = np.square(np.sqrt(problem.l2) * scaling.inverse)
@@ -189,7 +189,7 @@ def _scaling(
 
 
 def _measure_rare(
-    rows: DenseRows, share: NumPyArray, rare: NumPyArray, scaling: Scaling, intercept: bool
+    rows: Rows, share: NumPyArray, rare: NumPyArray, scaling: Scaling, intercept: bool
 ) -> None:
     """Measure, in place, the columns of which the sample knows next to nothing: by one pass."""
     columns = np.flatnonzero(rare)
