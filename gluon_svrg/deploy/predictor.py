@@ -17,6 +17,7 @@ from gluon_svrg.deploy.card import Card, InputSpec, Model, read_model
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.difference import difference_of, scale_of
 from gluon_svrg.deploy.images import Image, is_one, read_images
+from gluon_svrg.deploy.int8 import warn_of_overflow
 from gluon_svrg.deploy.trace import rebuild
 from mxnet import autograd
 from mxnet.base import MXNetError
@@ -118,8 +119,16 @@ class Predictor:
         TypeError, ValueError
             If an argument is wrong, a file is missing or was changed, or a later version of
             gluon_svrg wrote it.
+
+        Warns
+        -----
+        UserWarning
+            If an int8 model is loaded on a CPU without VNNI, on which it may be far off.
         """
-        return cls(read_model(directory), ctx, backend, batch_size)
+        model = read_model(directory)
+        if model.card["precision"] == "int8":
+            warn_of_overflow(f"the model {os.fspath(directory)!r}")
+        return cls(model, ctx, backend, batch_size)
 
     def __call__(self, *inputs: NumPyArray | NDArray) -> Any:
         """Return the outputs of the network, as :meth:`predict`."""

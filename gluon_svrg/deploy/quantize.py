@@ -15,6 +15,7 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import reason_of
 from gluon_svrg.deploy.card import Model, as_path, check_target, read_model, write_model
+from gluon_svrg.deploy.int8 import warn_of_overflow
 from gluon_svrg.deploy.predictor import Predictor
 from mxnet import gluon
 from mxnet.base import MXNetError
@@ -76,6 +77,12 @@ def quantize(
         calibration data has NaN or only zeros, or MXNet cannot quantize the model.
     FileExistsError
         As :func:`~gluon_svrg.deploy.export`.
+
+    Warns
+    -----
+    UserWarning
+        On a CPU without VNNI, on which products of int8 overflow in dense layers: what is reported
+        here is then not what a CPU with VNNI gives.
     """
     if mode not in ("naive", "entropy"):
         raise ValueError(f"mode must be 'naive' or 'entropy', got {mode!r}: how ranges are taken")
@@ -92,6 +99,7 @@ def quantize(
     predictor = Predictor(model)
     arrays = _check_samples("calibration_data", calibration_data, predictor)
     _check_ranges(arrays, [spec["name"] for spec in model.card["inputs"]])
+    warn_of_overflow("quantize")
     symbol, params = _quantized(model, arrays, mode, exclude_layers)
     card = {
         **{key: model.card[key] for key in ("inputs", "outputs", "normalization")},

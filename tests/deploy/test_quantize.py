@@ -1,11 +1,18 @@
 """Models in int8."""
 
+import warnings
+
 import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg import deploy
+from gluon_svrg.deploy import int8
 from mxnet import gluon
 from mxnet.gluon import nn
+
+needs_vnni = pytest.mark.skipif(
+    int8.int8_overflows(), reason="products of int8 overflow on this CPU, which has no VNNI"
+)
 
 
 def labels_of(net, x):
@@ -169,6 +176,7 @@ def test_several_inputs_and_outputs(tmp_path):
     np.testing.assert_allclose(other, sums.asnumpy(), atol=0.1)
 
 
+@needs_vnni
 @pytest.mark.parametrize("names", [["x", "y"], ["x", "a"]])
 def test_inputs_of_any_name(names, backwards, pair, tmp_path):
     model = deploy.export(backwards, tmp_path / "model", pair, input_names=names)
@@ -178,6 +186,7 @@ def test_inputs_of_any_name(names, backwards, pair, tmp_path):
     assert np.abs(found - expected).max() <= 0.05 * np.abs(expected).max()
 
 
+@needs_vnni
 @pytest.mark.parametrize("names", [["x", "y"], ["x", "a"]])
 def test_each_input_has_its_own_range(names, tmp_path):
     class Apart(gluon.HybridBlock):
@@ -233,3 +242,25 @@ def test_inputs_with_different_numbers_of_samples(tmp_path):
     path = deploy.export(Sum(), tmp_path / "model", (x, x))
     with pytest.raises(ValueError, match="inputs have 2 and 1 samples, give each the same number"):
         deploy.quantize(path, tmp_path / "int8", [x, x[:1]])
+
+
+@pytest.mark.parametrize("overflows", [False, True])
+def test_a_cpu_on_which_int8_overflows_is_told(overflows, model, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(int8, "int8_overflows", lambda: overflows)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        deploy.quantize(model, tmp_path / "int8", data)
+        deploy.Predictor.load(tmp_path / "int8")
+        deploy.Predictor.load(model)
+    said = [str(w.message) for w in seen if "VNNI" in str(w.message)]
+    wheres = ["quantize", f"the model {str(tmp_path / 'int8')!r}"] if overflows else []
+    assert [one.split(": on this CPU")[0] for one in said] == wheres
+
+
+def test_two_ones_are_two_unless_it_is_told(tmp_path):
+    net = nn.Dense(1, in_units=2, use_bias=False)
+    net.initialize(mx.init.One())
+    x = np.array([[1, 1], [-1, -1], [0.5, 0.5]], "float32")
+    deploy.quantize(deploy.export(net, tmp_path / "model", x), tmp_path / "int8", x)
+    found = deploy.Predictor.load(tmp_path / "int8")(x)[:, 0]
+    assert int8.int8_overflows() == (np.abs(found - x.sum(axis=1)).max() > 0.05)
