@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -441,7 +442,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
         return self._run(with_scale)
 
-    def __sklearn_tags__(self) -> object:
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = self.loss == "poisson"
         return tags
