@@ -47,7 +47,7 @@ class SecantSteps(HessianSteps):
         squares = np.append(squares, float(objective.intercept))
         # The curvature of every loss at the null model is about that of its mean.
         scores = np.broadcast_to(theta[-1], (objective.n, *theta.shape[1:]))
-        curvature = objective.share @ objective.loss.curvature(scores, objective.target)
+        curvature = objective.share @ objective.loss.weight_in_hessian(scores, objective.target)
         diagonal = np.multiply.outer(squares, curvature)
         diagonal += 1e-2 * diagonal.mean(axis=0)
         return DiagonalMetric(1 / (diagonal.T + objective.penalty).T)

@@ -3,6 +3,7 @@
 import itertools
 import pickle
 import re
+import tempfile
 import tracemalloc
 import warnings
 
@@ -127,33 +128,48 @@ def test_epochs_of_batches(never_dense, name, metric):
 # --- More columns than a Hessian has -----------------------------------------------------------
 
 
-def wide(seed=0, n=400, p=2600, dtype="float64"):
+WIDE = MODELS | {
+    # With more columns than rows, a scale of 0 is near.
+    "huber": SVRGRegressor("huber", alpha=0.05),
+    "poisson": SVRGRegressor("poisson", alpha=0.02),
+}
+
+
+@pytest.fixture
+def many(monkeypatch):
+    """From 300 columns on, as from 2,500 on."""
+    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(plan, "_MOST_WEIGHTS", 300)
+
+
+def wide(seed=0, n=160, p=400, dtype="float64"):
     """As of words: frequent and rare ones, some that never occur, positive numbers."""
     rng = np.random.default_rng(seed)
-    frequency = np.minimum(0.5, 20 / (1 + np.arange(p)) ** 0.8)
+    frequency = np.minimum(0.5, 8 / (1 + np.arange(p)) ** 0.8)
     X = rng.exponential(size=(n, p)) * (rng.random((n, p)) < frequency)
-    X[:, rng.permutation(p)[:100]] = 0
+    X[:, rng.permutation(p)[:20]] = 0
     return (X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-9)).astype(dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("given", ["weights", "none"])
-@pytest.mark.parametrize("name", MODELS)
-def test_many_columns(never_dense, name, given, dtype):
+@pytest.mark.parametrize("name", WIDE)
+def test_many_columns(many, name, given, dtype):
     X = wide(dtype=dtype)
     y, weight = target(name, X, "balanced"), weights_of(given, len(X))
-    sparse = fitted(MODELS[name], csr_array(X), y, weight, tol=1e-13, max_iter=2000)
+    sparse = fitted(WIDE[name], csr_array(X), y, weight, tol=1e-16, max_iter=2000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "_MOST_NUMBERS", 8_000_000)
-        dense = fitted(MODELS[name], X, y, weight, tol=1e-13)
-    assert dense.solver_ == "newton, rotated"
+        patch.setattr(plan, "_MOST_WEIGHTS", 2500)
+        dense = fitted(WIDE[name], X, y, weight, tol=1e-16, max_iter=2000)
+    assert dense.solver_.startswith("newton")
     assert sparse.solver_ != dense.solver_
     assert np.abs(sparse.coef_ - dense.coef_).max() < TOLERANCE * np.abs(dense.coef_).max()
     assert np.abs(sparse.intercept_ - dense.intercept_).max() < TOLERANCE * 10
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-def test_many_columns_against_another_solver(never_dense, intercept):
+def test_many_columns_against_another_solver(many, intercept):
     X = wide()
     y = target("binary", X, "balanced")
     model = fitted(SVRGClassifier(C=10, fit_intercept=intercept), csr_array(X), y, tol=1e-13)
@@ -216,14 +232,25 @@ def twice():
 
 
 def with_zeros():
-    matrix = csr_array(X)
-    rows, columns = np.nonzero(np.ones(X.shape))
-    return csr_array((X.ravel(), columns, np.arange(0, X.size + 1, X.shape[1])), X.shape), matrix
+    n, p = X.shape
+    return csr_array((X.ravel(), np.tile(np.arange(p), n), np.arange(0, X.size + 1, p)), X.shape)
 
 
 def with_int64():
     matrix = csr_array(X)
     matrix.indices, matrix.indptr = matrix.indices.astype("int64"), matrix.indptr.astype("int64")
+    return matrix
+
+
+def on_disk():
+    """As joblib hands large arrays to its workers."""
+    matrix = csr_array(X)
+    for name in ("data", "indices", "indptr"):
+        part = getattr(matrix, name)
+        with tempfile.TemporaryFile() as file:
+            part.tofile(file)
+            file.flush()
+            setattr(matrix, name, np.memmap(file, part.dtype, "r"))
     return matrix
 
 
@@ -242,10 +269,11 @@ FORMATS = {
     "lil_matrix": lambda: lil_matrix(X),
     "unsorted": unsorted,
     "duplicates": twice,
-    "zeros that are stored": lambda: with_zeros()[0],
+    "zeros that are stored": with_zeros,
     "int64": with_int64,
     "read-only": lambda: read_only(csr_array(X)),
     "read-only and unsorted": lambda: read_only(unsorted()),
+    "on disk": on_disk,
     "pandas": lambda: pd.DataFrame.sparse.from_spmatrix(csr_matrix(X)),
 }
 
@@ -269,7 +297,7 @@ def test_formats(never_dense, name):
     assert parts_of(given) == before
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int32", "int64", "float32", ">f8"])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int32", "int64", "float32"])
 def test_dtypes(never_dense, dtype):
     given = COUNTS.astype(dtype)
     sparse = csr_array(given)
@@ -301,10 +329,9 @@ def test_predictions_of_sparse_and_dense_are_the_same(name):
         assert model.score(csc_array(X), y) == pytest.approx(model.score(X, y))
 
 
-@pytest.mark.parametrize("rows", [slice(None), slice(0, 350)])
-@pytest.mark.parametrize("many", [True, False])
-def test_warm_start(never_dense, many, rows):
-    data = csr_array(wide()[rows] if many else features("float64", "raw", n=400)[rows])
+@pytest.mark.parametrize("make", [wide, lambda: features("float64", "raw")])
+def test_warm_start(many, make):
+    data = csr_array(make())
     y = target("binary", data.toarray(), "balanced")
     model = fitted(SVRGClassifier(), data, y, warm_start=True, tol=1e-9, max_iter=1000)
     first = model.n_iter_
@@ -314,7 +341,7 @@ def test_warm_start(never_dense, many, rows):
     assert np.abs(model.coef_ - coef).max() < 1e-3 * np.abs(coef).max()
 
 
-def test_weights_are_repeated_rows(never_dense):
+def test_weights_are_repeated_rows(many):
     data = wide()
     y = target("softmax", data, "balanced")
     weight = np.random.default_rng(13).integers(0, 3, len(y))
@@ -339,7 +366,7 @@ def test_an_offset_that_float32_cannot_hold(never_dense):
     np.testing.assert_allclose(sparse.coef_ * deviation, expected, atol=2e-5)
 
 
-def test_columns_of_zeros_have_no_weight(never_dense):
+def test_columns_of_zeros_have_no_weight(many):
     for data in (wide(), np.hstack([X, np.zeros((len(X), 2))])):
         model = fitted(SVRGClassifier(), csr_array(data), target("binary", data, "balanced"))
         assert not model.coef_[0][~data.any(axis=0)].any()
@@ -400,7 +427,7 @@ REFUSED = {
     ),
     "a column that is not there": (
         lambda: broken(indices=(3, 6)),
-        "X is sparse, and has an entry for column 6 in row 1, but only 6 columns: make it anew "
+        "X is sparse, and has an entry for column 6 in row 0, but only 6 columns: make it anew "
         "with the right shape",
     ),
     "a negative column": (
