@@ -40,6 +40,7 @@ class CsrRows:
         single = np.dtype(np.float32)
         self.dtype = dtype or (single if features.dtype == single else np.dtype(np.float64))
         self._slices: list[slice] | None = None
+        self._whole: frozenset[tuple[int, int]] = frozenset()
         self._blocks: dict[tuple[int, int], csr_array] = {}
 
     def slices(self) -> list[slice]:
@@ -54,6 +55,7 @@ class CsrRows:
                 if starts[-1] + _LEAST_ROWS <= end <= n - _LEAST_ROWS:
                     starts.append(end)
             self._slices = [slice(*ends) for ends in zip(starts, [*starts[1:], n], strict=True)]
+            self._whole = frozenset((part.start, part.stop) for part in self._slices)
         return self._slices
 
     def block(self, rows: slice) -> csr_array:
@@ -74,7 +76,7 @@ class CsrRows:
                 (stop - start, self.shape[1]),
             )
             block.has_canonical_format = True
-            if self._slices is not None and rows in self._slices:
+            if (start, stop) in self._whole:
                 self._blocks[start, stop] = block
         return block if block.dtype == self.dtype else block.astype(self.dtype)
 
