@@ -134,13 +134,18 @@ class Objective:
         block = self.rows.block(rows) if isinstance(rows, slice) else self.rows.pick(rows)
         return block - self.scaling.center if self.centered else block
 
+    def ready(self, weights: NumPyArray) -> NumPyArray:
+        """Return weights as blocks are multiplied by them: padded for dense ones."""
+        weights = weights.astype(self.rows.dtype)
+        return weights if isinstance(self.rows, CsrRows) else padded(weights)
+
     def snapshot(self, theta: NumPyArray) -> Snapshot:
         """Return objective, gradient and scores at `theta`: one pass."""
         dtype = self.rows.dtype
         weights, bias = self.scaling.to_user(theta)
         if self.centered:
             bias = theta[-1]
-        weights, bias = ready(self.rows, weights.astype(dtype)), np.asarray(bias, dtype)
+        weights, bias = self.ready(weights), np.asarray(bias, dtype)
         outputs = theta.shape[1:]
         scores = np.empty((self.n, *outputs), dtype)
         takes_moments = self.moments is None
@@ -241,11 +246,6 @@ class Objective:
         gradient[-1] = residual.sum(axis=0, dtype=np.float64)
         self._to_theta(gradient)
         return gradient
-
-
-def ready(rows: Rows, weights: NumPyArray) -> NumPyArray:
-    """Return weights as they are multiplied by blocks of `rows`: padded for dense ones."""
-    return weights if isinstance(rows, CsrRows) else padded(weights)
 
 
 def padded(matrix: NumPyArray) -> NumPyArray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.csr import CsrRows
@@ -22,6 +24,9 @@ OFFSET_OF_FLOAT32 = 30.0
 
 _OFFSET_OF_FLOAT64 = 1e5
 """The same for float64: from there on blocks are centred before they are multiplied."""
+
+_MOST_DIGITS = 15
+"""Of a feature's scale, before and after the point: their squares are within float32."""
 
 _FEW_ROWS = 20
 """As many as a variance has to come from: (sum x^2)^2 / sum x^4."""
@@ -135,6 +140,14 @@ def _is_far_off(problem: Problem, share: NumPyArray) -> bool:
     if isinstance(loss, Poisson):
         return bool(abs(value) > OFFSET_OF_FLOAT32 * spread)
     return bool(np.square(bias) > 2 * OFFSET_OF_FLOAT32**2 * spread)
+
+
+def fitting(dtype: np.dtype[Any], scaling: Scaling) -> np.dtype[Any]:
+    """Return `dtype`, or float64 where rows that are not centred ask for it."""
+    used = scaling.inverse[scaling.inverse > 0]
+    offset = float((np.abs(scaling.center) * scaling.inverse).max(initial=0))
+    is_far = offset > OFFSET_OF_FLOAT32 or bool((np.abs(np.log10(used)) > _MOST_DIGITS).any())
+    return np.dtype(np.float64) if is_far else dtype
 
 
 def resample(objective: Objective, size: int, rng: np.random.Generator) -> Sample:
