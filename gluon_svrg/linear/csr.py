@@ -1,8 +1,8 @@
 """The rows of a sparse matrix (CSR), and what is measured of its columns.
 
 Nothing of the size n x p is ever made. Blocks are matrices of the same kind that share the values
-and the columns' numbers with the whole. SciPy's products hold Python's lock: threads share the rest
-of a pass (losses, residuals), and not the products.
+and the columns' numbers with the whole. SciPy's products release Python's lock, so that threads
+share them.
 """
 
 from __future__ import annotations

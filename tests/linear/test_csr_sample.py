@@ -55,7 +55,7 @@ def test_spread(intercept):
         np.testing.assert_allclose(one, other, rtol=1e-11)
 
 
-def sparse_problem(loss, n=2000, p=60, **arguments):
+def sparse_problem(loss, n=800, p=60, **arguments):
     problem = problem_of(loss, n=n, p=p, **arguments)
     X = problem.features * (np.random.default_rng(1).random((n, p)) < 0.03)
     return replace(problem, features=csr_array(X)), replace(problem, features=X)
@@ -67,7 +67,7 @@ def test_hessian(loss):
     samples = []
     for each in (problem, dense):
         rng = np.random.default_rng(0)
-        _, sample = prepare(each, Workers(0), 700, rng, keeps_sparse=True)
+        _, sample = prepare(each, Workers(0), 300, rng, keeps_sparse=True)
         samples.append(sample)
     assert isinstance(samples[0].rows, CenteredRows)
     theta = 0.1 * RNG.normal(size=(61, loss.outputs) if loss.outputs > 1 else 61)
