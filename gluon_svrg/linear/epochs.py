@@ -9,12 +9,13 @@ import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.constants import Constants, constants
+from gluon_svrg.linear.csr import CsrRows
 from gluon_svrg.linear.losses import Softmax
 from gluon_svrg.linear.metric import DiagonalMetric, Metric
 from gluon_svrg.linear.objective import Objective, Scaling, Snapshot, of_outputs, padded, products
-from gluon_svrg.linear.rows import DenseRows
+from gluon_svrg.linear.rows import DenseRows, rows_of
 from gluon_svrg.linear.sample import Sample
-from gluon_svrg.linear.sampling import importance, resample
+from gluon_svrg.linear.sampling import fitting, importance, resample
 from gluon_svrg.linear.state import State
 from gluon_svrg.svrg.rule import correct
 from numpy.typing import DTypeLike
@@ -286,7 +287,7 @@ def corrected_gradient(
     difference goes through the features once, instead of each gradient by itself.
     """
     weights, bias = objective.scaling.to_user(theta)
-    weights = padded(weights.astype(objective.rows.dtype))
+    weights = objective.ready(weights)
     bias = np.asarray(bias, objective.rows.dtype)
     parts: list[slice | NumPyArray]
     if isinstance(rows, slice):
@@ -437,7 +438,7 @@ def head(objective: Objective, count: int) -> Objective:
     share = objective.share[:count]
     return replace(
         objective,
-        rows=DenseRows(objective.rows.block(slice(0, count)), objective.rows.dtype),
+        rows=rows_of(objective.rows.block(slice(0, count)), objective.rows.dtype),
         target=objective.target[:count],
         share=share / share.sum(),
         probability=_of_part(objective.probability, count),
@@ -450,11 +451,21 @@ def shuffled(objective: Objective, rng: np.random.Generator, dtype: DTypeLike) -
     """Return the objective on a shuffled copy of the rows: a batch is then a slice.
 
     The copy is centred and of `dtype`, or of the rows' own where that is smaller: it is no larger
-    than the data. In float32 the sums are good to 1e-7 of the gradient.
+    than the data. In float32 the sums are good to 1e-7 of the gradient. Sparse rows are not
+    centred, they would not be sparse any more.
     """
     order = rng.permutation(objective.n)
     n, p = objective.rows.shape
     dtype = np.dtype(dtype)
+    if isinstance(objective.rows, CsrRows):
+        return replace(
+            objective,
+            rows=objective.rows.reordered(order, fitting(dtype, objective.scaling)),
+            target=objective.target[order],
+            share=objective.share[order],
+            probability=_probability(objective, order),
+            order=order,
+        )
     stored = objective.rows.stored
     centred = stored.itemsize >= dtype.itemsize
     copy = np.empty((n, p), dtype if centred else stored)
