@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -41,6 +42,9 @@ _TOO_FAR = 0.3
 """Of an epoch's displacement: if no more of it is taken twice, its steps were too long."""
 
 _MOST_SLOWER = 256.0
+
+_SUMMED_ROWS = 1 << 16
+"""Of a product in float32; such products are added in float64."""
 
 _OFFSET_OF_FLOAT32 = 30.0
 _MOST_DIGITS = 12
@@ -148,19 +152,22 @@ class SparseSteps:
         frame = measure.frame(objective.intercept, penalty, self._settings.metric == "diagonal")
         smoothness = measure.smoothness(frame, penalty, snapshot.gradient)
         of_a_row = measure.largest_of_a_row(frame)
-        return frame, constants(objective.n, smoothness, of_a_row, self._slower)
+        return frame, constants(objective.n, smoothness, of_a_row, self._slower, data.least_batch)
 
 
-def constants(n: int, smoothness: float, of_a_row: float, slower: float = 1.0) -> Constants:
+def constants(
+    n: int, smoothness: float, of_a_row: float, slower: float = 1.0, least: int = _LEAST_BATCH
+) -> Constants:
     """Return the constants of an epoch over `n` sparse rows: see `linear.constants`.
 
-    Batches are larger than those of dense rows: a step costs p numbers, and not b p.
+    Batches are larger than those of dense rows: a step costs p numbers, and not b p. They are
+    powers of two, so that they are cut once.
     """
     smoothness = max(_MARGIN * smoothness, 1e-300)
     of_a_row = max(of_a_row, smoothness)
     wanted = _NOISE * of_a_row / smoothness
-    most = max(_LEAST_BATCH, min(_MOST_BATCH, n // _LEAST_STEPS))
-    batch = min(n, int(max(_LEAST_BATCH, min(wanted, most))))
+    wanted = 2 ** round(math.log2(max(least, min(wanted, _MOST_BATCH))))
+    batch = min(n, max(_LEAST_BATCH, min(wanted, n // _LEAST_STEPS)))
     steps = max(1, round(n / batch))
     root = 1 / (2 * steps)
     return Constants(
@@ -180,17 +187,20 @@ class _Data:
         rows = objective.rows
         assert isinstance(rows, CsrRows)
         self.dtype = dtype
+        moved = rows.reordered(order, dtype)
         self.objective = replace(
             objective,
-            rows=rows.reordered(order, dtype),
+            rows=moved,
             target=objective.target[order],
             share=objective.share[order],
             order=order,
             probability=None,
         )
         self._batches: dict[int, list[Batch]] = {}
+        stored = max(1, moved.numbers)
+        # With as many numbers as columns: a step costs some products of p numbers besides.
+        self.least_batch = int(min(_MOST_BATCH, max(_LEAST_BATCH, rows.shape[1] * rows.shape[0] / stored)))
         share = self.objective.share
-        self._even = bool(share.min() == share.max())
         self.setting = Setting(
             objective.loss, self.objective.target, share, self.objective.penalty
         )
@@ -216,11 +226,13 @@ class _Data:
 
     def _products(self, columns: NumPyArray) -> NumPyArray:
         """Return the products of the features with numbers of each row, in float64."""
-        rows = self.objective.rows
-        total = np.zeros((rows.shape[1], *columns.shape[1:]))
-        for part in rows.slices():
-            total += rows.block(part).T @ columns[part]
-        return total
+        n, p = self.objective.rows.shape
+        total: NumPyArray | None = None
+        for first in range(0, n, _SUMMED_ROWS):
+            part = slice(first, min(n, first + _SUMMED_ROWS))
+            product = self.objective.rows.block(part).T @ columns[part]
+            total = product.astype(np.float64) if total is None else np.add(total, product, out=total)
+        return np.zeros((p, *columns.shape[1:])) if total is None else total
 
     def snapshot(self, point: Point) -> Snapshot:
         """Return the snapshot at a point: half a pass, the other half were its scores."""
