@@ -38,6 +38,9 @@ _LEAST_STEPS = 12
 _DIRECTIONS = 3
 """An epoch's displacement, and the last steps."""
 
+_LEAST_RATE = 0.05
+"""Between gains, that is believed: snapshots at the optimum of a span gain steadily."""
+
 _TOO_FAR = 0.3
 """Of an epoch's displacement: if no more of it is taken twice, its steps were too long."""
 
@@ -104,7 +107,7 @@ class SparseSteps:
 
     def _states(self, data: _Data, point: Point) -> Iterator[State]:
         """Yield a state for each snapshot in one arithmetic, until nothing leads lower."""
-        series = Series()
+        series = Series(_LEAST_RATE)
         snapshot = data.snapshot(point)
         last: list[Direction] = []
         due = True
