@@ -118,7 +118,7 @@ class SparseSteps:
                 due = False
             moved = data.epoch(point, snapshot, frame, numbers, self._rng)
             directions = [moved, *last]
-            slopes = np.array([float(np.vdot(snapshot.gradient, d.theta)) for d in directions])
+            slopes = data.slopes(snapshot, directions)
             new, lengths = minimise(data.setting, point, slopes, directions)
             if not new.objective < point.objective:
                 if self._slower >= _MOST_SLOWER or not last:
@@ -205,7 +205,11 @@ class _Data:
         self.least_batch = int(min(_MOST_BATCH, max(_LEAST_BATCH, rows.shape[1] * rows.shape[0] / stored)))
         share = self.objective.share
         self.setting = Setting(
-            objective.loss, self.objective.target, share, self.objective.penalty
+            objective.loss,
+            self.objective.target,
+            share,
+            objective.penalty,
+            objective.intercept,
         )
 
     def at(self, theta: NumPyArray) -> Point:
@@ -217,6 +221,11 @@ class _Data:
         scores = np.empty((self.objective.n, *theta.shape[1:]), self.dtype)
         scores[...] = theta[-1]
         return self.setting.at(theta, scores)
+
+    def slopes(self, snapshot: Snapshot, directions: list[Direction]) -> NumPyArray:
+        """Return the derivatives along the directions, and those of the intercepts."""
+        along = [float(np.vdot(snapshot.gradient, each.theta)) for each in directions]
+        return np.append(along, snapshot.gradient[-1]) if self.setting.intercept else np.array(along)
 
     def _scores(self, theta: NumPyArray) -> NumPyArray:
         objective = self.objective

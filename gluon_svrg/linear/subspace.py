@@ -22,6 +22,9 @@ _MOST_NUMBERS = 1 << 19
 _ALIKE = 0.2
 """Of a predicted gain: if as much is missing, the curvature was another, and is taken anew."""
 
+_ALIKE_DIRECTIONS = 1e-6
+"""Of the largest eigenvalue: below it directions are alike, up to rounding."""
+
 _ROUNDS = 4
 _HALVINGS = 30
 
@@ -58,12 +61,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Setting:
-    """The loss with what weighs it: the rows' shares and theta's penalty."""
+    """The loss with what weighs it: the rows' shares and theta's penalty.
+
+    With an intercept the span has the intercepts, too: their directions are known.
+    """
 
     loss: Loss
     target: NumPyArray
     share: NumPyArray
     penalty: NumPyArray
+    intercept: bool
 
     def at(self, theta: NumPyArray, scores: NumPyArray) -> Point:
         """Return the point of given scores."""
@@ -85,40 +92,50 @@ class Setting:
         """Return the derivatives along the directions, from the scores."""
         weighted = (point.residual.T * self.share).T
         penalty = self._used(point.theta) * point.theta
-        return np.array(
-            [
-                float(np.vdot(weighted, each.scores)) + float(np.vdot(penalty, each.theta))
-                for each in directions
-            ]
-        )
+        along = [
+            float(np.vdot(weighted, each.scores)) + float(np.vdot(penalty, each.theta))
+            for each in directions
+        ]
+        if not self.intercept:
+            return np.array(along)
+        return np.append(along, weighted.sum(axis=0, dtype=np.float64))
 
     def curvature(self, scores: NumPyArray, directions: Sequence[Direction]) -> NumPyArray:
         """Return the Hessian in the span, the data's part from the first rows."""
         count = max(4096, _MOST_NUMBERS // int(np.prod(scores.shape[1:], initial=1)))
         part = slice(0, count)
         share = self.share[part]
-        weight = (share / share.sum()).astype(scores.dtype)
+        weight = (share / max(float(share.sum()), np.finfo(np.float64).tiny)).astype(scores.dtype)
         along = [each.scores[part] for each in directions]
         scores = scores[part]
         if isinstance(self.loss, Softmax):
             probability = np.ascontiguousarray(self.loss.probability(scores))
+            weighted = probability * weight[:, None]
             changes = []
             for each in along:
                 change = probability * each
-                change -= probability * change.sum(axis=1)[:, None]
+                total = change.sum(axis=1)
                 change *= weight[:, None]
+                change -= weighted * total[:, None]
                 changes.append(change)
+            of_intercept = np.diag(weighted.sum(axis=0)) - weighted.T @ probability
         else:
             target = self._targets(scores)
-            weight = weight * self.loss.weight_in_hessian(scores, target[part])
-            changes = [weight * each for each in along]
-        penalised = [self._used(each.theta) * each.theta for each in directions]
-        matrix = np.empty((len(along), len(along)))
+            weighted = weight * self.loss.weight_in_hessian(scores, target[part])
+            changes = [weighted * each for each in along]
+            of_intercept = weighted.sum(dtype=np.float64)
+        count = len(directions)
+        size = count + (max(1, *scores.shape[1:], 1) if self.intercept else 0)
+        matrix = np.empty((size, size))
         for i, change in enumerate(changes):
+            penalised = self._used(directions[i].theta) * directions[i].theta
             for j in range(i + 1):
                 product = float(np.vdot(change, along[j]))
-                product += float(np.vdot(penalised[i], directions[j].theta))
+                product += float(np.vdot(penalised, directions[j].theta))
                 matrix[i, j] = matrix[j, i] = product
+            if self.intercept:
+                matrix[i, count:] = matrix[count:, i] = change.sum(axis=0, dtype=np.float64)
+        matrix[count:, count:] = of_intercept if self.intercept else 0.0
         return matrix
 
 
@@ -133,9 +150,10 @@ def minimise(
     Parameters
     ----------
     slopes : numpy.ndarray
-        The derivatives along the directions at `start`: products with its gradient.
+        The derivatives along the directions at `start`, products with its gradient, and those of
+        the intercepts.
     """
-    best, best_length = start, np.zeros(len(directions))
+    best, best_length = start, np.zeros(len(slopes))
     for _ in range(_ROUNDS):
         step = _solved(setting.curvature(best.scores, directions), slopes)
         predicted = -0.5 * float(slopes @ step)
@@ -178,9 +196,13 @@ def moved(
 ) -> Point:
     """Return the point so far along each of the directions."""
     theta, scores = start.theta.copy(), start.scores.copy()
-    for length, each in zip(lengths, directions, strict=True):
+    for length, each in zip(lengths, directions, strict=False):
         theta += length * each.theta
         scores += scores.dtype.type(length) * each.scores
+    if setting.intercept:
+        bias = lengths[len(directions) :].reshape(theta.shape[1:])
+        theta[-1] += bias
+        scores += bias.astype(scores.dtype)
     return setting.at(theta, scores)
 
 
@@ -189,7 +211,7 @@ def _solved(matrix: NumPyArray, slopes: NumPyArray) -> NumPyArray:
     scale = np.sqrt(np.maximum(np.diag(matrix), np.finfo(np.float64).tiny))
     correlation = matrix / np.outer(scale, scale)
     values, vectors = np.linalg.eigh(correlation)
-    kept = values > 1e-7 * values[-1]
+    kept = values > _ALIKE_DIRECTIONS * values[-1]
     vectors = vectors[:, kept] / np.sqrt(values[kept])
     step: NumPyArray = -(vectors @ (vectors.T @ (slopes / scale))) / scale
     return step
