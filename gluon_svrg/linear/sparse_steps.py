@@ -11,8 +11,8 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.constants import Constants, expected_smoothness
 from gluon_svrg.linear.csr import CsrRows
-from gluon_svrg.linear.epochs import Series
-from gluon_svrg.linear.objective import Objective, Snapshot
+from gluon_svrg.linear.epochs import Choice, Series
+from gluon_svrg.linear.objective import Objective, Scaling, Snapshot
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.solution import Settings
@@ -57,6 +57,11 @@ _MOST_DIGITS = 12
 def plan(problem: Problem, settings: Settings) -> Plan:
     """Return the way to go for a sparse problem of many columns."""
     n, p = problem.features.shape
+    if settings.metric == "hessian":
+        raise ValueError(
+            f"metric='hessian' was asked for, and X is sparse and has {p:,} columns: a Hessian of "
+            "them does not fit; leave metric='auto', or take 'identity' or 'diagonal'"
+        )
     why = f"{n:,} sparse rows with {p:,} columns: no Hessian of them fits"
 
     def method(
@@ -108,14 +113,16 @@ class SparseSteps:
     def _states(self, data: _Data, point: Point) -> Iterator[State]:
         """Yield a state for each snapshot in one arithmetic, until nothing leads lower."""
         series = Series(_LEAST_RATE)
+        choice = Choice(self._settings.metric, data.scaling())
+        kind = choice.kind
         snapshot = data.snapshot(point)
         last: list[Direction] = []
         due = True
         for count in range(10**9):
             yield State(data.objective, snapshot, series.rest, data.objective.passes)
-            if due or count & (count - 1) == 0:
-                frame, numbers = self._measured(data, snapshot)
-                due = False
+            if due or choice.kind != kind or count & (count - 1) == 0:
+                frame, numbers = self._measured(data, snapshot, choice.kind)
+                kind, due = choice.kind, False
             moved = data.epoch(point, snapshot, frame, numbers, self._rng)
             directions = [moved, *last]
             slopes = data.slopes(snapshot, directions)
@@ -129,6 +136,7 @@ class SparseSteps:
             self._pace(float(lengths[0]))
             due = due or self._refused == 2
             series.add(point.objective - new.objective)
+            choice.add(point.objective - new.objective)
             step = Direction(new.theta - point.theta, new.scores - point.scores)
             last = [step, *last][: _DIRECTIONS - 1]
             point, snapshot = new, data.snapshot(new)
@@ -144,7 +152,9 @@ class SparseSteps:
         rows = self._whole.rows
         return self._settings.is_precise or not _fits_float32(rows)
 
-    def _measured(self, data: _Data, snapshot: Snapshot) -> tuple[Frame, Constants]:
+    def _measured(
+        self, data: _Data, snapshot: Snapshot, kind: str
+    ) -> tuple[Frame, Constants]:
         """Return the frame and the constants of the next epochs."""
         objective = data.objective
         many = objective.loss.outputs > 1
@@ -152,7 +162,7 @@ class SparseSteps:
         objective.reads.rows += count
         measure = data.measure(snapshot, count)
         penalty = objective.penalty[:-1]
-        frame = measure.frame(objective.intercept, penalty, self._settings.metric == "diagonal")
+        frame = measure.frame(objective.intercept, penalty, kind == "diagonal")
         smoothness = measure.smoothness(frame, penalty, snapshot.gradient)
         of_a_row = measure.largest_of_a_row(frame)
         return frame, constants(objective.n, smoothness, of_a_row, self._slower, data.least_batch)
@@ -310,6 +320,16 @@ class _Data:
                 batches.append(Batch(rows, matrix, matrix.T, target, weight))
             self._batches[steps] = batches
         return self._batches[steps]
+
+    def scaling(self) -> Scaling:
+        """Return the scales of the features, of the first rows: 0 where they have none."""
+        rows = self.objective.rows
+        block = rows.block(slice(0, min(rows.shape[0], _MEASURED_ROWS)))
+        p = rows.shape[1]
+        square = np.bincount(block.indices, np.square(block.data, dtype=np.float64), p)
+        inverse = np.zeros(p)
+        inverse[square > 0] = 1 / np.sqrt(square[square > 0])
+        return Scaling(np.zeros(p), inverse)
 
     def measure(self, snapshot: Snapshot, count: int) -> Measure:
         """Return the measure of the first rows at a snapshot."""
