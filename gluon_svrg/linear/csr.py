@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from scipy.sparse import csr_array
+from scipy.sparse import csc_array, csr_array
 
 _BLOCK_NUMBERS = 3 << 16
 """Non-zeros of a block, at least: values and columns, 1.5 MB in float32, stay in a core's cache."""
@@ -40,6 +40,7 @@ class CsrRows:
         single = np.dtype(np.float32)
         self.dtype = dtype or (single if features.dtype == single else np.dtype(np.float64))
         self._slices: list[slice] | None = None
+        self._whole: frozenset[tuple[int, int]] = frozenset()
         self._blocks: dict[tuple[int, int], csr_array] = {}
 
     def slices(self) -> list[slice]:
@@ -54,6 +55,7 @@ class CsrRows:
                 if starts[-1] + _LEAST_ROWS <= end <= n - _LEAST_ROWS:
                     starts.append(end)
             self._slices = [slice(*ends) for ends in zip(starts, [*starts[1:], n], strict=True)]
+            self._whole = frozenset((part.start, part.stop) for part in self._slices)
         return self._slices
 
     def block(self, rows: slice) -> csr_array:
@@ -67,13 +69,14 @@ class CsrRows:
         block = self._blocks.get((start, stop))
         if block is None:
             part = slice(int(indptr[start]), int(indptr[stop]))
-            block = _csr(
+            block = made_of(
                 whole.data[part],
                 whole.indices[part],
-                indptr[start : stop + 1] - indptr[start],
+                (indptr[start : stop + 1] - indptr[start]).astype(whole.indices.dtype, copy=False),
                 (stop - start, self.shape[1]),
             )
-            if self._slices is not None and rows in self._slices:
+            block.has_canonical_format = True
+            if (start, stop) in self._whole:
                 self._blocks[start, stop] = block
         return block if block.dtype == self.dtype else block.astype(self.dtype)
 
@@ -138,11 +141,20 @@ class CsrRows:
             yield block.data.astype(np.float64), block.indices, each
 
 
-def _csr(
-    data: NumPyArray, indices: NumPyArray, indptr: NumPyArray, shape: tuple[int, int]
+def made_of(
+    data: NumPyArray, indices: NumPyArray, indptr: NumPyArray, shape: tuple[int, ...]
 ) -> csr_array:
-    """Return a matrix that shares the values; its columns are known to be sorted and distinct."""
-    matrix = csr_array((data, indices, indptr.astype(indices.dtype)), shape=shape, copy=False)
-    matrix.has_sorted_indices = True
-    matrix.has_canonical_format = True
+    """Return a CSR matrix that shares its parts.
+
+    SciPy's constructor copies parts that are views of much larger arrays.
+    """
+    matrix = csr_array(shape, dtype=data.dtype)
+    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
     return matrix
+
+
+def transposed(block: csr_array) -> csc_array:
+    """Return the transposed matrix, which shares all parts."""
+    columns = csc_array(block.shape[::-1], dtype=block.dtype)
+    columns.data, columns.indices, columns.indptr = block.data, block.indices, block.indptr
+    return columns

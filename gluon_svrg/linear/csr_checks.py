@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.csr import made_of
 from scipy.sparse import csr_array
 
 _MOST_OF_FLOAT32 = 1 << 24
@@ -37,12 +38,11 @@ def canonical(name: str, features: csr_array) -> csr_array:
         indices = indices.astype(np.int32, copy=False)
         indptr = indptr.astype(np.int32, copy=False)
     stored = int(indptr[-1])
-    parts = data[:stored], indices[:stored], indptr
-    rows = csr_array(parts, shape=(n, p), copy=False)
+    rows = made_of(data[:stored], indices[:stored], indptr, (n, p))
     if not rows.has_canonical_format:
-        rows = csr_array(parts, shape=(n, p), copy=True)
+        rows = rows.copy()
         rows.sum_duplicates()
-    return csr_array((as_float(rows.data), rows.indices, rows.indptr), shape=(n, p), copy=False)
+    return made_of(as_float(rows.data), rows.indices, rows.indptr, (n, p))
 
 
 def as_float(data: NumPyArray) -> NumPyArray:

@@ -144,9 +144,11 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, p)
+        X : array-like or sparse matrix of shape (n, p)
             Numbers or booleans of any dtype and order. Not copied as a whole, unless they are few:
-            up to eight million numbers.
+            up to eight million numbers. Of SciPy's sparse matrices and arrays, CSR of float32 or
+            float64 is read as it is; other formats, and CSR with unsorted or duplicate entries
+            (which are summed), are copied to it once, and so are whole numbers. `X` is not changed.
         y : array-like of shape (n,)
             Labels: whole numbers, booleans or strings.
         sample_weight : array-like of shape (n,), optional
@@ -161,7 +163,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         ------
         TypeError, ValueError
             If an argument cannot be; if X or y has NaN or infinity; if there are fewer than two
-            classes; if a weight is negative or all are 0; if X is sparse.
+            classes; if a weight is negative or all are 0.
 
         Warns
         -----
@@ -206,7 +208,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, p)
+        X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
         """
         scores = self._scores(X)
@@ -217,7 +219,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, p)
+        X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
         """
         scores = self._scores(X)
@@ -230,7 +232,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, p)
+        X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
         """
         scores = self._scores(X)
@@ -243,7 +245,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, p)
+        X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
         """
         scores = self._scores(X)
@@ -344,9 +346,11 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, p)
+        X : array-like or sparse matrix of shape (n, p)
             Numbers or booleans of any dtype and order. Not copied as a whole, unless they are few:
-            up to eight million numbers.
+            up to eight million numbers. Of SciPy's sparse matrices and arrays, CSR of float32 or
+            float64 is read as it is; other formats, and CSR with unsorted or duplicate entries
+            (which are summed), are copied to it once, and so are whole numbers. `X` is not changed.
         y : array-like of shape (n,)
             Finite numbers; for Poisson's loss not negative, and not 0 everywhere.
         sample_weight : array-like of shape (n,), optional
@@ -361,7 +365,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         ------
         TypeError, ValueError
             If an argument cannot be; if X or y has NaN or infinity; if y is negative, or 0
-            everywhere, for Poisson's loss; if a weight is negative or all are 0; if X is sparse.
+            everywhere, for Poisson's loss; if a weight is negative or all are 0.
 
         Warns
         -----
@@ -398,7 +402,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, p)
+        X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
         """
         scores = self._scores(X)[:, 0]
@@ -411,7 +415,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n, p)
+        X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
         y : array-like of shape (n,)
             The true values.

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.csr import CsrRows
+from gluon_svrg.linear.csr import CsrRows, transposed
 from gluon_svrg.linear.losses import Loss
 from gluon_svrg.linear.rows import Features, Rows
 from gluon_svrg.linear.workers import Workers
@@ -267,7 +267,7 @@ def of_outputs(scores: NumPyArray, outputs: tuple[int, ...]) -> NumPyArray:
 def products(block: Features, residual: NumPyArray) -> NumPyArray:
     """Return the products of features and residuals, summed over the rows: float64."""
     if issparse(block):
-        return np.asarray(block.T @ residual, dtype=np.float64)
+        return np.asarray(transposed(block) @ residual, dtype=np.float64)
     if residual.ndim == 1:
         return np.asarray(residual @ block, np.float64)
     return np.asarray((block.T @ padded(residual))[:, : residual.shape[1]], np.float64)

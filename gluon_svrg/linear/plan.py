@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear import newton, sparse_steps
+from gluon_svrg.linear import csr_sample, newton, sparse_steps
 from gluon_svrg.linear.epochs import MEASURED_ROWS, EpochSteps
 from gluon_svrg.linear.method import HessianSteps, SampleSteps
 from gluon_svrg.linear.objective import Objective, Snapshot
@@ -28,9 +28,6 @@ _SMALL = 1e9
 
 _MOST_NUMBERS = 8_000_000
 """Of features that are copied to float64, all of them: 64 MB."""
-
-_MOST_OF_A_SAMPLE = 32_000_000
-"""Numbers of sparse rows that are drawn, and dense then: 256 MB."""
 
 _MOST_WEIGHTS = 2500
 """Of a Hessian: its factor takes as long as ten million multiplications for each of them."""
@@ -61,16 +58,16 @@ def choose(problem: Problem, settings: Settings) -> Plan:
     if automatic and n < p and float(n) * narrow * narrow <= _SMALL and narrow <= _MOST_WEIGHTS:
         why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
         return Plan("newton, rotated", why, n, _rotated, is_cheap=True)
-    size = sample_size(n, p, outputs)
+    size, numbers, of_a_row = sample_size(n, p, outputs), float(n) * width, float(width) ** 2
     if issparse(problem.features):
-        size = min(size, _MOST_OF_A_SAMPLE // (p + 1))
-    cost = float(size) * width * width + width**3 / 3
-    pays = width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 2500.0 * n * width)
+        size, numbers, of_a_row = csr_sample.size_and_costs(problem.features, outputs, size)
+    cost = size * of_a_row + width**3 / 3
+    pays = width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 2500.0 * numbers)
     if settings.metric == "hessian" or (automatic and pays):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         if not automatic:
             why = f"metric={settings.metric!r} was asked for: {why}"
-        return Plan("svrg, hessian", why, size, HessianSteps.states)
+        return Plan("svrg, hessian", why, size, HessianSteps.states, keeps_sparse=True)
     why = f"a Hessian over {width:,} weights would cost more than it saves"
     if not automatic:
         why = f"metric={settings.metric!r} was asked for, over {width:,} weights"
@@ -84,7 +81,7 @@ def choose(problem: Problem, settings: Settings) -> Plan:
         if steps.left_at is not None:
             size = max(4000, 20 * p, n // 8)
             if issparse(problem.features):
-                size = min(size, _MOST_OF_A_SAMPLE // (p + 1))
+                size = min(size, csr_sample.MOST_NUMBERS // (p + 1))
             larger = resample(objective, size, rng)
             yield from SampleSteps.states(objective, larger, steps.left_at, rng)
 

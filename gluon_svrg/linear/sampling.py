@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.csr import CsrRows
+from gluon_svrg.linear.csr_sample import CenteredRows, Spread, is_sparser, spread
 from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from gluon_svrg.linear.objective import Objective, Reads, Scaling
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.rows import Rows, rows_of
+from gluon_svrg.linear.rows import Features, Rows, rows_of
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.workers import Workers
+from scipy.sparse import issparse
 
 _RARE = 0.1
 """A group of targets with a smaller share is drawn more often than it occurs."""
@@ -34,21 +36,29 @@ def prepare(
     size: int,
     rng: np.random.Generator,
     precise: bool = False,
+    keeps_sparse: bool = False,
 ) -> tuple[Objective, Sample]:
     """Draw a sample of about `size` rows and take the coordinates from it.
 
     Any coordinates give the same answer; those of the sample save a pass over all rows. Columns
     whose variance comes from a few rows of the sample are measured by a pass over them alone.
     `precise` hands out float64 whatever the data are. With `size` 0 the coordinates are those of
-    the user: of sparse rows with many columns, and without a sample.
+    the user: of sparse rows with many columns, and without a sample. With `keeps_sparse` a sample
+    of sparse rows stays sparse where a Hessian of it is then made in less time.
     """
     rows = rows_of(problem.features)
     share = problem.shares()
     if size == 0:
         return _as_they_are(problem, rows, share, workers, precise)
     drawn, of_sample = draw(problem.loss, problem.target, share, size, rng)
-    raw = _gathered(rows, drawn, workers)
-    scaling, offset, rare = _scaling(raw[:, :-1], of_sample, problem.fit_intercept)
+    raw: Features
+    if keeps_sparse and isinstance(rows, CsrRows) and is_sparser(problem.features):
+        raw = rows.precise().pick(drawn)
+        of_columns = spread(raw, of_sample, problem.fit_intercept)
+    else:
+        raw = _gathered(rows, drawn, workers)
+        of_columns = _spread(raw[:, :-1], of_sample, problem.fit_intercept)
+    scaling, offset, rare = _scaling(of_columns, problem.fit_intercept)
     if len(drawn) == rows.shape[0]:
         rare[:] = False
     if rare.any():
@@ -189,13 +199,26 @@ def _gathered(rows: Rows, drawn: NumPyArray, workers: Workers) -> NumPyArray:
     return raw
 
 
-def _scaling(
-    raw: NumPyArray, share: NumPyArray, intercept: bool
-) -> tuple[Scaling, float, NumPyArray]:
+def _scaling(spread: Spread, intercept: bool) -> tuple[Scaling, float, NumPyArray]:
     """Return the coordinates, the largest mean in units of a deviation, and who is rare.
 
     Rare are features whose variance comes from a few rows, or from none.
     """
+    unit, mean, square, fourth = spread
+    center = mean if intercept else np.zeros(len(mean))
+    # Below it the deviations are the rounding of the mean.
+    used = square > np.square(1000 * np.finfo(np.float64).eps * mean)
+    inverse = np.zeros(len(mean))
+    with np.errstate(over="ignore"):
+        inverse[used] = 1 / np.sqrt(square[used]) / unit[used]
+    # Of numbers with hardly a digit left.
+    inverse[np.isinf(inverse)] = 0
+    offset = float((np.abs(mean) * unit * inverse).max(initial=0)) if intercept else 0.0
+    rare = np.square(square) < _FEW_ROWS * fourth
+    return Scaling(center * unit, inverse), offset, rare | (inverse == 0)
+
+
+def _spread(raw: NumPyArray, share: NumPyArray, intercept: bool) -> Spread:
     count, p = raw.shape
     # Divided by a power of two, so that no square overflows or vanishes.
     largest = np.maximum(raw.max(axis=0), -raw.min(axis=0))
@@ -209,16 +232,7 @@ def _scaling(
         deviation = np.square(raw[part] / unit - center)
         square += share[part] @ deviation
         fourth += np.square(share[part]) @ np.square(deviation)
-    # Below it the deviations are the rounding of the mean.
-    used = square > np.square(1000 * np.finfo(np.float64).eps * mean)
-    inverse = np.zeros(p)
-    with np.errstate(over="ignore"):
-        inverse[used] = 1 / np.sqrt(square[used]) / unit[used]
-    # Of numbers with hardly a digit left.
-    inverse[np.isinf(inverse)] = 0
-    offset = float((np.abs(mean) * unit * inverse).max(initial=0)) if intercept else 0.0
-    rare = np.square(square) < _FEW_ROWS * fourth
-    return Scaling(center * unit, inverse), offset, rare | (inverse == 0)
+    return Spread(unit, mean, square, fourth)
 
 
 def _measure_rare(
@@ -243,8 +257,27 @@ def _measure_rare(
     scaling.inverse[columns[used]] = 1 / np.sqrt(square[used])
 
 
-def _sample(objective: Objective, raw: NumPyArray, drawn: NumPyArray, share: NumPyArray) -> Sample:
-    """Return the sample of raw rows, which are changed."""
+def _sample(objective: Objective, raw: Features, drawn: NumPyArray, share: NumPyArray) -> Sample:
+    """Return the sample of raw rows, which are changed if they are dense."""
+    rows: NumPyArray | CenteredRows
+    if issparse(raw):
+        center, inverse = objective.scaling.center, objective.scaling.inverse
+        rows = CenteredRows(raw, center, inverse, objective.intercept)
+    else:
+        rows = _scaled(objective, raw)
+    return Sample(
+        rows,
+        objective.target[drawn],
+        share,
+        objective.loss,
+        objective.penalty,
+        objective.workers,
+        rare=objective.rare,
+    )
+
+
+def _scaled(objective: Objective, raw: NumPyArray) -> NumPyArray:
+    """Put raw rows into theta's coordinates, in place."""
     size = max(64, len(raw) // (4 * objective.workers.count))
     parts = [slice(start, start + size) for start in range(0, len(raw), size)]
 
@@ -256,12 +289,4 @@ def _sample(objective: Objective, raw: NumPyArray, drawn: NumPyArray, share: Num
     for _ in objective.workers.map(scale, parts):
         pass
     raw[:, -1] = objective.intercept
-    return Sample(
-        raw,
-        objective.target[drawn],
-        share,
-        objective.loss,
-        objective.penalty,
-        objective.workers,
-        rare=objective.rare,
-    )
+    return raw

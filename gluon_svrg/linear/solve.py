@@ -55,7 +55,12 @@ def solve(
         rng = np.random.default_rng(settings.seed)
         plan = choose(problem, settings)
         objective, sample = prepare(
-            problem, workers, plan.sample_size, rng, precise=settings.is_precise
+            problem,
+            workers,
+            plan.sample_size,
+            rng,
+            precise=settings.is_precise,
+            keeps_sparse=plan.keeps_sparse,
         )
         first, null = objective.null()
         if start is not None:

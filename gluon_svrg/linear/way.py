@@ -23,6 +23,8 @@ class Plan:
     ----------
     sample_size : int
         Rows that are drawn before it begins, and are dense then; 0 for none.
+    keeps_sparse : bool
+        Whether they stay sparse where they are.
     is_cheap : bool
         Whether an iteration costs so little that the run goes on until the proof is there.
     """
@@ -32,3 +34,4 @@ class Plan:
     sample_size: int
     method: Method
     is_cheap: bool = False
+    keeps_sparse: bool = False
