@@ -30,6 +30,8 @@ _SMALL_PART = 0.1
 _MOST_LOG = 700.0
 """exp() of a larger number is no float64; there the other bound is the smaller one."""
 
+_MOST_LOG_OF_FLOAT32 = 75.0
+
 
 class _Dual(NamedTuple):
     """Feasible residuals: what they make of X^T r, and the sum of Fenchel's terms."""
@@ -58,12 +60,20 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
             rest += mixed
         if np.any(dual.constant):
             rest += np.multiply.outer(mean, dual.constant)
-        squares = np.where(rest == 0, 0.0, np.square(rest) / (2 * penalty))
-        gap = dual.divergence + float(squares.sum())
+        gap = dual.divergence + _weighted_square(rest, objective.penalty[:-1])
     # Nor is any objective below the least values of the losses.
     least = float(objective.share @ objective.loss.least(objective.target))
     bound = snapshot.objective - least
     return max(0.0, min(gap, bound) if np.isfinite(gap) else bound)
+
+
+def _weighted_square(rest: NumPyArray, penalty: NumPyArray) -> float:
+    """Return the sum of rest^2 / 2 penalty, where 0 / 0 is 0."""
+    if penalty.size and penalty.min() > 0:
+        flat = rest.reshape(len(rest), -1)
+        return float(np.einsum("jk,jk->j", flat, flat) @ (0.5 / penalty))
+    penalty = penalty if rest.ndim == 1 else penalty[:, None]
+    return float(np.where(rest == 0, 0.0, np.square(rest) / (2 * penalty)).sum())
 
 
 def _dual(objective: Objective, snapshot: Snapshot) -> _Dual:
@@ -113,19 +123,25 @@ def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
     logarithm = np.where(constant > 0, 2 * np.log(np.where(constant > 0, constant, 1)), -np.inf)
 
     def divergence(part: slice) -> NumPyArray:
-        # u = kept p + c with sum c = 1 - kept: chi^2 = sum c^2 / p - (1 - kept)^2.
-        scores = snapshot.scores[part].astype(np.float64).T
+        # u = kept p + c with sum c = 1 - kept: chi^2 = sum c^2 / p - (1 - kept)^2. In the scores'
+        # own dtype: log1p() of small numbers has all its digits.
+        scores = np.ascontiguousarray(snapshot.scores[part].T)
         top = scores.max(axis=0)
-        normaliser = np.log(np.exp(scores - top).sum(axis=0)) + top
-        terms = logarithm[:, None] + normaliser - scores
-        top = np.maximum(terms.max(axis=0), 0)
-        square = top + np.log(np.exp(-top) + np.exp(terms - top).sum(axis=0))
+        scores -= top
+        normaliser = np.log(np.exp(scores).sum(axis=0))
+        terms = logarithm.astype(scores.dtype)[:, None] - scores
+        terms += normaliser
+        np.minimum(
+            terms, _MOST_LOG if scores.dtype == np.float64 else _MOST_LOG_OF_FLOAT32, out=terms
+        )
+        square = np.log1p(np.exp(terms, out=terms).sum(axis=0))
         # By convexity, KL(u || p) <= -sum c log p.
-        return np.asarray(np.minimum(square, constant @ (normaliser - scores)))
+        mixed = constant.sum() * normaliser - constant @ scores
+        return np.asarray(np.minimum(square, mixed), np.float64)
 
     if kept == 1:
         return _Dual(1.0, constant, 0.0)
-    # The same by convexity from sums alone, without an exp(), where that is a small part of the gap.
+    # By convexity from sums alone, without an exp(), where that is a small part of the gap.
     simple = _by_convexity(objective, snapshot, constant)
     if simple <= _SMALL_PART * _of_gradient(objective, snapshot):
         return _Dual(kept, constant, simple)
@@ -136,7 +152,7 @@ def _by_convexity(objective: Objective, snapshot: Snapshot, constant: NumPyArray
     """Return the mean of -sum c log p: the mean normaliser is the loss plus the target's score."""
     scores, share = snapshot.scores, objective.share
     theta = snapshot.theta
-    of_penalty = 0.5 * float(np.einsum("j,jk,jk->", objective.penalty, theta, theta))
+    of_penalty = 0.5 * float(objective.penalty @ np.einsum("jk,jk->j", theta, theta))
     own = scores[np.arange(len(scores)), objective.target].astype(np.float64)
     normaliser = snapshot.objective - of_penalty + float(share @ own)
     means = share.astype(scores.dtype) @ scores

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -82,9 +83,7 @@ class SparseSteps:
     leaves in a few directions is not left twice.
     """
 
-    def __init__(
-        self, objective: Objective, settings: Settings, rng: np.random.Generator
-    ) -> None:
+    def __init__(self, objective: Objective, settings: Settings, rng: np.random.Generator) -> None:
         self._whole = objective
         self._settings = settings
         self._rng = rng
@@ -152,9 +151,7 @@ class SparseSteps:
         rows = self._whole.rows
         return self._settings.is_precise or not _fits_float32(rows)
 
-    def _measured(
-        self, data: _Data, snapshot: Snapshot, kind: str
-    ) -> tuple[Frame, Constants]:
+    def _measured(self, data: _Data, snapshot: Snapshot, kind: str) -> tuple[Frame, Constants]:
         """Return the frame and the constants of the next epochs."""
         objective = data.objective
         many = objective.loss.outputs > 1
@@ -212,7 +209,9 @@ class _Data:
         self._batches: dict[int, list[Batch]] = {}
         stored = max(1, moved.numbers)
         # With as many numbers as columns: a step costs some products of p numbers besides.
-        self.least_batch = int(min(_MOST_BATCH, max(_LEAST_BATCH, rows.shape[1] * rows.shape[0] / stored)))
+        self.least_batch = int(
+            min(_MOST_BATCH, max(_LEAST_BATCH, rows.shape[1] * rows.shape[0] / stored))
+        )
         share = self.objective.share
         self.setting = Setting(
             objective.loss,
@@ -235,7 +234,9 @@ class _Data:
     def slopes(self, snapshot: Snapshot, directions: list[Direction]) -> NumPyArray:
         """Return the derivatives along the directions, and those of the intercepts."""
         along = [float(np.vdot(snapshot.gradient, each.theta)) for each in directions]
-        return np.append(along, snapshot.gradient[-1]) if self.setting.intercept else np.array(along)
+        return (
+            np.append(along, snapshot.gradient[-1]) if self.setting.intercept else np.array(along)
+        )
 
     def _scores(self, theta: NumPyArray) -> NumPyArray:
         objective = self.objective
@@ -249,11 +250,13 @@ class _Data:
     def _products(self, columns: NumPyArray) -> NumPyArray:
         """Return the products of the features with numbers of each row, in float64."""
         n, p = self.objective.rows.shape
-        total: NumPyArray | None = None
+        total: Any = None
         for first in range(0, n, _SUMMED_ROWS):
             part = slice(first, min(n, first + _SUMMED_ROWS))
             product = self.objective.rows.block(part).T @ columns[part]
-            total = product.astype(np.float64) if total is None else np.add(total, product, out=total)
+            total = (
+                product.astype(np.float64) if total is None else np.add(total, product, out=total)
+            )
         return np.zeros((p, *columns.shape[1:])) if total is None else total
 
     def snapshot(self, point: Point) -> Snapshot:
@@ -312,7 +315,7 @@ class _Data:
             n = objective.n
             ends = np.linspace(0, n, steps + 1).astype(int).tolist()
             batches = []
-            for first, end in zip(ends, ends[1:], strict=False):
+            for first, end in pairwise(ends):
                 rows = slice(first, end)
                 matrix = objective.rows.block(rows)
                 weight = (objective.share[rows] * (n / (end - first))).astype(self.dtype)
@@ -324,7 +327,7 @@ class _Data:
     def scaling(self) -> Scaling:
         """Return the scales of the features, of the first rows: 0 where they have none."""
         rows = self.objective.rows
-        block = rows.block(slice(0, min(rows.shape[0], _MEASURED_ROWS)))
+        block: Any = rows.block(slice(0, min(rows.shape[0], _MEASURED_ROWS)))
         p = rows.shape[1]
         square = np.bincount(block.indices, np.square(block.data, dtype=np.float64), p)
         inverse = np.zeros(p)

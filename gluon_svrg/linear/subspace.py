@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.losses import Loss, Softmax
+from scipy.linalg import get_blas_funcs
 
-_MOST_NUMBERS = 1 << 19
+_MOST_NUMBERS = 1 << 18
 """Scores that the curvature in the span is measured on: the coefficients need no more digits."""
 
 _ALIKE = 0.2
@@ -79,10 +80,13 @@ class Setting:
         return Point(theta, scores, total + self._of_penalty(theta), residual)
 
     def _of_penalty(self, theta: NumPyArray) -> float:
-        return 0.5 * float((self._used(theta) * theta * theta).sum())
+        return 0.5 * self._product(theta, theta)
 
-    def _used(self, theta: NumPyArray) -> NumPyArray:
-        return self.penalty if theta.ndim == 1 else self.penalty[:, None]
+    def _product(self, one: NumPyArray, other: NumPyArray) -> float:
+        """Return the product of two thetas in the metric of the penalty."""
+        count = len(one)
+        each = np.einsum("jk,jk->j", one.reshape(count, -1), other.reshape(count, -1))
+        return float(self.penalty @ each)
 
     def _targets(self, scores: NumPyArray) -> NumPyArray:
         target = self.target
@@ -91,9 +95,8 @@ class Setting:
     def slopes(self, point: Point, directions: Sequence[Direction]) -> NumPyArray:
         """Return the derivatives along the directions, from the scores."""
         weighted = (point.residual.T * self.share).T
-        penalty = self._used(point.theta) * point.theta
         along = [
-            float(np.vdot(weighted, each.scores)) + float(np.vdot(penalty, each.theta))
+            float(np.vdot(weighted, each.scores)) + self._product(point.theta, each.theta)
             for each in directions
         ]
         if not self.intercept:
@@ -128,10 +131,9 @@ class Setting:
         size = count + (max(1, *scores.shape[1:], 1) if self.intercept else 0)
         matrix = np.empty((size, size))
         for i, change in enumerate(changes):
-            penalised = self._used(directions[i].theta) * directions[i].theta
             for j in range(i + 1):
                 product = float(np.vdot(change, along[j]))
-                product += float(np.vdot(penalised, directions[j].theta))
+                product += self._product(directions[i].theta, directions[j].theta)
                 matrix[i, j] = matrix[j, i] = product
             if self.intercept:
                 matrix[i, count:] = matrix[count:, i] = change.sum(axis=0, dtype=np.float64)
@@ -195,15 +197,21 @@ def moved(
     setting: Setting, start: Point, lengths: NumPyArray, directions: Sequence[Direction]
 ) -> Point:
     """Return the point so far along each of the directions."""
-    theta, scores = start.theta.copy(), start.scores.copy()
+    theta, scores = start.theta.copy(order="C"), start.scores.copy(order="C")
     for length, each in zip(lengths, directions, strict=False):
-        theta += length * each.theta
-        scores += scores.dtype.type(length) * each.scores
+        _add(theta, length, each.theta)
+        _add(scores, length, each.scores)
     if setting.intercept:
         bias = lengths[len(directions) :].reshape(theta.shape[1:])
         theta[-1] += bias
         scores += bias.astype(scores.dtype)
     return setting.at(theta, scores)
+
+
+def _add(total: NumPyArray, factor: float, array: NumPyArray) -> None:
+    """Add a multiple in place, without a temporary."""
+    axpy = get_blas_funcs("axpy", dtype=total.dtype)
+    axpy(np.ascontiguousarray(array).reshape(-1), total.reshape(-1), a=factor)
 
 
 def _solved(matrix: NumPyArray, slopes: NumPyArray) -> NumPyArray:

@@ -66,8 +66,8 @@ def exact(problem):
         if np.abs(gradient).max() < 1e-14:
             break
 
-        def times(vector, scores=scores):
-            vector = vector.reshape(theta.shape)
+        def times(vector, scores=scores, shape=theta.shape):
+            vector = vector.reshape(shape)
             change = rows @ vector
             if outputs:
                 p = loss.probability(scores)
@@ -132,11 +132,12 @@ def test_without_an_intercept(loss):
     np.testing.assert_allclose(solution.coef, weights, atol=1e-6 * np.abs(weights).max())
 
 
-@pytest.mark.parametrize("metric", ["auto", "identity", "diagonal"])
+@pytest.mark.parametrize("metric", ["auto", "diagonal"])
 def test_scales_that_are_apart(metric):
     problem = make(Logistic(), scales=True, l2=1e-4)
     objective = exact(problem)[2]
-    solution, records = run(problem, metric=metric, max_iter=300)
+    solution, records = run(problem, metric=metric)
+    assert len(records) < 30
     assert solution.reason is StopReason.CONVERGED
     assert solution.objective - objective <= 1e-6 * (records[0].objective - objective)
 
@@ -175,9 +176,7 @@ def test_a_start_is_kept():
 
 def test_float32_features_stay_float32():
     problem = make(Logistic())
-    single = Problem(
-        problem.features.astype(np.float32), problem.target, problem.loss, problem.l2
-    )
+    single = Problem(problem.features.astype(np.float32), problem.target, problem.loss, problem.l2)
     solution, _ = run(single)
     assert solution.scores.dtype == np.float32
     assert solution.reason is StopReason.CONVERGED
@@ -204,3 +203,8 @@ def test_constants(n, ratio):
     assert 1 / (1.06 * max(1, ratio)) <= numbers.step_size <= 1
     slower = constants(n, 1.0, ratio, 4.0)
     np.testing.assert_allclose(slower.step_size, numbers.step_size / 4)
+
+
+def test_a_hessian_of_so_many_columns_is_refused():
+    with pytest.raises(ValueError, match=r"metric='hessian' was asked for.*2,600 columns"):
+        run(make(Logistic()), metric="hessian")
