@@ -25,8 +25,12 @@ from gluon_svrg.linear.objective import Objective, Snapshot
 
 _PART = 1 << 16
 
+_SMALL_PART = 0.1
+
 _MOST_LOG = 700.0
 """exp() of a larger number is no float64; there the other bound is the smaller one."""
+
+_MOST_LOG_OF_FLOAT32 = 75.0
 
 
 class _Dual(NamedTuple):
@@ -41,21 +45,35 @@ class _Dual(NamedTuple):
 def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
     """Return a bound of F(theta) - F*, 0 or greater."""
     assert objective.moments is not None
-    penalty = objective.used(snapshot.theta)
-    of_data: NumPyArray = snapshot.gradient - penalty * snapshot.theta
+    penalty = objective.used(snapshot.theta)[:-1]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         dual = _dual(objective, snapshot)
         mean, of_target = objective.moments
-        dual_gradient = dual.kept * of_data[:-1] + np.multiply.outer(mean, dual.constant)
-        if not isinstance(objective.loss, Squared | Huber):
-            dual_gradient -= (1 - dual.kept) * of_target
-        rest = penalty[:-1] * snapshot.theta[:-1] + dual_gradient
-        squares = np.where(rest == 0, 0.0, np.square(rest) / (2 * penalty[:-1]))
-        gap = dual.divergence + float(squares.sum())
+        # kept (gradient - penalty theta) + penalty theta + what the constant adds: in place, for
+        # these are arrays of many numbers.
+        rest = dual.kept * snapshot.gradient[:-1]
+        if dual.kept != 1:
+            mixed = penalty * snapshot.theta[:-1]
+            if not isinstance(objective.loss, Squared | Huber):
+                mixed -= of_target
+            mixed *= 1 - dual.kept
+            rest += mixed
+        if np.any(dual.constant):
+            rest += np.multiply.outer(mean, dual.constant)
+        gap = dual.divergence + _weighted_square(rest, objective.penalty[:-1])
     # Nor is any objective below the least values of the losses.
     least = float(objective.share @ objective.loss.least(objective.target))
     bound = snapshot.objective - least
     return max(0.0, min(gap, bound) if np.isfinite(gap) else bound)
+
+
+def _weighted_square(rest: NumPyArray, penalty: NumPyArray) -> float:
+    """Return the sum of rest^2 / 2 penalty, where 0 / 0 is 0."""
+    if penalty.size and penalty.min() > 0:
+        flat = rest.reshape(len(rest), -1)
+        return float(np.einsum("jk,jk->j", flat, flat) @ (0.5 / penalty))
+    penalty = penalty if rest.ndim == 1 else penalty[:, None]
+    return float(np.where(rest == 0, 0.0, np.square(rest) / (2 * penalty)).sum())
 
 
 def _dual(objective: Objective, snapshot: Snapshot) -> _Dual:
@@ -105,17 +123,50 @@ def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
     logarithm = np.where(constant > 0, 2 * np.log(np.where(constant > 0, constant, 1)), -np.inf)
 
     def divergence(part: slice) -> NumPyArray:
-        # u = kept p + c with sum c = 1 - kept: chi^2 = sum c^2 / p - (1 - kept)^2.
-        scores = snapshot.scores[part].astype(np.float64).T
+        # u = kept p + c with sum c = 1 - kept: chi^2 = sum c^2 / p - (1 - kept)^2. In the scores'
+        # own dtype: log1p() of small numbers has all its digits.
+        scores = np.ascontiguousarray(snapshot.scores[part].T)
         top = scores.max(axis=0)
-        normaliser = np.log(np.exp(scores - top).sum(axis=0)) + top
-        terms = logarithm[:, None] + normaliser - scores
-        top = np.maximum(terms.max(axis=0), 0)
-        square = top + np.log(np.exp(-top) + np.exp(terms - top).sum(axis=0))
+        scores -= top
+        normaliser = np.log(np.exp(scores).sum(axis=0))
+        terms = logarithm.astype(scores.dtype)[:, None] - scores
+        terms += normaliser
+        np.minimum(
+            terms, _MOST_LOG if scores.dtype == np.float64 else _MOST_LOG_OF_FLOAT32, out=terms
+        )
+        square = np.log1p(np.exp(terms, out=terms).sum(axis=0))
         # By convexity, KL(u || p) <= -sum c log p.
-        return np.asarray(np.minimum(square, constant @ (normaliser - scores)))
+        mixed = constant.sum() * normaliser - constant @ scores
+        return np.asarray(np.minimum(square, mixed), np.float64)
 
-    return _Dual(kept, constant, _mean(objective, divergence) if kept < 1 else 0.0)
+    if kept == 1:
+        return _Dual(1.0, constant, 0.0)
+    # By convexity from sums alone, without an exp(), where that is a small part of the gap.
+    simple = _by_convexity(objective, snapshot, constant)
+    if simple <= _SMALL_PART * _of_gradient(objective, snapshot):
+        return _Dual(kept, constant, simple)
+    return _Dual(kept, constant, _mean(objective, divergence))
+
+
+def _by_convexity(objective: Objective, snapshot: Snapshot, constant: NumPyArray) -> float:
+    """Return the mean of -sum c log p: the mean normaliser is the loss plus the target's score."""
+    scores, share = snapshot.scores, objective.share
+    theta = snapshot.theta
+    of_penalty = 0.5 * float(objective.penalty @ np.einsum("jk,jk->j", theta, theta))
+    own = scores[np.arange(len(scores)), objective.target].astype(np.float64)
+    normaliser = snapshot.objective - of_penalty + float(share @ own)
+    means = share.astype(scores.dtype) @ scores
+    # Of means of many numbers in the scores' dtype: a margin for their rounding.
+    margin = 1e-4 * float(np.abs(means).max()) if scores.dtype == np.float32 else 0.0
+    return float(constant @ (normaliser - means.astype(np.float64) + margin))
+
+
+def _of_gradient(objective: Objective, snapshot: Snapshot) -> float:
+    """Return about what the gradient gives, at least."""
+    gradient = snapshot.gradient[:-1]
+    largest = float(objective.penalty[:-1].max(initial=0))
+    square = float(np.einsum("jk,jk->", gradient, gradient))
+    return square / (2 * largest) if largest > 0 else 0.0
 
 
 def _poisson(objective: Objective, snapshot: Snapshot) -> _Dual:

@@ -86,6 +86,11 @@ class CsrRows:
         dtype: np.dtype[Any] = self._features.dtype
         return dtype
 
+    @property
+    def numbers(self) -> int:
+        """How many are stored."""
+        return int(self._features.indptr[-1])
+
     def pick(self, rows: NumPyArray) -> csr_array:
         """Return rows by their indices, converted."""
         return self._features[rows].astype(self.dtype, copy=False)
@@ -104,9 +109,11 @@ class CsrRows:
 
     def reordered(self, order: NumPyArray, dtype: np.dtype[Any]) -> CsrRows:
         """Return a copy of the rows in another order, of `dtype` or what is smaller."""
-        rows = self._features[order]
-        smaller = dtype.itemsize < self.stored.itemsize
-        return CsrRows(rows.astype(dtype) if smaller else rows, dtype)
+        whole = self._features
+        if dtype.itemsize < self.stored.itemsize:
+            # Less to move.
+            whole = csr_array((whole.data.astype(dtype), whole.indices, whole.indptr), whole.shape)
+        return CsrRows(whole[order], dtype)
 
     def moments(self, share: NumPyArray, center: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
         """Return the means of ``x - center`` and of its square, each (p,), in float64.

@@ -210,10 +210,11 @@ class Series:
     """What gains that shrink like a geometric series leave to be gained.
 
     The rate is the largest of the last two ratios and of the means over up to five, and not
-    believed below a tenth.
+    believed below a tenth, or another least one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least: float = _LEAST_RATE) -> None:
+        self._least = least
         self._gains: list[float] = []
 
     def add(self, gain: float) -> None:
@@ -227,7 +228,7 @@ class Series:
         means = [(last / gain) ** (1 / k) for k, gain in enumerate(reversed(earlier), 1)]
         if len(earlier) > 1:
             means.append(earlier[-1] / earlier[-2])
-        return max(_LEAST_RATE, *means) if means else 1.0
+        return max(self._least, *means) if means else 1.0
 
     @property
     def is_slow(self) -> bool:

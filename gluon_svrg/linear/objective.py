@@ -88,8 +88,6 @@ class Objective:
         With which the rows of a batch are drawn, where their weights are unequal.
     order : numpy.ndarray, (n,), optional
         Of shuffled rows: which of the user's rows each of them is.
-    squares : numpy.ndarray, (p,), optional
-        The mean square of each feature, where it was measured: of sparse rows of many columns.
     reads : Reads
         Shared with the copies of it.
     """
@@ -107,7 +105,6 @@ class Objective:
     order: NumPyArray | None = None
     probability: NumPyArray | None = None
     rare: NumPyArray | None = None
-    squares: NumPyArray | None = None
     reads: Reads = field(default_factory=Reads)
 
     @property

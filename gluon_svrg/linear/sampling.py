@@ -90,15 +90,10 @@ def prepare(
 def _as_they_are(
     problem: Problem, rows: Rows, share: NumPyArray, workers: Workers, precise: bool
 ) -> tuple[Objective, Sample]:
-    """Return the objective in the user's coordinates, without columns of zeros, and no sample."""
-    assert isinstance(rows, CsrRows)
+    """Return the objective in the user's coordinates, and no sample."""
     p = rows.shape[1]
-    mean, square = rows.moments(share, np.zeros(p))
-    used = square > 0
-    scaling = Scaling(np.zeros(p), used.astype(np.float64))
-    variance = np.maximum(square - np.square(mean), np.finfo(np.float64).eps * square)
-    offset = np.abs(mean[used]) / np.sqrt(variance[used])
-    if precise or offset.max(initial=0) > OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
+    scaling = Scaling(np.zeros(p), np.ones(p))
+    if precise or _is_far_off(problem, share):
         rows = rows.precise()
     objective = Objective(
         rows=rows,
@@ -109,8 +104,7 @@ def _as_they_are(
         penalty=_penalty(problem, scaling),
         intercept=problem.fit_intercept,
         workers=workers,
-        squares=square,
-        reads=Reads(rows.shape[0]),
+        reads=Reads(),
     )
     none = np.zeros(0, np.intp)
     return objective, _sample(objective, np.zeros((0, p + 1)), none, np.zeros(0))

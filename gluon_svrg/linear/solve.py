@@ -49,7 +49,8 @@ def solve(
     """
     began = time.perf_counter()
     problem = dense_if_small(problem)
-    workers = Workers(problem.features.size)
+    n, p = problem.features.shape
+    workers = Workers(n * p)
     with workers.running():
         rng = np.random.default_rng(settings.seed)
         plan = choose(problem, settings)

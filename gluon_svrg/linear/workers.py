@@ -34,13 +34,18 @@ class _Blas:
         self._lock = threading.Lock()
         self._users = 0
         self._threads = 1
+        self._controller: ThreadpoolController | None = None
 
     @contextmanager
     def limited(self) -> Iterator[int]:
         """Limit BLAS while the block runs; give the threads that it had."""
         with self._lock:
             if self._users == 0:
-                controller = ThreadpoolController().select(user_api="blas")
+                # Once a process: to look for the libraries takes 20 ms, and NumPy's and SciPy's are
+                # loaded by now.
+                if self._controller is None:
+                    self._controller = ThreadpoolController().select(user_api="blas")
+                controller = self._controller
                 self._threads = min([pool["num_threads"] for pool in controller.info()], default=1)
                 self._limit = controller.limit(limits=1)
             self._users += 1
