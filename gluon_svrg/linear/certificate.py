@@ -53,7 +53,7 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
         squares = np.where(rest == 0, 0.0, np.square(rest) / (2 * penalty[:-1]))
         gap = dual.divergence + float(squares.sum())
     # Nor is any objective below the least values of the losses.
-    least = float(objective.share @ objective.loss.least(objective.target))
+    least = objective.mean(lambda part: objective.loss.least(objective.target[part]))
     bound = snapshot.objective - least
     return max(0.0, min(gap, bound) if np.isfinite(gap) else bound)
 
@@ -70,14 +70,14 @@ def _mean(objective: Objective, function: Callable[[slice], NumPyArray]) -> floa
     slices = [slice(start, start + _PART) for start in range(0, n, _PART)]
 
     def of_part(part: slice) -> float:
-        return float(objective.share[part] @ function(part))
+        return float(np.ascontiguousarray(objective.share[part]) @ function(part))
 
     return sum(objective.workers.map(of_part, slices))
 
 
 def _logistic(objective: Objective, snapshot: Snapshot) -> _Dual:
     # (1 - m) p + m q with q = 0 or 1 has the targets' mean.
-    wanted = float(objective.share @ objective.target)
+    wanted = objective.mean_target()
     mean = wanted + float(snapshot.gradient[-1])
     down = mean > wanted
     mixed = 1 - wanted / mean if down else (wanted - mean) / (1 - mean)
@@ -97,7 +97,7 @@ def _logistic(objective: Objective, snapshot: Snapshot) -> _Dual:
 def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
     loss = objective.loss
     assert isinstance(loss, Softmax)
-    wanted = np.bincount(objective.target, weights=objective.share, minlength=loss.outputs)
+    wanted = objective.class_shares()
     mean = wanted + snapshot.gradient[-1]
     ratio = np.divide(wanted, mean, out=np.ones_like(mean), where=mean > 0)
     kept = min(1.0, float(ratio.min()))
@@ -119,7 +119,7 @@ def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
 
 
 def _poisson(objective: Objective, snapshot: Snapshot) -> _Dual:
-    wanted = float(objective.share @ objective.target)
+    wanted = objective.mean_target()
     mean = wanted + float(snapshot.gradient[-1])
     if mean <= 0:
         return _Dual(1.0, 0.0, np.inf)

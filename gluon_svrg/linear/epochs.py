@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.buffers import buffers, parts_of_an_epoch
 from gluon_svrg.linear.constants import Constants, constants
+from gluon_svrg.linear.disk import DiskRows
 from gluon_svrg.linear.losses import Softmax
 from gluon_svrg.linear.metric import DiagonalMetric, Metric
 from gluon_svrg.linear.objective import Objective, Scaling, Snapshot, of_outputs, padded, products
@@ -89,7 +92,7 @@ class EpochSteps:
 
         With the metric 'auto' it ends where epochs gain too little, and `left_at` is where.
         """
-        objective = shuffled(self._objective, self._rng, self._dtype)
+        objective = self._in_order()
         choice = Choice(self._wanted, self._objective.scaling)
         snapshot = objective.snapshot(self._warm_start(choice.kind, objective, sample, start))
         series = Series()
@@ -114,6 +117,9 @@ class EpochSteps:
                 slower, due = 2 * slower, 0
                 if slower > _MOST_SLOWER:
                     if objective.rows.dtype == np.float64:
+                        if isinstance(objective.rows, DiskRows) and self._wanted == "auto":
+                            # A part of the rows may be too unlike the whole.
+                            self.left_at = snapshot.theta
                         return
                     objective, slower, is_new = self._precise(), 1.0, True
                     snapshot = objective.snapshot(snapshot.theta)
@@ -127,7 +133,14 @@ class EpochSteps:
         """Return the shuffled rows in float64: float32 has no more digits to give."""
         whole = self._objective
         self._objective = replace(whole, rows=whole.rows.precise())
-        return shuffled(self._objective, self._rng, np.float64)
+        self._dtype = np.float64
+        return self._in_order()
+
+    def _in_order(self) -> Objective:
+        """Return the objective in the order of batches: on disk, rows stay where they are."""
+        if isinstance(self._objective.rows, DiskRows):
+            return self._objective
+        return shuffled(self._objective, self._rng, self._dtype)
 
     def _warm_start(
         self, kind: str, objective: Objective, sample: Sample, start: NumPyArray
@@ -138,7 +151,7 @@ class EpochSteps:
         """
         if start[:-1].any() or objective.n < _PART_OF_A_START * _LEAST_PART:
             return start
-        part = head(objective, objective.n // _PART_OF_A_START)
+        part = self._part(objective)
         snapshot = part.snapshot(start)
         for _ in range(_EPOCHS_OF_A_START):
             metric, numbers = self._measure(kind, part, sample, snapshot, 1.0)
@@ -148,6 +161,14 @@ class EpochSteps:
                 break
             snapshot = new
         return snapshot.theta
+
+    def _part(self, objective: Objective) -> Objective:
+        """Return an eighth of the rows, or what there is room for."""
+        wanted = objective.n // _PART_OF_A_START
+        if isinstance(objective.rows, DiskRows):
+            with closing(buffers(objective, self._rng, shuffled)) as parts:
+                objective = next(parts)
+        return head(objective, min(wanted, objective.n))
 
     def _measure(
         self,
@@ -253,20 +274,23 @@ def run_epoch(
     """
     objective.reads.rows += numbers.batch * numbers.steps
     theta = ahead = snapshot.theta
-    for j, rows in enumerate(_batches(objective, numbers, rng)):
-        gradient = corrected_gradient(objective, snapshot, ahead, rows)
-        new = ahead - numbers.step_size * metric.solve(gradient)
-        momentum = min((j + 1) / (j + 4), numbers.momentum)
-        ahead = new + momentum * (new - theta)
-        theta = new
+    with closing(parts_of_an_epoch(objective, snapshot, rng, shuffled)) as parts:
+        steps = ((at, rows) for at in parts for rows in _batches(at[0], numbers.batch, rng))
+        for j, ((part, of_part), rows) in enumerate(steps):
+            gradient = corrected_gradient(part, of_part, ahead, rows)
+            new = ahead - numbers.step_size * metric.solve(gradient)
+            momentum = min((j + 1) / (j + 4), numbers.momentum)
+            ahead = new + momentum * (new - theta)
+            theta = new
     return theta
 
 
 def _batches(
-    objective: Objective, numbers: Constants, rng: np.random.Generator
+    objective: Objective, batch: int, rng: np.random.Generator
 ) -> Iterator[slice | NumPyArray]:
     """Yield the rows of each batch of an epoch."""
-    batch, steps = numbers.batch, numbers.steps
+    batch = min(batch, objective.n)
+    steps = objective.n // batch
     if objective.probability is not None:
         # Rows of unequal weight, drawn by it: as if all had the same.
         drawn = rng.choice(objective.n, batch * steps, p=objective.probability)

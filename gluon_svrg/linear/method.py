@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import newton
 from gluon_svrg.linear.constants import LEAST_BATCH, Constants, constants
+from gluon_svrg.linear.disk import DiskRows
 from gluon_svrg.linear.epochs import MEASURED_ROWS, Curvature, run_epoch, shuffled
 from gluon_svrg.linear.metric import HessianMetric, Metric
 from gluon_svrg.linear.objective import Objective, Snapshot
@@ -120,8 +122,8 @@ class HessianSteps:
         return new if new.objective < snapshot.objective else None
 
     def _ready_for_epochs(self, snapshot: Snapshot) -> Snapshot:
-        """Have the rows shuffled, from the first epoch on."""
-        if self._objective.order is None:
+        """Have the rows shuffled, from the first epoch on; on disk they stay as they are."""
+        if self._objective.order is None and not isinstance(self._objective.rows, DiskRows):
             dtype = self._objective.rows.dtype
             self._objective = moved = shuffled(self._objective, self._rng, dtype)
             snapshot = replace(snapshot, scores=snapshot.scores[moved.order])
@@ -192,21 +194,25 @@ class HessianSteps:
     def _best_length(self, old: Snapshot, new: Snapshot) -> float:
         """Return how far to go from `old` to `new`, of 1/2, 1/4, ..., or 0: by their scores."""
         objective = self._objective
-        along = new.scores - old.scores
         step = new.theta - old.theta
         penalty = objective.used(old.theta)
         best, best_length, length = old.objective, 0.0, 1.0
         for _ in range(40):
             length /= 2
             theta = old.theta + length * step
-            scores = old.scores + along.dtype.type(length) * along
-            value = np.asarray(objective.loss.value(scores, objective.target), np.float64)
-            total = float(value @ objective.share) + 0.5 * float((penalty * theta * theta).sum())
+            total = objective.mean(partial(self._values, old, new, length))
+            total += 0.5 * float((penalty * theta * theta).sum())
             if total < best:
                 best, best_length = total, length
             elif best_length > 0:
                 break
         return best_length
+
+    def _values(self, old: Snapshot, new: Snapshot, length: float, part: slice) -> NumPyArray:
+        """Return the losses of some rows on the way from `old` to `new`."""
+        along = new.scores[part] - old.scores[part]
+        scores = old.scores[part] + along.dtype.type(length) * along
+        return self._objective.loss.value(scores, self._objective.target[part])
 
 
 class SampleMetric:

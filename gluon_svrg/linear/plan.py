@@ -9,9 +9,13 @@ import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import newton
+from gluon_svrg.linear.budget import room, rows_of_a_sample
+from gluon_svrg.linear.disk import on_disk
 from gluon_svrg.linear.epochs import MEASURED_ROWS, EpochSteps
+from gluon_svrg.linear.losses import Logistic, Softmax
 from gluon_svrg.linear.method import HessianSteps, SampleSteps
 from gluon_svrg.linear.objective import Objective, Snapshot
+from gluon_svrg.linear.per_row import are_sorted
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import resample
@@ -52,20 +56,33 @@ class Plan:
 
 def choose(problem: Problem, settings: Settings) -> Plan:
     """Return the way to go."""
+    plan = _chosen(problem, settings)
+    if on_disk(problem.features) and isinstance(problem.loss, Logistic | Softmax):
+        classes = max(2, problem.loss.outputs)
+        if plan.sample_size < len(problem.target) and are_sorted(problem.target, classes):
+            why = f"{plan.why}; rows come sorted by class, and are drawn from all over the data"
+            return replace(plan, why=why)
+    return plan
+
+
+def _chosen(problem: Problem, settings: Settings) -> Plan:
     n, p = problem.features.shape
     outputs = problem.loss.outputs
     width = (p + 1) * outputs
     work = float(n) * width * width
     automatic = settings.metric == "auto"
-    fits = n * (p + 1) <= _MOST_NUMBERS
+    # What is on disk is copied as far as there is room.
+    most = rows_of_a_sample(room(problem), p)
+    fits = n * (p + 1) <= _MOST_NUMBERS and n <= most
     if automatic and work <= _SMALL and width <= _MOST_WEIGHTS and fits:
         why = f"the Hessian of all {n:,} rows over {width:,} weights is small"
         return Plan("newton", why, n, _exact, is_cheap=True)
     narrow = (n + 1) * outputs
-    if automatic and n < p and float(n) * narrow * narrow <= _SMALL and narrow <= _MOST_WEIGHTS:
+    turns = automatic and n < p and n <= most
+    if turns and float(n) * narrow * narrow <= _SMALL and narrow <= _MOST_WEIGHTS:
         why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
         return Plan("newton, rotated", why, n, _rotated, is_cheap=True)
-    size = sample_size(n, p, outputs)
+    size = int(min(sample_size(n, p, outputs), most))
     cost = float(size) * width * width + width**3 / 3
     pays = width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 2500.0 * n * width)
     if settings.metric == "hessian" or (automatic and pays):
@@ -84,7 +101,7 @@ def choose(problem: Problem, settings: Settings) -> Plan:
         steps = EpochSteps(objective, settings.metric, rng, dtype)
         yield from steps.states(sample, start)
         if steps.left_at is not None:
-            larger = resample(objective, max(4000, 20 * p, n // 8), rng)
+            larger = resample(objective, int(min(max(4000, 20 * p, n // 8), most)), rng)
             yield from SampleSteps.states(objective, larger, steps.left_at, rng)
 
     return Plan("svrg, epochs", why, min(n, MEASURED_ROWS), epochs)

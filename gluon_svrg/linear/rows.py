@@ -6,13 +6,15 @@ order, read-only or not: a block is converted when it is read.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Union
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.blocks import BLOCK_BYTES, slices_of
+from gluon_svrg.linear.chunks import Chunks
+from gluon_svrg.linear.disk import DiskRows, on_disk, parts_in
 
-BLOCK_BYTES = 3 << 19
-"""Of a block, converted: read for the scores, it is still in a core's cache for the gradient."""
+__all__ = ["BLOCK_BYTES", "DenseRows", "Features", "Rows", "rows_of"]
 
 
 class Rows(Protocol):
@@ -48,12 +50,15 @@ class Rows(Protocol):
         ...
 
 
-Features = NumPyArray
+Features = Union[NumPyArray, Chunks]  # noqa: UP007 (NumPyArray is a string when it runs)
 """What a problem's features may be."""
 
 
 def rows_of(features: Features, dtype: np.dtype[Any] | None = None) -> Rows:
     """Return the rows of features of any kind; with `dtype`, handed out in it."""
+    if on_disk(features):
+        return DiskRows(parts_in(features), dtype)
+    assert isinstance(features, np.ndarray)
     return DenseRows(features, dtype)
 
 
@@ -77,8 +82,7 @@ class DenseRows:
 
     def slices(self) -> list[slice]:
         n, p = self.shape
-        size = max(64, BLOCK_BYTES // max(1, p * self.dtype.itemsize))
-        return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+        return slices_of(n, p, self.dtype.itemsize)
 
     def block(self, rows: slice) -> NumPyArray:
         return self._features[rows].astype(self.dtype, copy=False)

@@ -13,6 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear import large, per_row
+from gluon_svrg.linear.chunks import Chunks
+from gluon_svrg.linear.disk import on_disk
+from gluon_svrg.linear.rows import Features
 from sklearn.base import BaseEstimator
 from sklearn.utils import column_or_1d
 from sklearn.utils.class_weight import compute_class_weight
@@ -50,7 +54,7 @@ class Labels(NamedTuple):
     ----------
     classes : numpy.ndarray of shape (K,)
         The distinct labels, sorted, in the dtype that they were given in.
-    codes : numpy.ndarray of shape (n,), int64
+    codes : numpy.ndarray of shape (n,), whole numbers
         The place of each sample's label in `classes`.
     """
 
@@ -58,8 +62,10 @@ class Labels(NamedTuple):
     codes: NumPyArray
 
 
-def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> NumPyArray:
+def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Features:
     """Return `X` as an array of shape (n, p), not copied if it is an array of numbers.
+
+    Chunks are returned as they are, and what is on disk is read in blocks.
 
     Parameters
     ----------
@@ -79,9 +85,13 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> NumPy
         If it is empty, complex, or not of two dimensions, if its columns are not those of ``fit``,
         if it has NaN or infinity, or, in ``fit``, numbers beyond 1e140.
     """
-    features: NumPyArray = validate_data(
-        estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False
-    )
+    if isinstance(X, Chunks):
+        large.check_columns(estimator, X, reset=reset)
+        features: Features = X
+    else:
+        features = validate_data(
+            estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False
+        )
     if features.dtype.kind == "f" and not _has_small_squares(features):
         name = type(estimator).__name__
         names = getattr(estimator, "feature_names_in_", None)
@@ -106,7 +116,7 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> NumPy
 
 
 def check_target(
-    name: str, y: object, features: NumPyArray, weight: NumPyArray | None, *, loss: str
+    name: str, y: object, features: Features, weight: NumPyArray | None, *, loss: str
 ) -> NumPyArray:
     """Return the target of a regressor, of shape (n,) and float64.
 
@@ -149,7 +159,7 @@ def check_target(
     return target
 
 
-def check_labels(name: str, y: object, features: NumPyArray) -> Labels:
+def check_labels(name: str, y: object, features: Features) -> Labels:
     """Return the labels of a classifier.
 
     Whole numbers and booleans are counted, which is faster than to sort them.
@@ -186,6 +196,8 @@ def check_labels(name: str, y: object, features: NumPyArray) -> Labels:
     least, most = int(labels.min()), int(labels.max())
     if most - least >= _LABELS_TO_COUNT or max(-least, most) > np.iinfo(np.int64).max:
         return Labels(*np.unique(labels, return_inverse=True))
+    if on_disk(features) and len(labels) > per_row.MANY:
+        return Labels(*large.counted(labels, least, most))
     places = labels.astype(np.int64) - least
     present = np.bincount(places) > 0
     places_of_classes = np.flatnonzero(present)
@@ -195,7 +207,7 @@ def check_labels(name: str, y: object, features: NumPyArray) -> Labels:
     return Labels((places_of_classes + least).astype(labels.dtype), codes)
 
 
-def check_weight(sample_weight: object, features: NumPyArray) -> NumPyArray | None:
+def check_weight(sample_weight: object, features: Features) -> NumPyArray | None:
     """Return the weights of the samples, of shape (n,) and float64; None if all are 1.
 
     Parameters
@@ -214,6 +226,7 @@ def check_weight(sample_weight: object, features: NumPyArray) -> NumPyArray | No
     if sample_weight is None:
         return None
     n = len(features)
+    sample_weight = large.joined("sample_weight", sample_weight, features)
     weight = _as_float64("sample_weight", np.asarray(sample_weight))
     if weight.ndim == 0:
         weight = np.full(n, weight)
@@ -322,12 +335,13 @@ def classes_with_weight(name: str, labels: Labels, weight: NumPyArray | None) ->
 # --- What they share ---------------------------------------------------------------------------
 
 
-def _as_column(name: str, y: object, features: NumPyArray) -> NumPyArray:
+def _as_column(name: str, y: object, features: Features) -> NumPyArray:
     if y is None:
         raise ValueError(
             f"This {name} estimator requires y to be passed, but the target y is None: give one "
             f"value for each of the {len(features)} rows of X"
         )
+    y = large.joined("y", y, features)
     _check_real("y", y)
     column: NumPyArray = column_or_1d(y, warn=True)
     check_consistent_length(features, column)
@@ -374,12 +388,15 @@ def _check_finite(name: str, values: NumPyArray, needed: str) -> None:
         )
 
 
-def _has_small_squares(features: NumPyArray) -> bool:
+def _has_small_squares(features: Features) -> bool:
     """Return whether the sum of all squares is finite and far from overflow.
 
     Then so is every number, and it takes one product as fast as memory is read. False means nothing
     yet: float32 overflows early, and an array with gaps would be copied, so that it is not tried.
     """
+    if on_disk(features):
+        return large.are_all(features, _has_small_squares)
+    assert isinstance(features, np.ndarray)
     contiguous = features.flags.c_contiguous or features.flags.f_contiguous
     if not contiguous or features.dtype.itemsize < 4:
         return False
@@ -389,14 +406,22 @@ def _has_small_squares(features: NumPyArray) -> bool:
 
 
 def _first_where(
-    features: NumPyArray, is_wrong: Callable[[NumPyArray], NumPyArray], names: NumPyArray | None
+    features: Features, is_wrong: Callable[[NumPyArray], NumPyArray], names: NumPyArray | None
 ) -> str | None:
     """Return the first number that is wrong, in the order of the rows, and where it stands."""
+    if on_disk(features):
+        found = large.first_where(features, is_wrong)
+        if found is None:
+            return None
+        row, column, value, place = found
+        name = "" if names is None else f" ({names[column]!r})"
+        return f"{_name_of(value)} in row {row}, column {column}{name}{place}"
+    assert isinstance(features, np.ndarray)
     rows = max(1, _BLOCK // features.shape[1])
     for first in range(0, len(features), rows):
         wrong = is_wrong(features[first : first + rows])
         if wrong.any():
-            row, column = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+            row, column = map(int, np.unravel_index(int(np.argmax(wrong)), wrong.shape))
             value = _name_of(features[first + row, column])
             name = "" if names is None else f" ({names[column]!r})"
             return f"{value} in row {first + row}, column {column}{name}"
