@@ -28,6 +28,10 @@ _PART = 1 << 16
 _MOST_LOG = 700.0
 """exp() of a larger number is no float64; there the other bound is the smaller one."""
 
+_MOST_LOG_OF_FLOAT32 = np.float32(80)
+_LOG_2 = np.float32(np.log(2))
+_WIDER = 1.0001
+
 
 class _Dual(NamedTuple):
     """Feasible residuals: what they make of X^T r, and the sum of Fenchel's terms."""
@@ -35,7 +39,8 @@ class _Dual(NamedTuple):
     kept: float
     constant: NumPyArray | float
     """u = kept (r + y) + constant - y, with y = 0 for squared and Huber loss."""
-    divergence: float
+    divergence: Callable[[], float]
+    """It takes a pass over the scores."""
 
 
 def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
@@ -51,16 +56,18 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
             dual_gradient -= (1 - dual.kept) * of_target
         rest = penalty[:-1] * snapshot.theta[:-1] + dual_gradient
         squares = np.where(rest == 0, 0.0, np.square(rest) / (2 * penalty[:-1]))
-        gap = dual.divergence + float(squares.sum())
-    # Nor is any objective below the least values of the losses.
-    least = objective.mean(lambda part: objective.loss.least(objective.target[part]))
-    bound = snapshot.objective - least
+        # Nor is any objective below the least values of the losses.
+        least = objective.mean(lambda part: objective.loss.least(objective.target[part]))
+        bound = snapshot.objective - least
+        gap = float(squares.sum())
+        if gap < bound:
+            gap += dual.divergence()
     return max(0.0, min(gap, bound) if np.isfinite(gap) else bound)
 
 
 def _dual(objective: Objective, snapshot: Snapshot) -> _Dual:
     if not objective.intercept:
-        return _Dual(1.0, np.zeros(snapshot.theta.shape[1:]), 0.0)
+        return _Dual(1.0, np.zeros(snapshot.theta.shape[1:]), lambda: 0.0)
     return _BALANCED[type(objective.loss)](objective, snapshot)
 
 
@@ -86,12 +93,18 @@ def _logistic(objective: Objective, snapshot: Snapshot) -> _Dual:
     def divergence(part: slice) -> NumPyArray:
         # KL(u || p) <= log(1 + chi^2(u, p)), and chi^2 = m^2 e^(+-z). Where p is next to nothing,
         # convexity bounds it better: KL(u || p) <= m KL(q || p) <= m (log 2 + max(+-z, 0)).
+        if objective.is_long and snapshot.scores.dtype == np.float32:
+            # log(1 + x) <= x, and the margin is that of rounding.
+            scores = np.float32(sign) * snapshot.scores[part]
+            square = np.exp(np.minimum(scores, _MOST_LOG_OF_FLOAT32)) * np.float32(_WIDER * mixed)
+            square = np.minimum(square, np.float32(_WIDER) * (np.maximum(scores, 0) + _LOG_2))
+            return np.asarray(square, np.float64) * mixed
         scores = sign * snapshot.scores[part].astype(np.float64)
         square = np.log1p(np.exp(np.minimum(scores + 2 * np.log(mixed), _MOST_LOG)))
         return np.asarray(np.minimum(square, mixed * (np.log(2) + np.maximum(scores, 0))))
 
     constant = 0.0 if down else mixed
-    return _Dual(1 - mixed, constant, _mean(objective, divergence) if mixed else 0.0)
+    return _Dual(1 - mixed, constant, lambda: _mean(objective, divergence) if mixed else 0.0)
 
 
 def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
@@ -115,21 +128,21 @@ def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
         # By convexity, KL(u || p) <= -sum c log p.
         return np.asarray(np.minimum(square, constant @ (normaliser - scores)))
 
-    return _Dual(kept, constant, _mean(objective, divergence) if kept < 1 else 0.0)
+    return _Dual(kept, constant, lambda: _mean(objective, divergence) if kept < 1 else 0.0)
 
 
 def _poisson(objective: Objective, snapshot: Snapshot) -> _Dual:
     wanted = objective.mean_target()
     mean = wanted + float(snapshot.gradient[-1])
     if mean <= 0:
-        return _Dual(1.0, 0.0, np.inf)
+        return _Dual(1.0, 0.0, lambda: np.inf)
     kept = wanted / mean
-    return _Dual(kept, 0.0, mean * (kept * np.log(kept) - kept + 1))
+    return _Dual(kept, 0.0, lambda: mean * (kept * np.log(kept) - kept + 1))
 
 
 def _squared(_: Objective, snapshot: Snapshot) -> _Dual:
     mean = float(snapshot.gradient[-1])
-    return _Dual(1.0, -mean, 0.5 * mean * mean)
+    return _Dual(1.0, -mean, lambda: 0.5 * mean * mean)
 
 
 def _huber(objective: Objective, snapshot: Snapshot) -> _Dual:
@@ -145,7 +158,7 @@ def _huber(objective: Objective, snapshot: Snapshot) -> _Dual:
         exact = loss.value(scores, target) + 0.5 * np.square(dual) - dual * (scores - target)
         return np.asarray(np.maximum(exact, 0))
 
-    return _Dual(1 - mixed, constant, _mean(objective, divergence) if mixed else 0.0)
+    return _Dual(1 - mixed, constant, lambda: _mean(objective, divergence) if mixed else 0.0)
 
 
 _Balance = Callable[[Objective, Snapshot], _Dual]

@@ -63,10 +63,15 @@ class DiskRows:
         All of the same width and dtype.
     dtype : numpy dtype, optional
         As of `DenseRows`.
+    every : int
+        A pass reads only so many blocks' last one.
     """
 
-    def __init__(self, parts: list[Part], dtype: np.dtype[Any] | None = None) -> None:
+    def __init__(
+        self, parts: list[Part], dtype: np.dtype[Any] | None = None, every: int = 1
+    ) -> None:
         self._parts = parts
+        self._every = every
         starts = np.cumsum([0, *(part.shape[0] for part in parts)])
         self._starts: list[int] = starts.tolist()
         self.shape: tuple[int, ...] = (self._starts[-1], parts[0].shape[1])
@@ -77,7 +82,7 @@ class DiskRows:
     def slices(self) -> list[slice]:
         """Return the blocks of one pass, in order: those of an array of this shape."""
         n, p = self.shape
-        return slices_of(n, p, self.dtype.itemsize)
+        return slices_of(n, p, self.dtype.itemsize)[self._every // 2 :: self._every]
 
     def block(self, rows: slice) -> NumPyArray:
         """Return the rows of a slice, converted; not to be written to."""
@@ -98,6 +103,12 @@ class DiskRows:
             if chosen.start < chosen.stop:
                 taken[order[chosen]] = part.take(ascending[chosen] - self._starts[k])
         return taken
+
+    def thinned(self, every: int) -> DiskRows | None:
+        """Return rows of whose blocks a pass reads a part, or None where that saves no reading."""
+        if any(part.is_whole for part in self._parts):
+            return None
+        return DiskRows(self._parts, self.dtype, every)
 
     def precise(self) -> DiskRows:
         """Return the same rows, handed out in float64."""
@@ -155,7 +166,7 @@ class DiskRows:
         while start < stop or not blocks:
             first = self._starts[k]
             end = min(stop, self._starts[k + 1])
-            blocks.append(self._parts[k].read(start - first, end - first))
+            blocks.append(self._parts[k].read(start - first, end - first, self._every == 1))
             start, k = end, k + 1
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 

@@ -115,8 +115,8 @@ class Group:
         self._place = len(decoded.groups)
         decoded.groups.append(self)
 
-    def read(self, start: int, stop: int) -> NumPyArray:
-        """Return rows; not to be written to."""
+    def read(self, start: int, stop: int, ahead: bool = False) -> NumPyArray:
+        """Return rows; not to be written to. The next group is decoded ahead in any case."""
         return self._decoded.get(self._place)[start:stop]
 
     def take(self, rows: NumPyArray) -> NumPyArray:

@@ -44,8 +44,11 @@ class Part(Protocol):
         """Whether some rows cost as much to read as all."""
         ...
 
-    def read(self, start: int, stop: int) -> NumPyArray:
-        """Return rows as they are stored; not to be written to. From any thread."""
+    def read(self, start: int, stop: int, ahead: bool = False) -> NumPyArray:
+        """Return rows as they are stored; not to be written to. From any thread.
+
+        With `ahead`, those that follow are likely to be read soon.
+        """
         ...
 
     def take(self, rows: NumPyArray) -> NumPyArray:
@@ -68,7 +71,7 @@ class ArrayPart:
     def dtype(self) -> np.dtype[Any]:
         return self.array.dtype
 
-    def read(self, start: int, stop: int) -> NumPyArray:
+    def read(self, start: int, stop: int, ahead: bool = False) -> NumPyArray:
         return self.array[start:stop]
 
     def take(self, rows: NumPyArray) -> NumPyArray:
@@ -116,13 +119,14 @@ class FilePart:
     stamp: Stamp
     is_whole = False
 
-    def read(self, start: int, stop: int) -> NumPyArray:
+    def read(self, start: int, stop: int, ahead: bool = False) -> NumPyArray:
         with _Reader(self) as reader:
             if self._by_columns:
                 return self._columns(reader, start, stop)
             rows = self._span(reader, start, stop)
             step = self.strides[0]
-            reader.expect(self.offset + stop * step + _AHEAD, (stop - start) * step)
+            if ahead:
+                reader.expect(self.offset + stop * step + _AHEAD, (stop - start) * step)
             return rows
 
     def take(self, rows: NumPyArray) -> NumPyArray:
@@ -243,7 +247,7 @@ class MappedPart:
     def dtype(self) -> np.dtype[Any]:
         return self.array.dtype
 
-    def read(self, start: int, stop: int) -> NumPyArray:
+    def read(self, start: int, stop: int, ahead: bool = False) -> NumPyArray:
         return self._copied(self.array[start:stop], slice(None))
 
     def take(self, rows: NumPyArray) -> NumPyArray:
