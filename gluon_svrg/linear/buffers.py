@@ -7,15 +7,11 @@ from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
-from gluon_svrg.linear import per_row
 from gluon_svrg.linear.budget import rows_of_a_buffer
 from gluon_svrg.linear.disk import DiskRows
 from gluon_svrg.linear.objective import Objective, Snapshot
 from gluon_svrg.linear.rows import DenseRows
 from numpy.typing import DTypeLike
-
-_EVERY = 8
-"""Block, of a part of the data."""
 
 Shuffle = Callable[[Objective, np.random.Generator, DTypeLike], Objective]
 """Makes a shuffled copy of rows in memory, of a dtype; its `order` says which they are."""
@@ -57,26 +53,3 @@ def buffers(
             )
             part = shuffle(part, rng, rows.dtype)
             yield replace(part, order=places[part.order])
-
-
-def part_of_all(objective: Objective, least: int) -> Objective | None:
-    """Return the objective of an eighth of the rows on disk, evenly spread, if they are enough.
-
-    Rows sorted by class are in it in their proportions, up to a block for each class. Scores of
-    its snapshots are those of its rows only.
-    """
-    rows = objective.rows
-    if not isinstance(rows, DiskRows) or objective.n < _EVERY * least:
-        return None
-    some = rows.thinned(_EVERY)
-    if some is None:
-        return None
-    slices = some.slices()
-    if per_row.are_equal(objective.share):
-        count = sum(part.stop - part.start for part in slices)
-        share = np.broadcast_to(np.float64(1 / count), objective.n)
-    else:
-        share = objective.share / sum(float(objective.share[part].sum()) for part in slices)
-    # It needs no certificate.
-    moments = np.zeros(0), np.zeros(0)
-    return replace(objective, rows=some, share=share, moments=moments)

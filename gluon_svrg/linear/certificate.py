@@ -57,7 +57,9 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
         rest = penalty[:-1] * snapshot.theta[:-1] + dual_gradient
         squares = np.where(rest == 0, 0.0, np.square(rest) / (2 * penalty[:-1]))
         # Nor is any objective below the least values of the losses.
-        least = objective.mean(lambda part: objective.loss.least(objective.target[part]))
+        least = 0.0
+        if isinstance(objective.loss, Poisson):
+            least = objective.mean(lambda part: objective.loss.least(objective.target[part]))
         bound = snapshot.objective - least
         gap = float(squares.sum())
         if gap < bound:

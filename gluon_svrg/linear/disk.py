@@ -104,10 +104,13 @@ class DiskRows:
                 taken[order[chosen]] = part.take(ascending[chosen] - self._starts[k])
         return taken
 
-    def thinned(self, every: int) -> DiskRows | None:
-        """Return rows of whose blocks a pass reads a part, or None where that saves no reading."""
-        if any(part.is_whole for part in self._parts):
-            return None
+    @property
+    def is_cut_freely(self) -> bool:
+        """Whether a block is read without those beside it."""
+        return not any(part.is_whole for part in self._parts)
+
+    def thinned(self, every: int) -> DiskRows:
+        """Return rows of whose blocks a pass reads one of so many."""
         return DiskRows(self._parts, self.dtype, every)
 
     def precise(self) -> DiskRows:

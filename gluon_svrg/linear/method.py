@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import newton
-from gluon_svrg.linear.buffers import part_of_all
 from gluon_svrg.linear.constants import LEAST_BATCH, Constants, constants
 from gluon_svrg.linear.disk import DiskRows
 from gluon_svrg.linear.epochs import MEASURED_ROWS, Curvature, run_epoch, shuffled
@@ -19,15 +18,13 @@ from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import resample
 from gluon_svrg.linear.secants import Secants
 from gluon_svrg.linear.state import State
+from gluon_svrg.linear.thinned import Thinned
 
 _GROWTH = 4
 """From one prefix of the sample to the next."""
 
 _ROWS_OF_A_START = 20
 """For each feature: fewer, and the sample's optimum may be further away than the null model."""
-
-_ROWS_OF_A_PART = 4
-"""For each of the sample: a part of the rows on disk that leads so much nearer."""
 
 _RIDGE = 1e-10
 """Of the Hessian's diagonal."""
@@ -66,6 +63,7 @@ class HessianSteps:
         self._slower = 1.0
         self._may_run_epochs = objective.loss.outputs == 1
         self._curvature: NumPyArray = np.zeros(0)
+        self._thinned = Thinned.of(objective, len(sample.rows))
 
     @classmethod
     def states(
@@ -163,7 +161,11 @@ class HessianSteps:
         self._objective.reads.rows += len(sample.rows)
         scores = sample.rows @ theta
         self._curvature = sample.loss.curvature(scores, sample.target)
-        return HessianMetric(newton.factor(sample.hessian(scores), _RIDGE))
+        if self._thinned is not None:
+            hessian = self._thinned.derivatives(theta)[1]
+        else:
+            hessian = sample.hessian(scores)
+        return HessianMetric(newton.factor(hessian, _RIDGE))
 
     def _has_changed(self, theta: NumPyArray) -> bool:
         """Whether the curvature is another than that of the metric."""
@@ -183,18 +185,18 @@ class HessianSteps:
             return self._objective.snapshot(start)
         sample, theta = self._sample, start
         null = self._objective.null()[1]
-        some = part_of_all(self._objective, _ROWS_OF_A_PART * len(sample.rows))
-        sizes = [len(sample.rows) // (_GROWTH if some is None else 1)]
+        # A pass over data on disk costs so much more than the sample that the whole of it pays.
+        sizes = [len(sample.rows) // (_GROWTH if self._thinned is None else 1)]
         while sizes[-1] >= max(1000, _ROWS_OF_A_START * len(theta)):
             sizes.append(sizes[-1] // _GROWTH)
         for count in reversed(sizes[:-1]):
             tol = 0.1 * abs(null) * theta.size / count
             theta = newton.minimise(sample.head(count), theta, tol, 5)
             self._objective.reads.rows += count
-        if some is not None:
-            # As a pass costs so much more than the sample.
-            snapshot = some.snapshot(theta)
-            theta = theta - self._metric(theta).solve(snapshot.gradient)
+        if self._thinned is not None:
+            gradient, hessian = self._thinned.derivatives(theta)
+            metric = HessianMetric(newton.factor(hessian, _RIDGE))
+            theta = theta - metric.solve(gradient)
         snapshot = self._objective.snapshot(theta)
         if theta is start or snapshot.objective <= null:
             return snapshot

@@ -216,8 +216,11 @@ class Objective:
             bias = np.asarray(loss.null_scores(target, share), np.float64)
         theta = np.zeros((len(self.penalty), *bias.shape))
         theta[-1] = bias
+        if self.is_long:
+            return theta, per_row.null_value(loss, self.target, self.share, bias)
         scores = np.broadcast_to(bias, (self.n, *bias.shape))
-        return theta, self.mean(lambda part: loss.value(scores[part], self.target[part]))
+        value = loss.value(scores, self.target)
+        return theta, float(np.asarray(value, np.float64) @ self.share)
 
     def parts(self) -> list[slice]:
         """Return the parts in which to go through what has a number for each row."""
@@ -232,7 +235,7 @@ class Objective:
     def mean_target(self) -> float:
         """Return the mean of the targets."""
         if self.is_long:
-            return per_row.mean(self.share, lambda part: self.target[part])
+            return per_row.mean_of(self.share, self.target)
         return float(self.share @ self.target)
 
     def class_shares(self) -> NumPyArray:

@@ -136,11 +136,16 @@ class FilePart:
         # Rows that are near to each other are read together.
         far = np.flatnonzero(np.diff(rows) * self.strides[0] > _GAP) + 1
         bounds = [0, *far.tolist(), len(rows)]
+        step = self.strides[0]
         with _Reader(self) as reader:
             for first, last in pairwise(bounds):
-                start, stop = int(rows[first]), int(rows[last - 1]) + 1
-                span = self._span(reader, start, stop)
-                taken[first:last] = span if stop - start == 1 else span[rows[first:last] - start]
+                start, count = int(rows[first]), int(rows[last - 1] - rows[first]) + 1
+                if count == 1:
+                    reader.fill(taken[first], self.offset + start * step)
+                else:
+                    span = self._span(reader, start, start + count)
+                    taken[first:last] = span[rows[first:last] - start]
+            reader.check()
         return taken
 
     @property
@@ -210,17 +215,24 @@ class _Reader:
         self._file.close()
 
     def into(self, raw: NumPyArray, at: int) -> None:
-        """Fill `raw` with the bytes from `at` on."""
-        view = memoryview(cast("Any", raw))
+        """Fill an array with the bytes from `at` on, of a file that has not changed."""
+        self.fill(raw, at)
+        self.check()
+
+    def fill(self, raw: NumPyArray, at: int) -> None:
+        """Fill an array with the bytes from `at` on."""
+        view = memoryview(cast("Any", raw)).cast("B")
         self._file.seek(at)
         while len(view):
             count = self._file.readinto(view)
             if not count:
-                break
+                raise changed(self._part.path, self._part.stamp, "its end came early")
             view = view[count:]
-        # After the read: what changed before or meanwhile is told.
+
+    def check(self) -> None:
+        """After the reads: what changed before or meanwhile is told."""
         now, was = Stamp.of(self._file.fileno()), self._part.stamp
-        if now != was or len(view):
+        if now != was:
             raise changed(self._part.path, was, now=now)
 
     def expect(self, at: int, count: int) -> None:

@@ -37,6 +37,13 @@ def mean(share: NumPyArray, function: Callable[[slice], NumPyArray]) -> float:
     return total
 
 
+def mean_of(share: NumPyArray, values: NumPyArray) -> float:
+    """Return the mean of some values."""
+    if are_equal(share):
+        return float(values.sum(dtype=np.float64) * share[0])
+    return mean(share, lambda part: values[part])
+
+
 def shares_of_groups(
     share: NumPyArray, groups: Callable[[slice], NumPyArray], count: int
 ) -> NumPyArray:
@@ -55,7 +62,15 @@ def summary(loss: Loss, target: NumPyArray, share: NumPyArray) -> tuple[NumPyArr
     if isinstance(loss, Logistic | Softmax):
         count = max(2, loss.outputs)
         return np.arange(count), shares_of_groups(share, lambda part: target[part], count)
-    return np.array([mean(share, lambda part: target[part])]), np.ones(1)
+    return np.array([mean_of(share, target)]), np.ones(1)
+
+
+def null_value(loss: Loss, target: NumPyArray, share: NumPyArray, bias: NumPyArray) -> float:
+    """Return the mean loss where all scores are the same."""
+    if isinstance(loss, Logistic | Softmax):
+        target, share = summary(loss, target, share)
+    scores = np.broadcast_to(bias, (len(target), *bias.shape))
+    return mean(share, lambda part: loss.value(scores[part], target[part]))
 
 
 def draw(

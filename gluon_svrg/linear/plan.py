@@ -10,17 +10,19 @@ import scipy.linalg
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import newton
 from gluon_svrg.linear.budget import room, rows_of_a_sample
-from gluon_svrg.linear.disk import on_disk
+from gluon_svrg.linear.disk import DiskRows, on_disk
 from gluon_svrg.linear.epochs import MEASURED_ROWS, EpochSteps
 from gluon_svrg.linear.losses import Logistic, Softmax
 from gluon_svrg.linear.method import HessianSteps, SampleSteps
 from gluon_svrg.linear.objective import Objective, Snapshot
 from gluon_svrg.linear.per_row import are_sorted
 from gluon_svrg.linear.problem import Problem
+from gluon_svrg.linear.rows import rows_of
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import resample
 from gluon_svrg.linear.solution import Settings
 from gluon_svrg.linear.state import State
+from gluon_svrg.linear.thinned import ROWS_FOR_EACH, is_worth_while
 
 _SMALL = 1e9
 """Multiplications for one Hessian of all rows, up to which Newton's method is exact."""
@@ -83,6 +85,10 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
         why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
         return Plan("newton, rotated", why, n, _rotated, is_cheap=True)
     size = int(min(sample_size(n, p, outputs), most))
+    few = max(2000, ROWS_FOR_EACH * p)
+    rows = rows_of(problem.features)
+    if isinstance(rows, DiskRows) and outputs == 1 and is_worth_while(rows, few):
+        size = min(size, few)
     cost = float(size) * width * width + width**3 / 3
     pays = width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 2500.0 * n * width)
     if settings.metric == "hessian" or (automatic and pays):
