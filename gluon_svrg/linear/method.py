@@ -162,7 +162,7 @@ class HessianSteps:
         scores = sample.rows @ theta
         self._curvature = sample.loss.curvature(scores, sample.target)
         if self._thinned is not None:
-            hessian = self._thinned.derivatives(theta)[1]
+            hessian = self._thinned.hessian(theta)
         else:
             hessian = sample.hessian(scores)
         return HessianMetric(newton.factor(hessian, _RIDGE))

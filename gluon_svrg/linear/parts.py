@@ -206,13 +206,13 @@ class _Reader:
 
     def __enter__(self) -> _Reader:
         try:
-            self._file = open(self._part.path, "rb", buffering=0)
+            self._file = os.open(self._part.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         except OSError as error:
             raise changed(self._part.path, self._part.stamp) from error
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        os.close(self._file)
 
     def into(self, raw: NumPyArray, at: int) -> None:
         """Fill an array with the bytes from `at` on, of a file that has not changed."""
@@ -222,23 +222,29 @@ class _Reader:
     def fill(self, raw: NumPyArray, at: int) -> None:
         """Fill an array with the bytes from `at` on."""
         view = memoryview(cast("Any", raw)).cast("B")
-        self._file.seek(at)
+        if not hasattr(os, "preadv"):
+            os.lseek(self._file, at, os.SEEK_SET)
         while len(view):
-            count = self._file.readinto(view)
+            if hasattr(os, "preadv"):
+                count = os.preadv(self._file, [view], at)
+            else:
+                data = os.read(self._file, len(view))
+                count = len(data)
+                view[:count] = data
             if not count:
                 raise changed(self._part.path, self._part.stamp, "its end came early")
-            view = view[count:]
+            view, at = view[count:], at + count
 
     def check(self) -> None:
         """After the reads: what changed before or meanwhile is told."""
-        now, was = Stamp.of(self._file.fileno()), self._part.stamp
+        now, was = Stamp.of(self._file), self._part.stamp
         if now != was:
             raise changed(self._part.path, was, now=now)
 
     def expect(self, at: int, count: int) -> None:
         """Have the system read some bytes while others are worked on."""
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._file.fileno(), at, count, os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(self._file, at, count, os.POSIX_FADV_WILLNEED)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ from gluon_svrg.linear.objective import Objective
 _EVERY = 8
 """Block is in the part."""
 
+_OF_THESE = 4
+"""One is in the part that the Hessian is taken of, which costs more than the gradient."""
+
 ROWS_FOR_EACH = 250
 """Of a sample, for each feature, where there is a part that leads further: enough to begin with."""
 
@@ -27,9 +30,9 @@ _LARGER = 16
 class _Sums(NamedTuple):
     """Of some rows, in the features' own scale, centred; the last row and column the intercept."""
 
-    gradient: NumPyArray
-    hessian: NumPyArray
     share: float
+    gradient: NumPyArray
+    hessian: NumPyArray | None
     curvature: float
 
 
@@ -50,8 +53,17 @@ class Thinned:
             return None
         return cls(objective, rows.thinned(_EVERY))
 
+    def hessian(self, theta: NumPyArray) -> NumPyArray:
+        """Return the Hessian at `theta`, in its coordinates, with the penalty."""
+        return self._derivatives(theta, self.rows.slices()[::_OF_THESE], 1)[1]
+
     def derivatives(self, theta: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-        """Return gradient and Hessian at `theta`, in its coordinates, with the penalty."""
+        """Return gradient and Hessian at `theta`."""
+        return self._derivatives(theta, self.rows.slices(), _OF_THESE)
+
+    def _derivatives(
+        self, theta: NumPyArray, slices: list[slice], of_these: int
+    ) -> tuple[NumPyArray, NumPyArray]:
         objective, scaling = self.objective, self.objective.scaling
         dtype = self.rows.dtype
         weights, bias = scaling.to_user(theta)
@@ -59,7 +71,8 @@ class Thinned:
         weights, center = weights.astype(dtype), center.astype(dtype)
         bias = np.asarray(theta[-1] if objective.centered else bias, dtype)
 
-        def of_block(part: slice) -> _Sums:
+        def of_block(item: tuple[int, slice]) -> _Sums:
+            k, part = item
             block = self.rows.block(part)
             if objective.centered:
                 block = block - scaling.center
@@ -70,6 +83,8 @@ class Thinned:
             curvature = objective.loss.weight_in_hessian(scores, target) * share
             block = block - center
             slope = np.append((residual.astype(dtype) @ block).astype(np.float64), residual.sum())
+            if k % of_these:
+                return _Sums(float(share.sum()), slope, None, 0.0)
             root = np.sqrt(curvature * objective.n).astype(dtype)
             block *= root[:, None]
             hessian = np.empty((len(theta), len(theta)))
@@ -77,24 +92,25 @@ class Thinned:
             hessian[:-1, :-1] = block.T @ block
             hessian[-1, :-1] = hessian[:-1, -1] = root @ block
             hessian[-1, -1] = root @ root
-            total = float(curvature.sum())
-            return _Sums(slope, hessian / objective.n, float(share.sum()), total)
+            hessian /= objective.n
+            return _Sums(float(share.sum()), slope, hessian, float(curvature.sum()))
 
         gradient, hessian = np.zeros(len(theta)), np.zeros((len(theta), len(theta)))
-        share = curvature = 0.0
-        slices = self.rows.slices()
-        for sums in objective.workers.map(of_block, slices):
+        share = curvature = of_hessian = 0.0
+        for sums in objective.workers.map(of_block, list(enumerate(slices))):
             gradient += sums.gradient
-            hessian += sums.hessian
             share += sums.share
-            curvature += sums.curvature
+            if sums.hessian is not None:
+                hessian += sums.hessian
+                of_hessian += sums.share
+                curvature += sums.curvature
         objective.reads.rows += sum(part.stop - part.start for part in slices)
         scale = np.append(scaling.inverse, float(objective.intercept))
         gradient *= scale / share
-        hessian *= np.outer(scale, scale) / share
+        hessian *= np.outer(scale, scale) / of_hessian
         rare = np.zeros(len(theta)) if objective.rare is None else np.append(objective.rare, 0.0)
         # As of a sample: see `Sample.hessian`.
-        hessian.ravel()[:: len(theta) + 1] += objective.penalty + curvature / share * rare
+        hessian.ravel()[:: len(theta) + 1] += objective.penalty + curvature / of_hessian * rare
         return gradient + objective.penalty * theta, hessian
 
 

@@ -1,11 +1,13 @@
 """Memory maps and chunks give what the same rows in one array give."""
 
 import itertools
+import warnings
 
 import large_data
 import numpy as np
 import pytest
 from gluon_svrg.linear import SVRGClassifier, SVRGRegressor, blocks, disk, per_row, plan
+from sklearn.exceptions import ConvergenceWarning
 
 TABLE = list(itertools.product(["uint8", "float32", "float64"], ["weights", "none"]))
 N, P = 6000, 8
@@ -49,6 +51,19 @@ def weights_of(given, n):
     return np.random.default_rng(7).integers(0, 4, n).astype(float) if given == "weights" else None
 
 
+def sorted_by_class(X, classes):
+    y = labels_of(X, classes)
+    order = np.argsort(y, kind="stable")
+    return X[order], y[order]
+
+
+def fitted(model, X, y, weight=None):
+    with warnings.catch_warnings():
+        # At such a tol both may say that float64 has no more digits.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(X, y, sample_weight=weight)
+
+
 def same(model, peer, X, tolerance):
     ours, theirs = (
         np.column_stack([np.atleast_2d(m.coef_) * X.std(axis=0, dtype=float), m.intercept_])
@@ -58,14 +73,14 @@ def same(model, peer, X, tolerance):
 
 
 @pytest.mark.parametrize("form", large_data.NAMES)
-@pytest.mark.parametrize("metric", ["auto", "hessian"])
-@pytest.mark.parametrize(("dtype", "given"), TABLE)
-def test_two_classes_bit_for_bit(tmp_path, form, metric, dtype, given):
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+@pytest.mark.parametrize("given", ["weights", "none"])
+def test_two_classes_bit_for_bit(tmp_path, form, dtype, given):
     X = features(dtype)
     y, weight = labels_of(X, 2), weights_of(given, N)
     X_disk = large_data.forms(tmp_path, X)[form]
     X = np.asfortranarray(X) if form == "memmap by columns" else X
-    how = {"C": 0.1, "class_weight": "balanced", "metric": metric, "random_state": 0}
+    how = {"C": 0.1, "class_weight": "balanced", "random_state": 0}
     model = SVRGClassifier(**how).fit(X_disk, y, weight)
     peer = SVRGClassifier(**how).fit(X, y, weight)
     assert np.array_equal(model.coef_, peer.coef_)
@@ -75,17 +90,16 @@ def test_two_classes_bit_for_bit(tmp_path, form, metric, dtype, given):
 
 
 @pytest.mark.parametrize("form", ["memmap", "files"])
-@pytest.mark.parametrize("metric", ["auto", "hessian", "diagonal", "identity"])
+@pytest.mark.parametrize("metric", ["hessian", "diagonal"])
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize(("dtype", "given"), TABLE)
-def test_classes_of_many_rows(tmp_path, long, form, metric, classes, dtype, given):
-    X = features(dtype, p=4)
-    y, weight = np.sort(labels_of(X, classes)), weights_of(given, N)
-    X = X[np.argsort(labels_of(X, classes), kind="stable")]
-    how = {"C": 0.1, "tol": 1e-12, "max_iter": 200, "random_state": 0}
-    model = SVRGClassifier(metric=metric, class_weight={0: 2.0}, **how)
-    model.fit(large_data.forms(tmp_path, X)[form], y, weight)
-    peer = SVRGClassifier(class_weight={0: 2.0}, **how).fit(X, y, weight)
+def test_many_rows_sorted_by_class(tmp_path, long, form, metric, classes, dtype, given):
+    X, y = sorted_by_class(features(dtype, p=4), classes)
+    weight = weights_of(given, N)
+    how = {"C": 0.1, "tol": 1e-12, "max_iter": 200, "random_state": 0, "class_weight": {0: 2.0}}
+    model = SVRGClassifier(metric=metric, **how)
+    fitted(model, large_data.forms(tmp_path, X)[form], y, weight)
+    peer = fitted(SVRGClassifier(**how), X, y, weight)
     assert "sorted by class" in model.why_
     same(model, peer, X, 1e-6)
 
@@ -100,8 +114,8 @@ def test_regressions_of_many_rows(tmp_path, long, loss, dtype, given):
     weight = weights_of(given, N)
     how = {"loss": loss, "alpha": 1e-3, "tol": 1e-12, "random_state": 0}
     X_disk = large_data.forms(tmp_path, X)["files"]
-    model = SVRGRegressor(**how).fit(X_disk, y, weight)
-    peer = SVRGRegressor(**how).fit(X, y, weight)
+    model = fitted(SVRGRegressor(**how), X_disk, y, weight)
+    peer = fitted(SVRGRegressor(**how), X, y, weight)
     same(model, peer, X, 1e-6)
     assert np.allclose(model.predict(X_disk), peer.predict(X), rtol=1e-5, atol=1e-6)
     assert model.score(X_disk, y) == pytest.approx(peer.score(X, y))
