@@ -1,5 +1,7 @@
 """Features in each form that data larger than memory may have."""
 
+from itertools import pairwise
+
 import numpy as np
 from gluon_svrg.linear import Chunks, disk
 from gluon_svrg.linear.parts import FilePart, MappedPart
@@ -17,7 +19,7 @@ def cuts(n):
 
 def pieces(X):
     at = cuts(len(X))
-    return [X[start:stop] for start, stop in zip(at[:-1], at[1:], strict=True)]
+    return [X[start:stop] for start, stop in pairwise(at)]
 
 
 def forms(folder, X):
@@ -41,8 +43,7 @@ NAMES = ("memmap", "memmap by columns", "view of a memmap", "chunks", "files", "
 
 def read_as(features):
     """By which kinds of part."""
-    kinds = {type(part) for part in disk.parts_in(features)}
-    return kinds
+    return {type(part) for part in disk.parts_in(features)}
 
 
 __all__ = ["NAMES", "FilePart", "MappedPart", "cuts", "forms", "mapped", "pieces", "read_as"]

@@ -29,7 +29,9 @@ _LEAST_STRIP, _MOST_STRIP = 1 << 14, 1 << 20
 def on_disk(features: object) -> bool:
     """Whether the rows of some features are read in blocks and never copied as a whole."""
     if isinstance(features, np.ndarray):
-        return features.nbytes > SMALL and mapped_root(features) is not None
+        root = mapped_root(features) if features.nbytes > SMALL else None
+        # A private copy has changes that are in memory alone.
+        return root is not None and root.mode != "c"
     return isinstance(features, Chunks)
 
 

@@ -140,7 +140,7 @@ class FilePart:
         with _Reader(self) as reader:
             for first, last in pairwise(bounds):
                 start, count = int(rows[first]), int(rows[last - 1] - rows[first]) + 1
-                if count == 1:
+                if last - first == 1:
                     reader.fill(taken[first], self.offset + start * step)
                 else:
                     span = self._span(reader, start, start + count)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.disk import DiskRows
+from gluon_svrg.linear.losses import Logistic
 from gluon_svrg.linear.objective import Objective
 
 _EVERY = 8
@@ -71,6 +72,8 @@ class Thinned:
         weights, center = weights.astype(dtype), center.astype(dtype)
         bias = np.asarray(theta[-1] if objective.centered else bias, dtype)
 
+        factor = self._factor(slices)
+
         def of_block(item: tuple[int, slice]) -> _Sums:
             k, part = item
             block = self.rows.block(part)
@@ -79,6 +82,8 @@ class Thinned:
             scores = block @ weights + bias
             target = objective.targets(part, dtype)
             share = np.ascontiguousarray(objective.share[part])
+            if factor is not None:
+                share = share * factor[objective.target[part]]
             residual = objective.loss.residual(scores, target) * share
             curvature = objective.loss.weight_in_hessian(scores, target) * share
             block = block - center
@@ -112,6 +117,22 @@ class Thinned:
         # As of a sample: see `Sample.hessian`.
         hessian.ravel()[:: len(theta) + 1] += objective.penalty + curvature / of_hessian * rare
         return gradient + objective.penalty * theta, hessian
+
+    def _factor(self, slices: list[slice]) -> NumPyArray | None:
+        """Return by what each class's shares are multiplied to have its share of all rows.
+
+        Where rows are sorted, a block more of the one class is one less of the other.
+        """
+        objective = self.objective
+        if not isinstance(objective.loss, Logistic):
+            return None
+        here = np.zeros(2)
+        for part in slices:
+            share = np.ascontiguousarray(objective.share[part])
+            here += np.bincount(objective.target[part], weights=share, minlength=2)
+        wanted = objective.mean_target()
+        there = np.array([1 - wanted, wanted])
+        return there / here if here.all() else None
 
 
 def is_worth_while(rows: DiskRows, sample: int) -> bool:

@@ -395,8 +395,13 @@ def _has_small_squares(features: Features) -> bool:
     yet: float32 overflows early, and an array with gaps would be copied, so that it is not tried.
     """
     if on_disk(features):
-        return large.are_all(features, _has_small_squares)
+        return large.are_all(features, _have_small_squares)
     assert isinstance(features, np.ndarray)
+    return _have_small_squares(features)
+
+
+def _have_small_squares(features: NumPyArray) -> bool:
+    """Return the same for an array in memory."""
     contiguous = features.flags.c_contiguous or features.flags.f_contiguous
     if not contiguous or features.dtype.itemsize < 4:
         return False

@@ -1,12 +1,27 @@
 """Memory maps and chunks give what the same rows in one array give."""
 
 import itertools
+import tracemalloc
 import warnings
 
 import large_data
 import numpy as np
 import pytest
-from gluon_svrg.linear import SVRGClassifier, SVRGRegressor, blocks, disk, per_row, plan
+from gluon_svrg.linear import (
+    SVRGClassifier,
+    SVRGRegressor,
+    blocks,
+    buffers,
+    disk,
+    per_row,
+    plan,
+    problem,
+    sampling,
+    thinned,
+    workers,
+)
+from gluon_svrg.linear.losses import Logistic
+from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
 
 TABLE = list(itertools.product(["uint8", "float32", "float64"], ["weights", "none"]))
@@ -90,14 +105,13 @@ def test_two_classes_bit_for_bit(tmp_path, form, dtype, given):
 
 
 @pytest.mark.parametrize("form", ["memmap", "files"])
-@pytest.mark.parametrize("metric", ["hessian", "diagonal"])
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize(("dtype", "given"), TABLE)
-def test_many_rows_sorted_by_class(tmp_path, long, form, metric, classes, dtype, given):
+def test_many_rows_sorted_by_class(tmp_path, long, form, classes, dtype, given):
     X, y = sorted_by_class(features(dtype, p=4), classes)
     weight = weights_of(given, N)
     how = {"C": 0.1, "tol": 1e-12, "max_iter": 200, "random_state": 0, "class_weight": {0: 2.0}}
-    model = SVRGClassifier(metric=metric, **how)
+    model = SVRGClassifier(**how)
     fitted(model, large_data.forms(tmp_path, X)[form], y, weight)
     peer = fitted(SVRGClassifier(**how), X, y, weight)
     assert "sorted by class" in model.why_
@@ -119,3 +133,98 @@ def test_regressions_of_many_rows(tmp_path, long, loss, dtype, given):
     same(model, peer, X, 1e-6)
     assert np.allclose(model.predict(X_disk), peer.predict(X), rtol=1e-5, atol=1e-6)
     assert model.score(X_disk, y) == pytest.approx(peer.score(X, y))
+
+
+@pytest.mark.parametrize("metric", ["diagonal", "identity"])
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("given", ["weights", "none"])
+def test_epochs_over_buffers_of_sorted_rows(tmp_path, monkeypatch, long, metric, classes, given):
+    # About five buffers, of strips of a dozen rows.
+    monkeypatch.setattr(buffers, "rows_of_a_buffer", lambda *_: N // 5)
+    monkeypatch.setattr(disk, "_LEAST_STRIP", 100)
+    X, y = sorted_by_class(features("uint8"), classes)
+    weight = weights_of(given, N)
+    X_disk = large_data.mapped(tmp_path / "x.npy", X)
+    model = SVRGClassifier(metric=metric, random_state=0).fit(X_disk, y, weight)
+    peer = SVRGClassifier(random_state=0).fit(X, y, weight)
+    gained = model.history_[0]["objective"] - peer.objective_
+    assert model.objective_ - peer.objective_ < 1e-5 * gained
+    assert model.objective_ - peer.objective_ <= model.gap_ + 1e-9
+
+
+def test_a_buffer_has_rows_from_all_over_and_an_epoch_has_them_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "_LEAST_STRIP", 100)
+    X = np.arange(N * 2).reshape(N, 2)
+    rows = disk.DiskRows(disk.parts_in(large_data.forms(tmp_path, X)["both"]))
+    seen = []
+    for places, block in rows.buffers(np.random.default_rng(0), 1000):
+        assert np.array_equal(block, X[places])
+        assert len(places) <= 1000
+        if len(places) > 900:
+            # Of ten parts of the data, each is in it.
+            assert np.histogram(places, 6, (0, N))[0].min() > 20
+        seen.append(places)
+    assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(N))
+
+
+def test_a_part_of_the_rows_has_nearly_their_derivatives(tmp_path, monkeypatch, long):
+    monkeypatch.setattr(thinned, "_LARGER", 0)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 64 * 3 * 4)
+    X, y = sorted_by_class(features("float32", 40_000, 3), 2)
+    weight = weights_of("weights", len(y))
+    given = problem.Problem(large_data.mapped(tmp_path / "x.npy", X), y, Logistic(), 0.1, weight)
+    objective, _ = sampling.prepare(given, workers.Workers(0), 2000, np.random.default_rng(0))
+    part = thinned.Thinned.of(objective, 1)
+    theta = np.array([0.1, -0.2, 0.3, 0.4])
+    gradient, hessian = part.derivatives(theta)
+    # Naive: each class of the part has the share that it has of all rows.
+    Z = np.column_stack(
+        [(X - objective.scaling.center) * objective.scaling.inverse, np.ones(len(X))]
+    )
+
+    def of(slices):
+        chosen = np.concatenate([np.arange(len(X))[some] for some in slices])
+        share = weight[chosen].copy()
+        for label in (0, 1):
+            here = y[chosen] == label
+            share[here] *= weight[y == label].sum() / weight.sum() / share[here].sum()
+        return Z[chosen], share, expit(Z[chosen] @ theta), y[chosen]
+
+    slices = part.rows.slices()
+    some, share, p, target = of(slices)
+    wanted = some.T @ (share * (p - target)) + objective.penalty * theta
+    assert np.allclose(gradient, wanted, rtol=0, atol=1e-5)
+    assert np.allclose(wanted, objective.snapshot(theta).gradient, rtol=0, atol=0.05)
+    some, share, p, target = of(slices[::4])
+    wanted = (some.T * (share * p * (1 - p))) @ some + np.diag(objective.penalty)
+    assert np.allclose(part.hessian(theta), wanted, rtol=0, atol=1e-5)
+    assert np.allclose(hessian, wanted, rtol=0, atol=0.05)
+
+
+def test_a_start_from_a_part(tmp_path, monkeypatch, long):
+    monkeypatch.setattr(thinned, "_LARGER", 1)
+    monkeypatch.setattr(thinned, "ROWS_FOR_EACH", 10)
+    X, y = sorted_by_class(features("uint8", 40_000, 3), 2)
+    model = SVRGClassifier(random_state=0).fit(large_data.mapped(tmp_path / "x.npy", X), y)
+    peer = SVRGClassifier(tol=1e-12).fit(X, y)
+    assert "2,000 of 40,000" in model.why_
+    # An eighth of the rows leads nearer than a sample of 2,000 would.
+    assert model.history_[0]["objective"] - peer.objective_ < 3e-4
+    same(model, peer, X, 1e-3)
+
+
+def test_no_copy(tmp_path):
+    X, y = sorted_by_class(features("uint8", 400_000, 50), 2)
+    mapped = large_data.mapped(tmp_path / "x.npy", X)
+    del X
+    SVRGClassifier().fit(mapped[:100], np.arange(100) % 2)  # imports
+    tracemalloc.start()
+    model = SVRGClassifier(random_state=0, tol=1e-3).fit(mapped, y)
+    peak = tracemalloc.get_traced_memory()[1]
+    model.predict(mapped)
+    both = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # The file has 20 MB, in float32 80, and a sample of float64 has 20.
+    assert "sample" in model.why_ or "taken of" in model.why_
+    assert peak < 70e6
+    assert both < 70e6
