@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.parts import Part, part_of
+from gluon_svrg.linear.parts import CsrPart, Part, part_of
+from scipy.sparse import csr_array, issparse, vstack
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _BINARY = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -32,7 +33,8 @@ class Chunks:
     ----------
     parts : sequence of array of shape (n_k, p), or of path of a ``.npy`` file
         Of one width p and one dtype: numbers or booleans. Arrays may be memory-mapped; files are
-        read without pickle. They must stay as they are until the fit ends.
+        read without pickle. They must stay as they are until the fit ends. CSR matrices, all of
+        them, are joined to one in memory.
     memory_limit : int or str, optional
         Of bytes, as a number or as '500 MB', '2 GB', '1 GiB': what `fit` may take beside its
         arguments, with the numbers that it has for each row: about 25 bytes for each class of three
@@ -130,6 +132,11 @@ class Chunks:
                     f"chunk {k} has {part.shape[1]} columns, and chunk 0 has {first.shape[1]}: "
                     "give all of them the same features, in the same order"
                 )
+            if isinstance(part, CsrPart) != isinstance(first, CsrPart):
+                raise TypeError(
+                    f"chunk {k} and chunk 0 are of two kinds, one a sparse matrix and one an "
+                    "array: give all of them as CSR matrices, or none"
+                )
             if part.dtype != first.dtype:
                 raise ValueError(
                     f"chunk {k} is of {part.dtype}, and chunk 0 of {first.dtype}: convert the one "
@@ -140,6 +147,28 @@ class Chunks:
         self.dtype: np.dtype[Any] = first.dtype
         self.shape = (sum(part.shape[0] for part in parts), first.shape[1])
         self.ndim = 2
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the chunks are CSR matrices."""
+        return isinstance(self.parts[0], CsrPart)
+
+    def stacked(self) -> csr_array:
+        """Return CSR chunks as one CSR matrix, a copy.
+
+        Raises
+        ------
+        ValueError
+            If it does not fit into `memory_limit`.
+        """
+        matrices = [part.matrix for part in self.parts if isinstance(part, CsrPart)]
+        count = sum(m.data.nbytes + m.indices.nbytes + m.indptr.nbytes for m in matrices)
+        if self.memory_limit is not None and count > self.memory_limit:
+            raise ValueError(
+                f"memory_limit is {self.memory_limit / 1e6:,.0f} MB, and sparse chunks are joined "
+                f"to one matrix of {count / 1e6:,.0f}: give more"
+            )
+        return csr_array(vstack(matrices, format="csr"))
 
     @property
     def size(self) -> int:
@@ -192,16 +221,18 @@ def parsed_limit(given: int | str | None) -> int | None:
     return count
 
 
-def _part(k: int, given: object) -> Part:
+def _part(k: int, given: Any) -> Part:
     """Return a chunk that was given, checked by itself."""
     name = f"chunk {k}"
     if isinstance(given, _PATHS):
         name = f"chunk {k} ({os.fspath(given)})"
         given = _mapped(name, os.fspath(given))
-    if not isinstance(given, np.ndarray):
+    is_csr = issparse(given) and given.format == "csr"
+    if not isinstance(given, np.ndarray) and not is_csr:
+        way = "tocsr()" if issparse(given) else "numpy.asarray, or save it with numpy.save"
         raise TypeError(
-            f"{name} is {_short(given)}, and Chunks takes NumPy arrays and paths of .npy files: "
-            "convert it with numpy.asarray, or save it with numpy.save"
+            f"{name} is {_short(given)}, and Chunks takes NumPy arrays, CSR matrices and paths of "
+            f".npy files: convert it with {way}"
         )
     if given.ndim != 2:
         raise ValueError(
@@ -216,7 +247,7 @@ def _part(k: int, given: object) -> Part:
         raise ValueError(
             f"{name} has the shape {given.shape}, and there is nothing to read: leave it out"
         )
-    return part_of(given)
+    return CsrPart(given) if is_csr else part_of(given)
 
 
 def _mapped(name: str, path: str) -> NumPyArray:

@@ -11,13 +11,15 @@ import scipy.linalg
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.buffers import buffers, parts_of_an_epoch
 from gluon_svrg.linear.constants import Constants, constants
+from gluon_svrg.linear.csr import CsrRows
 from gluon_svrg.linear.disk import DiskRows
 from gluon_svrg.linear.losses import Softmax
 from gluon_svrg.linear.metric import DiagonalMetric, Metric
 from gluon_svrg.linear.objective import Objective, Scaling, Snapshot, of_outputs, padded, products
-from gluon_svrg.linear.rows import DenseRows
+from gluon_svrg.linear.rows import DenseRows, rows_of
 from gluon_svrg.linear.sample import Sample
-from gluon_svrg.linear.sampling import importance, resample
+from gluon_svrg.linear.sampling import fitting, importance, resample
+from gluon_svrg.linear.series import Series
 from gluon_svrg.linear.state import State
 from gluon_svrg.svrg.rule import correct
 from numpy.typing import DTypeLike
@@ -48,12 +50,6 @@ _EPOCHS_OF_A_START = 3
 
 _POOR = 0.5
 """What an epoch leaves of a gain, from which on the other metric is tried."""
-
-_LEAST_RATE, _MOST_RATE = 0.1, 0.995
-"""Between them a rate of gains is believed."""
-
-_SLOW, _SLOW_EPOCHS = 0.8, 4
-"""The rate, after so many gains, from which on epochs are given up."""
 
 _TRIED = 2
 _KEPT = 8
@@ -226,41 +222,6 @@ class Choice:
         self.kind = other
 
 
-class Series:
-    """What gains that shrink like a geometric series leave to be gained.
-
-    The rate is the largest of the last two ratios and of the means over up to five, and not
-    believed below a tenth.
-    """
-
-    def __init__(self) -> None:
-        self._gains: list[float] = []
-
-    def add(self, gain: float) -> None:
-        """Take the gain of one epoch."""
-        self._gains = [*self._gains[-5:], gain]
-
-    @property
-    def rate(self) -> float:
-        """What an epoch leaves; 1 before there are two gains."""
-        *earlier, last = self._gains or [np.nan]
-        means = [(last / gain) ** (1 / k) for k, gain in enumerate(reversed(earlier), 1)]
-        if len(earlier) > 1:
-            means.append(earlier[-1] / earlier[-2])
-        return max(_LEAST_RATE, *means) if means else 1.0
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether each of some epochs left most of what there was to be gained."""
-        return len(self._gains) > _SLOW_EPOCHS and self.rate > _SLOW
-
-    @property
-    def rest(self) -> float:
-        """The estimate; inf where there is no end to be seen."""
-        rate = self.rate
-        return self._gains[-1] * rate / (1 - rate) if rate < _MOST_RATE else np.inf
-
-
 def run_epoch(
     objective: Objective,
     snapshot: Snapshot,
@@ -310,7 +271,7 @@ def corrected_gradient(
     difference goes through the features once, instead of each gradient by itself.
     """
     weights, bias = objective.scaling.to_user(theta)
-    weights = padded(weights.astype(objective.rows.dtype))
+    weights = objective.ready(weights)
     bias = np.asarray(bias, objective.rows.dtype)
     parts: list[slice | NumPyArray]
     if isinstance(rows, slice):
@@ -461,7 +422,7 @@ def head(objective: Objective, count: int) -> Objective:
     share = objective.share[:count]
     return replace(
         objective,
-        rows=DenseRows(objective.rows.block(slice(0, count)), objective.rows.dtype),
+        rows=rows_of(objective.rows.block(slice(0, count)), objective.rows.dtype),
         target=objective.target[:count],
         share=share / share.sum(),
         probability=_of_part(objective.probability, count),
@@ -474,11 +435,21 @@ def shuffled(objective: Objective, rng: np.random.Generator, dtype: DTypeLike) -
     """Return the objective on a shuffled copy of the rows: a batch is then a slice.
 
     The copy is centred and of `dtype`, or of the rows' own where that is smaller: it is no larger
-    than the data. In float32 the sums are good to 1e-7 of the gradient.
+    than the data. In float32 the sums are good to 1e-7 of the gradient. Sparse rows are not
+    centred, they would not be sparse any more.
     """
     order = rng.permutation(objective.n)
     n, p = objective.rows.shape
     dtype = np.dtype(dtype)
+    if isinstance(objective.rows, CsrRows):
+        return replace(
+            objective,
+            rows=objective.rows.reordered(order, fitting(dtype, objective.scaling)),
+            target=objective.target[order],
+            share=objective.share[order],
+            probability=_probability(objective, order),
+            order=order,
+        )
     stored = objective.rows.stored
     centred = stored.itemsize >= dtype.itemsize
     copy = np.empty((n, p), dtype if centred else stored)

@@ -10,6 +10,7 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import newton
 from gluon_svrg.linear.constants import LEAST_BATCH, Constants, constants
+from gluon_svrg.linear.csr_sample import CenteredRows
 from gluon_svrg.linear.disk import DiskRows
 from gluon_svrg.linear.epochs import MEASURED_ROWS, Curvature, run_epoch, shuffled
 from gluon_svrg.linear.metric import HessianMetric, Metric
@@ -61,7 +62,9 @@ class HessianSteps:
         self._secants = Secants()
         self._numbers: Constants | None = None
         self._slower = 1.0
-        self._may_run_epochs = objective.loss.outputs == 1
+        # Of sparse rows a pass costs less than the solutions of its batches.
+        is_sparse = isinstance(sample.rows, CenteredRows)
+        self._may_run_epochs = objective.loss.outputs == 1 and not is_sparse
         self._curvature: NumPyArray = np.zeros(0)
         self._thinned = Thinned.of(objective, len(sample.rows))
 

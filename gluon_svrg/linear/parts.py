@@ -79,6 +79,28 @@ class ArrayPart:
 
 
 @dataclass(frozen=True)
+class CsrPart:
+    """Rows of a CSR matrix. They are in memory already, and joined to one matrix: never read."""
+
+    matrix: Any
+    is_whole = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.matrix.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.matrix.dtype)
+
+    def read(self, start: int, stop: int, ahead: bool = False) -> NumPyArray:
+        return np.asarray(self.matrix[start:stop].toarray())
+
+    def take(self, rows: NumPyArray) -> NumPyArray:
+        return np.asarray(self.matrix[rows].toarray())
+
+
+@dataclass(frozen=True)
 class Stamp:
     """By what a file is known to be the one that it was."""
 

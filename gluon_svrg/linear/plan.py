@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear import newton
+from gluon_svrg.linear import csr_sample, newton, sparse_steps
 from gluon_svrg.linear.budget import room, rows_of_a_sample
 from gluon_svrg.linear.disk import DiskRows, on_disk
 from gluon_svrg.linear.epochs import MEASURED_ROWS, EpochSteps
@@ -23,6 +24,10 @@ from gluon_svrg.linear.sampling import resample
 from gluon_svrg.linear.solution import Settings
 from gluon_svrg.linear.state import State
 from gluon_svrg.linear.thinned import ROWS_FOR_EACH, is_worth_while
+from gluon_svrg.linear.way import Method, Plan
+from scipy.sparse import issparse
+
+__all__ = ["Method", "Plan", "choose", "dense_if_small", "sample_size"]
 
 _SMALL = 1e9
 """Multiplications for one Hessian of all rows, up to which Newton's method is exact."""
@@ -33,27 +38,13 @@ _MOST_NUMBERS = 8_000_000
 _MOST_WEIGHTS = 2500
 """Of a Hessian: its factor takes as long as ten million multiplications for each of them."""
 
-Method = Callable[[Objective, Sample, NumPyArray, np.random.Generator], Iterator[State]]
-"""From the objective, its sample and a start to the states of a run."""
 
-
-@dataclass(frozen=True)
-class Plan:
-    """A method, with its reason.
-
-    Attributes
-    ----------
-    sample_size : int
-        Rows that are drawn before it begins.
-    is_cheap : bool
-        Whether an iteration costs so little that the run goes on until the proof is there.
-    """
-
-    name: str
-    why: str
-    sample_size: int
-    method: Method
-    is_cheap: bool = False
+def dense_if_small(problem: Problem) -> Problem:
+    """Return the problem with dense features, if there are few numbers, zeros included."""
+    features: Any = problem.features
+    if not issparse(features) or features.shape[0] * (features.shape[1] + 1) > _MOST_NUMBERS:
+        return problem
+    return replace(problem, features=features.toarray())
 
 
 def choose(problem: Problem, settings: Settings) -> Plan:
@@ -73,6 +64,8 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
     width = (p + 1) * outputs
     work = float(n) * width * width
     automatic = settings.metric == "auto"
+    if issparse(problem.features) and p > _MOST_WEIGHTS:
+        return sparse_steps.plan(problem, settings)
     # What is on disk is copied as far as there is room.
     most = rows_of_a_sample(room(problem), p)
     fits = n * (p + 1) <= _MOST_NUMBERS and n <= most
@@ -84,18 +77,18 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
     if turns and float(n) * narrow * narrow <= _SMALL and narrow <= _MOST_WEIGHTS:
         why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
         return Plan("newton, rotated", why, n, _rotated, is_cheap=True)
-    size = int(min(sample_size(n, p, outputs), most))
-    few = max(2000, ROWS_FOR_EACH * p)
-    rows = rows_of(problem.features)
-    if isinstance(rows, DiskRows) and outputs == 1 and is_worth_while(rows, few):
-        size = min(size, few)
-    cost = float(size) * width * width + width**3 / 3
-    pays = width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 2500.0 * n * width)
+    size, numbers, of_a_row = sample_size(n, p, outputs), float(n) * width, float(width) ** 2
+    if issparse(problem.features):
+        size, numbers, of_a_row = csr_sample.size_and_costs(problem.features, outputs, size)
+    elif on_disk(problem.features):
+        size = _size_on_disk(problem, size, most)
+    cost = size * of_a_row + width**3 / 3
+    pays = width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 2500.0 * numbers)
     if settings.metric == "hessian" or (automatic and pays):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         if not automatic:
             why = f"metric={settings.metric!r} was asked for: {why}"
-        return Plan("svrg, hessian", why, size, HessianSteps.states)
+        return Plan("svrg, hessian", why, size, HessianSteps.states, keeps_sparse=True)
     why = f"a Hessian over {width:,} weights would cost more than it saves"
     if not automatic:
         why = f"metric={settings.metric!r} was asked for, over {width:,} weights"
@@ -107,10 +100,25 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
         steps = EpochSteps(objective, settings.metric, rng, dtype)
         yield from steps.states(sample, start)
         if steps.left_at is not None:
-            larger = resample(objective, int(min(max(4000, 20 * p, n // 8), most)), rng)
+            size = int(min(max(4000, 20 * p, n // 8), most))
+            if issparse(problem.features):
+                size = min(size, csr_sample.MOST_NUMBERS // (p + 1))
+            larger = resample(objective, size, rng)
             yield from SampleSteps.states(objective, larger, steps.left_at, rng)
 
     return Plan("svrg, epochs", why, min(n, MEASURED_ROWS), epochs)
+
+
+def _size_on_disk(problem: Problem, size: int, most: float) -> int:
+    """Return how many rows the sample has where they are on disk: as many as there is room for.
+
+    Few are enough where a part of all rows is read.
+    """
+    rows = rows_of(problem.features)
+    few = max(2000, ROWS_FOR_EACH * rows.shape[1])
+    if isinstance(rows, DiskRows) and problem.loss.outputs == 1 and is_worth_while(rows, few):
+        size = min(size, few)
+    return int(min(size, most))
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:

@@ -12,7 +12,7 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import per_row
 from gluon_svrg.linear.disk import on_disk
 from gluon_svrg.linear.losses import Loss
-from gluon_svrg.linear.rows import Features
+from gluon_svrg.linear.rows import Data
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Problem:
 
     Parameters
     ----------
-    features : numpy.ndarray or Chunks, (n, p)
-        Of any real dtype and order.
+    features : numpy.ndarray, scipy.sparse.csr_array or Chunks, (n, p)
+        Of any real dtype and order; sparse ones as `csr_checks.canonical` returns them.
     target : numpy.ndarray, (n,)
         0 and 1 for the logistic loss, the classes' indices for softmax, else numbers.
     loss : Loss
@@ -33,7 +33,7 @@ class Problem:
     fit_intercept : bool
     """
 
-    features: Features
+    features: Data
     target: NumPyArray
     loss: Loss
     l2: float

@@ -1,18 +1,26 @@
 """The rows of a data set, read a block at a time.
 
 What a solver asks of them is the protocol `Rows`. Dense arrays stay as they are, of any dtype and
-order, read-only or not: a block is converted when it is read.
+order, read-only or not: a block is converted when it is read. Sparse rows are in `csr`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Union
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.blocks import BLOCK_BYTES, slices_of
 from gluon_svrg.linear.chunks import Chunks
+from gluon_svrg.linear.csr import CsrRows
 from gluon_svrg.linear.disk import DiskRows, on_disk, parts_in
+from scipy.sparse import csr_array, issparse
+
+Features: TypeAlias = "NumPyArray | csr_array"
+"""What a block of rows may be."""
+
+Data: TypeAlias = "NumPyArray | csr_array | Chunks"
+"""What a problem's features may be."""
 
 __all__ = ["BLOCK_BYTES", "DenseRows", "Features", "Rows", "rows_of"]
 
@@ -28,7 +36,7 @@ class Rows(Protocol):
         """Return the blocks of one pass, in order."""
         ...
 
-    def block(self, rows: slice) -> NumPyArray:
+    def block(self, rows: slice) -> Features:
         """Return the rows of a slice, converted; not to be written to."""
         ...
 
@@ -37,12 +45,16 @@ class Rows(Protocol):
         """In which they are stored."""
         ...
 
+    def pick(self, rows: NumPyArray) -> Features:
+        """Return rows by their indices, converted: what a block of them would be."""
+        ...
+
     def gather(self, rows: NumPyArray) -> NumPyArray:
-        """Return rows by their indices, converted: an array of the caller's own."""
+        """Return rows by their indices, converted and dense: an array of the caller's own."""
         ...
 
     def take(self, rows: NumPyArray) -> NumPyArray:
-        """Return rows by their indices, as they are stored."""
+        """Return rows by their indices, dense, as they are stored."""
         ...
 
     def precise(self) -> Rows:
@@ -50,14 +62,12 @@ class Rows(Protocol):
         ...
 
 
-Features = Union[NumPyArray, Chunks]  # noqa: UP007 (NumPyArray is a string when it runs)
-"""What a problem's features may be."""
-
-
-def rows_of(features: Features, dtype: np.dtype[Any] | None = None) -> Rows:
+def rows_of(features: Data, dtype: np.dtype[Any] | None = None) -> Rows:
     """Return the rows of features of any kind; with `dtype`, handed out in it."""
     if on_disk(features):
         return DiskRows(parts_in(features), dtype)
+    if issparse(features):
+        return CsrRows(features, dtype)
     assert isinstance(features, np.ndarray)
     return DenseRows(features, dtype)
 
@@ -90,6 +100,9 @@ class DenseRows:
     @property
     def stored(self) -> np.dtype[Any]:
         return self._features.dtype
+
+    def pick(self, rows: NumPyArray) -> NumPyArray:
+        return self.gather(rows)
 
     def gather(self, rows: NumPyArray) -> NumPyArray:
         return self.take(rows).astype(self.dtype, copy=False)

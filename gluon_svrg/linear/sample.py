@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.csr_sample import CenteredRows
 from gluon_svrg.linear.losses import Loss, Softmax
 from gluon_svrg.linear.workers import Workers
 
@@ -19,12 +21,12 @@ class Sample:
 
     Attributes
     ----------
-    rows : numpy.ndarray, (s, p + 1), float64
+    rows : numpy.ndarray or CenteredRows, (s, p + 1), float64
         The last column is the intercept's.
     penalty : numpy.ndarray, (p + 1,)
     """
 
-    rows: NumPyArray
+    rows: Any
     target: NumPyArray
     share: NumPyArray
     loss: Loss
@@ -57,7 +59,9 @@ class Sample:
         """Return the gradient from the scores at `theta`."""
         residual = self.loss.residual(scores, self.target)
         residual = (residual.T * self.share).T
-        gradient: NumPyArray = self.rows.T @ residual + self._penalty(theta) * theta
+        sparse = isinstance(self.rows, CenteredRows)
+        of_data = self.rows.products(residual) if sparse else self.rows.T @ residual
+        gradient: NumPyArray = of_data + self._penalty(theta) * theta
         return gradient
 
     def hessian(self, scores: NumPyArray) -> NumPyArray:
@@ -90,6 +94,8 @@ class Sample:
 
     def gram(self, weight: NumPyArray) -> NumPyArray:
         """Return the products of the features, each row times `weight`."""
+        if isinstance(self.rows, CenteredRows):
+            return self.rows.gram(np.square(weight))
 
         def of_block(part: slice) -> NumPyArray:
             block = self.rows[part] * weight[part, None]
@@ -110,7 +116,8 @@ class Sample:
                     product: NumPyArray = (self.rows[part] * pair[part, None]).T @ self.rows[part]
                     return product
 
-                product = self._summed(of_block)
+                sparse = isinstance(self.rows, CenteredRows)
+                product = self.rows.gram(pair) if sparse else self._summed(of_block)
                 hessian[:, k, :, other] = product
                 hessian[:, other, :, k] = product.T
         hessian = hessian.reshape(width * classes, width * classes)

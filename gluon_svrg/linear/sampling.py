@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import per_row
 from gluon_svrg.linear.budget import room
+from gluon_svrg.linear.csr import CsrRows
+from gluon_svrg.linear.csr_sample import CenteredRows, Spread, is_sparser, spread
 from gluon_svrg.linear.disk import DiskRows
 from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from gluon_svrg.linear.objective import Objective, Reads, Scaling
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.rows import Rows, rows_of
+from gluon_svrg.linear.rows import Features, Rows, rows_of
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.workers import Workers
+from scipy.sparse import issparse
 
 _RARE = 0.1
 """A group of targets with a smaller share is drawn more often than it occurs."""
 
-_OFFSET_OF_FLOAT32 = 30.0
+OFFSET_OF_FLOAT32 = 30.0
 """A mean of so many standard deviations, and float32 is left: it costs one to two digits."""
 
 _OFFSET_OF_FLOAT64 = 1e5
 """The same for float64: from there on blocks are centred before they are multiplied."""
+
+_MOST_DIGITS = 15
+"""Of a feature's scale, before and after the point: their squares are within float32."""
 
 _FEW_ROWS = 20
 """As many as a variance has to come from: (sum x^2)^2 / sum x^4."""
@@ -36,26 +44,86 @@ def prepare(
     size: int,
     rng: np.random.Generator,
     precise: bool = False,
+    keeps_sparse: bool = False,
 ) -> tuple[Objective, Sample]:
     """Draw a sample of about `size` rows and take the coordinates from it.
 
     Any coordinates give the same answer; those of the sample save a pass over all rows. Columns
     whose variance comes from a few rows of the sample are measured by a pass over them alone.
-    `precise` hands out float64 whatever the data are.
+    `precise` hands out float64 whatever the data are. With `size` 0 the coordinates are those of
+    the user: of sparse rows with many columns, and without a sample. With `keeps_sparse` a sample
+    of sparse rows stays sparse where a Hessian of it is then made in less time.
     """
     rows = rows_of(problem.features)
     share = problem.shares()
-    is_long = problem.is_long
-    drawn, of_sample = draw(problem.loss, problem.target, share, size, rng, is_long)
-    raw = _gathered(rows, drawn, workers)
-    scaling, offset, rare = _scaling(raw[:, :-1], of_sample, problem.fit_intercept)
+    if size == 0:
+        return _as_they_are(problem, rows, share, workers, precise)
+    drawn, of_sample = draw(problem.loss, problem.target, share, size, rng, problem.is_long)
+    raw: Features
+    if keeps_sparse and isinstance(rows, CsrRows) and is_sparser(problem.features):
+        raw = rows.precise().pick(drawn)
+        of_columns = spread(raw, of_sample, problem.fit_intercept)
+    else:
+        raw = _gathered(rows, drawn, workers)
+        of_columns = _spread(raw[:, :-1], of_sample, problem.fit_intercept)
+    scaling, offset, rare = _scaling(of_columns, problem.fit_intercept)
     if len(drawn) == rows.shape[0]:
         rare[:] = False
     if rare.any():
         _measure_rare(rows, share, rare, scaling, problem.fit_intercept)
-    if precise or offset > _OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
+    if precise or offset > OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
         rows = rows_of(problem.features, np.dtype(np.float64))
-    penalty = np.zeros(rows.shape[1] + 1)
+    objective = Objective(
+        rows=rows,
+        target=problem.target,
+        share=share,
+        loss=problem.loss,
+        scaling=scaling,
+        penalty=_penalty(problem, scaling),
+        intercept=problem.fit_intercept,
+        workers=workers,
+        # Sparse rows stay as they are: with the digits of float64.
+        centered=offset > _OFFSET_OF_FLOAT64 and not isinstance(rows, CsrRows),
+        rare=rare,
+        reads=Reads(len(drawn)),
+        is_long=problem.is_long,
+        room=room(problem),
+    )
+    return objective, _sample(objective, raw, drawn, of_sample)
+
+
+def _as_they_are(
+    problem: Problem, rows: Rows, share: NumPyArray, workers: Workers, precise: bool
+) -> tuple[Objective, Sample]:
+    """Return the objective in the user's coordinates, without columns of zeros, and no sample."""
+    assert isinstance(rows, CsrRows)
+    p = rows.shape[1]
+    mean, square = rows.moments(share, np.zeros(p))
+    used = square > 0
+    scaling = Scaling(np.zeros(p), used.astype(np.float64))
+    variance = np.maximum(square - np.square(mean), np.finfo(np.float64).eps * square)
+    offset = np.abs(mean[used]) / np.sqrt(variance[used])
+    if precise or offset.max(initial=0) > OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
+        rows = rows.precise()
+    objective = Objective(
+        rows=rows,
+        target=problem.target,
+        share=share,
+        loss=problem.loss,
+        scaling=scaling,
+        penalty=_penalty(problem, scaling),
+        intercept=problem.fit_intercept,
+        workers=workers,
+        squares=square,
+        reads=Reads(rows.shape[0]),
+    )
+    none = np.zeros(0, np.intp)
+    return objective, _sample(objective, np.zeros((0, p + 1)), none, np.zeros(0))
+
+
+def _penalty(problem: Problem, scaling: Scaling) -> NumPyArray:
+    """Return the penalty of each row of theta; features that it leaves nothing of are left out."""
+    penalty = np.zeros(len(scaling.inverse) + 1)
     with np.errstate(over="ignore"):
         penalty[:-1] = np.square(np.sqrt(problem.l2) * scaling.inverse)
     scaling.inverse[penalty[:-1] > _HUGE] = 0
@@ -63,22 +131,7 @@ def prepare(
     penalty[:-1][scaling.inverse == 0] = 1.0
     if not problem.fit_intercept:
         penalty[-1] = 1.0
-    objective = Objective(
-        rows=rows,
-        target=problem.target,
-        share=share,
-        loss=problem.loss,
-        scaling=scaling,
-        penalty=penalty,
-        intercept=problem.fit_intercept,
-        workers=workers,
-        centered=offset > _OFFSET_OF_FLOAT64,
-        rare=rare,
-        reads=Reads(len(drawn)),
-        is_long=is_long,
-        room=room(problem),
-    )
-    return objective, _sample(objective, raw, drawn, of_sample)
+    return penalty
 
 
 def _is_far_off(problem: Problem, share: NumPyArray) -> bool:
@@ -95,8 +148,16 @@ def _is_far_off(problem: Problem, share: NumPyArray) -> bool:
         value = float(share @ loss.value(np.broadcast_to(bias, target.shape), target))
         spread = value - float(share @ loss.least(target))
     if isinstance(loss, Poisson):
-        return bool(abs(value) > _OFFSET_OF_FLOAT32 * spread)
-    return bool(np.square(bias) > 2 * _OFFSET_OF_FLOAT32**2 * spread)
+        return bool(abs(value) > OFFSET_OF_FLOAT32 * spread)
+    return bool(np.square(bias) > 2 * OFFSET_OF_FLOAT32**2 * spread)
+
+
+def fitting(dtype: np.dtype[Any], scaling: Scaling) -> np.dtype[Any]:
+    """Return `dtype`, or float64 where rows that are not centred ask for it."""
+    used = scaling.inverse[scaling.inverse > 0]
+    offset = float((np.abs(scaling.center) * scaling.inverse).max(initial=0))
+    is_far = offset > OFFSET_OF_FLOAT32 or bool((np.abs(np.log10(used)) > _MOST_DIGITS).any())
+    return np.dtype(np.float64) if is_far else dtype
 
 
 def resample(objective: Objective, size: int, rng: np.random.Generator) -> Sample:
@@ -181,13 +242,26 @@ def _gathered(rows: Rows, drawn: NumPyArray, workers: Workers) -> NumPyArray:
     return raw
 
 
-def _scaling(
-    raw: NumPyArray, share: NumPyArray, intercept: bool
-) -> tuple[Scaling, float, NumPyArray]:
+def _scaling(spread: Spread, intercept: bool) -> tuple[Scaling, float, NumPyArray]:
     """Return the coordinates, the largest mean in units of a deviation, and who is rare.
 
     Rare are features whose variance comes from a few rows, or from none.
     """
+    unit, mean, square, fourth = spread
+    center = mean if intercept else np.zeros(len(mean))
+    # Below it the deviations are the rounding of the mean.
+    used = square > np.square(1000 * np.finfo(np.float64).eps * mean)
+    inverse = np.zeros(len(mean))
+    with np.errstate(over="ignore"):
+        inverse[used] = 1 / np.sqrt(square[used]) / unit[used]
+    # Of numbers with hardly a digit left.
+    inverse[np.isinf(inverse)] = 0
+    offset = float((np.abs(mean) * unit * inverse).max(initial=0)) if intercept else 0.0
+    rare = np.square(square) < _FEW_ROWS * fourth
+    return Scaling(center * unit, inverse), offset, rare | (inverse == 0)
+
+
+def _spread(raw: NumPyArray, share: NumPyArray, intercept: bool) -> Spread:
     count, p = raw.shape
     # Divided by a power of two, so that no square overflows or vanishes.
     largest = np.maximum(raw.max(axis=0), -raw.min(axis=0))
@@ -201,16 +275,7 @@ def _scaling(
         deviation = np.square(raw[part] / unit - center)
         square += share[part] @ deviation
         fourth += np.square(share[part]) @ np.square(deviation)
-    # Below it the deviations are the rounding of the mean.
-    used = square > np.square(1000 * np.finfo(np.float64).eps * mean)
-    inverse = np.zeros(p)
-    with np.errstate(over="ignore"):
-        inverse[used] = 1 / np.sqrt(square[used]) / unit[used]
-    # Of numbers with hardly a digit left.
-    inverse[np.isinf(inverse)] = 0
-    offset = float((np.abs(mean) * unit * inverse).max(initial=0)) if intercept else 0.0
-    rare = np.square(square) < _FEW_ROWS * fourth
-    return Scaling(center * unit, inverse), offset, rare | (inverse == 0)
+    return Spread(unit, mean, square, fourth)
 
 
 def _measure_rare(
@@ -220,10 +285,13 @@ def _measure_rare(
     columns = np.flatnonzero(rare)
     center = scaling.center[columns]
     mean, square = np.zeros(len(columns)), np.zeros(len(columns))
-    for part in rows.slices():
-        change = rows.block(part)[:, columns].astype(np.float64) - center
-        mean += share[part] @ change
-        square += share[part] @ np.square(change)
+    if isinstance(rows, CsrRows):
+        mean, square = (moment[columns] for moment in rows.moments(share, scaling.center))
+    else:
+        for part in rows.slices():
+            change = rows.block(part)[:, columns].astype(np.float64) - center
+            mean += share[part] @ change
+            square += share[part] @ np.square(change)
     if intercept:
         square -= np.square(mean)
         scaling.center[columns] += mean
@@ -232,8 +300,27 @@ def _measure_rare(
     scaling.inverse[columns[used]] = 1 / np.sqrt(square[used])
 
 
-def _sample(objective: Objective, raw: NumPyArray, drawn: NumPyArray, share: NumPyArray) -> Sample:
-    """Return the sample of raw rows, which are changed."""
+def _sample(objective: Objective, raw: Features, drawn: NumPyArray, share: NumPyArray) -> Sample:
+    """Return the sample of raw rows, which are changed if they are dense."""
+    rows: NumPyArray | CenteredRows
+    if issparse(raw):
+        center, inverse = objective.scaling.center, objective.scaling.inverse
+        rows = CenteredRows(raw, center, inverse, objective.intercept)
+    else:
+        rows = _scaled(objective, raw)
+    return Sample(
+        rows,
+        objective.target[drawn],
+        share,
+        objective.loss,
+        objective.penalty,
+        objective.workers,
+        rare=objective.rare,
+    )
+
+
+def _scaled(objective: Objective, raw: NumPyArray) -> NumPyArray:
+    """Put raw rows into theta's coordinates, in place."""
     size = max(64, len(raw) // (4 * objective.workers.count))
     parts = [slice(start, start + size) for start in range(0, len(raw), size)]
 
@@ -245,12 +332,4 @@ def _sample(objective: Objective, raw: NumPyArray, drawn: NumPyArray, share: Num
     for _ in objective.workers.map(scale, parts):
         pass
     raw[:, -1] = objective.intercept
-    return Sample(
-        raw,
-        objective.target[drawn],
-        share,
-        objective.loss,
-        objective.penalty,
-        objective.workers,
-        rare=objective.rare,
-    )
+    return raw

@@ -6,10 +6,12 @@ import os
 import pickle
 import re
 import threading
+from itertools import pairwise
 
 import large_data
 import numpy as np
 import pytest
+import scipy.sparse
 from gluon_svrg.linear import (
     Chunks,
     SVRGClassifier,
@@ -90,7 +92,7 @@ REFUSED = {
     "objects": ([X.astype(object)], "chunk 0 is of object, and features are real numbers"),
     "complex": ([X.astype(complex)], "chunk 0 is of complex128"),
     "strings": ([X.astype(str)], "chunk 0 is of <U"),
-    "a list": ([X.tolist()], "chunk 0 is a list, and Chunks takes NumPy arrays and paths"),
+    "a list": ([X.tolist()], "chunk 0 is a list, and Chunks takes NumPy arrays, CSR matrices"),
     "no file": (["gone.npy"], r"chunk 0 \(gone.npy\) is not there"),
     "another file": (["x.csv"], r"chunk 0 \(x.csv\) does not end in .npy"),
 }
@@ -308,6 +310,41 @@ def test_rows_that_are_far_apart_are_read_one_by_one(tmp_path, monkeypatch):
     part = parts.part_of(large_data.mapped(tmp_path / "x.npy", X))
     rows = np.array([0, 1, 7, 7, 8, 100, 399])
     assert np.array_equal(part.take(rows), X[rows])
+
+
+# --- CSR chunks -------------------------------------------------------------------------------
+
+
+def sparse_pieces():
+    rows = np.where(np.random.default_rng(3).random((N, 30)) < 0.2, X[:, :1], 0)
+    matrix = scipy.sparse.csr_matrix(rows)
+    at = large_data.cuts(N)
+    return matrix, [matrix[start:stop] for start, stop in pairwise(at)]
+
+
+def test_sparse_chunks():
+    matrix, pieces = sparse_pieces()
+    data = Chunks(pieces)
+    assert data.is_sparse
+    assert data.shape == matrix.shape
+    model = SVRGClassifier().fit(data, large_data.pieces(Y))
+    peer = SVRGClassifier().fit(matrix, Y)
+    assert np.array_equal(model.coef_, peer.coef_)
+    assert np.array_equal(model.predict(data), peer.predict(matrix))
+
+
+def test_sparse_chunks_that_are_refused():
+    matrix, pieces = sparse_pieces()
+    with pytest.raises(TypeError, match="chunk 1 and chunk 0 are of two kinds"):
+        Chunks([matrix, matrix.toarray()])
+    with pytest.raises(TypeError, match=r"chunk 0 is a csc_matrix, .* convert it with tocsr\(\)"):
+        Chunks([matrix.tocsc()])
+    with pytest.raises(ValueError, match="chunk 1 has 2 columns, and chunk 0 has 30"):
+        Chunks([matrix, matrix[:, :2]])
+    data = Chunks(pieces, memory_limit="64 MB")
+    data.memory_limit = 100
+    with pytest.raises(ValueError, match="sparse chunks are joined to one matrix"):
+        SVRGClassifier().fit(data, Y)
 
 
 # --- The thread ahead -------------------------------------------------------------------------

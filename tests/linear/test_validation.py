@@ -16,7 +16,6 @@ from gluon_svrg.linear.validation import (
     classes_with_weight,
     with_class_weight,
 )
-from scipy.sparse import csr_array
 from sklearn.exceptions import DataConversionWarning
 
 RNG = np.random.default_rng(0)
@@ -231,11 +230,6 @@ def test_refused(fit, message):
 def test_flags(name):
     with pytest.raises(TypeError, match=f"^{name} must be True or False, got 'no'$"):
         SVRGRegressor(**{name: "no"}).fit(X, COUNTS)
-
-
-def test_sparse_features_are_refused_by_scikit_learn():
-    with pytest.raises(TypeError, match=r"[Ss]parse data was passed"):
-        classify(X=csr_array(X))
 
 
 def test_a_column_is_taken_with_a_warning():
