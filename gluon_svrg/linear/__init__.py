@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from gluon_svrg import _lazy
 
 if _TYPE_CHECKING:
+    from gluon_svrg.linear.chunks import Chunks
     from gluon_svrg.linear.estimators import SVRGClassifier, SVRGRegressor
 
-__all__ = ["SVRGClassifier", "SVRGRegressor"]
+__all__ = ["Chunks", "SVRGClassifier", "SVRGRegressor"]
 
 _NAMES = {
+    "Chunks": "gluon_svrg.linear.chunks",
     "SVRGClassifier": "gluon_svrg.linear.estimators",
     "SVRGRegressor": "gluon_svrg.linear.estimators",
 }

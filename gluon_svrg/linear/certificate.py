@@ -30,7 +30,12 @@ _SMALL_PART = 0.1
 _MOST_LOG = 700.0
 """exp() of a larger number is no float64; there the other bound is the smaller one."""
 
-_MOST_LOG_OF_FLOAT32 = 75.0
+_MOST_LOG_OF_SOFTMAX = 75.0
+"""The same, where float32 numbers of many classes are summed."""
+
+_MOST_LOG_OF_FLOAT32 = np.float32(80)
+_LOG_2 = np.float32(np.log(2))
+_WIDER = 1.0001
 
 
 class _Dual(NamedTuple):
@@ -39,7 +44,8 @@ class _Dual(NamedTuple):
     kept: float
     constant: NumPyArray | float
     """u = kept (r + y) + constant - y, with y = 0 for squared and Huber loss."""
-    divergence: float
+    divergence: Callable[[], float]
+    """It takes a pass over the scores."""
 
 
 def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
@@ -60,10 +66,14 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
             rest += mixed
         if np.any(dual.constant):
             rest += np.multiply.outer(mean, dual.constant)
-        gap = dual.divergence + _weighted_square(rest, objective.penalty[:-1])
-    # Nor is any objective below the least values of the losses.
-    least = float(objective.share @ objective.loss.least(objective.target))
-    bound = snapshot.objective - least
+        # Nor is any objective below the least values of the losses.
+        least = 0.0
+        if isinstance(objective.loss, Poisson):
+            least = objective.mean(lambda part: objective.loss.least(objective.target[part]))
+        bound = snapshot.objective - least
+        gap = _weighted_square(rest, objective.penalty[:-1])
+        if gap < bound:
+            gap += dual.divergence()
     return max(0.0, min(gap, bound) if np.isfinite(gap) else bound)
 
 
@@ -78,7 +88,7 @@ def _weighted_square(rest: NumPyArray, penalty: NumPyArray) -> float:
 
 def _dual(objective: Objective, snapshot: Snapshot) -> _Dual:
     if not objective.intercept:
-        return _Dual(1.0, np.zeros(snapshot.theta.shape[1:]), 0.0)
+        return _Dual(1.0, np.zeros(snapshot.theta.shape[1:]), lambda: 0.0)
     return _BALANCED[type(objective.loss)](objective, snapshot)
 
 
@@ -88,14 +98,14 @@ def _mean(objective: Objective, function: Callable[[slice], NumPyArray]) -> floa
     slices = [slice(start, start + _PART) for start in range(0, n, _PART)]
 
     def of_part(part: slice) -> float:
-        return float(objective.share[part] @ function(part))
+        return float(np.ascontiguousarray(objective.share[part]) @ function(part))
 
     return sum(objective.workers.map(of_part, slices))
 
 
 def _logistic(objective: Objective, snapshot: Snapshot) -> _Dual:
     # (1 - m) p + m q with q = 0 or 1 has the targets' mean.
-    wanted = float(objective.share @ objective.target)
+    wanted = objective.mean_target()
     mean = wanted + float(snapshot.gradient[-1])
     down = mean > wanted
     mixed = 1 - wanted / mean if down else (wanted - mean) / (1 - mean)
@@ -104,18 +114,24 @@ def _logistic(objective: Objective, snapshot: Snapshot) -> _Dual:
     def divergence(part: slice) -> NumPyArray:
         # KL(u || p) <= log(1 + chi^2(u, p)), and chi^2 = m^2 e^(+-z). Where p is next to nothing,
         # convexity bounds it better: KL(u || p) <= m KL(q || p) <= m (log 2 + max(+-z, 0)).
+        if objective.is_long and snapshot.scores.dtype == np.float32:
+            # log(1 + x) <= x, and the margin is that of rounding.
+            scores = np.float32(sign) * snapshot.scores[part]
+            square = np.exp(np.minimum(scores, _MOST_LOG_OF_FLOAT32)) * np.float32(_WIDER * mixed)
+            square = np.minimum(square, np.float32(_WIDER) * (np.maximum(scores, 0) + _LOG_2))
+            return np.asarray(square, np.float64) * mixed
         scores = sign * snapshot.scores[part].astype(np.float64)
         square = np.log1p(np.exp(np.minimum(scores + 2 * np.log(mixed), _MOST_LOG)))
         return np.asarray(np.minimum(square, mixed * (np.log(2) + np.maximum(scores, 0))))
 
     constant = 0.0 if down else mixed
-    return _Dual(1 - mixed, constant, _mean(objective, divergence) if mixed else 0.0)
+    return _Dual(1 - mixed, constant, lambda: _mean(objective, divergence) if mixed else 0.0)
 
 
 def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
     loss = objective.loss
     assert isinstance(loss, Softmax)
-    wanted = np.bincount(objective.target, weights=objective.share, minlength=loss.outputs)
+    wanted = objective.class_shares()
     mean = wanted + snapshot.gradient[-1]
     ratio = np.divide(wanted, mean, out=np.ones_like(mean), where=mean > 0)
     kept = min(1.0, float(ratio.min()))
@@ -132,20 +148,23 @@ def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
         terms = logarithm.astype(scores.dtype)[:, None] - scores
         terms += normaliser
         np.minimum(
-            terms, _MOST_LOG if scores.dtype == np.float64 else _MOST_LOG_OF_FLOAT32, out=terms
+            terms, _MOST_LOG if scores.dtype == np.float64 else _MOST_LOG_OF_SOFTMAX, out=terms
         )
         square = np.log1p(np.exp(terms, out=terms).sum(axis=0))
         # By convexity, KL(u || p) <= -sum c log p.
         mixed = constant.sum() * normaliser - constant @ scores
         return np.asarray(np.minimum(square, mixed), np.float64)
 
-    if kept == 1:
-        return _Dual(1.0, constant, 0.0)
-    # By convexity from sums alone, without an exp(), where that is a small part of the gap.
-    simple = _by_convexity(objective, snapshot, constant)
-    if simple <= _SMALL_PART * _of_gradient(objective, snapshot):
-        return _Dual(kept, constant, simple)
-    return _Dual(kept, constant, _mean(objective, divergence))
+    def of_all() -> float:
+        if kept == 1:
+            return 0.0
+        # By convexity from sums alone, without an exp(), where that is a small part of the gap.
+        simple = _by_convexity(objective, snapshot, constant)
+        if simple <= _SMALL_PART * _of_gradient(objective, snapshot):
+            return simple
+        return _mean(objective, divergence)
+
+    return _Dual(kept, constant, of_all)
 
 
 def _by_convexity(objective: Objective, snapshot: Snapshot, constant: NumPyArray) -> float:
@@ -170,17 +189,17 @@ def _of_gradient(objective: Objective, snapshot: Snapshot) -> float:
 
 
 def _poisson(objective: Objective, snapshot: Snapshot) -> _Dual:
-    wanted = float(objective.share @ objective.target)
+    wanted = objective.mean_target()
     mean = wanted + float(snapshot.gradient[-1])
     if mean <= 0:
-        return _Dual(1.0, 0.0, np.inf)
+        return _Dual(1.0, 0.0, lambda: np.inf)
     kept = wanted / mean
-    return _Dual(kept, 0.0, mean * (kept * np.log(kept) - kept + 1))
+    return _Dual(kept, 0.0, lambda: mean * (kept * np.log(kept) - kept + 1))
 
 
 def _squared(_: Objective, snapshot: Snapshot) -> _Dual:
     mean = float(snapshot.gradient[-1])
-    return _Dual(1.0, -mean, 0.5 * mean * mean)
+    return _Dual(1.0, -mean, lambda: 0.5 * mean * mean)
 
 
 def _huber(objective: Objective, snapshot: Snapshot) -> _Dual:
@@ -196,7 +215,7 @@ def _huber(objective: Objective, snapshot: Snapshot) -> _Dual:
         exact = loss.value(scores, target) + 0.5 * np.square(dual) - dual * (scores - target)
         return np.asarray(np.maximum(exact, 0))
 
-    return _Dual(1 - mixed, constant, _mean(objective, divergence) if mixed else 0.0)
+    return _Dual(1 - mixed, constant, lambda: _mean(objective, divergence) if mixed else 0.0)
 
 
 _Balance = Callable[[Objective, Snapshot], _Dual]

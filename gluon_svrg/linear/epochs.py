@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.buffers import buffers, parts_of_an_epoch
 from gluon_svrg.linear.constants import Constants, constants
 from gluon_svrg.linear.csr import CsrRows
+from gluon_svrg.linear.disk import DiskRows
 from gluon_svrg.linear.losses import Softmax
 from gluon_svrg.linear.metric import DiagonalMetric, Metric
 from gluon_svrg.linear.objective import Objective, Scaling, Snapshot, of_outputs, padded, products
 from gluon_svrg.linear.rows import DenseRows, rows_of
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import fitting, importance, resample
+from gluon_svrg.linear.series import Series
 from gluon_svrg.linear.state import State
 from gluon_svrg.svrg.rule import correct
 from numpy.typing import DTypeLike
@@ -46,12 +50,6 @@ _EPOCHS_OF_A_START = 3
 
 _POOR = 0.5
 """What an epoch leaves of a gain, from which on the other metric is tried."""
-
-_LEAST_RATE, _MOST_RATE = 0.1, 0.995
-"""Between them a rate of gains is believed."""
-
-_SLOW, _SLOW_EPOCHS = 0.8, 4
-"""The rate, after so many gains, from which on epochs are given up."""
 
 _TRIED = 2
 _KEPT = 8
@@ -90,7 +88,7 @@ class EpochSteps:
 
         With the metric 'auto' it ends where epochs gain too little, and `left_at` is where.
         """
-        objective = shuffled(self._objective, self._rng, self._dtype)
+        objective = self._in_order()
         choice = Choice(self._wanted, self._objective.scaling)
         snapshot = objective.snapshot(self._warm_start(choice.kind, objective, sample, start))
         series = Series()
@@ -115,6 +113,9 @@ class EpochSteps:
                 slower, due = 2 * slower, 0
                 if slower > _MOST_SLOWER:
                     if objective.rows.dtype == np.float64:
+                        if isinstance(objective.rows, DiskRows) and self._wanted == "auto":
+                            # A part of the rows may be too unlike the whole.
+                            self.left_at = snapshot.theta
                         return
                     objective, slower, is_new = self._precise(), 1.0, True
                     snapshot = objective.snapshot(snapshot.theta)
@@ -128,7 +129,14 @@ class EpochSteps:
         """Return the shuffled rows in float64: float32 has no more digits to give."""
         whole = self._objective
         self._objective = replace(whole, rows=whole.rows.precise())
-        return shuffled(self._objective, self._rng, np.float64)
+        self._dtype = np.float64
+        return self._in_order()
+
+    def _in_order(self) -> Objective:
+        """Return the objective in the order of batches: on disk, rows stay where they are."""
+        if isinstance(self._objective.rows, DiskRows):
+            return self._objective
+        return shuffled(self._objective, self._rng, self._dtype)
 
     def _warm_start(
         self, kind: str, objective: Objective, sample: Sample, start: NumPyArray
@@ -139,7 +147,7 @@ class EpochSteps:
         """
         if start[:-1].any() or objective.n < _PART_OF_A_START * _LEAST_PART:
             return start
-        part = head(objective, objective.n // _PART_OF_A_START)
+        part = self._part(objective)
         snapshot = part.snapshot(start)
         for _ in range(_EPOCHS_OF_A_START):
             metric, numbers = self._measure(kind, part, sample, snapshot, 1.0)
@@ -149,6 +157,14 @@ class EpochSteps:
                 break
             snapshot = new
         return snapshot.theta
+
+    def _part(self, objective: Objective) -> Objective:
+        """Return an eighth of the rows, or what there is room for."""
+        wanted = objective.n // _PART_OF_A_START
+        if isinstance(objective.rows, DiskRows):
+            with closing(buffers(objective, self._rng, shuffled)) as parts:
+                objective = next(parts)
+        return head(objective, min(wanted, objective.n))
 
     def _measure(
         self,
@@ -206,42 +222,6 @@ class Choice:
         self.kind = other
 
 
-class Series:
-    """What gains that shrink like a geometric series leave to be gained.
-
-    The rate is the largest of the last two ratios and of the means over up to five, and not
-    believed below a tenth, or another least one.
-    """
-
-    def __init__(self, least: float = _LEAST_RATE) -> None:
-        self._least = least
-        self._gains: list[float] = []
-
-    def add(self, gain: float) -> None:
-        """Take the gain of one epoch."""
-        self._gains = [*self._gains[-5:], gain]
-
-    @property
-    def rate(self) -> float:
-        """What an epoch leaves; 1 before there are two gains."""
-        *earlier, last = self._gains or [np.nan]
-        means = [(last / gain) ** (1 / k) for k, gain in enumerate(reversed(earlier), 1)]
-        if len(earlier) > 1:
-            means.append(earlier[-1] / earlier[-2])
-        return max(self._least, *means) if means else 1.0
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether each of some epochs left most of what there was to be gained."""
-        return len(self._gains) > _SLOW_EPOCHS and self.rate > _SLOW
-
-    @property
-    def rest(self) -> float:
-        """The estimate; inf where there is no end to be seen."""
-        rate = self.rate
-        return self._gains[-1] * rate / (1 - rate) if rate < _MOST_RATE else np.inf
-
-
 def run_epoch(
     objective: Objective,
     snapshot: Snapshot,
@@ -255,20 +235,23 @@ def run_epoch(
     """
     objective.reads.rows += numbers.batch * numbers.steps
     theta = ahead = snapshot.theta
-    for j, rows in enumerate(_batches(objective, numbers, rng)):
-        gradient = corrected_gradient(objective, snapshot, ahead, rows)
-        new = ahead - numbers.step_size * metric.solve(gradient)
-        momentum = min((j + 1) / (j + 4), numbers.momentum)
-        ahead = new + momentum * (new - theta)
-        theta = new
+    with closing(parts_of_an_epoch(objective, snapshot, rng, shuffled)) as parts:
+        steps = ((at, rows) for at in parts for rows in _batches(at[0], numbers.batch, rng))
+        for j, ((part, of_part), rows) in enumerate(steps):
+            gradient = corrected_gradient(part, of_part, ahead, rows)
+            new = ahead - numbers.step_size * metric.solve(gradient)
+            momentum = min((j + 1) / (j + 4), numbers.momentum)
+            ahead = new + momentum * (new - theta)
+            theta = new
     return theta
 
 
 def _batches(
-    objective: Objective, numbers: Constants, rng: np.random.Generator
+    objective: Objective, batch: int, rng: np.random.Generator
 ) -> Iterator[slice | NumPyArray]:
     """Yield the rows of each batch of an epoch."""
-    batch, steps = numbers.batch, numbers.steps
+    batch = min(batch, objective.n)
+    steps = objective.n // batch
     if objective.probability is not None:
         # Rows of unequal weight, drawn by it: as if all had the same.
         drawn = rng.choice(objective.n, batch * steps, p=objective.probability)

@@ -12,6 +12,7 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_finite, check_number
 from gluon_svrg.linear.base import LinearEstimator
 from gluon_svrg.linear.huber import solve_with_scale
+from gluon_svrg.linear.large import joined
 from gluon_svrg.linear.losses import Logistic, Poisson, Softmax, Squared
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.solution import Settings, Solution, StopReason
@@ -144,13 +145,15 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, p)
+        X : array-like, sparse matrix or Chunks of shape (n, p)
             Numbers or booleans of any dtype and order. Not copied as a whole, unless they are few:
             up to eight million numbers. Of SciPy's sparse matrices and arrays, CSR of float32 or
             float64 is read as it is; other formats, and CSR with unsorted or duplicate entries
             (which are summed), are copied to it once, and so are whole numbers. `X` is not changed.
+            Memory maps and :class:`Chunks` are read in blocks, several times.
         y : array-like of shape (n,)
-            Labels: whole numbers, booleans or strings.
+            Labels: whole numbers, booleans or strings. Of Chunks it may be a list of arrays, one
+            for each chunk, and so may `sample_weight`.
         sample_weight : array-like of shape (n,), optional
             Not negative. 2 is as good as a row that stands there twice, 0 leaves the row out.
 
@@ -176,6 +179,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             "C", self.C, "one over the strength of the penalty; inf for none", 0, above=True
         )
         features = check_features(self, X, reset=True)
+        y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         labels = check_labels(name, y, features)
         weight = with_class_weight(labels, check_weight(sample_weight, features), self.class_weight)
         classes, codes = classes_with_weight(name, labels, weight)
@@ -346,11 +350,8 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, p)
-            Numbers or booleans of any dtype and order. Not copied as a whole, unless they are few:
-            up to eight million numbers. Of SciPy's sparse matrices and arrays, CSR of float32 or
-            float64 is read as it is; other formats, and CSR with unsorted or duplicate entries
-            (which are summed), are copied to it once, and so are whole numbers. `X` is not changed.
+        X : array-like, sparse matrix or Chunks of shape (n, p)
+            As in :meth:`SVRGClassifier.fit`.
         y : array-like of shape (n,)
             Finite numbers; for Poisson's loss not negative, and not 0 everywhere.
         sample_weight : array-like of shape (n,), optional
@@ -379,6 +380,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
             )
         alpha = check_finite("alpha", self.alpha, "the strength of the penalty; 0 for none", 0)
         features = check_features(self, X, reset=True)
+        y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         weight = check_weight(sample_weight, features)
         problem = Problem(
             features=features,

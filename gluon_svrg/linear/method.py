@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import newton
 from gluon_svrg.linear.constants import LEAST_BATCH, Constants, constants
 from gluon_svrg.linear.csr_sample import CenteredRows
+from gluon_svrg.linear.disk import DiskRows
 from gluon_svrg.linear.epochs import MEASURED_ROWS, Curvature, run_epoch, shuffled
 from gluon_svrg.linear.metric import HessianMetric, Metric
 from gluon_svrg.linear.objective import Objective, Snapshot
@@ -17,6 +19,7 @@ from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import resample
 from gluon_svrg.linear.secants import Secants
 from gluon_svrg.linear.state import State
+from gluon_svrg.linear.thinned import Thinned
 
 _GROWTH = 4
 """From one prefix of the sample to the next."""
@@ -63,6 +66,7 @@ class HessianSteps:
         is_sparse = isinstance(sample.rows, CenteredRows)
         self._may_run_epochs = objective.loss.outputs == 1 and not is_sparse
         self._curvature: NumPyArray = np.zeros(0)
+        self._thinned = Thinned.of(objective, len(sample.rows))
 
     @classmethod
     def states(
@@ -123,8 +127,8 @@ class HessianSteps:
         return new if new.objective < snapshot.objective else None
 
     def _ready_for_epochs(self, snapshot: Snapshot) -> Snapshot:
-        """Have the rows shuffled, from the first epoch on."""
-        if self._objective.order is None:
+        """Have the rows shuffled, from the first epoch on; on disk they stay as they are."""
+        if self._objective.order is None and not isinstance(self._objective.rows, DiskRows):
             dtype = self._objective.rows.dtype
             self._objective = moved = shuffled(self._objective, self._rng, dtype)
             snapshot = replace(snapshot, scores=snapshot.scores[moved.order])
@@ -160,7 +164,11 @@ class HessianSteps:
         self._objective.reads.rows += len(sample.rows)
         scores = sample.rows @ theta
         self._curvature = sample.loss.curvature(scores, sample.target)
-        return HessianMetric(newton.factor(sample.hessian(scores), _RIDGE))
+        if self._thinned is not None:
+            hessian = self._thinned.hessian(theta)
+        else:
+            hessian = sample.hessian(scores)
+        return HessianMetric(newton.factor(hessian, _RIDGE))
 
     def _has_changed(self, theta: NumPyArray) -> bool:
         """Whether the curvature is another than that of the metric."""
@@ -180,13 +188,18 @@ class HessianSteps:
             return self._objective.snapshot(start)
         sample, theta = self._sample, start
         null = self._objective.null()[1]
-        sizes = [len(sample.rows) // _GROWTH]
+        # A pass over data on disk costs so much more than the sample that the whole of it pays.
+        sizes = [len(sample.rows) // (_GROWTH if self._thinned is None else 1)]
         while sizes[-1] >= max(1000, _ROWS_OF_A_START * len(theta)):
             sizes.append(sizes[-1] // _GROWTH)
         for count in reversed(sizes[:-1]):
             tol = 0.1 * abs(null) * theta.size / count
             theta = newton.minimise(sample.head(count), theta, tol, 5)
             self._objective.reads.rows += count
+        if self._thinned is not None:
+            gradient, hessian = self._thinned.derivatives(theta)
+            metric = HessianMetric(newton.factor(hessian, _RIDGE))
+            theta = theta - metric.solve(gradient)
         snapshot = self._objective.snapshot(theta)
         if theta is start or snapshot.objective <= null:
             return snapshot
@@ -195,21 +208,25 @@ class HessianSteps:
     def _best_length(self, old: Snapshot, new: Snapshot) -> float:
         """Return how far to go from `old` to `new`, of 1/2, 1/4, ..., or 0: by their scores."""
         objective = self._objective
-        along = new.scores - old.scores
         step = new.theta - old.theta
         penalty = objective.used(old.theta)
         best, best_length, length = old.objective, 0.0, 1.0
         for _ in range(40):
             length /= 2
             theta = old.theta + length * step
-            scores = old.scores + along.dtype.type(length) * along
-            value = np.asarray(objective.loss.value(scores, objective.target), np.float64)
-            total = float(value @ objective.share) + 0.5 * float((penalty * theta * theta).sum())
+            total = objective.mean(partial(self._values, old, new, length))
+            total += 0.5 * float((penalty * theta * theta).sum())
             if total < best:
                 best, best_length = total, length
             elif best_length > 0:
                 break
         return best_length
+
+    def _values(self, old: Snapshot, new: Snapshot, length: float, part: slice) -> NumPyArray:
+        """Return the losses of some rows on the way from `old` to `new`."""
+        along = new.scores[part] - old.scores[part]
+        scores = old.scores[part] + along.dtype.type(length) * along
+        return self._objective.loss.value(scores, self._objective.target[part])
 
 
 class SampleMetric:

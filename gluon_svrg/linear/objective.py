@@ -11,11 +11,14 @@ model, better scaled. Rows are never scaled themselves: the pass takes the score
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear import per_row
+from gluon_svrg.linear.blocks import parts_of
 from gluon_svrg.linear.csr import CsrRows, transposed
 from gluon_svrg.linear.losses import Loss
 from gluon_svrg.linear.rows import Features, Rows
@@ -90,6 +93,10 @@ class Objective:
         Of shuffled rows: which of the user's rows each of them is.
     reads : Reads
         Shared with the copies of it.
+    is_long : bool
+        Whether arrays with a number for each row are gone through in parts: see `per_row`.
+    room : int, optional
+        Bytes that rows on disk may take in memory: see `budget`.
     """
 
     rows: Rows
@@ -106,6 +113,8 @@ class Objective:
     probability: NumPyArray | None = None
     rare: NumPyArray | None = None
     reads: Reads = field(default_factory=Reads)
+    is_long: bool = False
+    room: int | None = None
 
     @property
     def n(self) -> int:
@@ -153,7 +162,7 @@ class Objective:
             score += bias
             scores[rows] = score
             value, residual = self.loss.value_and_residual(score, self.targets(rows, dtype))
-            share = self.share[rows]
+            share = np.ascontiguousarray(self.share[rows])
             residual *= share if residual.ndim == 1 else share[:, None]
             total = residual.sum(axis=0, dtype=np.float64)
             if takes_moments:
@@ -166,11 +175,12 @@ class Objective:
 
         value, gradient = 0.0, np.zeros_like(theta)
         sums: NumPyArray | float = 0.0
-        for of_value, of_weights, of_intercept in self.workers.map(of_block, self.rows.slices()):
+        slices = self.rows.slices()
+        for of_value, of_weights, of_intercept in self.workers.map(of_block, slices):
             value += of_value
             sums = sums + of_weights
             gradient[-1] += of_intercept
-        self.reads.rows += self.n
+        self.reads.rows += sum(rows.stop - rows.start for rows in slices)
         if takes_moments:
             sums = self._take_moments(np.asarray(sums), gradient[:-1])
         gradient[:-1] = sums
@@ -193,12 +203,8 @@ class Objective:
         """Keep the moments out of the sums of a pass; return what the residuals gave."""
         outputs = self.loss.outputs
         mean, of_target = sums[:, outputs], sums[:, outputs + 1 :].reshape(like.shape)
-        share = self.share.sum()
-        total: NumPyArray
-        if outputs == 1:
-            total = np.asarray(self.share @ self.target)
-        else:
-            total = np.bincount(self.target, weights=self.share, minlength=outputs)
+        share = 1.0 if per_row.are_equal(self.share) else self.share.sum()
+        total = np.asarray(self.mean_target()) if outputs == 1 else self.class_shares()
         if not self.centered:
             mean = mean - share * self.scaling.center
             of_target = of_target - np.multiply.outer(self.scaling.center, total)
@@ -211,12 +217,40 @@ class Objective:
         loss = self.loss
         bias = np.zeros(loss.outputs if loss.outputs > 1 else ())
         if self.intercept:
-            bias = np.asarray(loss.null_scores(self.target, self.share), np.float64)
+            target, share = self.target, self.share
+            if self.is_long:
+                target, share = per_row.summary(loss, target, share)
+            bias = np.asarray(loss.null_scores(target, share), np.float64)
         theta = np.zeros((len(self.penalty), *bias.shape))
         theta[-1] = bias
+        if self.is_long:
+            return theta, per_row.null_value(loss, self.target, self.share, bias)
         scores = np.broadcast_to(bias, (self.n, *bias.shape))
         value = loss.value(scores, self.target)
         return theta, float(np.asarray(value, np.float64) @ self.share)
+
+    def parts(self) -> list[slice]:
+        """Return the parts in which to go through what has a number for each row."""
+        return parts_of(self.n) if self.is_long else [slice(0, self.n)]
+
+    def mean(self, function: Callable[[slice], NumPyArray]) -> float:
+        """Return the mean over all samples of what `function` gives for some of them."""
+        if self.is_long:
+            return per_row.mean(self.share, function)
+        return float(np.asarray(function(slice(0, self.n)), np.float64) @ self.share)
+
+    def mean_target(self) -> float:
+        """Return the mean of the targets."""
+        if self.is_long:
+            return per_row.mean_of(self.share, self.target)
+        return float(self.share @ self.target)
+
+    def class_shares(self) -> NumPyArray:
+        """Return the share of each class."""
+        outputs = self.loss.outputs
+        if self.is_long:
+            return per_row.shares_of_groups(self.share, lambda part: self.target[part], outputs)
+        return np.bincount(self.target, weights=self.share, minlength=outputs)
 
     def _to_theta(self, gradient: NumPyArray) -> None:
         """Put a gradient with respect to (W, b) into these coordinates, in place."""

@@ -10,14 +10,20 @@ import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import csr_sample, newton, sparse_steps
+from gluon_svrg.linear.budget import room, rows_of_a_sample
+from gluon_svrg.linear.disk import DiskRows, on_disk
 from gluon_svrg.linear.epochs import MEASURED_ROWS, EpochSteps
+from gluon_svrg.linear.losses import Logistic, Softmax
 from gluon_svrg.linear.method import HessianSteps, SampleSteps
 from gluon_svrg.linear.objective import Objective, Snapshot
+from gluon_svrg.linear.per_row import are_sorted
 from gluon_svrg.linear.problem import Problem
+from gluon_svrg.linear.rows import rows_of
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import resample
 from gluon_svrg.linear.solution import Settings
 from gluon_svrg.linear.state import State
+from gluon_svrg.linear.thinned import ROWS_FOR_EACH, is_worth_while
 from gluon_svrg.linear.way import Method, Plan
 from scipy.sparse import issparse
 
@@ -43,6 +49,16 @@ def dense_if_small(problem: Problem) -> Problem:
 
 def choose(problem: Problem, settings: Settings) -> Plan:
     """Return the way to go."""
+    plan = _chosen(problem, settings)
+    if on_disk(problem.features) and isinstance(problem.loss, Logistic | Softmax):
+        classes = max(2, problem.loss.outputs)
+        if plan.sample_size < len(problem.target) and are_sorted(problem.target, classes):
+            why = f"{plan.why}; rows come sorted by class, and are drawn from all over the data"
+            return replace(plan, why=why)
+    return plan
+
+
+def _chosen(problem: Problem, settings: Settings) -> Plan:
     n, p = problem.features.shape
     outputs = problem.loss.outputs
     width = (p + 1) * outputs
@@ -50,17 +66,22 @@ def choose(problem: Problem, settings: Settings) -> Plan:
     automatic = settings.metric == "auto"
     if issparse(problem.features) and p > _MOST_WEIGHTS:
         return sparse_steps.plan(problem, settings)
-    fits = n * (p + 1) <= _MOST_NUMBERS
+    # What is on disk is copied as far as there is room.
+    most = rows_of_a_sample(room(problem), p)
+    fits = n * (p + 1) <= _MOST_NUMBERS and n <= most
     if automatic and work <= _SMALL and width <= _MOST_WEIGHTS and fits:
         why = f"the Hessian of all {n:,} rows over {width:,} weights is small"
         return Plan("newton", why, n, _exact, is_cheap=True)
     narrow = (n + 1) * outputs
-    if automatic and n < p and float(n) * narrow * narrow <= _SMALL and narrow <= _MOST_WEIGHTS:
+    turns = automatic and n < p and n <= most
+    if turns and float(n) * narrow * narrow <= _SMALL and narrow <= _MOST_WEIGHTS:
         why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
         return Plan("newton, rotated", why, n, _rotated, is_cheap=True)
     size, numbers, of_a_row = sample_size(n, p, outputs), float(n) * width, float(width) ** 2
     if issparse(problem.features):
         size, numbers, of_a_row = csr_sample.size_and_costs(problem.features, outputs, size)
+    elif on_disk(problem.features):
+        size = _size_on_disk(problem, size, most)
     cost = size * of_a_row + width**3 / 3
     pays = width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 2500.0 * numbers)
     if settings.metric == "hessian" or (automatic and pays):
@@ -79,13 +100,25 @@ def choose(problem: Problem, settings: Settings) -> Plan:
         steps = EpochSteps(objective, settings.metric, rng, dtype)
         yield from steps.states(sample, start)
         if steps.left_at is not None:
-            size = max(4000, 20 * p, n // 8)
+            size = int(min(max(4000, 20 * p, n // 8), most))
             if issparse(problem.features):
                 size = min(size, csr_sample.MOST_NUMBERS // (p + 1))
             larger = resample(objective, size, rng)
             yield from SampleSteps.states(objective, larger, steps.left_at, rng)
 
     return Plan("svrg, epochs", why, min(n, MEASURED_ROWS), epochs)
+
+
+def _size_on_disk(problem: Problem, size: int, most: float) -> int:
+    """Return how many rows the sample has where they are on disk: as many as there is room for.
+
+    Few are enough where a part of all rows is read.
+    """
+    rows = rows_of(problem.features)
+    few = max(2000, ROWS_FOR_EACH * rows.shape[1])
+    if isinstance(rows, DiskRows) and problem.loss.outputs == 1 and is_worth_while(rows, few):
+        size = min(size, few)
+    return int(min(size, most))
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear import per_row
+from gluon_svrg.linear.disk import on_disk
 from gluon_svrg.linear.losses import Loss
-from gluon_svrg.linear.rows import Features
+from gluon_svrg.linear.rows import Data
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Problem:
 
     Parameters
     ----------
-    features : numpy.ndarray or scipy.sparse.csr_array, (n, p)
+    features : numpy.ndarray, scipy.sparse.csr_array or Chunks, (n, p)
         Of any real dtype and order; sparse ones as `csr_checks.canonical` returns them.
     target : numpy.ndarray, (n,)
         0 and 1 for the logistic loss, the classes' indices for softmax, else numbers.
@@ -31,17 +33,22 @@ class Problem:
     fit_intercept : bool
     """
 
-    features: Features
+    features: Data
     target: NumPyArray
     loss: Loss
     l2: float
     sample_weight: NumPyArray | None = None
     fit_intercept: bool = True
 
+    @property
+    def is_long(self) -> bool:
+        """Whether what has a number for each row is not copied: see `per_row`."""
+        return on_disk(self.features) and len(self.target) > per_row.MANY
+
     def shares(self) -> NumPyArray:
         """Return each sample's share of the weights, (n,) in float64; their sum is 1."""
         n = len(self.target)
         if self.sample_weight is None:
-            return np.full(n, 1 / n)
+            return per_row.equal_shares(n) if self.is_long else np.full(n, 1 / n)
         weight = np.asarray(self.sample_weight, np.float64)
         return np.asarray(weight / weight.sum())

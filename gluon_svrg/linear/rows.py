@@ -10,14 +10,19 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.blocks import BLOCK_BYTES, slices_of
+from gluon_svrg.linear.chunks import Chunks
 from gluon_svrg.linear.csr import CsrRows
+from gluon_svrg.linear.disk import DiskRows, on_disk, parts_in
 from scipy.sparse import csr_array, issparse
 
 Features: TypeAlias = "NumPyArray | csr_array"
-"""What a problem's features may be; a block of them is of the same kind."""
+"""What a block of rows may be."""
 
-BLOCK_BYTES = 3 << 19
-"""Of a block, converted: read for the scores, it is still in a core's cache for the gradient."""
+Data: TypeAlias = "NumPyArray | csr_array | Chunks"
+"""What a problem's features may be."""
+
+__all__ = ["BLOCK_BYTES", "DenseRows", "Features", "Rows", "rows_of"]
 
 
 class Rows(Protocol):
@@ -57,9 +62,14 @@ class Rows(Protocol):
         ...
 
 
-def rows_of(features: Features, dtype: np.dtype[Any] | None = None) -> Rows:
+def rows_of(features: Data, dtype: np.dtype[Any] | None = None) -> Rows:
     """Return the rows of features of any kind; with `dtype`, handed out in it."""
-    return CsrRows(features, dtype) if issparse(features) else DenseRows(features, dtype)
+    if on_disk(features):
+        return DiskRows(parts_in(features), dtype)
+    if issparse(features):
+        return CsrRows(features, dtype)
+    assert isinstance(features, np.ndarray)
+    return DenseRows(features, dtype)
 
 
 class DenseRows:
@@ -82,8 +92,7 @@ class DenseRows:
 
     def slices(self) -> list[slice]:
         n, p = self.shape
-        size = max(64, BLOCK_BYTES // max(1, p * self.dtype.itemsize))
-        return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+        return slices_of(n, p, self.dtype.itemsize)
 
     def block(self, rows: slice) -> NumPyArray:
         return self._features[rows].astype(self.dtype, copy=False)

@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear import per_row
+from gluon_svrg.linear.budget import room
 from gluon_svrg.linear.csr import CsrRows
 from gluon_svrg.linear.csr_sample import CenteredRows, Spread, is_sparser, spread
+from gluon_svrg.linear.disk import DiskRows
 from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from gluon_svrg.linear.objective import Objective, Reads, Scaling
 from gluon_svrg.linear.problem import Problem
@@ -55,7 +58,7 @@ def prepare(
     share = problem.shares()
     if size == 0:
         return _as_they_are(problem, rows, share, workers, precise)
-    drawn, of_sample = draw(problem.loss, problem.target, share, size, rng)
+    drawn, of_sample = draw(problem.loss, problem.target, share, size, rng, problem.is_long)
     raw: Features
     if keeps_sparse and isinstance(rows, CsrRows) and is_sparser(problem.features):
         raw = rows.precise().pick(drawn)
@@ -83,6 +86,8 @@ def prepare(
         centered=offset > _OFFSET_OF_FLOAT64 and not isinstance(rows, CsrRows),
         rare=rare,
         reads=Reads(len(drawn)),
+        is_long=problem.is_long,
+        room=room(problem),
     )
     return objective, _sample(objective, raw, drawn, of_sample)
 
@@ -128,9 +133,14 @@ def _is_far_off(problem: Problem, share: NumPyArray) -> bool:
     loss, target = problem.loss, problem.target
     if not isinstance(loss, Squared | Huber | Poisson):
         return False
-    bias = np.asarray(loss.null_scores(target, share) if problem.fit_intercept else 0.0)
-    value = share @ loss.value(np.broadcast_to(bias, target.shape), target)
-    spread: float = value - share @ loss.least(target)
+    few = per_row.summary(loss, target, share) if problem.is_long else (target, share)
+    bias = np.asarray(loss.null_scores(*few) if problem.fit_intercept else 0.0)
+    if problem.is_long:
+        value = per_row.mean(share, lambda part: loss.value(np.full(1, bias), target[part]))
+        spread = value - per_row.mean(share, lambda part: loss.least(target[part]))
+    else:
+        value = float(share @ loss.value(np.broadcast_to(bias, target.shape), target))
+        spread = value - float(share @ loss.least(target))
     if isinstance(loss, Poisson):
         return bool(abs(value) > OFFSET_OF_FLOAT32 * spread)
     return bool(np.square(bias) > 2 * OFFSET_OF_FLOAT32**2 * spread)
@@ -146,14 +156,21 @@ def fitting(dtype: np.dtype[Any], scaling: Scaling) -> np.dtype[Any]:
 
 def resample(objective: Objective, size: int, rng: np.random.Generator) -> Sample:
     """Return another sample, in the coordinates of `objective`."""
-    drawn, of_sample = draw(objective.loss, objective.target, objective.share, size, rng)
+    drawn, of_sample = draw(
+        objective.loss, objective.target, objective.share, size, rng, objective.is_long
+    )
     raw = _gathered(objective.rows, drawn, objective.workers)
     objective.reads.rows += len(drawn)
     return _sample(objective, raw, drawn, of_sample)
 
 
 def draw(
-    loss: Loss, target: NumPyArray, share: NumPyArray, size: int, rng: np.random.Generator
+    loss: Loss,
+    target: NumPyArray,
+    share: NumPyArray,
+    size: int,
+    rng: np.random.Generator,
+    is_long: bool = False,
 ) -> tuple[NumPyArray, NumPyArray]:
     """Return about `size` indices and their shares of the sample, which estimates the whole.
 
@@ -163,7 +180,9 @@ def draw(
     """
     n = len(target)
     if size >= n:
-        return np.arange(n), share
+        return np.arange(n), np.ascontiguousarray(share)
+    if is_long:
+        return per_row.draw(loss, target, share, size, rng, _RARE)
     probability = importance(loss, target, share)
     if probability is None:
         return rng.choice(n, size, replace=False), np.full(size, 1 / size)
@@ -203,9 +222,14 @@ def _gathered(rows: Rows, drawn: NumPyArray, workers: Workers) -> NumPyArray:
     raw = np.empty((len(drawn), rows.shape[1] + 1))
     size = max(64, len(drawn) // (4 * workers.count))
     parts = [slice(start, start + size) for start in range(0, len(drawn), size)]
+    # Each thread has a part of the disk.
+    order = np.argsort(drawn) if isinstance(rows, DiskRows) else None
 
     def gather(part: slice) -> None:
-        raw[part, :-1] = rows.gather(drawn[part])
+        if order is None:
+            raw[part, :-1] = rows.gather(drawn[part])
+        else:
+            raw[order[part], :-1] = rows.gather(drawn[order[part]])
 
     for _ in workers.map(gather, parts):
         pass

@@ -185,18 +185,24 @@ class _Run:
         objective, scores = state.objective, state.snapshot.scores
         if objective.penalty[:-1].max(initial=0) > 0 and self._penalised():
             return False
-        weighted = objective.share > 0
-        if isinstance(objective.loss, Logistic):
-            side = np.where(objective.target > 0, scores, -scores)[weighted]
-            return bool(side.min() > 0)
-        if isinstance(objective.loss, Softmax):
-            rows = np.arange(len(scores))
-            own = scores[rows, objective.target]
-            others = scores.copy()
-            others[rows, objective.target] = -np.inf
-            return bool((own - others.max(axis=1))[weighted].min() > 0)
-        return False
+        if not isinstance(objective.loss, Logistic | Softmax):
+            return False
+        return all(
+            _on_their_side(scores[part], objective.target[part])[objective.share[part] > 0].all()
+            for part in objective.parts()
+        )
 
     def _penalised(self) -> bool:
         used = self._objective.scaling.inverse > 0
         return bool(self._objective.penalty[:-1][used].max(initial=0) > 0)
+
+
+def _on_their_side(scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    """Return for each sample whether its own class has the greatest score."""
+    if scores.ndim == 1:
+        return np.asarray(np.where(target > 0, scores, -scores) > 0)
+    rows = np.arange(len(scores))
+    own = scores[rows, target]
+    others = scores.copy()
+    others[rows, target] = -np.inf
+    return np.asarray(own > others.max(axis=1))

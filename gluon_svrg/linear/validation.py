@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear import csr_checks
-from gluon_svrg.linear.rows import Features
+from gluon_svrg.linear import csr_checks, large, per_row
+from gluon_svrg.linear.chunks import Chunks
+from gluon_svrg.linear.disk import on_disk
+from gluon_svrg.linear.rows import Data
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import column_or_1d
@@ -57,7 +59,7 @@ class Labels(NamedTuple):
     ----------
     classes : numpy.ndarray of shape (K,)
         The distinct labels, sorted, in the dtype that they were given in.
-    codes : numpy.ndarray of shape (n,), int64
+    codes : numpy.ndarray of shape (n,), whole numbers
         The place of each sample's label in `classes`.
     """
 
@@ -65,8 +67,10 @@ class Labels(NamedTuple):
     codes: NumPyArray
 
 
-def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Features:
+def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Data:
     """Return `X` as an array or CSR matrix of shape (n, p), not copied if it is one of numbers.
+
+    Chunks are returned as they are, and what is on disk is read in blocks.
 
     Parameters
     ----------
@@ -86,9 +90,15 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Featu
         if it has NaN or infinity, or, in ``fit``, numbers beyond 1e140.
     """
     name = type(estimator).__name__
-    features: Features = validate_data(
-        estimator, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite=False
-    )
+    if isinstance(X, Chunks) and X.is_sparse:
+        X = X.stacked()
+    if isinstance(X, Chunks):
+        large.check_columns(estimator, X, reset=reset)
+        features: Data = X
+    else:
+        features = validate_data(
+            estimator, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite=False
+        )
     numbers = features
     if issparse(features):
         features = csr_checks.canonical(name, features)
@@ -116,7 +126,7 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Featu
 
 
 def check_target(
-    name: str, y: object, features: Features, weight: NumPyArray | None, *, loss: str
+    name: str, y: object, features: Data, weight: NumPyArray | None, *, loss: str
 ) -> NumPyArray:
     """Return the target of a regressor, of shape (n,) and float64.
 
@@ -159,7 +169,7 @@ def check_target(
     return target
 
 
-def check_labels(name: str, y: object, features: Features) -> Labels:
+def check_labels(name: str, y: object, features: Data) -> Labels:
     """Return the labels of a classifier.
 
     Whole numbers and booleans are counted, which is faster than to sort them.
@@ -196,6 +206,8 @@ def check_labels(name: str, y: object, features: Features) -> Labels:
     least, most = int(labels.min()), int(labels.max())
     if most - least >= _LABELS_TO_COUNT or max(-least, most) > np.iinfo(np.int64).max:
         return Labels(*np.unique(labels, return_inverse=True))
+    if on_disk(features) and len(labels) > per_row.MANY:
+        return Labels(*large.counted(labels, least, most))
     places = labels.astype(np.int64) - least
     present = np.bincount(places) > 0
     places_of_classes = np.flatnonzero(present)
@@ -205,7 +217,7 @@ def check_labels(name: str, y: object, features: Features) -> Labels:
     return Labels((places_of_classes + least).astype(labels.dtype), codes)
 
 
-def check_weight(sample_weight: object, features: Features) -> NumPyArray | None:
+def check_weight(sample_weight: object, features: Data) -> NumPyArray | None:
     """Return the weights of the samples, of shape (n,) and float64; None if all are 1.
 
     Parameters
@@ -332,7 +344,7 @@ def classes_with_weight(name: str, labels: Labels, weight: NumPyArray | None) ->
 # --- What they share ---------------------------------------------------------------------------
 
 
-def _as_column(name: str, y: object, features: Features) -> NumPyArray:
+def _as_column(name: str, y: object, features: Data) -> NumPyArray:
     if y is None:
         raise ValueError(
             f"This {name} estimator requires y to be passed, but the target y is None: give one "
@@ -384,12 +396,20 @@ def _check_finite(name: str, values: NumPyArray, needed: str) -> None:
         )
 
 
-def _has_small_squares(features: NumPyArray) -> bool:
+def _has_small_squares(features: Data) -> bool:
     """Return whether the sum of all squares is finite and far from overflow.
 
     Then so is every number, and it takes one product as fast as memory is read. False means nothing
     yet: float32 overflows early, and an array with gaps would be copied, so that it is not tried.
     """
+    if on_disk(features):
+        return large.are_all(features, _have_small_squares)
+    assert isinstance(features, np.ndarray)
+    return _have_small_squares(features)
+
+
+def _have_small_squares(features: NumPyArray) -> bool:
+    """Return the same for an array in memory."""
     contiguous = features.flags.c_contiguous or features.flags.f_contiguous
     if not contiguous or features.dtype.itemsize < 4:
         return False
@@ -399,16 +419,21 @@ def _has_small_squares(features: NumPyArray) -> bool:
 
 
 def _first_where(
-    features: Features, is_wrong: Callable[[NumPyArray], NumPyArray], names: NumPyArray | None
+    features: Data, is_wrong: Callable[[NumPyArray], NumPyArray], names: NumPyArray | None
 ) -> str | None:
     """Return the first number that is wrong, in the order of the rows, and where it stands."""
-    search = csr_checks.first_where if issparse(features) else _first_of_dense
-    found = search(features, is_wrong)
+    if on_disk(features):
+        of_large = large.first_where(features, is_wrong)
+        found = None if of_large is None else of_large[:3]
+        place = "" if of_large is None else of_large[3]
+    else:
+        search: Any = csr_checks.first_where if issparse(features) else _first_of_dense
+        found, place = search(features, is_wrong), ""
     if found is None:
         return None
     row, column, value = found
     name = "" if names is None else f" ({names[column]!r})"
-    return f"{_name_of(value)} in row {row}, column {column}{name}"
+    return f"{_name_of(value)} in row {row}, column {column}{name}{place}"
 
 
 def _first_of_dense(
