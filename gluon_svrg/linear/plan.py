@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear import newton
+from gluon_svrg.linear import elastic_net, newton
 from gluon_svrg.linear.epochs import MEASURED_ROWS, EpochSteps
 from gluon_svrg.linear.method import HessianSteps, SampleSteps
 from gluon_svrg.linear.objective import Objective, Snapshot
@@ -17,6 +17,9 @@ from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import resample
 from gluon_svrg.linear.solution import Settings
 from gluon_svrg.linear.state import State
+from gluon_svrg.linear.way import Method, Plan
+
+__all__ = ["Method", "Plan", "choose", "sample_size"]
 
 _SMALL = 1e9
 """Multiplications for one Hessian of all rows, up to which Newton's method is exact."""
@@ -27,29 +30,6 @@ _MOST_NUMBERS = 8_000_000
 _MOST_WEIGHTS = 2500
 """Of a Hessian: its factor takes as long as ten million multiplications for each of them."""
 
-Method = Callable[[Objective, Sample, NumPyArray, np.random.Generator], Iterator[State]]
-"""From the objective, its sample and a start to the states of a run."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A method, with its reason.
-
-    Attributes
-    ----------
-    sample_size : int
-        Rows that are drawn before it begins.
-    is_cheap : bool
-        Whether an iteration costs so little that the run goes on until the proof is there.
-    """
-
-    name: str
-    why: str
-    sample_size: int
-    method: Method
-    is_cheap: bool = False
-
-
 def choose(problem: Problem, settings: Settings) -> Plan:
     """Return the way to go."""
     n, p = problem.features.shape
@@ -57,6 +37,10 @@ def choose(problem: Problem, settings: Settings) -> Plan:
     width = (p + 1) * outputs
     work = float(n) * width * width
     automatic = settings.metric == "auto"
+    if problem.l1 > 0:
+        size = sample_size(n, p, outputs)
+        is_sampled = work > _SMALL and _pays(n, width, size)
+        return elastic_net.plan(problem, size, is_sampled or settings.metric == "hessian")
     fits = n * (p + 1) <= _MOST_NUMBERS
     if automatic and work <= _SMALL and width <= _MOST_WEIGHTS and fits:
         why = f"the Hessian of all {n:,} rows over {width:,} weights is small"
@@ -66,9 +50,7 @@ def choose(problem: Problem, settings: Settings) -> Plan:
         why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
         return Plan("newton, rotated", why, n, _rotated, is_cheap=True)
     size = sample_size(n, p, outputs)
-    cost = float(size) * width * width + width**3 / 3
-    pays = width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 2500.0 * n * width)
-    if settings.metric == "hessian" or (automatic and pays):
+    if settings.metric == "hessian" or (automatic and _pays(n, width, size)):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         if not automatic:
             why = f"metric={settings.metric!r} was asked for: {why}"
@@ -88,6 +70,12 @@ def choose(problem: Problem, settings: Settings) -> Plan:
             yield from SampleSteps.states(objective, larger, steps.left_at, rng)
 
     return Plan("svrg, epochs", why, min(n, MEASURED_ROWS), epochs)
+
+
+def _pays(n: int, width: int, size: int) -> bool:
+    """Whether a sample's Hessian saves more than it costs."""
+    cost = float(size) * width * width + width**3 / 3
+    return width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 2500.0 * n * width)
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:

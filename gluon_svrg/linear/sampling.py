@@ -70,9 +70,15 @@ def prepare(
         workers=workers,
         centered=offset > _OFFSET_OF_FLOAT64,
         rare=rare,
+        l1=_l1(problem, scaling),
         reads=Reads(len(drawn)),
     )
     return objective, _sample(objective, raw, drawn, of_sample)
+
+
+def _l1(problem: Problem, scaling: Scaling) -> NumPyArray | None:
+    """Return the penalty on the size of each row of theta, or None where there is none."""
+    return problem.l1 * np.append(scaling.inverse, 0.0) if problem.l1 > 0 else None
 
 
 def _is_far_off(problem: Problem, share: NumPyArray) -> bool:
