@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -80,6 +80,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         coef = np.atleast_2d(self.coef_)
         layer: Dense = module.dense(coef, np.atleast_1d(self.intercept_), dtype)
         return layer
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     def _settings(self, progress: Progress) -> Settings:
         """Return the checked arguments of the solver."""
@@ -188,8 +193,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         features = check_features(self, X, reset=False)
         coef = np.atleast_2d(self.coef_).T
         rows = rows_of(features, np.dtype(np.float64))
-        scores = np.empty((len(features), coef.shape[1]))
+        scores = np.empty((features.shape[0], coef.shape[1]))
         for part in rows.slices():
-            np.matmul(rows.block(part), coef, out=scores[part])
+            scores[part] = rows.block(part) @ coef
         scores += self.intercept_
         return scores

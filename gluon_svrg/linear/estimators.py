@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -382,9 +383,9 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         l1_ratio = self._checked_l1_ratio()
         if self.loss == "huber" and l1_ratio > 0:
             raise ValueError(
-                f"l1_ratio is {l1_ratio:g}, and loss='huber' has the penalty on squares only, since "
-                "its scale is found in an outer iteration that needs smooth optima: set l1_ratio=0, "
-                "or take loss='squared'"
+                f"l1_ratio is {l1_ratio:g}, and loss='huber' has the penalty on squares only, "
+                "since its scale is found in an outer iteration that needs smooth optima: set "
+                "l1_ratio=0, or take loss='squared'"
             )
         features = check_features(self, X, reset=True)
         weight = check_weight(sample_weight, features)
@@ -455,7 +456,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
         return self._run(with_scale)
 
-    def __sklearn_tags__(self) -> object:
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = self.loss == "poisson"
         return tags

@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.csr import CsrRows
 from gluon_svrg.linear.losses import Loss
-from gluon_svrg.linear.rows import Rows
+from gluon_svrg.linear.rows import Features, Rows
 from gluon_svrg.linear.workers import Workers
+from scipy.sparse import issparse
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ class Objective:
         With which the rows of a batch are drawn, where their weights are unequal.
     order : numpy.ndarray, (n,), optional
         Of shuffled rows: which of the user's rows each of them is.
+    squares : numpy.ndarray, (p,), optional
+        The mean square of each feature, where it was measured: of sparse rows of many columns.
     reads : Reads
         Shared with the copies of it.
     """
@@ -107,6 +111,7 @@ class Objective:
     probability: NumPyArray | None = None
     rare: NumPyArray | None = None
     l1: NumPyArray | None = None
+    squares: NumPyArray | None = None
     reads: Reads = field(default_factory=Reads)
 
     @property
@@ -128,9 +133,9 @@ class Objective:
         target = self.target[rows]
         return target if target.dtype.kind in "iu" else target.astype(dtype, copy=False)
 
-    def block(self, rows: slice | NumPyArray) -> NumPyArray:
+    def block(self, rows: slice | NumPyArray) -> Features:
         """Return a block as the scores are taken from it."""
-        block = self.rows.block(rows) if isinstance(rows, slice) else self.rows.gather(rows)
+        block = self.rows.block(rows) if isinstance(rows, slice) else self.rows.pick(rows)
         return block - self.scaling.center if self.centered else block
 
     def snapshot(self, theta: NumPyArray) -> Snapshot:
@@ -139,7 +144,7 @@ class Objective:
         weights, bias = self.scaling.to_user(theta)
         if self.centered:
             bias = theta[-1]
-        weights, bias = padded(weights.astype(dtype)), np.asarray(bias, dtype)
+        weights, bias = ready(self.rows, weights.astype(dtype)), np.asarray(bias, dtype)
         outputs = theta.shape[1:]
         scores = np.empty((self.n, *outputs), dtype)
         takes_moments = self.moments is None
@@ -226,7 +231,7 @@ class Objective:
             gradient[-1] = 0
 
     def batch_gradient(
-        self, rows: slice | NumPyArray, block: NumPyArray, residual: NumPyArray
+        self, rows: slice | NumPyArray, block: Features, residual: NumPyArray
     ) -> NumPyArray:
         """Return the gradient of some rows from their residuals, weighted by their shares.
 
@@ -249,6 +254,11 @@ def of_rows(values: NumPyArray, theta: NumPyArray) -> NumPyArray:
     return values if theta.ndim == 1 else np.broadcast_to(values[:, None], theta.shape)
 
 
+def ready(rows: Rows, weights: NumPyArray) -> NumPyArray:
+    """Return weights as they are multiplied by blocks of `rows`: padded for dense ones."""
+    return weights if isinstance(rows, CsrRows) else padded(weights)
+
+
 def padded(matrix: NumPyArray) -> NumPyArray:
     """Return a matrix with columns of zeros up to a multiple of 8, from 9 on of 16.
 
@@ -268,8 +278,10 @@ def of_outputs(scores: NumPyArray, outputs: tuple[int, ...]) -> NumPyArray:
     return scores[:, : outputs[0]] if outputs else scores
 
 
-def products(block: NumPyArray, residual: NumPyArray) -> NumPyArray:
+def products(block: Features, residual: NumPyArray) -> NumPyArray:
     """Return the products of features and residuals, summed over the rows: float64."""
+    if issparse(block):
+        return np.asarray(block.T @ residual, dtype=np.float64)
     if residual.ndim == 1:
-        return (residual @ block).astype(np.float64)
-    return (block.T @ padded(residual))[:, : residual.shape[1]].astype(np.float64)
+        return np.asarray(residual @ block, np.float64)
+    return np.asarray((block.T @ padded(residual))[:, : residual.shape[1]], np.float64)

@@ -21,8 +21,8 @@ class Problem:
 
     Parameters
     ----------
-    features : numpy.ndarray, (n, p)
-        Of any real dtype and order.
+    features : numpy.ndarray or scipy.sparse.csr_array, (n, p)
+        Of any real dtype and order; sparse ones as `csr_checks.canonical` returns them.
     target : numpy.ndarray, (n,)
         0 and 1 for the logistic loss, the classes' indices for softmax, else numbers.
     loss : Loss

@@ -1,4 +1,4 @@
-r"""Steps where the penalty has corners: the least value of a quadratic model with the penalty itself.
+r"""Steps where the penalty has corners: to the least value of a quadratic model with the penalty.
 
 With the gradient g and a Hessian H of the smooth part at :math:`\theta`, a step goes to where
 
@@ -40,7 +40,10 @@ _STEPS_OF_A_START = 6
 class Model(Protocol):
     """Rows in memory, with targets and penalties."""
 
-    l1: NumPyArray
+    @property
+    def l1(self) -> NumPyArray:
+        """The penalty on the size of each row of theta."""
+        ...
 
     def scores(self, theta: NumPyArray) -> NumPyArray:
         """Return the scores of all rows."""

@@ -1,5 +1,6 @@
-r"""The least value of a quadratic with a penalty on sizes:
-:math:`q(t) = \frac12 t^T H t - c^T t + \sum_j \mu_j |t_j|`.
+r"""The least value of a quadratic with a penalty on sizes.
+
+.. math:: q(t) = \frac12 t^T H t - c^T t + \sum_j \mu_j |t_j|
 
 At the optimum each coordinate is positive, negative or 0. If it were known which, the rest would be
 one linear system. So coordinates are exchanged between the three until the system's solution has
@@ -28,6 +29,9 @@ _RIDGE = 1e-12
 
 _BEYOND = 1e-13
 """Of the penalty: a gradient that is less beyond it is rounding."""
+
+_ROUNDING = 1e-12
+"""Of q: nearer the least value it cannot be seen which point is lower."""
 
 _LEAST_STEPS = 100
 """Of a feature-sign search, beside one for each coordinate."""
@@ -251,10 +255,11 @@ def minimise(
     gradient = quadratic.times(best) - linear
     for _ in range(rounds):
         t, of_t, is_least = _exchange(quadratic, linear, l1, best, gradient)
-        lowest = _value(t, of_t, linear, l1) <= _value(best, gradient, linear, l1)
-        if is_least and lowest:
+        value = _value(best, gradient, linear, l1)
+        above = _value(t, of_t, linear, l1) - value
+        if is_least and above <= _ROUNDING * abs(value):
             return t
-        if lowest:
+        if above < 0:
             best, gradient = t, of_t
         t, of_t = quadratic.descend(best, gradient, l1)
         if not _value(t, of_t, linear, l1) < _value(best, gradient, linear, l1):

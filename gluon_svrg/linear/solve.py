@@ -11,7 +11,7 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.certificate import duality_gap
 from gluon_svrg.linear.losses import Logistic, Softmax
 from gluon_svrg.linear.objective import Objective, Snapshot
-from gluon_svrg.linear.plan import Plan, choose
+from gluon_svrg.linear.plan import Plan, choose, dense_if_small
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sampling import prepare
 from gluon_svrg.linear.solution import Record, Settings, Solution, StopReason
@@ -48,6 +48,7 @@ def solve(
         returns what there is by then.
     """
     began = time.perf_counter()
+    problem = dense_if_small(problem)
     workers = Workers(problem.features.size)
     with workers.running():
         rng = np.random.default_rng(settings.seed)

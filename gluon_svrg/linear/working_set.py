@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -55,7 +56,7 @@ class Columns:
         The last number is the intercept's.
     """
 
-    matrix: NumPyArray | csr_array
+    matrix: Any
     target: NumPyArray
     share: NumPyArray
     loss: Loss
@@ -69,12 +70,13 @@ class Columns:
         """Return the chosen features of the objective's rows."""
         assert objective.l1 is not None
         rows, scaling = objective.rows, objective.scaling
-        parts = [rows.block(part)[:, chosen].astype(np.float64) for part in rows.slices()]
+        parts: list[Any] = [rows.block(part)[:, chosen] for part in rows.slices()]
+        matrix: Any
         if issparse(parts[0]):
-            matrix = csr_array(vstack(parts, format="csr"))
+            matrix = csr_array(vstack(parts, format="csr"), dtype=np.float64)
             matrix.data *= scaling.inverse[chosen][matrix.indices]
         else:
-            matrix = np.concatenate(parts)
+            matrix = np.concatenate(parts, dtype=np.float64)
             matrix -= scaling.center[chosen]
             matrix *= scaling.inverse[chosen]
         kept = np.append(chosen, len(objective.penalty) - 1)
