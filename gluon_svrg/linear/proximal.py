@@ -20,10 +20,14 @@ from gluon_svrg.linear.quadratic import Matrix, Quadratic, minimise
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.state import State
 
-_ARMIJO = 1e-4
+_LEAST_PART, _MOST_PART = 0.1, 0.7
+"""Of the decrement: a step that gains less is not taken; after more, there is less damping."""
 
-_SHORTEST = 1e-8
-"""Of a step: what is not lower after so many halves is rounding."""
+_FIRST_DAMPING, _MOST_DAMPING = 1e-3, 1e4
+"""Of the largest curvature that the loss can have. What is not lower after the last is rounding."""
+
+_FASTER = 8.0
+"""By which damping grows and falls."""
 
 _ROUNDING = 1e-12
 """Of the objective: where a step promises less, no difference of it is looked at."""
@@ -61,6 +65,10 @@ class Model(Protocol):
         """Return its Hessian over theta raveled."""
         ...
 
+    def steepest(self) -> NumPyArray:
+        """Return the Hessian's diagonal for the loss's largest curvature, one for each row."""
+        ...
+
 
 @dataclass(frozen=True)
 class SampleModel:
@@ -85,6 +93,10 @@ class SampleModel:
         """Return its Hessian over theta raveled."""
         return Matrix(self.sample.hessian(scores))
 
+    def steepest(self) -> NumPyArray:
+        """Return the Hessian's diagonal for the loss's largest curvature, one for each row."""
+        return np.asarray(self.sample.share @ np.square(self.sample.rows))
+
 
 @dataclass(frozen=True)
 class Step:
@@ -104,10 +116,17 @@ class Step:
     slope: float
 
 
-def step(quadratic: Quadratic, theta: NumPyArray, gradient: NumPyArray, l1: NumPyArray) -> Step:
-    """Return the step of the quadratic model from `theta`."""
+def step(
+    quadratic: Quadratic,
+    theta: NumPyArray,
+    gradient: NumPyArray,
+    l1: NumPyArray,
+    is_exact: bool = True,
+) -> Step:
+    """Return the step of the quadratic model from `theta`: to its least value, or near it."""
     start, of_start, each = theta.ravel(), gradient.ravel(), of_rows(l1, theta).ravel()
-    t = minimise(quadratic, quadratic.times(start) - of_start, each, start)
+    linear = quadratic.times(start) - of_start
+    t = minimise(quadratic, linear, each, start, is_exact=is_exact)
     change = t - start
     slope = float(of_start @ change + each @ (np.abs(t) - np.abs(start)))
     curvature = float(change @ quadratic.times(change))
@@ -123,34 +142,49 @@ class Point:
 
 
 def iterate(model: Model, theta: NumPyArray) -> Iterator[Point]:
-    """Yield the start and then one point for each step; ends where no step leads lower."""
+    """Yield the start and then one point for each step; ends where no step leads lower.
+
+    Where the objective falls by much less than the model, as where the curvature of a logistic loss
+    fades along the step, the model gets more on its diagonal (Levenberg 1944, Marquardt 1963).
+    """
     l1 = of_rows(model.l1, theta).ravel()
 
     def total(theta: NumPyArray, scores: NumPyArray) -> float:
         return model.value(theta, scores) + float(l1 @ np.abs(theta).ravel())
 
     scores = model.scores(theta)
-    value, last = total(theta, scores), np.inf
+    value, last, damping = total(theta, scores), np.inf, 0.0
     while True:
-        taken = step(model.quadratic(scores), theta, model.gradient(theta, scores), model.l1)
+        quadratic, gradient = model.quadratic(scores), model.gradient(theta, scores)
+        most = damping + _MOST_DAMPING
+        taken = step(_damped(quadratic, damping, model, theta), theta, gradient, model.l1, False)
         yield Point(theta, taken.decrement)
-        new_scores = model.scores(taken.to)
-        length, new = 1.0, taken.to
         while True:
-            new_value = total(new, new_scores)
-            if new_value < value and new_value <= value - _ARMIJO * length * taken.slope:
-                break
+            new_scores = model.scores(taken.to)
+            new_value = total(taken.to, new_scores)
+            fell = value - new_value
             if taken.slope <= _ROUNDING * abs(value):
                 # Too little for the objective to show, but not for the decrement.
                 if not taken.decrement < last:
                     return
                 break
-            length /= 2
-            if length < _SHORTEST:
+            if fell > _LEAST_PART * taken.decrement:
+                break
+            damping = max(_FASTER * damping, _FIRST_DAMPING)
+            if damping > most:
                 return
-            new = theta + length * (taken.to - theta)
-            new_scores = model.scores(new)
-        theta, scores, value, last = new, new_scores, new_value, taken.decrement
+            taken = step(
+                _damped(quadratic, damping, model, theta), theta, gradient, model.l1, False
+            )
+        if fell > _MOST_PART * taken.decrement:
+            damping = damping / _FASTER if damping > _FIRST_DAMPING else 0.0
+        theta, scores, value, last = taken.to, new_scores, new_value, taken.decrement
+
+
+def _damped(quadratic: Quadratic, damping: float, model: Model, theta: NumPyArray) -> Quadratic:
+    if damping == 0:
+        return quadratic
+    return quadratic.damped(damping * of_rows(model.steepest(), theta).ravel())
 
 
 class MetricSteps:

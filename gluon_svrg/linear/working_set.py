@@ -34,7 +34,7 @@ _ALL = 300
 _LEAST = 100
 """Features that join at a time."""
 
-_ENOUGH = 0.03
+_ENOUGH = 0.1
 """Of the gap: a smaller decrement on the set, and the others are looked at."""
 
 _STEPS = 20
@@ -134,11 +134,17 @@ class Columns:
         hessian.ravel()[:: width + 1] += self.penalty
         return Matrix(hessian)
 
-    def _products(self, scores: NumPyArray) -> Products:
+    def steepest(self) -> NumPyArray:
+        """Return the Hessian's diagonal for the loss's largest curvature, one for each row."""
+        return self._of_squares().back(self.share)
+
+    def _of_squares(self) -> Columns:
         squares = self.matrix.power(2) if issparse(self.matrix) else np.square(self.matrix)
-        of_squares = replace(self, matrix=squares)
+        return replace(self, matrix=squares)
+
+    def _products(self, scores: NumPyArray) -> Products:
         curvature = (self.loss.curvature(scores, self.target).T * self.share).T
-        diagonal = of_squares.back(curvature)
+        diagonal = self._of_squares().back(curvature)
         diagonal += of_rows(self.penalty, diagonal)
         if isinstance(self.loss, Softmax):
             probability = self.loss.probability(scores)
