@@ -12,7 +12,7 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_finite, check_number
 from gluon_svrg.linear.base import LinearEstimator
 from gluon_svrg.linear.huber import solve_with_scale
-from gluon_svrg.linear.losses import Logistic, Poisson, Softmax, Squared
+from gluon_svrg.linear.losses import Logistic, Poisson, Softmax, Squared, explained_deviance
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.solution import Settings, Solution, StopReason
 from gluon_svrg.linear.solve import solve
@@ -35,7 +35,7 @@ _REGRESSION_LOSSES = ("squared", "huber", "poisson")
 
 
 class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
-    """Logistic regression with L2 penalty, of two or more classes, solved to a proven distance.
+    """Logistic regression of two or more classes, with L2 and L1 penalty, to a proven distance.
 
     It minimises what :class:`sklearn.linear_model.LogisticRegression` minimises, and takes its
     place in pipelines and searches. There is no solver to choose and no step to find, and features
@@ -46,6 +46,9 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     ----------
     C : float, default 1.0
         One over the strength of the penalty, above 0; ``math.inf`` for none.
+    l1_ratio : float, default 0.0
+        The share of the penalty that is on the sizes of the coefficients, not their squares, from 0
+        to 1. Above 0, coefficients that do not pay are exactly 0.
     fit_intercept : bool, default True
         Whether there is an intercept.
     class_weight : dict, 'balanced' or None
@@ -79,8 +82,9 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     intercept_ : numpy.ndarray of shape (1,) or (K,), float64
         For three or more classes, their mean is 0: a shift of all changes no probability.
     objective_ : float
-        The mean of the losses, weighted, plus ``||coef_||^2 / (2 C S)``, with S the sum of all
-        weights. Times C S, it is LogisticRegression's.
+        The mean of the losses, weighted, plus ``(1 - l1_ratio) / 2 ||coef_||^2 + l1_ratio
+        ||coef_||_1`` over C S, with S the sum of all weights. Times C S, it is
+        LogisticRegression's.
     gap_ : float
         ``objective_`` is proven to be at most this far above the optimum (up to rounding).
         Without a penalty all that is known is that no loss is below its least value.
@@ -268,15 +272,16 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
 
 class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
-    """Linear regression with L2 penalty, with a squared, Huber or Poisson loss.
+    """Linear regression with L2 and L1 penalty, with a squared, Huber or Poisson loss.
 
     It minimises, over coefficients w and intercept b, and for Huber the scale sigma, the weighted
-    mean of the losses plus ``alpha / 2 ||w||^2``:
+    mean of the losses plus ``alpha (1 - l1_ratio) / 2 ||w||^2 + alpha l1_ratio ||w||_1``:
 
     ============ ============================== ================================================
     loss         of a sample, r = y - (xw + b)  scikit-learn's estimator, S the sum of weights
     ============ ============================== ================================================
-    'squared'    r^2 / 2                        ``Ridge(alpha=alpha * S)``
+    'squared'    r^2 / 2                        ``Ridge(alpha=alpha * S)``,
+                                                ``ElasticNet(alpha, l1_ratio=l1_ratio)``
     'huber'      sigma/2 + sigma h(r / sigma)   ``HuberRegressor(epsilon, alpha=alpha * S)``
     'poisson'    exp(xw + b) - y (xw + b)       ``PoissonRegressor(alpha=alpha)``
     ============ ============================== ================================================
@@ -292,6 +297,8 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     alpha : float, default 1.0
         The strength of the penalty on the *mean* loss, at least 0. As in PoissonRegressor it means
         the same for any number of rows; in Ridge and HuberRegressor it is S times as large.
+    l1_ratio : float, default 0.0
+        As in :class:`SVRGClassifier`; for Huber's loss 0.
     epsilon : float, default 1.35
         For Huber's loss: residuals beyond epsilon sigma count as outliers. Above 1.
     fit_intercept, tol, max_iter, max_time, metric, warm_start, random_state, verbose
@@ -437,7 +444,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         scores = self._scores(X)
         weight = check_weight(sample_weight, scores)
         target = check_target(type(self).__name__, y, scores, weight, loss=self.loss)
-        return _explained_deviance(target, scores[:, 0], weight)
+        return explained_deviance(target, scores[:, 0], weight)
 
     def _fit_with_scale(
         self, problem: Problem, start: tuple[NumPyArray, NumPyArray] | None
@@ -489,24 +496,3 @@ def _centred(solution: Solution, problem: Problem) -> Solution:
         objective=solution.objective - cost,
         gap=max(solution.gap - cost, 0.0),
     )
-
-
-def _explained_deviance(target: NumPyArray, scores: NumPyArray, weight: NumPyArray | None) -> float:
-    """Return 1 - D(y, exp(scores)) / D(y, mean(y)) with Poisson's deviance D; all of shape (n,).
-
-    From the logarithms of the predictions, which do not underflow. As R^2, it is 1 for a perfect
-    and 0 for an imperfect prediction if all y are the same.
-    """
-    mean = float(np.average(target, weights=weight))
-    own = np.where(target > 0, target * np.log(np.where(target > 0, target, 1.0)) - target, 0.0)
-
-    def deviance(log_mean: NumPyArray | float) -> float:
-        losses = np.exp(log_mean) - target * log_mean + own
-        return max(float(np.average(losses, weights=weight)), 0.0)
-
-    of_model, of_mean = deviance(scores), deviance(math.log(mean))
-    # Rounding may leave something of the deviance of equal targets.
-    nothing = 1e-14 * float(np.abs(own).max())
-    if of_mean <= nothing:
-        return 1.0 if of_model <= nothing else 0.0
-    return 1 - of_model / of_mean

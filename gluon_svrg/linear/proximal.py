@@ -20,8 +20,10 @@ from gluon_svrg.linear.quadratic import Matrix, Quadratic, minimise
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.state import State
 
-_LEAST_PART, _MOST_PART = 0.1, 0.7
-"""Of the decrement: a step that gains less is not taken; after more, there is less damping."""
+_ARMIJO = 1e-4
+
+_SHORTEST = 1 / 16
+"""Of a step: what is longer than that by so much has a model that is wrong."""
 
 _FIRST_DAMPING, _MOST_DAMPING = 1e-3, 1e4
 """Of the largest curvature that the loss can have. What is not lower after the last is rounding."""
@@ -144,41 +146,60 @@ class Point:
 def iterate(model: Model, theta: NumPyArray) -> Iterator[Point]:
     """Yield the start and then one point for each step; ends where no step leads lower.
 
-    Where the objective falls by much less than the model, as where the curvature of a logistic loss
-    fades along the step, the model gets more on its diagonal (Levenberg 1944, Marquardt 1963).
+    Steps are halved until the objective falls. Where that takes many halves, as where the curvature
+    of a logistic loss has faded, the quadratic gets more on its diagonal (Levenberg 1944,
+    Marquardt 1963). It is solved to the end as long as steps are taken as they are.
     """
-    l1 = of_rows(model.l1, theta).ravel()
-
-    def total(theta: NumPyArray, scores: NumPyArray) -> float:
-        return model.value(theta, scores) + float(l1 @ np.abs(theta).ravel())
-
     scores = model.scores(theta)
-    value, last, damping = total(theta, scores), np.inf, 0.0
+    value = _total(model, theta, scores)
+    last, damping, is_exact = np.inf, 0.0, False
     while True:
         quadratic, gradient = model.quadratic(scores), model.gradient(theta, scores)
-        most = damping + _MOST_DAMPING
-        taken = step(_damped(quadratic, damping, model, theta), theta, gradient, model.l1, False)
+        taken = step(_damped(quadratic, damping, model, theta), theta, gradient, model.l1, is_exact)
         yield Point(theta, taken.decrement)
-        while True:
-            new_scores = model.scores(taken.to)
-            new_value = total(taken.to, new_scores)
-            fell = value - new_value
-            if taken.slope <= _ROUNDING * abs(value):
-                # Too little for the objective to show, but not for the decrement.
-                if not taken.decrement < last:
-                    return
-                break
-            if fell > _LEAST_PART * taken.decrement:
-                break
-            damping = max(_FASTER * damping, _FIRST_DAMPING)
-            if damping > most:
+        if taken.slope <= _ROUNDING * abs(value):
+            # Too little for the objective to show, but not for the decrement.
+            if not taken.decrement < last:
                 return
-            taken = step(
-                _damped(quadratic, damping, model, theta), theta, gradient, model.l1, False
-            )
-        if fell > _MOST_PART * taken.decrement:
+            theta, scores = taken.to, model.scores(taken.to)
+            value, last = _total(model, theta, scores), taken.decrement
+            continue
+        found = _lower(model, theta, value, taken)
+        while found is None:
+            damping = max(_FASTER * damping, _FIRST_DAMPING)
+            if damping > _MOST_DAMPING:
+                return
+            damped = _damped(quadratic, damping, model, theta)
+            taken = step(damped, theta, gradient, model.l1, is_exact=False)
+            found = _lower(model, theta, value, taken)
+        theta, scores, value, is_whole = found
+        is_exact = is_whole and damping == 0
+        if is_whole:
             damping = damping / _FASTER if damping > _FIRST_DAMPING else 0.0
-        theta, scores, value, last = taken.to, new_scores, new_value, taken.decrement
+        last = taken.decrement
+
+
+def _total(model: Model, theta: NumPyArray, scores: NumPyArray) -> float:
+    size = np.abs(theta).ravel()
+    return model.value(theta, scores) + float(of_rows(model.l1, theta).ravel() @ size)
+
+
+def _lower(
+    model: Model, theta: NumPyArray, value: float, taken: Step
+) -> tuple[NumPyArray, NumPyArray, float, bool] | None:
+    """Return the first point of a step, its halves and so on that is lower, if there is one.
+
+    With its scores, the objective, and whether it is the whole step.
+    """
+    length, new = 1.0, taken.to
+    while length >= _SHORTEST:
+        scores = model.scores(new)
+        new_value = _total(model, new, scores)
+        if new_value < value and new_value <= value - _ARMIJO * length * taken.slope:
+            return new, scores, new_value, length == 1
+        length /= 2
+        new = theta + length * (taken.to - theta)
+    return None
 
 
 def _damped(quadratic: Quadratic, damping: float, model: Model, theta: NumPyArray) -> Quadratic:

@@ -123,6 +123,7 @@ class Ridge:
 
 def test_one_step_solves_a_quadratic_and_its_decrement_is_the_distance():
     H, c, l1 = case(3)
+    H = H + 0.1 * np.eye(len(H))
     start = np.random.default_rng(1).normal(size=len(c))
     best = descended(H, c, l1)
     taken = step(Matrix(H), start, H @ start - c, l1)
