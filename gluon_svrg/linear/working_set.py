@@ -40,6 +40,9 @@ _ENOUGH = 0.1
 _STEPS = 20
 """On one set."""
 
+_BLOCK = 1024
+"""Rows that are squared at a time."""
+
 _ACCURACY = 1e-3
 """Of the linear systems, where the Hessian is too large for a matrix."""
 
@@ -136,15 +139,22 @@ class Columns:
 
     def steepest(self) -> NumPyArray:
         """Return the Hessian's diagonal for the loss's largest curvature, one for each row."""
-        return self._of_squares().back(self.share)
+        return self._back_of_squares(self.share)
 
-    def _of_squares(self) -> Columns:
-        squares = self.matrix.power(2) if issparse(self.matrix) else np.square(self.matrix)
-        return replace(self, matrix=squares)
+    def _back_of_squares(self, numbers: NumPyArray) -> NumPyArray:
+        """Return `back` of the squares of the features, of which there is no copy as a whole."""
+        if issparse(self.matrix):
+            return replace(self, matrix=self.matrix.power(2)).back(numbers)
+        product = np.zeros((self.matrix.shape[1] + 1, *numbers.shape[1:]))
+        for start in range(0, len(numbers), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            product[:-1] += np.square(self.matrix[part]).T @ numbers[part]
+        product[-1] = numbers.sum(axis=0) if self.intercept else 0
+        return product
 
     def _products(self, scores: NumPyArray) -> Products:
         curvature = (self.loss.curvature(scores, self.target).T * self.share).T
-        diagonal = self._of_squares().back(curvature)
+        diagonal = self._back_of_squares(curvature)
         diagonal += of_rows(self.penalty, diagonal)
         if isinstance(self.loss, Softmax):
             probability = self.loss.probability(scores)

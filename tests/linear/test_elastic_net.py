@@ -124,19 +124,51 @@ def test_more_features_than_rows(ratio):
     assert "900" in model.why_
 
 
-def test_many_sparse_columns():
+def many_columns():
+    """More numbers, zeros included, than are made dense, and more columns than a Hessian."""
     rng = np.random.default_rng(4)
-    X = csr_array(rng.random((2000, 3000)) * (rng.random((2000, 3000)) < 0.003))
-    y = (X[:, :300].sum(axis=1) * 3 - 0.5 + rng.logistic(size=2000) > 0).astype(int)
-    model = SVRGClassifier(2.0, l1_ratio=1.0, tol=1e-10).fit(X, y)
-    assert model.gap_ < 1e-9
-    assert 0 < (model.coef_ != 0).sum() < 1000
-    peer = LogisticRegression(C=2.0, l1_ratio=1.0, solver="saga", tol=1e-9, max_iter=300)
-    fitted(peer, X, y)
-    penalty = 1 / (2 * 2000)
-    F = mean_loss(X @ peer.coef_.T + peer.intercept_, y, None) + penalty * np.abs(peer.coef_).sum()
-    assert model.objective_ <= F
-    assert np.abs(model.coef_ - peer.coef_).max() < 1e-2
+    rows, columns = rng.integers(0, 3000, (2, 30_000))
+    X = csr_array((rng.random(30_000), (rows, columns)), shape=(3000, 3000))
+    return X, X[:, :900].toarray().reshape(3000, 3, 300).sum(axis=2), rng
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0])
+def test_many_sparse_columns(ratio):
+    X, z, rng = many_columns()
+    y = (3 * z[:, 0] - 0.5 + rng.logistic(size=3000) > 0).astype(int)
+    model = SVRGClassifier(1.0, l1_ratio=ratio, tol=1e-11).fit(X, y)
+    assert model.gap_ < 1e-10
+    assert 0 < (model.coef_ != 0).sum() < 1500
+    assert "working set" in model.solver_
+    dense = SVRGClassifier(1.0, l1_ratio=ratio, tol=1e-11).fit(X.toarray(), y)
+    assert model.objective_ == pytest.approx(dense.objective_, abs=1e-10)
+    assert np.abs(model.coef_ - dense.coef_).max() < 1e-4
+
+
+@pytest.mark.parametrize("given", ["weights", "none"])
+def test_many_sparse_columns_squared(given):
+    X, z, rng = many_columns()
+    y = z[:, 0] + 0.1 * rng.normal(size=3000)
+    weight = weights_of(given, 3000)
+    model = SVRGRegressor(alpha=1e-3, l1_ratio=0.8, tol=1e-12).fit(X, y, weight)
+    peer = ElasticNet(1e-3, l1_ratio=0.8, tol=1e-13, max_iter=50_000)
+    fitted(peer, X.toarray(), y, weight)
+    assert_same(model, peer.coef_, peer.intercept_)
+    assert np.array_equal(model.coef_ == 0, peer.coef_ == 0)
+
+
+@pytest.mark.parametrize("classes", ["three", "counts"])
+def test_many_sparse_columns_of_other_losses(classes):
+    X, z, rng = many_columns()
+    if classes == "three":
+        y = (5 * z + rng.gumbel(size=z.shape)).argmax(axis=1)
+        model = SVRGClassifier(0.5, l1_ratio=0.7).fit(X, y)
+    else:
+        y = rng.poisson(np.exp(z[:, 0] - 1))
+        model = SVRGRegressor("poisson", alpha=1e-3, l1_ratio=0.7).fit(X, y)
+    assert model.stop_reason_.startswith("the optimum")
+    assert 0 < (model.coef_ != 0).sum() < 0.5 * model.coef_.size
+    assert model.gap_ < 1e-6
 
 
 def test_a_sample_s_metric():
