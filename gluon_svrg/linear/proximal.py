@@ -29,7 +29,9 @@ _FIRST_DAMPING, _MOST_DAMPING = 1e-3, 1e4
 """Of the largest curvature that the loss can have. What is not lower after the last is rounding."""
 
 _FASTER = 8.0
-"""By which damping grows and falls."""
+"""By which damping and caution grow and fall."""
+
+_FIRST_CAUTION, _LEAST_CAUTION = 0.25, 1e-2
 
 _ROUNDING = 1e-12
 """Of the objective: where a step promises less, no difference of it is looked at."""
@@ -63,8 +65,11 @@ class Model(Protocol):
         """Return its gradient."""
         ...
 
-    def quadratic(self, scores: NumPyArray) -> Quadratic:
-        """Return its Hessian over theta raveled."""
+    def quadratic(self, scores: NumPyArray, caution: float) -> Quadratic:
+        """Return its Hessian over theta raveled, or with some caution what lies above it.
+
+        At 1 the quadratic is above the objective everywhere, where the loss has such a bound.
+        """
         ...
 
     def steepest(self) -> NumPyArray:
@@ -91,8 +96,8 @@ class SampleModel:
         """Return its gradient."""
         return self.sample.gradient(theta, scores)
 
-    def quadratic(self, scores: NumPyArray) -> Matrix:
-        """Return its Hessian over theta raveled."""
+    def quadratic(self, scores: NumPyArray, caution: float) -> Matrix:
+        """Return its Hessian over theta raveled, with any caution."""
         return Matrix(self.sample.hessian(scores))
 
     def steepest(self) -> NumPyArray:
@@ -137,26 +142,28 @@ def step(
 
 @dataclass(frozen=True)
 class Point:
-    """A point of the method on rows in memory, and the decrement there."""
+    """A point of the method on rows in memory, the decrement there, and with which caution."""
 
     theta: NumPyArray
     decrement: float
+    caution: float = 0.0
 
 
-def iterate(model: Model, theta: NumPyArray) -> Iterator[Point]:
+def iterate(model: Model, theta: NumPyArray, caution: float = 0.0) -> Iterator[Point]:
     """Yield the start and then one point for each step; ends where no step leads lower.
 
-    Steps are halved until the objective falls. Where that takes many halves, as where the curvature
-    of a logistic loss has faded, the quadratic gets more on its diagonal (Levenberg 1944,
-    Marquardt 1963). It is solved to the end as long as steps are taken as they are.
+    Steps are halved until the objective falls. After a step that was too long, as where the
+    curvature of a logistic loss fades along it, the next quadratic is nearer one that lies above
+    the loss; where no half is lower it gets more on its diagonal (Levenberg 1944, Marquardt 1963).
+    It is solved to the end as long as steps are taken as they are.
     """
     scores = model.scores(theta)
     value = _total(model, theta, scores)
     last, damping, is_exact = np.inf, 0.0, False
     while True:
-        quadratic, gradient = model.quadratic(scores), model.gradient(theta, scores)
+        quadratic, gradient = model.quadratic(scores, caution), model.gradient(theta, scores)
         taken = step(_damped(quadratic, damping, model, theta), theta, gradient, model.l1, is_exact)
-        yield Point(theta, taken.decrement)
+        yield Point(theta, taken.decrement, caution)
         if taken.slope <= _ROUNDING * abs(value):
             # Too little for the objective to show, but not for the decrement.
             if not taken.decrement < last:
@@ -173,9 +180,12 @@ def iterate(model: Model, theta: NumPyArray) -> Iterator[Point]:
             taken = step(damped, theta, gradient, model.l1, is_exact=False)
             found = _lower(model, theta, value, taken)
         theta, scores, value, is_whole = found
-        is_exact = is_whole and damping == 0
+        is_exact = is_whole and damping == 0 and caution <= _LEAST_CAUTION
         if is_whole:
             damping = damping / _FASTER if damping > _FIRST_DAMPING else 0.0
+            caution = caution / _FASTER if caution > _LEAST_CAUTION else 0.0
+        else:
+            caution = min(1.0, max(_FASTER * caution, _FIRST_CAUTION))
         last = taken.decrement
 
 

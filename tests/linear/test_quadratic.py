@@ -114,7 +114,7 @@ class Ridge:
     def gradient(self, theta, scores):
         return self.H @ theta - self.c
 
-    def quadratic(self, scores):
+    def quadratic(self, scores, caution):
         return Matrix(self.H)
 
     def steepest(self):
