@@ -142,14 +142,17 @@ def step(
 
 @dataclass(frozen=True)
 class Point:
-    """A point of the method on rows in memory, the decrement there, and with which caution."""
+    """A point of the method on rows in memory, the decrement there, and how it was found."""
 
     theta: NumPyArray
     decrement: float
     caution: float = 0.0
+    is_exact: bool = False
 
 
-def iterate(model: Model, theta: NumPyArray, caution: float = 0.0) -> Iterator[Point]:
+def iterate(
+    model: Model, theta: NumPyArray, caution: float = 0.0, is_exact: bool = False
+) -> Iterator[Point]:
     """Yield the start and then one point for each step; ends where no step leads lower.
 
     Steps are halved until the objective falls. After a step that was too long, as where the
@@ -159,11 +162,11 @@ def iterate(model: Model, theta: NumPyArray, caution: float = 0.0) -> Iterator[P
     """
     scores = model.scores(theta)
     value = _total(model, theta, scores)
-    last, damping, is_exact = np.inf, 0.0, False
+    last, damping = np.inf, 0.0
     while True:
         quadratic, gradient = model.quadratic(scores, caution), model.gradient(theta, scores)
         taken = step(_damped(quadratic, damping, model, theta), theta, gradient, model.l1, is_exact)
-        yield Point(theta, taken.decrement, caution)
+        yield Point(theta, taken.decrement, caution, is_exact)
         if taken.slope <= _ROUNDING * abs(value):
             # Too little for the objective to show, but not for the decrement.
             if not taken.decrement < last:

@@ -213,7 +213,8 @@ class Products:
     times : callable
     diagonal : numpy.ndarray
     accuracy : float
-        Of the linear systems, relative to their right side, in the metric of the diagonal.
+        Of the linear systems: the part of the guess's residual, in the metric of the diagonal, that
+        may be left.
     """
 
     def __init__(self, times: object, diagonal: NumPyArray, accuracy: float) -> None:
@@ -257,10 +258,10 @@ class Products:
         """
         inverse = free / self._diagonal
         t = guess * free
-        enough = self._accuracy**2 * float(right * inverse @ right)
         rest = (right - self.times(t)) * free
         direction = rest * inverse
         product = float(rest @ direction)
+        enough = self._accuracy**2 * product
         for _ in range(_PRODUCTS):
             if product <= enough or product == 0:
                 break

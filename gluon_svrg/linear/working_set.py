@@ -46,7 +46,7 @@ _NEAR_ZERO = 1e-3
 _BLOCK = 1024
 """Rows that are squared at a time."""
 
-_ACCURACY = 1e-3
+_ACCURACY = 1e-2
 """Of the linear systems, where the Hessian is too large for a matrix."""
 
 
@@ -202,7 +202,8 @@ def states(
     """Yield a state for each snapshot of a run; in float64."""
     objective = replace(objective, rows=objective.rows.precise())
     snapshot = objective.snapshot(start)
-    columns, of_columns, caution = None, np.zeros(0, np.intp), 0.0
+    columns, of_columns = None, np.zeros(0, np.intp)
+    point = Point(start, np.inf)
     # The proof is near the truth here, and there is no better estimate.
     gap = duality_gap(objective, snapshot)
     while True:
@@ -210,8 +211,8 @@ def states(
         chosen = choose(objective, snapshot)
         if columns is None or not np.array_equal(chosen, of_columns):
             columns, of_columns = Columns.of(objective, chosen), chosen
-        point = _solved(columns, snapshot.theta[np.append(chosen, -1)], gap, caution)
-        caution = point.caution
+        point = replace(point, theta=snapshot.theta[np.append(chosen, -1)])
+        point = _solved(columns, point, gap)
         new = np.zeros_like(snapshot.theta)
         new[np.append(chosen, -1)] = point.theta
         before, of_before = snapshot, gap
@@ -223,10 +224,11 @@ def states(
             return
 
 
-def _solved(columns: Columns, theta: NumPyArray, gap: float, caution: float) -> Point:
+def _solved(columns: Columns, start: Point, gap: float) -> Point:
     """Return the point on the set whose decrement is a part of the gap."""
-    last = Point(theta, np.inf, caution)
-    for count, point in enumerate(iterate(columns, theta, caution)):
+    last = start
+    points = iterate(columns, start.theta, start.caution, start.is_exact)
+    for count, point in enumerate(points):
         last = point
         if count > 0 and (point.decrement <= _ENOUGH * gap or count == _STEPS):
             break
