@@ -18,8 +18,8 @@ import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
 
-_ROUNDS = 20
-"""Of exchanges, and steps that cannot fail."""
+_ROUNDS_OF_PRODUCTS = 3
+"""A new Hessian gains more than more of them."""
 
 _LIVES = 3
 """Exchanges of all wrong coordinates that may leave as many wrong ones."""
@@ -59,6 +59,9 @@ _PRODUCTS = 300
 class Quadratic(Protocol):
     """A positive semidefinite H."""
 
+    rounds: int
+    """Of exchanges, and of steps that cannot fail."""
+
     def times(self, vector: NumPyArray) -> NumPyArray:
         """Return H times a vector."""
         ...
@@ -86,6 +89,8 @@ class Quadratic(Protocol):
 
 class Matrix:
     """H as an array."""
+
+    rounds = 20
 
     def __init__(self, hessian: NumPyArray) -> None:
         self._hessian = hessian
@@ -219,6 +224,7 @@ class Products:
 
     def __init__(self, times: object, diagonal: NumPyArray, accuracy: float) -> None:
         assert callable(times)
+        self.rounds = _ROUNDS_OF_PRODUCTS
         self._times = times
         self._diagonal = np.maximum(diagonal, np.finfo(np.float64).eps * diagonal.max())
         self._accuracy = accuracy
@@ -314,10 +320,10 @@ def minimise(
     linear: NumPyArray,
     l1: NumPyArray,
     start: NumPyArray,
-    rounds: int = _ROUNDS,
+    rounds: int | None = None,
     is_exact: bool = True,
 ) -> NumPyArray:
-    """Return where q is least; after `rounds` rounds the lowest point so far.
+    """Return where q is least; after some rounds the lowest point so far.
 
     Not `is_exact` it may be a point from where there is a hundredth of the way left.
 
@@ -331,13 +337,15 @@ def minimise(
         mu; 0 where there is no penalty.
     start : numpy.ndarray, (m,)
         Its signs are the first that are tried.
+    rounds : int, optional
+        Those of the quadratic unless given.
     """
     best = start
     gradient = quadratic.times(best) - linear
     best, gradient, is_near = quadratic.near(best, gradient, l1)
     if is_near and not is_exact:
         return best
-    for _ in range(rounds):
+    for _ in range(quadratic.rounds if rounds is None else rounds):
         t, of_t, is_least = _exchange(quadratic, linear, l1, best, gradient)
         value = _value(best, gradient, linear, l1)
         above = _value(t, of_t, linear, l1) - value
