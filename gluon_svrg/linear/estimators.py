@@ -13,7 +13,7 @@ from gluon_svrg.arguments import check_finite, check_number
 from gluon_svrg.linear.base import LinearEstimator
 from gluon_svrg.linear.huber import solve_with_scale
 from gluon_svrg.linear.large import joined
-from gluon_svrg.linear.losses import Logistic, Poisson, Softmax, Squared
+from gluon_svrg.linear.losses import Logistic, Poisson, Softmax, Squared, explained_deviance
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.solution import Settings, Solution, StopReason
 from gluon_svrg.linear.solve import solve
@@ -36,7 +36,7 @@ _REGRESSION_LOSSES = ("squared", "huber", "poisson")
 
 
 class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
-    """Logistic regression with L2 penalty, of two or more classes, solved to a proven distance.
+    """Logistic regression of two or more classes, with L2 and L1 penalty, to a proven distance.
 
     It minimises what :class:`sklearn.linear_model.LogisticRegression` minimises, and takes its
     place in pipelines and searches. There is no solver to choose and no step to find, and features
@@ -47,6 +47,9 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     ----------
     C : float, default 1.0
         One over the strength of the penalty, above 0; ``math.inf`` for none.
+    l1_ratio : float, default 0.0
+        The share of the penalty that is on the sizes of the coefficients, not their squares, from 0
+        to 1. Above 0, coefficients that do not pay are exactly 0.
     fit_intercept : bool, default True
         Whether there is an intercept.
     class_weight : dict, 'balanced' or None
@@ -80,8 +83,9 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     intercept_ : numpy.ndarray of shape (1,) or (K,), float64
         For three or more classes, their mean is 0: a shift of all changes no probability.
     objective_ : float
-        The mean of the losses, weighted, plus ``||coef_||^2 / (2 C S)``, with S the sum of all
-        weights. Times C S, it is LogisticRegression's.
+        The mean of the losses, weighted, plus ``(1 - l1_ratio) / 2 ||coef_||^2 + l1_ratio
+        ||coef_||_1`` over C S, with S the sum of all weights. Times C S, it is
+        LogisticRegression's.
     gap_ : float
         ``objective_`` is proven to be at most this far above the optimum (up to rounding).
         Without a penalty all that is known is that no loss is below its least value.
@@ -119,6 +123,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self,
         C: float = 1.0,
         *,
+        l1_ratio: float = 0.0,
         fit_intercept: bool = True,
         class_weight: Mapping[object, float] | str | None = None,
         tol: float = 1e-6,
@@ -130,6 +135,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         verbose: Verbose = 0,
     ) -> None:
         self.C = C
+        self.l1_ratio = l1_ratio
         self.fit_intercept = fit_intercept
         self.class_weight = class_weight
         self.tol = tol
@@ -178,22 +184,24 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         strength = check_number(
             "C", self.C, "one over the strength of the penalty; inf for none", 0, above=True
         )
+        l1_ratio = self._checked_l1_ratio()
         features = check_features(self, X, reset=True)
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         labels = check_labels(name, y, features)
         weight = with_class_weight(labels, check_weight(sample_weight, features), self.class_weight)
         classes, codes = classes_with_weight(name, labels, weight)
         count = len(classes)
-        l2 = 1 / strength / (len(codes) if weight is None else float(weight.sum()))
-        if math.isinf(l2):
+        penalty = 1 / strength / (len(codes) if weight is None else float(weight.sum()))
+        if math.isinf(penalty):
             raise ValueError(f"C is {strength:g}, and 1 / C is beyond float64: give a greater C")
         problem = Problem(
             features=features,
             target=codes,
             loss=Logistic() if count == 2 else Softmax(count),
-            l2=l2,
+            l2=penalty * (1 - l1_ratio),
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
+            l1=penalty * l1_ratio,
         )
         start = self._start((1 if count == 2 else count, features.shape[1]))
         if start is not None and not np.array_equal(self.classes_, classes):
@@ -270,15 +278,16 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
 
 class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
-    """Linear regression with L2 penalty, with a squared, Huber or Poisson loss.
+    """Linear regression with L2 and L1 penalty, with a squared, Huber or Poisson loss.
 
     It minimises, over coefficients w and intercept b, and for Huber the scale sigma, the weighted
-    mean of the losses plus ``alpha / 2 ||w||^2``:
+    mean of the losses plus ``alpha (1 - l1_ratio) / 2 ||w||^2 + alpha l1_ratio ||w||_1``:
 
     ============ ============================== ================================================
     loss         of a sample, r = y - (xw + b)  scikit-learn's estimator, S the sum of weights
     ============ ============================== ================================================
-    'squared'    r^2 / 2                        ``Ridge(alpha=alpha * S)``
+    'squared'    r^2 / 2                        ``Ridge(alpha=alpha * S)``,
+                                                ``ElasticNet(alpha, l1_ratio=l1_ratio)``
     'huber'      sigma/2 + sigma h(r / sigma)   ``HuberRegressor(epsilon, alpha=alpha * S)``
     'poisson'    exp(xw + b) - y (xw + b)       ``PoissonRegressor(alpha=alpha)``
     ============ ============================== ================================================
@@ -294,6 +303,8 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     alpha : float, default 1.0
         The strength of the penalty on the *mean* loss, at least 0. As in PoissonRegressor it means
         the same for any number of rows; in Ridge and HuberRegressor it is S times as large.
+    l1_ratio : float, default 0.0
+        As in :class:`SVRGClassifier`; for Huber's loss 0.
     epsilon : float, default 1.35
         For Huber's loss: residuals beyond epsilon sigma count as outliers. Above 1.
     fit_intercept, tol, max_iter, max_time, metric, warm_start, random_state, verbose
@@ -323,6 +334,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         loss: str = "squared",
         *,
         alpha: float = 1.0,
+        l1_ratio: float = 0.0,
         epsilon: float = 1.35,
         fit_intercept: bool = True,
         tol: float = 1e-6,
@@ -335,6 +347,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     ) -> None:
         self.loss = loss
         self.alpha = alpha
+        self.l1_ratio = l1_ratio
         self.epsilon = epsilon
         self.fit_intercept = fit_intercept
         self.tol = tol
@@ -379,6 +392,13 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
                 f"{self.loss!r}: for classes, take SVRGClassifier"
             )
         alpha = check_finite("alpha", self.alpha, "the strength of the penalty; 0 for none", 0)
+        l1_ratio = self._checked_l1_ratio()
+        if self.loss == "huber" and l1_ratio > 0:
+            raise ValueError(
+                f"l1_ratio is {l1_ratio:g}, and loss='huber' has the penalty on squares only, "
+                "since its scale is found in an outer iteration that needs smooth optima: set "
+                "l1_ratio=0, or take loss='squared'"
+            )
         features = check_features(self, X, reset=True)
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         weight = check_weight(sample_weight, features)
@@ -386,9 +406,10 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
             features=features,
             target=check_target(type(self).__name__, y, features, weight, loss=self.loss),
             loss=Poisson() if self.loss == "poisson" else Squared(),
-            l2=alpha,
+            l2=alpha * (1 - l1_ratio),
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
+            l1=alpha * l1_ratio,
         )
         start = self._start((features.shape[1],))
         if self.loss == "huber":
@@ -429,7 +450,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         scores = self._scores(X)
         weight = check_weight(sample_weight, scores)
         target = check_target(type(self).__name__, y, scores, weight, loss=self.loss)
-        return _explained_deviance(target, scores[:, 0], weight)
+        return explained_deviance(target, scores[:, 0], weight)
 
     def _fit_with_scale(
         self, problem: Problem, start: tuple[NumPyArray, NumPyArray] | None
@@ -467,6 +488,10 @@ def _centred(solution: Solution, problem: Problem) -> Solution:
     """
     if solution.coef.shape[1] == 1:
         return solution
+    if problem.l1 > 0:
+        # A shift would take coefficients from 0.
+        shift = solution.intercept.mean() if problem.fit_intercept else 0.0
+        return replace(solution, intercept=solution.intercept - shift)
     means = solution.coef.mean(axis=1, keepdims=True)
     cost = problem.l2 / 2 * solution.coef.shape[1] * float(np.vdot(means, means))
     intercept = solution.intercept
@@ -477,24 +502,3 @@ def _centred(solution: Solution, problem: Problem) -> Solution:
         objective=solution.objective - cost,
         gap=max(solution.gap - cost, 0.0),
     )
-
-
-def _explained_deviance(target: NumPyArray, scores: NumPyArray, weight: NumPyArray | None) -> float:
-    """Return 1 - D(y, exp(scores)) / D(y, mean(y)) with Poisson's deviance D; all of shape (n,).
-
-    From the logarithms of the predictions, which do not underflow. As R^2, it is 1 for a perfect
-    and 0 for an imperfect prediction if all y are the same.
-    """
-    mean = float(np.average(target, weights=weight))
-    own = np.where(target > 0, target * np.log(np.where(target > 0, target, 1.0)) - target, 0.0)
-
-    def deviance(log_mean: NumPyArray | float) -> float:
-        losses = np.exp(log_mean) - target * log_mean + own
-        return max(float(np.average(losses, weights=weight)), 0.0)
-
-    of_model, of_mean = deviance(scores), deviance(math.log(mean))
-    # Rounding may leave something of the deviance of equal targets.
-    nothing = 1e-14 * float(np.abs(own).max())
-    if of_mean <= nothing:
-        return 1.0 if of_model <= nothing else 0.0
-    return 1 - of_model / of_mean

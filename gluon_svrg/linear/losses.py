@@ -270,6 +270,27 @@ class Poisson(Loss):
         return np.asarray(np.log(weight @ target / weight.sum()))
 
 
+def explained_deviance(target: NumPyArray, scores: NumPyArray, weight: NumPyArray | None) -> float:
+    """Return 1 - D(y, exp(scores)) / D(y, mean(y)) with Poisson's deviance D; all of shape (n,).
+
+    From the logarithms of the predictions, which do not underflow. As R^2, it is 1 for a perfect
+    and 0 for an imperfect prediction if all y are the same.
+    """
+    mean = float(np.average(target, weights=weight))
+    own = np.where(target > 0, target * np.log(np.where(target > 0, target, 1.0)) - target, 0.0)
+
+    def deviance(log_mean: NumPyArray | float) -> float:
+        losses = np.exp(log_mean) - target * log_mean + own
+        return max(float(np.average(losses, weights=weight)), 0.0)
+
+    of_model, of_mean = deviance(scores), deviance(np.log(mean))
+    # Rounding may leave something of the deviance of equal targets.
+    nothing = 1e-14 * float(np.abs(own).max())
+    if of_mean <= nothing:
+        return 1.0 if of_model <= nothing else 0.0
+    return 1 - of_model / of_mean
+
+
 def _exp(scores: NumPyArray) -> NumPyArray:
     """exp(), the largest scores cut off."""
     mean: NumPyArray = np.exp(np.minimum(scores, _MOST_LOG[scores.dtype.itemsize]))

@@ -82,6 +82,9 @@ class Objective:
     ----------
     penalty : numpy.ndarray, (p + 1,)
         Of each row of theta: lambda / d_j^2, and 0 of the intercept.
+    l1 : numpy.ndarray, (p + 1,), optional
+        The same of its size: mu / d_j, and 0 of the intercept. The gradient of a snapshot is
+        without it.
     moments : tuple of numpy.ndarray, optional
         The mean of the features, (p,), and their products with the targets, theta[:-1]'s shape:
         the certificate needs them. The first snapshot takes them along.
@@ -112,6 +115,7 @@ class Objective:
     order: NumPyArray | None = None
     probability: NumPyArray | None = None
     rare: NumPyArray | None = None
+    l1: NumPyArray | None = None
     reads: Reads = field(default_factory=Reads)
     is_long: bool = False
     room: int | None = None
@@ -128,7 +132,7 @@ class Objective:
 
     def used(self, theta: NumPyArray) -> NumPyArray:
         """Return the penalty in the shape that multiplies `theta`."""
-        return self.penalty if theta.ndim == 1 else self.penalty[:, None]
+        return of_rows(self.penalty, theta)
 
     def targets(self, rows: slice | NumPyArray, dtype: np.dtype[Any]) -> NumPyArray:
         """Return the targets of some rows: classes as they are, numbers in `dtype`."""
@@ -187,6 +191,8 @@ class Objective:
         self._to_theta(gradient)
         penalty = self.used(theta)
         value += 0.5 * float((penalty * theta * theta).sum())
+        if self.l1 is not None:
+            value += float(of_rows(self.l1, theta).ravel() @ np.abs(theta).ravel())
         gradient += penalty * theta
         return Snapshot(theta, value, gradient, scores)
 
@@ -277,6 +283,11 @@ class Objective:
         gradient[-1] = residual.sum(axis=0, dtype=np.float64)
         self._to_theta(gradient)
         return gradient
+
+
+def of_rows(values: NumPyArray, theta: NumPyArray) -> NumPyArray:
+    """Return a number for each row of `theta` as an array that multiplies it."""
+    return values if theta.ndim == 1 else np.broadcast_to(values[:, None], theta.shape)
 
 
 def padded(matrix: NumPyArray) -> NumPyArray:

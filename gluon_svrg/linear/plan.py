@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear import csr_sample, newton, sparse_steps
+from gluon_svrg.linear import csr_sample, elastic_net, newton, sparse_steps
 from gluon_svrg.linear.budget import room, rows_of_a_sample
 from gluon_svrg.linear.disk import DiskRows, on_disk
 from gluon_svrg.linear.epochs import MEASURED_ROWS, EpochSteps
@@ -64,6 +64,8 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
     width = (p + 1) * outputs
     work = float(n) * width * width
     automatic = settings.metric == "auto"
+    if problem.l1 > 0:
+        return _with_l1(problem, settings)
     if issparse(problem.features) and p > _MOST_WEIGHTS:
         return sparse_steps.plan(problem, settings)
     # What is on disk is copied as far as there is room.
@@ -82,9 +84,7 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
         size, numbers, of_a_row = csr_sample.size_and_costs(problem.features, outputs, size)
     elif on_disk(problem.features):
         size = _size_on_disk(problem, size, most)
-    cost = size * of_a_row + width**3 / 3
-    pays = width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 2500.0 * numbers)
-    if settings.metric == "hessian" or (automatic and pays):
+    if settings.metric == "hessian" or (automatic and _pays(size, width, of_a_row, numbers)):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         if not automatic:
             why = f"metric={settings.metric!r} was asked for: {why}"
@@ -119,6 +119,26 @@ def _size_on_disk(problem: Problem, size: int, most: float) -> int:
     if isinstance(rows, DiskRows) and problem.loss.outputs == 1 and is_worth_while(rows, few):
         size = min(size, few)
     return int(min(size, most))
+
+
+def _with_l1(problem: Problem, settings: Settings) -> Plan:
+    """Return the way to go where the penalty has corners."""
+    n, p = problem.features.shape
+    width = (p + 1) * problem.loss.outputs
+    size = sample_size(n, p, problem.loss.outputs)
+    if issparse(problem.features):
+        size = min(size, csr_sample.MOST_NUMBERS // (p + 1))
+    elif on_disk(problem.features):
+        size = int(min(size, rows_of_a_sample(room(problem), p)))
+    is_large = float(n) * width * width > _SMALL or settings.metric == "hessian"
+    pays = _pays(size, width, float(width) ** 2, float(n) * width)
+    return elastic_net.plan(problem, size, is_large and pays)
+
+
+def _pays(size: int, width: int, of_a_row: float, numbers: float) -> bool:
+    """Whether a sample's Hessian saves more than it costs."""
+    cost = size * of_a_row + width**3 / 3
+    return width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 2500.0 * numbers)
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:

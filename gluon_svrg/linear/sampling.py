@@ -80,6 +80,7 @@ def prepare(
         loss=problem.loss,
         scaling=scaling,
         penalty=_penalty(problem, scaling),
+        l1=_l1(problem, scaling),
         intercept=problem.fit_intercept,
         workers=workers,
         # Sparse rows stay as they are: with the digits of float64.
@@ -107,6 +108,7 @@ def _as_they_are(
         loss=problem.loss,
         scaling=scaling,
         penalty=_penalty(problem, scaling),
+        l1=_l1(problem, scaling),
         intercept=problem.fit_intercept,
         workers=workers,
         reads=Reads(),
@@ -126,6 +128,11 @@ def _penalty(problem: Problem, scaling: Scaling) -> NumPyArray:
     if not problem.fit_intercept:
         penalty[-1] = 1.0
     return penalty
+
+
+def _l1(problem: Problem, scaling: Scaling) -> NumPyArray | None:
+    """Return the penalty on the size of each row of theta, or None where there is none."""
+    return problem.l1 * np.append(scaling.inverse, 0.0) if problem.l1 > 0 else None
 
 
 def _is_far_off(problem: Problem, share: NumPyArray) -> bool:
