@@ -18,7 +18,7 @@ import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
 
-_ROUNDS_OF_PRODUCTS = 3
+_ROUNDS_OF_PRODUCTS = 1
 """A new Hessian gains more than more of them."""
 
 _LIVES = 3
@@ -52,7 +52,7 @@ _STEPS = 30
 
 _POWER_STEPS = 10
 
-_PRODUCTS = 300
+_PRODUCTS = 60
 """Of conjugate gradients, for one system."""
 
 
