@@ -51,21 +51,15 @@ def prepare(
         _measure_rare(rows, share, rare, scaling, problem.fit_intercept)
     if precise or offset > _OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
         rows = rows_of(problem.features, np.dtype(np.float64))
-    penalty = np.zeros(rows.shape[1] + 1)
     with np.errstate(over="ignore"):
-        penalty[:-1] = np.square(np.sqrt(problem.l2) * scaling.inverse)
-    scaling.inverse[penalty[:-1] > _HUGE] = 0
-    # What is left out of the data is kept at 0 by a penalty of its own.
-    penalty[:-1][scaling.inverse == 0] = 1.0
-    if not problem.fit_intercept:
-        penalty[-1] = 1.0
+        scaling.inverse[np.square(np.sqrt(problem.l2) * scaling.inverse) > _HUGE] = 0
     objective = Objective(
         rows=rows,
         target=problem.target,
         share=share,
         loss=problem.loss,
         scaling=scaling,
-        penalty=penalty,
+        penalty=penalty_of(scaling, problem.l2, problem.fit_intercept),
         intercept=problem.fit_intercept,
         workers=workers,
         centered=offset > _OFFSET_OF_FLOAT64,
@@ -73,6 +67,17 @@ def prepare(
         reads=Reads(len(drawn)),
     )
     return objective, _sample(objective, raw, drawn, of_sample)
+
+
+def penalty_of(scaling: Scaling, l2: float, fit_intercept: bool) -> NumPyArray:
+    """Return the penalty of each row of theta, (p + 1,)."""
+    penalty = np.zeros(len(scaling.inverse) + 1)
+    penalty[:-1] = np.square(np.sqrt(l2) * scaling.inverse)
+    # What is left out of the data is kept at 0 by a penalty of its own.
+    penalty[:-1][scaling.inverse == 0] = 1.0
+    if not fit_intercept:
+        penalty[-1] = 1.0
+    return penalty
 
 
 def _is_far_off(problem: Problem, share: NumPyArray) -> bool:
