@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from gluon_svrg import _lazy
 
 if _TYPE_CHECKING:
+    from gluon_svrg.linear.cv import SVRGClassifierCV
     from gluon_svrg.linear.estimators import SVRGClassifier, SVRGRegressor
 
-__all__ = ["SVRGClassifier", "SVRGRegressor"]
+__all__ = ["SVRGClassifier", "SVRGClassifierCV", "SVRGRegressor"]
 
 _NAMES = {
     "SVRGClassifier": "gluon_svrg.linear.estimators",
+    "SVRGClassifierCV": "gluon_svrg.linear.cv",
     "SVRGRegressor": "gluon_svrg.linear.estimators",
 }
 """Where each of them stands."""

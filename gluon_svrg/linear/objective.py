@@ -167,7 +167,7 @@ class Objective:
         if takes_moments:
             sums = self._take_moments(np.asarray(sums), gradient[:-1])
         gradient[:-1] = sums
-        self._to_theta(gradient)
+        self.to_theta(gradient)
         penalty = self.used(theta)
         value += 0.5 * float((penalty * theta * theta).sum())
         gradient += penalty * theta
@@ -211,7 +211,7 @@ class Objective:
         value = loss.value(scores, self.target)
         return theta, float(np.asarray(value, np.float64) @ self.share)
 
-    def _to_theta(self, gradient: NumPyArray) -> None:
+    def to_theta(self, gradient: NumPyArray) -> None:
         """Put a gradient with respect to (W, b) into these coordinates, in place."""
         if not self.centered:
             gradient[:-1] -= np.multiply.outer(self.scaling.center, gradient[-1])
@@ -234,7 +234,7 @@ class Objective:
         gradient = np.empty((self.rows.shape[1] + 1, *residual.shape[1:]))
         gradient[:-1] = products(block, residual)
         gradient[-1] = residual.sum(axis=0, dtype=np.float64)
-        self._to_theta(gradient)
+        self.to_theta(gradient)
         return gradient
 
 

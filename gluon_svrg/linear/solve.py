@@ -66,15 +66,17 @@ class Session:
     problem : Problem
         Of a path, with the greatest penalty.
     settings : Settings
+    plan : Plan, optional
+        Another way than the one of the problem's size.
     """
 
-    def __init__(self, problem: Problem, settings: Settings) -> None:
+    def __init__(self, problem: Problem, settings: Settings, plan: Plan | None = None) -> None:
         self._began = time.perf_counter()
         self._problem = problem
         self._settings = settings
         self._workers = Workers(problem.features.size)
         self._rng = np.random.default_rng(settings.seed)
-        self.plan = choose(problem, settings)
+        self.plan = plan or choose(problem, settings)
 
     @contextmanager
     def running(self) -> Iterator[Workers]:

@@ -1,0 +1,433 @@
+"""A classifier that finds its C by cross-validation, along a path."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.estimators import SVRGClassifier, centred
+from gluon_svrg.linear.folds import Folds, PathPoint
+from gluon_svrg.linear.losses import Logistic, Softmax
+from gluon_svrg.linear.path import solve_path
+from gluon_svrg.linear.problem import Problem
+from gluon_svrg.linear.scoring import accuracy, score_path, scores_of_points
+from gluon_svrg.linear.shown import NAME, Progress
+from gluon_svrg.linear.solution import Settings, Solution, StopReason
+from gluon_svrg.linear.solve import solve
+from gluon_svrg.linear.splits import (
+    best_of,
+    check_folds,
+    checked_strengths,
+    counts_of,
+    indices_of,
+)
+from gluon_svrg.linear.validation import (
+    Labels,
+    check_features,
+    check_labels,
+    check_weight,
+    classes_with_weight,
+    with_class_weight,
+)
+from gluon_svrg.run.logger import run_logger
+from gluon_svrg.run.verbosity import Verbose, check_verbose
+from numpy.random import RandomState
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import get_scorer
+from sklearn.model_selection import check_cv
+from sklearn.utils import metadata_routing
+from sklearn.utils.metadata_routing import (
+    MetadataRouter,
+    MethodMapping,
+    _raise_for_params,
+    _routing_enabled,
+    process_routing,
+)
+from sklearn.utils.validation import _check_method_params
+
+__all__ = ["SVRGClassifierCV"]
+
+
+class SVRGClassifierCV(SVRGClassifier):
+    """Logistic regression that finds its C by cross-validation; every point proven or estimated.
+
+    What :class:`sklearn.linear_model.LogisticRegressionCV` is to LogisticRegression: for each fold
+    the optima for all `Cs`, each from the one before it, their scores on the held-out rows, and a
+    last fit on all rows with the best C. Folds are weights of the rows as they are, and read
+    together: nothing is copied for them, unless the data are few.
+
+    Parameters
+    ----------
+    Cs : int or list of float, default 10
+        One over the strengths of the penalty, each above 0. A number of them is spread evenly in
+        the logarithm from 1e-4 to 1e4.
+    fit_intercept : bool, default True
+        Whether there is an intercept.
+    cv : int, splitter or iterable, default None
+        An integer is the number of stratified folds, None is 5; a splitter of scikit-learn; or
+        pairs of training and test indices.
+    scoring : str, callable or None
+        By which a point is judged on held-out rows: a name of scikit-learn's, a callable
+        ``scorer(estimator, X, y)``; None is the accuracy.
+    refit : bool, default True
+        Whether, with the best C, all rows are fitted. Otherwise C and coefficients are the means of
+        what is best in each fold.
+    class_weight : dict, 'balanced' or None
+        As in :class:`SVRGClassifier`; 'balanced' counts all rows, not those of a fold.
+    tol : float, default 1e-6
+        As in :class:`SVRGClassifier`, for every point.
+    max_iter : int, default 100
+        The most snapshots of a point.
+    random_state : int, RandomState or None
+        Which samples are drawn. It changes the way to the optima, and no fold: those are `cv`'s.
+    verbose : 'auto', 0, 1 or 2
+        As in :class:`SVRGClassifier`; a line for each part of the path.
+
+    Attributes
+    ----------
+    C_ : float
+        The best C.
+    Cs_ : numpy.ndarray of shape (n_cs,)
+        All of them, in the order in which they were given.
+    l1_ratio_ : float
+        0.0, the penalty is L2; `l1_ratios_` is ``[0.0]``.
+    scores_ : numpy.ndarray of shape (n_folds, 1, n_cs)
+        Of the held-out rows. As in LogisticRegressionCV with ``use_legacy_attributes=False``, the
+        second axis is that of `l1_ratios_`.
+    coefs_paths_ : numpy.ndarray of shape (n_folds, 1, n_cs, K, p + 1)
+        Coefficients and, last, intercept (without one, p); K is 1 for two classes.
+    n_iter_ : numpy.ndarray of shape (n_folds, 1, n_cs)
+        Snapshots of each point; that of its start counts.
+    gaps_, decrements_ : numpy.ndarray of shape (n_folds, 1, n_cs)
+        How far above its optimum each point is: proven, and estimated.
+    classes_, coef_, intercept_
+        As in :class:`SVRGClassifier`.
+    objective_, gap_, decrement_, history_, solver_, why_, stop_reason_
+        Of the last fit; not there with ``refit=False``.
+    n_features_in_, feature_names_in_
+        As in :class:`SVRGClassifier`.
+
+    See Also
+    --------
+    SVRGClassifier
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from gluon_svrg.linear import SVRGClassifierCV
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = SVRGClassifierCV(Cs=5, cv=3).fit(X, y)
+    >>> model.scores_.shape
+    (3, 1, 5)
+    """
+
+    # What the base class reads, and is no argument here.
+    warm_start = False
+    max_time = None
+    metric = "auto"
+
+    # Given to `score`, it is the scorer's.
+    __metadata_request__score: ClassVar = {"sample_weight": metadata_routing.UNUSED}
+
+    def __init__(
+        self,
+        Cs: int | Sequence[float] = 10,
+        *,
+        fit_intercept: bool = True,
+        cv: object = None,
+        scoring: str | Callable[..., float] | None = None,
+        refit: bool = True,
+        class_weight: Mapping[object, float] | str | None = None,
+        tol: float = 1e-6,
+        max_iter: int = 100,
+        random_state: int | RandomState | None = None,
+        verbose: Verbose = 0,
+    ) -> None:
+        self.Cs = Cs
+        self.fit_intercept = fit_intercept
+        self.cv = cv
+        self.scoring = scoring
+        self.refit = refit
+        self.class_weight = class_weight
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self, X: object, y: object, sample_weight: object = None, **params: object
+    ) -> SVRGClassifierCV:
+        """Find the optima of all folds and Cs, the best C, and the optimum of all rows with it.
+
+        Ctrl-C ends it with KeyboardInterrupt; nothing of it is kept, what an earlier fit found is.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            As in :class:`SVRGClassifier`.
+        y : array-like of shape (n,)
+            Labels.
+        sample_weight : array-like of shape (n,), optional
+            Not negative. It counts in the fits, and in the scores as well.
+        **params : dict
+            For splitter and scorer, such as ``groups``: with
+            ``sklearn.set_config(enable_metadata_routing=True)`` alone.
+
+        Returns
+        -------
+        SVRGClassifierCV
+            Itself.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As :meth:`SVRGClassifier.fit`; if a fold's training rows lack a class; if no score is a
+            number.
+
+        Warns
+        -----
+        sklearn.exceptions.ConvergenceWarning
+            If a point of the path, or the last fit, is not as near its optimum as `tol` asks.
+        """
+        _raise_for_params(params, self, "fit")
+        name = type(self).__name__
+        strengths = checked_strengths(self.Cs)
+        if not isinstance(self.refit, (bool, np.bool_)):
+            raise TypeError(f"refit must be True or False, got {self.refit!r}")
+        features = check_features(self, X, reset=True)
+        given = check_labels(name, y, features)
+        own_weight = check_weight(sample_weight, features)
+        weight = with_class_weight(given, own_weight, self.class_weight)
+        labels = classes_with_weight(name, given, weight)
+        target = given.classes[given.codes]
+        total = len(target) if weight is None else float(weight.sum())
+        if math.isinf(1 / strengths.min() / total):
+            raise ValueError(
+                f"Cs has {strengths.min():g}, and 1 / C is beyond float64: give a greater C"
+            )
+        split_params, score_params = self._routed(own_weight, params)
+        splits = self._splits(features, target, split_params)
+        count = len(labels.classes)
+        problem = Problem(
+            features=features,
+            target=labels.codes,
+            loss=Logistic() if count == 2 else Softmax(count),
+            l2=1 / strengths.min() / total,
+            sample_weight=weight,
+            fit_intercept=bool(self.fit_intercept),
+        )
+        folds = Folds(problem, [counts_of(train, len(target)) for train, _ in splits])
+        check_folds(folds, labels)
+        paths = self._paths(folds, strengths)
+        scores = np.array(
+            [
+                self._scored(path, problem, test, given, labels, own_weight, score_params)
+                for path, (_, test) in zip(paths, splits, strict=True)
+            ]
+        )
+        self._choose(problem, strengths, paths, scores, total)
+        self.classes_ = labels.classes
+        return self
+
+    def _routed(
+        self, weight: NumPyArray | None, params: Mapping[str, object]
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return what goes to the splitter and what to the scorer."""
+        if _routing_enabled():
+            routed = process_routing(self, "fit", sample_weight=weight, **params)
+            return routed.splitter.split, routed.scorer.score
+        return {}, {} if weight is None else {"sample_weight": weight}
+
+    def _splits(
+        self, features: NumPyArray, target: NumPyArray, params: Mapping[str, Any]
+    ) -> list[tuple[NumPyArray, NumPyArray]]:
+        """Return the indices of the training and test rows of each fold."""
+        n = features.shape[0]
+        # A splitter looks at the number of rows alone.
+        rows = np.broadcast_to(np.zeros((1, 1)), (n, 1))
+        splitter = check_cv(self.cv, target, classifier=True)
+        return [
+            (indices_of(train, n), indices_of(test, n))
+            for train, test in splitter.split(rows, target, **params)
+        ]
+
+    def _paths(self, folds: Folds, strengths: NumPyArray) -> list[list[PathPoint]]:
+        """Return the points of each fold, in the order of the Cs as they were given."""
+        name = type(self).__name__
+        verbose = check_verbose(self.verbose)
+        settings = self._path_settings()
+        order = np.argsort(strengths, kind="stable")
+
+        def watch(line: str) -> None:
+            if verbose != 0:
+                run_logger(NAME).info("%s, %s", name, line)
+
+        paths = solve_path(folds, [float(strengths[k]) for k in order], settings, watch)
+        places = np.argsort(order)
+        paths = [[path[k] for k in places] for path in paths]
+        self._warn_of(paths, strengths)
+        return paths
+
+    def _path_settings(self) -> Settings:
+        with Progress(type(self).__name__, 0, self._checked_tol()) as progress:
+            return replace(self._settings(progress), watch=None)
+
+    def _warn_of(self, paths: list[list[PathPoint]], strengths: NumPyArray) -> None:
+        """Warn of the points that are not as near as asked."""
+        far = [
+            (point.decrement, fold, strengths[k], point)
+            for fold, path in enumerate(paths)
+            for k, point in enumerate(path)
+            if not point.reason.is_success
+        ]
+        if not far:
+            return
+        decrement, fold, strength, point = max(far, key=lambda item: item[0])
+        count = len(paths) * len(strengths)
+        warnings.warn(
+            f"{type(self).__name__} stopped at {len(far)} of {count} points of the path before tol="
+            f"{self.tol:g} was reached; the furthest is fold {fold} with C={strength:g}, an "
+            f"estimated {decrement:.1e} above the optimum, because {point.reason.value}: raise "
+            "max_iter or tol, or leave out the greatest Cs",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+
+    def _scored(
+        self,
+        path: list[PathPoint],
+        problem: Problem,
+        test: NumPyArray,
+        given: Labels,
+        labels: Labels,
+        weight: NumPyArray | None,
+        params: Mapping[str, Any],
+    ) -> list[float]:
+        """Return the score of each point on the test rows."""
+        features = problem.features
+        if self.scoring is not None:
+            scorer = get_scorer(self.scoring)
+            target = given.classes[given.codes]
+            own = _check_method_params(np.empty((len(target), 0)), params, indices=test)
+            return score_path(scorer, features, test, target, labels.classes, path, own)
+        codes = np.where(np.isin(given.classes, labels.classes)[given.codes], labels.codes, -1)
+        own_weight = None if weight is None else weight[test]
+        if own_weight is not None and not own_weight.any():
+            raise ValueError(
+                "cv gives a fold whose test rows all have the sample_weight 0, and their accuracy "
+                "is not defined: leave such rows out before, or shuffle the folds"
+            )
+        return [
+            accuracy(scores, codes[test], own_weight)
+            for scores in scores_of_points(features, test, path)
+        ]
+
+    def _choose(
+        self,
+        problem: Problem,
+        strengths: NumPyArray,
+        paths: list[list[PathPoint]],
+        scores: NumPyArray,
+        total: float,
+    ) -> None:
+        """Keep the paths, and the best C with its coefficients."""
+        if self.refit:
+            place = best_of(scores.mean(axis=0))
+            C = float(strengths[place])
+            coef = np.mean([path[place].coef for path in paths], axis=0)
+            intercept = np.mean([path[place].intercept for path in paths], axis=0)
+            solution = self._refitted(replace(problem, l2=1 / C / total), (coef, intercept))
+            coef, intercept = solution.coef, solution.intercept
+        else:
+            places = [best_of(of_fold) for of_fold in scores]
+            C = float(np.mean(strengths[places]))
+            points = [path[k] for path, k in zip(paths, places, strict=True)]
+            coef = np.mean([point.coef for point in points], axis=0)
+            intercept = np.mean([point.intercept for point in points], axis=0)
+        self.C_, self.Cs_ = C, strengths
+        self.l1_ratio_, self.l1_ratios_ = 0.0, np.zeros(1)
+        self.coef_ = np.ascontiguousarray(coef.T)
+        self.intercept_ = np.array(intercept, dtype=np.float64)
+        self.scores_ = scores[:, None, :]
+        self.coefs_paths_ = np.array(
+            [[[_row(point, problem.fit_intercept) for point in path]] for path in paths]
+        )
+        self.n_iter_ = np.array([[[point.iterations for point in path]] for path in paths])
+        self.gaps_ = np.array([[[point.gap for point in path]] for path in paths])
+        self.decrements_ = np.array([[[point.decrement for point in path]] for path in paths])
+
+    def _refitted(self, problem: Problem, start: tuple[NumPyArray, NumPyArray]) -> Solution:
+        def solved(settings: Settings) -> Solution:
+            solution = solve(problem, settings, start)
+            if solution.reason is StopReason.INTERRUPTED:
+                raise KeyboardInterrupt
+            return centred(solution, problem)
+
+        return self._run(solved)
+
+    def score(
+        self, X: object, y: object, sample_weight: object = None, **score_params: object
+    ) -> float:
+        """Return the score by `scoring`; None is the accuracy.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            As in `fit`.
+        y : array-like of shape (n,)
+            The true labels.
+        sample_weight : array-like of shape (n,), optional
+            Their weights.
+        **score_params : dict
+            For the scorer, with metadata routing alone.
+        """
+        _raise_for_params(score_params, self, "score")
+        if sample_weight is not None:
+            score_params["sample_weight"] = sample_weight
+        if _routing_enabled():
+            own = process_routing(self, "score", **score_params).scorer.score
+        else:
+            own = score_params
+        return float(self._scorer()(self, X, y, **own))
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Return where metadata go: to the splitter, and to the scorer.
+
+        Returns
+        -------
+        sklearn.utils.metadata_routing.MetadataRouter
+        """
+        to_scorer = MethodMapping().add(caller="score", callee="score")
+        to_scorer = to_scorer.add(caller="fit", callee="score")
+        return (
+            MetadataRouter(owner=type(self).__name__)
+            .add_self_request(self)
+            .add(
+                splitter=self.cv,
+                method_mapping=MethodMapping().add(caller="fit", callee="split"),
+            )
+            .add(scorer=self._scorer(), method_mapping=to_scorer)
+        )
+
+    def _scorer(self) -> Any:
+        return get_scorer(self.scoring or "accuracy")
+
+    def _warning(self, solution: Solution) -> str:
+        if solution.reason is not StopReason.UNBOUNDED:
+            return super()._warning(solution)
+        return (
+            f"{type(self).__name__} chose C=inf, which has no finite optimum: the classes can be "
+            "separated, and nothing is penalised; the fit stopped at ||coef_|| = "
+            f"{float(np.linalg.norm(solution.coef)):.3g}: leave math.inf out of Cs"
+        )
+
+
+def _row(point: PathPoint, with_intercept: bool) -> NumPyArray:
+    if not with_intercept:
+        return point.coef.T
+    return np.column_stack([point.coef.T, point.intercept])

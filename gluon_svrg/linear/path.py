@@ -1,0 +1,68 @@
+"""Paths of C over the folds of a cross-validation: each point from the one before it.
+
+From the greatest penalty to the least. The mean loss and its gradient do not know the penalty, so
+the first step towards the next point needs no pass; where the penalty hardly matters any more, no
+pass at all. The objective of a point is below that of the point before, so that a start there is
+never worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gluon_svrg.linear.folds import Folds, PathPoint, Start, point_of
+from gluon_svrg.linear.joint import JointPath, Watch, suits
+from gluon_svrg.linear.plan import Plan, choose
+from gluon_svrg.linear.solution import Settings
+from gluon_svrg.linear.solve import Session
+
+
+def solve_path(
+    folds: Folds, strengths: Sequence[float], settings: Settings, watch: Watch
+) -> list[list[PathPoint]]:
+    """Return the points of each fold, in the order of `strengths`.
+
+    Parameters
+    ----------
+    folds : Folds
+    strengths : sequence of float
+        Cs, from the least to the greatest.
+    settings : Settings
+        `max_iter` holds for each point.
+    watch : callable
+        Called with a line, when a part of the path is done.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Ctrl-C: nothing is returned then.
+    """
+    first = replace(folds.problem, l2=folds.l2(0, strengths[0]))
+    plan = choose(first, settings)
+    if suits(plan, first):
+        return JointPath(folds, plan, settings, watch).solve(strengths)
+    return [_one_fold(folds, fold, plan, strengths, settings, watch) for fold in range(len(folds))]
+
+
+def _one_fold(
+    folds: Folds,
+    fold: int,
+    plan: Plan,
+    strengths: Sequence[float],
+    settings: Settings,
+    watch: Watch,
+) -> list[PathPoint]:
+    """Return the points of one fold by itself."""
+    points: list[PathPoint] = []
+    start: Start | None = None
+    session = Session(folds.of(fold, plan, strengths[0]), settings)
+    with session.running():
+        session.prepare()
+        for strength in strengths:
+            point = point_of(session, folds.l2(fold, strength), start)
+            start = point.coef, point.intercept
+            points.append(point)
+    passes = sum(point.iterations for point in points)
+    watch(f"fold {fold + 1} of {len(folds)}: {len(points)} points, {passes} snapshots")
+    return points
