@@ -7,7 +7,7 @@ its diagonal. A pass takes the scores of a block for all folds in one product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -272,8 +272,8 @@ class JointPath:
     def _gradient(self, walk: Walk, value: Value) -> NumPyArray:
         return np.asarray(value.gradient + walk.objective.used(value.theta) * value.theta)
 
-    def _point(self, walks: list[Walk], strength: float) -> Iterator[PathPoint]:
-        """Lead all folds to their optima for a C; yield these."""
+    def _point(self, walks: list[Walk], strength: float) -> list[PathPoint]:
+        """Lead all folds to their optima for a C; return these."""
         problem = self._folds.problem
         scaling = self._objective.scaling
         for walk in walks:
@@ -301,9 +301,7 @@ class JointPath:
             if moving:
                 for walk in self._move(moving):
                     done[walk.fold] = self._by_itself(walk, strength)
-        for walk in walks:
-            point = done[walk.fold]
-            yield point.centred(self._folds.l2(walk.fold, strength), problem.fit_intercept)
+        return [done[walk.fold] for walk in walks]
 
     def _steps(self, walks: list[Walk]) -> list[tuple[NumPyArray, float]]:
         """Return each fold's step and decrement."""

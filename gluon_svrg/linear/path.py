@@ -41,8 +41,18 @@ def solve_path(
     first = replace(folds.problem, l2=folds.l2(0, strengths[0]))
     plan = choose(first, settings)
     if suits(plan, first):
-        return JointPath(folds, plan, settings, watch).solve(strengths)
-    return [_one_fold(folds, fold, plan, strengths, settings, watch) for fold in range(len(folds))]
+        paths = JointPath(folds, plan, settings, watch).solve(strengths)
+    else:
+        each = range(len(folds))
+        paths = [_one_fold(folds, fold, plan, strengths, settings, watch) for fold in each]
+    intercept = first.fit_intercept
+    return [
+        [
+            point.centred(folds.l2(fold, strength), intercept)
+            for point, strength in zip(path, strengths, strict=True)
+        ]
+        for fold, path in enumerate(paths)
+    ]
 
 
 def _one_fold(
