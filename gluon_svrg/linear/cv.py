@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -51,6 +51,26 @@ from sklearn.utils.metadata_routing import (
 from sklearn.utils.validation import _check_method_params
 
 __all__ = ["SVRGClassifierCV"]
+
+
+class _Data(NamedTuple):
+    """What is fitted.
+
+    Attributes
+    ----------
+    codes : numpy.ndarray, (n,)
+        The classes' places; -1 of a class that is left out.
+    target : numpy.ndarray, (n,)
+        The labels as they were given.
+    weight : numpy.ndarray, (n,), or None
+        Without that of the classes.
+    """
+
+    problem: Problem
+    labels: Labels
+    codes: NumPyArray
+    target: NumPyArray
+    weight: NumPyArray | None
 
 
 class SVRGClassifierCV(SVRGClassifier):
@@ -195,44 +215,50 @@ class SVRGClassifierCV(SVRGClassifier):
             If a point of the path, or the last fit, is not as near its optimum as `tol` asks.
         """
         _raise_for_params(params, self, "fit")
-        name = type(self).__name__
         strengths = checked_strengths(self.Cs)
         if not isinstance(self.refit, (bool, np.bool_)):
             raise TypeError(f"refit must be True or False, got {self.refit!r}")
+        data = self._data(X, y, sample_weight, strengths)
+        n = len(data.target)
+        split_params, score_params = self._routed(data.weight, params)
+        splits = self._splits(data, split_params)
+        folds = Folds(data.problem, [counts_of(train, n) for train, _ in splits])
+        check_folds(folds, data.labels)
+        paths = self._paths(folds, strengths)
+        scores = np.array(
+            [
+                self._scored(path, data, test, score_params)
+                for path, (_, test) in zip(paths, splits, strict=True)
+            ]
+        )
+        self._choose(data.problem, strengths, paths, scores)
+        self.classes_ = data.labels.classes
+        return self
+
+    def _data(self, X: object, y: object, sample_weight: object, strengths: NumPyArray) -> _Data:
+        """Return the checked data, as a problem with the greatest penalty."""
+        name = type(self).__name__
         features = check_features(self, X, reset=True)
         given = check_labels(name, y, features)
         own_weight = check_weight(sample_weight, features)
         weight = with_class_weight(given, own_weight, self.class_weight)
         labels = classes_with_weight(name, given, weight)
-        target = given.classes[given.codes]
-        total = len(target) if weight is None else float(weight.sum())
-        if math.isinf(1 / strengths.min() / total):
-            raise ValueError(
-                f"Cs has {strengths.min():g}, and 1 / C is beyond float64: give a greater C"
-            )
-        split_params, score_params = self._routed(own_weight, params)
-        splits = self._splits(features, target, split_params)
         count = len(labels.classes)
+        total = len(labels.codes) if weight is None else float(weight.sum())
+        least = float(strengths.min())
+        if math.isinf(1 / least / total):
+            raise ValueError(f"Cs has {least:g}, and 1 / C is beyond float64: give a greater C")
         problem = Problem(
             features=features,
             target=labels.codes,
             loss=Logistic() if count == 2 else Softmax(count),
-            l2=1 / strengths.min() / total,
+            l2=1 / least / total,
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
         )
-        folds = Folds(problem, [counts_of(train, len(target)) for train, _ in splits])
-        check_folds(folds, labels)
-        paths = self._paths(folds, strengths)
-        scores = np.array(
-            [
-                self._scored(path, problem, test, given, labels, own_weight, score_params)
-                for path, (_, test) in zip(paths, splits, strict=True)
-            ]
-        )
-        self._choose(problem, strengths, paths, scores, total)
-        self.classes_ = labels.classes
-        return self
+        # A class whose samples all have the weight 0 is never predicted.
+        codes = np.where(np.isin(given.classes, labels.classes)[given.codes], labels.codes, -1)
+        return _Data(problem, labels, codes, given.classes[given.codes], own_weight)
 
     def _routed(
         self, weight: NumPyArray | None, params: Mapping[str, object]
@@ -244,16 +270,16 @@ class SVRGClassifierCV(SVRGClassifier):
         return {}, {} if weight is None else {"sample_weight": weight}
 
     def _splits(
-        self, features: NumPyArray, target: NumPyArray, params: Mapping[str, Any]
+        self, data: _Data, params: Mapping[str, Any]
     ) -> list[tuple[NumPyArray, NumPyArray]]:
         """Return the indices of the training and test rows of each fold."""
-        n = features.shape[0]
+        n = len(data.target)
         # A splitter looks at the number of rows alone.
         rows = np.broadcast_to(np.zeros((1, 1)), (n, 1))
-        splitter = check_cv(self.cv, target, classifier=True)
+        splitter = check_cv(self.cv, data.target, classifier=True)
         return [
             (indices_of(train, n), indices_of(test, n))
-            for train, test in splitter.split(rows, target, **params)
+            for train, test in splitter.split(rows, data.target, **params)
         ]
 
     def _paths(self, folds: Folds, strengths: NumPyArray) -> list[list[PathPoint]]:
@@ -299,31 +325,23 @@ class SVRGClassifierCV(SVRGClassifier):
         )
 
     def _scored(
-        self,
-        path: list[PathPoint],
-        problem: Problem,
-        test: NumPyArray,
-        given: Labels,
-        labels: Labels,
-        weight: NumPyArray | None,
-        params: Mapping[str, Any],
+        self, path: list[PathPoint], data: _Data, test: NumPyArray, params: Mapping[str, Any]
     ) -> list[float]:
         """Return the score of each point on the test rows."""
-        features = problem.features
+        features = data.problem.features
         if self.scoring is not None:
-            scorer = get_scorer(self.scoring)
-            target = given.classes[given.codes]
+            classes, target = data.labels.classes, data.target
             own = _check_method_params(np.empty((len(target), 0)), params, indices=test)
-            return score_path(scorer, features, test, target, labels.classes, path, own)
-        codes = np.where(np.isin(given.classes, labels.classes)[given.codes], labels.codes, -1)
-        own_weight = None if weight is None else weight[test]
-        if own_weight is not None and not own_weight.any():
+            scorer = get_scorer(self.scoring)
+            return score_path(scorer, features, test, target, classes, path, own)
+        weight = None if data.weight is None else data.weight[test]
+        if weight is not None and not weight.any():
             raise ValueError(
                 "cv gives a fold whose test rows all have the sample_weight 0, and their accuracy "
                 "is not defined: leave such rows out before, or shuffle the folds"
             )
         return [
-            accuracy(scores, codes[test], own_weight)
+            accuracy(scores, data.codes[test], weight)
             for scores in scores_of_points(features, test, path)
         ]
 
@@ -333,7 +351,6 @@ class SVRGClassifierCV(SVRGClassifier):
         strengths: NumPyArray,
         paths: list[list[PathPoint]],
         scores: NumPyArray,
-        total: float,
     ) -> None:
         """Keep the paths, and the best C with its coefficients."""
         if self.refit:
@@ -341,7 +358,9 @@ class SVRGClassifierCV(SVRGClassifier):
             C = float(strengths[place])
             coef = np.mean([path[place].coef for path in paths], axis=0)
             intercept = np.mean([path[place].intercept for path in paths], axis=0)
-            solution = self._refitted(replace(problem, l2=1 / C / total), (coef, intercept))
+            weight = problem.sample_weight
+            l2 = 1 / C / (len(problem.target) if weight is None else float(weight.sum()))
+            solution = self._refitted(replace(problem, l2=l2), (coef, intercept))
             coef, intercept = solution.coef, solution.intercept
         else:
             places = [best_of(of_fold) for of_fold in scores]

@@ -70,12 +70,13 @@ def check_folds(folds: Folds, labels: Labels) -> None:
     for fold in range(len(folds)):
         sums = np.bincount(labels.codes, weights=folds.weight(fold), minlength=len(labels.classes))
         if not sums.all():
-            missing = labels.classes[int(np.argmin(sums))]
+            place = int(np.argmin(sums))
+            rows = int((labels.codes == place).sum())
             raise ValueError(
-                f"the training rows of fold {fold} have no sample of the class {missing!s} with a "
-                f"positive weight, and its score would have no finite optimum: take fewer folds "
-                f"than the {int((labels.codes == int(np.argmin(sums))).sum())} rows it has, or "
-                "sklearn.model_selection.StratifiedKFold with shuffle=True"
+                f"the training rows of fold {fold} have none of the {rows} rows of the class "
+                f"{labels.classes[place]!s} with a positive weight, and its score would have no "
+                "finite optimum: take sklearn.model_selection.StratifiedKFold with shuffle=True, "
+                "and no more folds than the class has rows"
             )
 
 

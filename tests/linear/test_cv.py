@@ -3,7 +3,6 @@
 import itertools
 import pickle
 import signal
-import threading
 import warnings
 
 import gluon_svrg.linear.joint as joint
@@ -165,7 +164,7 @@ def test_it_is_logistic_regression_cv(way, classes, refit, weighted, scoring, cl
     other, is_new = peer(X, y, weight, **kwargs)
     model = SVRGClassifierCV(**kwargs, tol=1e-13, random_state=0).fit(X, y, weight)
     np.testing.assert_allclose(model.Cs_, other.Cs_)
-    assert model.C_ == pytest.approx(np.ravel(other.C_)[0])
+    assert pytest.approx(np.ravel(other.C_)[0]) == model.C_
     size = np.abs(other.coef_).max()
     np.testing.assert_allclose(model.coef_, other.coef_, rtol=0, atol=2e-5 * size)
     np.testing.assert_array_equal(model.predict(X), other.predict(X))
@@ -197,7 +196,7 @@ def test_without_refit_it_is_the_mean_of_the_best_points():
     best = model.scores_[:, 0].argmax(axis=1)
     points = [model.coefs_paths_[fold, 0, k] for fold, k in enumerate(best)]
     np.testing.assert_array_equal(model.coef_, np.mean(points, axis=0)[:, :-1])
-    assert model.C_ == model.Cs_[best].mean()
+    assert model.Cs_[best].mean() == model.C_
     assert not hasattr(model, "gap_")
 
 
@@ -217,3 +216,191 @@ def test_every_gap_is_a_bound_of_the_distance(way):
         above = objective(model.coefs_paths_[f, 0, c]) - objective(exact.coefs_paths_[f, 0, c])
         assert -1e-12 <= above <= model.gaps_[f, 0, c] + 1e-12
         assert above <= 1e-3
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"Cs": []}, ValueError, "at least one C"),
+        ({"Cs": [1.0, -2.0]}, ValueError, "above 0, got -2"),
+        ({"Cs": [1.0, 0.0]}, ValueError, "above 0, got 0"),
+        ({"Cs": [np.nan]}, ValueError, "above 0, got nan"),
+        ({"Cs": 0}, ValueError, "Cs must be a positive integer, got 0"),
+        ({"Cs": True}, TypeError, "Cs must be a number of Cs or a list"),
+        ({"Cs": "many"}, TypeError, "Cs must be a number of Cs or a list"),
+        ({"Cs": [[1.0, 2.0]]}, TypeError, "Cs must be a number of Cs or a list"),
+        ({"Cs": [1e-320]}, ValueError, "beyond float64"),
+        ({"cv": 1000}, ValueError, "n_splits=1000"),
+        ({"cv": "five"}, ValueError, "cv"),
+        ({"cv": [(np.arange(5), np.arange(0))]}, ValueError, "at least one of each"),
+        ({"cv": [(np.arange(400), np.arange(7))]}, ValueError, "and X has 60 rows"),
+        ({"scoring": "beauty"}, ValueError, "beauty"),
+        ({"scoring": lambda estimator, X, y: np.nan}, ValueError, "no C has a score"),
+        ({"refit": "yes"}, TypeError, "refit must be True or False"),
+        ({"tol": -1}, ValueError, "tol must be a number of at least 0"),
+        ({"max_iter": 0}, ValueError, "max_iter must be a positive integer"),
+        ({"fit_intercept": 1}, TypeError, "fit_intercept must be True or False"),
+        ({"class_weight": "even"}, ValueError, "class_weight"),
+    ],
+)
+def test_bad_arguments_are_refused_in_a_sentence(change, error, words):
+    X, y = problem(60)
+    with pytest.raises(error, match=words):
+        SVRGClassifierCV(**change).fit(X, y)
+
+
+def test_a_training_set_without_a_class_is_refused():
+    X, y = problem(60, classes=3)
+    y[:] = np.arange(60) % 2
+    y[7] = 2
+    with pytest.raises(ValueError, match="fold 0 have none of the 1 rows of the class 2"):
+        SVRGClassifierCV(cv=KFold(5)).fit(X, y)
+    with pytest.raises(ValueError, match="fold 0 have none of the 30 rows of the class b"):
+        SVRGClassifierCV(cv=KFold(2)).fit(X, np.where(np.arange(60) < 30, "b", "a"))
+
+
+def test_test_rows_of_no_weight_have_no_accuracy():
+    X, y = problem(60)
+    weight = (np.arange(60) >= 20).astype(float)
+    with pytest.raises(ValueError, match="sample_weight 0"):
+        SVRGClassifierCV(cv=KFold(3)).fit(X, y, weight)
+
+
+def test_what_is_not_reached_is_warned_of_once():
+    X, y = problem()
+    with pytest.warns(ConvergenceWarning) as seen:
+        SVRGClassifierCV(Cs=[1e-2, 1e4], max_iter=1, tol=1e-12).fit(X, y)
+    assert ["of the path" in str(one.message) for one in seen] == [True, False]
+    with pytest.warns(ConvergenceWarning) as seen:
+        SVRGClassifierCV(Cs=[np.inf], cv=3).fit(X, X[:, 0] > 0)
+    assert "leave math.inf out" in str(seen[1].message)
+
+
+def test_c_may_be_infinite(way):
+    X, y = problem()
+    model = SVRGClassifierCV(Cs=[np.inf, 1.0], cv=3, tol=1e-12).fit(X, y)
+    train = next(StratifiedKFold(3).split(X, y))[0]
+    one = SVRGClassifier(C=np.inf, tol=1e-12).fit(X[train], y[train])
+    np.testing.assert_allclose(model.coefs_paths_[0, 0, 0, :, :-1], one.coef_, rtol=1e-5)
+
+
+def test_it_is_an_estimator_like_others(tmp_path):
+    X, y = problem(200)
+    labels = np.array(["no", "yes"])[y]
+    model = SVRGClassifierCV(Cs=3, cv=3, random_state=0).fit(X, labels)
+    again = clone(model).fit(X, labels)
+    np.testing.assert_array_equal(again.coef_, model.coef_)
+    np.testing.assert_array_equal(again.coefs_paths_, model.coefs_paths_)
+    copy = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
+    assert set(model.get_params()) == {
+        *("Cs", "fit_intercept", "cv", "scoring", "refit", "class_weight", "tol", "max_iter"),
+        *("random_state", "verbose"),
+    }
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), SVRGClassifierCV(cv=3)),
+        {"svrgclassifiercv__Cs": [[0.1], [1.0, 10.0]]},
+        cv=2,
+    ).fit(X, labels)
+    assert search.best_score_ > 0.5
+    assert set(model.predict(X)) == {"no", "yes"}
+    assert str(model.score(X, labels)) == str(accuracy_score(labels, model.predict(X)))
+
+
+def test_groups_reach_the_splitter_and_weights_the_scorer():
+    X, y = problem(120)
+    groups = np.arange(120) // 10
+    weight = weights_of(y)
+    with pytest.raises(ValueError, match="enable_metadata_routing"):
+        SVRGClassifierCV(cv=GroupKFold(3)).fit(X, y, groups=groups)
+    with sklearn.config_context(enable_metadata_routing=True):
+        scorer = get_scorer("neg_log_loss").set_score_request(sample_weight=True)
+        model = SVRGClassifierCV(Cs=3, cv=GroupKFold(3), scoring=scorer)
+        model.set_fit_request(sample_weight=True)
+        model.fit(X, y, sample_weight=weight, groups=groups)
+    splits = list(GroupKFold(3).split(X, y, groups))
+    other = SVRGClassifierCV(Cs=3, cv=splits, scoring="neg_log_loss").fit(X, y, weight)
+    np.testing.assert_array_equal(model.scores_, other.scores_)
+
+
+def test_a_scorer_may_look_at_the_rows():
+    X, y = problem(120)
+    seen = []
+
+    def scorer(estimator, X, y):
+        seen.append(X)
+        return float(estimator.score(X, y))
+
+    model = SVRGClassifierCV(Cs=2, cv=3, scoring=scorer).fit(X, y)
+    test = next(StratifiedKFold(3).split(X, y))[1]
+    np.testing.assert_array_equal(seen[0], X[test])
+    plain = SVRGClassifierCV(Cs=2, cv=3).fit(X, y)
+    np.testing.assert_array_equal(model.scores_, plain.scores_)
+    own = make_scorer(accuracy_score)
+    named = SVRGClassifierCV(Cs=2, cv=3, scoring=own).fit(X, y)
+    np.testing.assert_array_equal(named.scores_, plain.scores_)
+    assert len(HeldOut(test, 6)) == 40
+
+
+def test_an_interrupt_keeps_what_was(monkeypatch, way):
+    X, y = problem()
+    model = SVRGClassifierCV(Cs=3, cv=3, random_state=0).fit(X, y)
+    before = model.coef_.copy(), model.C_
+    monkeypatch.setattr("gluon_svrg.linear.solve._Run._add", interrupted)
+    monkeypatch.setattr("gluon_svrg.linear.joint.JointPass.values", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    np.testing.assert_array_equal(model.coef_, before[0])
+    assert before[1] == model.C_
+
+
+def interrupted(*args, **kwargs):
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("kind", ["float32", "uint8", "fortran", "memmap"])
+def test_rows_of_any_kind(way, kind, tmp_path):
+    X, y = problem(300, 5)
+    X = np.rint(40 * (X - X.min(0)) / np.ptp(X, axis=0))
+    plain = SVRGClassifierCV(Cs=3, cv=3, tol=1e-10, random_state=0).fit(X, y)
+    if kind == "memmap":
+        np.save(tmp_path / "x.npy", X)
+        other = np.load(tmp_path / "x.npy", mmap_mode="r")
+    else:
+        other = np.asfortranarray(X) if kind == "fortran" else X.astype(kind)
+    model = SVRGClassifierCV(Cs=3, cv=3, tol=1e-10, random_state=0).fit(other, y)
+    np.testing.assert_allclose(model.coefs_paths_, plain.coefs_paths_, rtol=0, atol=1e-4)
+    np.testing.assert_array_equal(model.scores_, plain.scores_)
+
+
+def test_float32_ends_where_it_is_asked_to(way):
+    X, y = problem(3000, 5)
+    model = SVRGClassifierCV(Cs=3, cv=3, random_state=0).fit(X.astype(np.float32), y)
+    exact = SVRGClassifierCV(Cs=3, cv=3, tol=1e-12, random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.coefs_paths_, exact.coefs_paths_, rtol=0, atol=3e-3)
+
+
+def test_lines_are_shown_on_request(caplog):
+    X, y = problem(100)
+    with caplog.at_level("INFO", "gluon_svrg"):
+        SVRGClassifierCV(Cs=2, cv=3, verbose=2).fit(X, y)
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum("fold" in line for line in lines) == 3
+    assert any("snapshot" in line for line in lines)
+
+
+def test_a_fold_that_steps_do_not_lead_is_solved_by_itself(monkeypatch):
+    monkeypatch.setattr(joint, "_WORK", 0.0)
+    monkeypatch.setattr(joint, "_ROWS_OF_A_WEIGHT", 0)
+    X, y = problem()
+    wanted = SVRGClassifierCV(Cs=CS, cv=3, tol=1e-12, random_state=0).fit(X, y)
+    # No step is accepted, so that all the points are the solver's own.
+    monkeypatch.setattr(joint.JointPath, "_accept", lambda self, walk, value: False)
+    model = SVRGClassifierCV(Cs=CS, cv=3, tol=1e-12, random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.coefs_paths_, wanted.coefs_paths_, rtol=0, atol=1e-5)
+    monkeypatch.undo()
+    monkeypatch.setattr(joint, "_WORK", 0.0)
+    monkeypatch.setattr(joint, "_ROWS_OF_A_WEIGHT", 0)
+    monkeypatch.setattr(joint, "_POOR", 0.0)
+    model = SVRGClassifierCV(Cs=CS, cv=3, tol=1e-12, random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.coefs_paths_, wanted.coefs_paths_, rtol=0, atol=1e-5)
