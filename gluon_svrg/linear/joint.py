@@ -163,7 +163,7 @@ class JointPass:
                 loss, residual = self._of_classes(score, target, weight)
             return (
                 (loss * weight).sum(axis=1, dtype=np.float64),
-                products(block, residual.T),
+                np.asarray(residual @ block).T,
                 residual.sum(axis=1, dtype=np.float64),
             )
 
