@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.arguments import check_finite, check_integer, check_number
 from gluon_svrg.linear.rows import rows_of
 from gluon_svrg.linear.shown import Progress
 from gluon_svrg.linear.solution import Settings, Solution, StopReason
@@ -37,6 +37,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     Its subclasses have the arguments; like every estimator of scikit-learn it reads them in `fit`.
     """
 
+    l1_ratio: float
     fit_intercept: bool
     tol: float
     max_iter: int
@@ -81,12 +82,22 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         layer: Dense = module.dense(coef, np.atleast_1d(self.intercept_), dtype)
         return layer
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def _settings(self, progress: Progress) -> Settings:
         """Return the checked arguments of the solver."""
         if self.metric not in METRICS:
             raise ValueError(
                 f"metric must be one of {', '.join(map(repr, METRICS))}, got {self.metric!r}: "
                 "'auto' chooses by what it measures"
+            )
+        if self.metric in ("diagonal", "identity") and self.l1_ratio > 0:
+            raise ValueError(
+                f"metric is {self.metric!r}, whose steps are for penalties on squares, and "
+                f"l1_ratio is {self.l1_ratio:g}: set metric='auto'"
             )
         for name in ("fit_intercept", "warm_start"):
             value = getattr(self, name)
@@ -110,6 +121,13 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _checked_tol(self) -> float:
         return check_number("tol", self.tol, "how near the optimum, relative to what was gained", 0)
+
+    def _checked_l1_ratio(self) -> float:
+        meaning = "the share of the penalty that is on sizes instead of squares, at most 1"
+        ratio = check_finite("l1_ratio", self.l1_ratio, meaning, 0)
+        if ratio > 1:
+            raise ValueError(f"l1_ratio must be a number from 0 to 1, got {ratio!r}: {meaning}")
+        return ratio
 
     def _run(self, solve: Callable[[Settings], Solution]) -> Solution:
         """Solve, show the snapshots, keep what belongs to both estimators, and warn."""
@@ -176,8 +194,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         features = check_features(self, X, reset=False)
         coef = np.atleast_2d(self.coef_).T
         rows = rows_of(features, np.dtype(np.float64))
-        scores = np.empty((len(features), coef.shape[1]))
+        scores = np.empty((features.shape[0], coef.shape[1]))
         for part in rows.slices():
-            np.matmul(rows.block(part), coef, out=scores[part])
+            scores[part] = rows.block(part) @ coef
         scores += self.intercept_
         return scores

@@ -22,6 +22,7 @@ from gluon_svrg.linear.solve import solve
 from gluon_svrg.linear.splits import (
     best_of,
     check_folds,
+    checked_ratios,
     checked_strengths,
     counts_of,
     indices_of,
@@ -86,6 +87,9 @@ class SVRGClassifierCV(SVRGClassifier):
     Cs : int or list of float, default 10
         One over the strengths of the penalty, each above 0. A number of them is spread evenly in
         the logarithm from 1e-4 to 1e4.
+    l1_ratios : sequence of float, default (0.0,)
+        The shares of the penalty that are on sizes instead of squares, from 0 to 1; all of them are
+        tried with all `Cs`.
     fit_intercept : bool, default True
         Whether there is an intercept.
     cv : int, splitter or iterable, default None
@@ -115,15 +119,15 @@ class SVRGClassifierCV(SVRGClassifier):
     Cs_ : numpy.ndarray of shape (n_cs,)
         All of them, in the order in which they were given.
     l1_ratio_ : float
-        0.0, the penalty is L2; `l1_ratios_` is ``[0.0]``.
-    scores_ : numpy.ndarray of shape (n_folds, 1, n_cs)
-        Of the held-out rows. As in LogisticRegressionCV with ``use_legacy_attributes=False``, the
-        second axis is that of `l1_ratios_`.
-    coefs_paths_ : numpy.ndarray of shape (n_folds, 1, n_cs, K, p + 1)
+        The best share, and `l1_ratios_`, of shape (n_l1_ratios,), all of them.
+    scores_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs)
+        Of the held-out rows. All shapes are those of LogisticRegressionCV with
+        ``use_legacy_attributes=False``.
+    coefs_paths_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs, K, p + 1)
         Coefficients and, last, intercept (without one, p); K is 1 for two classes.
-    n_iter_ : numpy.ndarray of shape (n_folds, 1, n_cs)
+    n_iter_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs)
         Snapshots of each point; that of its start counts.
-    gaps_, decrements_ : numpy.ndarray of shape (n_folds, 1, n_cs)
+    gaps_, decrements_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs)
         How far above its optimum each point is: proven, and estimated.
     classes_, coef_, intercept_
         As in :class:`SVRGClassifier`.
@@ -147,6 +151,7 @@ class SVRGClassifierCV(SVRGClassifier):
     """
 
     # What the base class reads, and is no argument here.
+    l1_ratio = 0.0
     warm_start = False
     max_time = None
     metric = "auto"
@@ -158,6 +163,7 @@ class SVRGClassifierCV(SVRGClassifier):
         self,
         Cs: int | Sequence[float] = 10,
         *,
+        l1_ratios: Sequence[float] = (0.0,),
         fit_intercept: bool = True,
         cv: object = None,
         scoring: str | Callable[..., float] | None = None,
@@ -169,6 +175,7 @@ class SVRGClassifierCV(SVRGClassifier):
         verbose: Verbose = 0,
     ) -> None:
         self.Cs = Cs
+        self.l1_ratios = l1_ratios
         self.fit_intercept = fit_intercept
         self.cv = cv
         self.scoring = scoring
@@ -218,20 +225,23 @@ class SVRGClassifierCV(SVRGClassifier):
         strengths = checked_strengths(self.Cs)
         if not isinstance(self.refit, (bool, np.bool_)):
             raise TypeError(f"refit must be True or False, got {self.refit!r}")
+        ratios = checked_ratios(self.l1_ratios)
         data = self._data(X, y, sample_weight, strengths)
         n = len(data.target)
         split_params, score_params = self._routed(data.weight, params)
         splits = self._splits(data, split_params)
         folds = Folds(data.problem, [counts_of(train, n) for train, _ in splits])
         check_folds(folds, data.labels)
-        paths = self._paths(folds, strengths)
+        # Of each fold, with each ratio: the points of all Cs.
+        by_ratio = [self._paths(replace(folds, l1_ratio=r), strengths) for r in ratios]
+        paths = [list(of_fold) for of_fold in zip(*by_ratio, strict=True)]
         scores = np.array(
             [
-                self._scored(path, data, test, score_params)
-                for path, (_, test) in zip(paths, splits, strict=True)
+                [self._scored(path, data, test, score_params) for path in of_fold]
+                for of_fold, (_, test) in zip(paths, splits, strict=True)
             ]
         )
-        self._choose(data.problem, strengths, paths, scores)
+        self._choose(data.problem, (strengths, ratios), paths, scores)
         self.classes_ = data.labels.classes
         return self
 
@@ -348,37 +358,42 @@ class SVRGClassifierCV(SVRGClassifier):
     def _choose(
         self,
         problem: Problem,
-        strengths: NumPyArray,
-        paths: list[list[PathPoint]],
+        grid: tuple[NumPyArray, NumPyArray],
+        paths: list[list[list[PathPoint]]],
         scores: NumPyArray,
     ) -> None:
-        """Keep the paths, and the best C with its coefficients."""
+        """Keep the paths, and the best C and ratio with their coefficients."""
+        strengths, ratios = grid
         if self.refit:
-            place = best_of(scores.mean(axis=0))
-            C = float(strengths[place])
-            coef = np.mean([path[place].coef for path in paths], axis=0)
-            intercept = np.mean([path[place].intercept for path in paths], axis=0)
-            weight = problem.sample_weight
-            l2 = 1 / C / (len(problem.target) if weight is None else float(weight.sum()))
-            solution = self._refitted(replace(problem, l2=l2), (coef, intercept))
-            coef, intercept = solution.coef, solution.intercept
+            c, r = best_of(scores.mean(axis=0))
+            places = [(c, r)] * len(paths)
         else:
             places = [best_of(of_fold) for of_fold in scores]
-            C = float(np.mean(strengths[places]))
-            points = [path[k] for path, k in zip(paths, places, strict=True)]
-            coef = np.mean([point.coef for point in points], axis=0)
-            intercept = np.mean([point.intercept for point in points], axis=0)
+        points = [path[r][c] for path, (c, r) in zip(paths, places, strict=True)]
+        C = float(np.mean([strengths[c] for c, _ in places]))
+        ratio = float(np.mean([ratios[r] for _, r in places]))
+        coef = np.mean([point.coef for point in points], axis=0)
+        intercept = np.mean([point.intercept for point in points], axis=0)
+        if self.refit:
+            C, ratio = float(strengths[c]), float(ratios[r])
+            weight = problem.sample_weight
+            penalty = 1 / C / (len(problem.target) if weight is None else float(weight.sum()))
+            last = replace(problem, l2=penalty * (1 - ratio), l1=penalty * ratio)
+            solution = self._refitted(last, (coef, intercept))
+            coef, intercept = solution.coef, solution.intercept
         self.C_, self.Cs_ = C, strengths
-        self.l1_ratio_, self.l1_ratios_ = 0.0, np.zeros(1)
+        self.l1_ratio_, self.l1_ratios_ = ratio, ratios
         self.coef_ = np.ascontiguousarray(coef.T)
         self.intercept_ = np.array(intercept, dtype=np.float64)
-        self.scores_ = scores[:, None, :]
-        self.coefs_paths_ = np.array(
-            [[[_row(point, problem.fit_intercept) for point in path]] for path in paths]
-        )
-        self.n_iter_ = np.array([[[point.iterations for point in path]] for path in paths])
-        self.gaps_ = np.array([[[point.gap for point in path]] for path in paths])
-        self.decrements_ = np.array([[[point.decrement for point in path]] for path in paths])
+        self.scores_ = scores
+
+        def of_each(value: Callable[[PathPoint], object]) -> NumPyArray:
+            return np.array([[[value(point) for point in path] for path in of] for of in paths])
+
+        self.coefs_paths_ = of_each(lambda point: _row(point, problem.fit_intercept))
+        self.n_iter_ = of_each(lambda point: point.iterations)
+        self.gaps_ = of_each(lambda point: point.gap)
+        self.decrements_ = of_each(lambda point: point.decrement)
 
     def _refitted(self, problem: Problem, start: tuple[NumPyArray, NumPyArray]) -> Solution:
         def solved(settings: Settings) -> Solution:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.constants import Constants, constants
+from gluon_svrg.linear.csr import CsrRows
 from gluon_svrg.linear.losses import Softmax
 from gluon_svrg.linear.metric import DiagonalMetric, Metric
-from gluon_svrg.linear.objective import Objective, Scaling, Snapshot, of_outputs, padded, products
-from gluon_svrg.linear.rows import DenseRows
+from gluon_svrg.linear.objective import (
+    Objective,
+    Scaling,
+    Snapshot,
+    of_outputs,
+    padded,
+    products,
+    ready,
+)
+from gluon_svrg.linear.rows import DenseRows, rows_of
 from gluon_svrg.linear.sample import Sample
-from gluon_svrg.linear.sampling import importance, resample
+from gluon_svrg.linear.sampling import OFFSET_OF_FLOAT32, importance, resample
 from gluon_svrg.linear.state import State
 from gluon_svrg.svrg.rule import correct
 from numpy.typing import DTypeLike
@@ -63,6 +73,9 @@ _ALIKE = 2.0
 """A weight of so many mean ones leaves rows alike: a batch is then a slice."""
 
 _FAR_OUT = 1e30
+
+_MOST_DIGITS = 15
+"""Of a feature's scale, before and after the point: their squares are within float32."""
 
 _FEW = 0.02
 """Of the features: if no more than these have most of the variance, scales are far apart."""
@@ -286,7 +299,7 @@ def corrected_gradient(
     difference goes through the features once, instead of each gradient by itself.
     """
     weights, bias = objective.scaling.to_user(theta)
-    weights = padded(weights.astype(objective.rows.dtype))
+    weights = ready(objective.rows, weights.astype(objective.rows.dtype))
     bias = np.asarray(bias, objective.rows.dtype)
     parts: list[slice | NumPyArray]
     if isinstance(rows, slice):
@@ -437,7 +450,7 @@ def head(objective: Objective, count: int) -> Objective:
     share = objective.share[:count]
     return replace(
         objective,
-        rows=DenseRows(objective.rows.block(slice(0, count)), objective.rows.dtype),
+        rows=rows_of(objective.rows.block(slice(0, count)), objective.rows.dtype),
         target=objective.target[:count],
         share=share / share.sum(),
         probability=_of_part(objective.probability, count),
@@ -446,15 +459,34 @@ def head(objective: Objective, count: int) -> Objective:
     )
 
 
+def fitting(dtype: np.dtype[Any], objective: Objective) -> np.dtype[Any]:
+    """Return `dtype`, or float64 where the rows, which are not centred, ask for it."""
+    scaling = objective.scaling
+    used = scaling.inverse[scaling.inverse > 0]
+    offset = float((np.abs(scaling.center) * scaling.inverse).max(initial=0))
+    is_far = offset > OFFSET_OF_FLOAT32 or bool((np.abs(np.log10(used)) > _MOST_DIGITS).any())
+    return np.dtype(np.float64) if is_far else dtype
+
+
 def shuffled(objective: Objective, rng: np.random.Generator, dtype: DTypeLike) -> Objective:
     """Return the objective on a shuffled copy of the rows: a batch is then a slice.
 
     The copy is centred and of `dtype`, or of the rows' own where that is smaller: it is no larger
-    than the data. In float32 the sums are good to 1e-7 of the gradient.
+    than the data. In float32 the sums are good to 1e-7 of the gradient. Sparse rows are not
+    centred, they would not be sparse any more.
     """
     order = rng.permutation(objective.n)
     n, p = objective.rows.shape
     dtype = np.dtype(dtype)
+    if isinstance(objective.rows, CsrRows):
+        return replace(
+            objective,
+            rows=objective.rows.reordered(order, fitting(dtype, objective)),
+            target=objective.target[order],
+            share=objective.share[order],
+            probability=_probability(objective, order),
+            order=order,
+        )
     stored = objective.rows.stored
     centred = stored.itemsize >= dtype.itemsize
     copy = np.empty((n, p), dtype if centred else stored)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -117,6 +118,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self,
         C: float = 1.0,
         *,
+        l1_ratio: float = 0.0,
         fit_intercept: bool = True,
         class_weight: Mapping[object, float] | str | None = None,
         tol: float = 1e-6,
@@ -128,6 +130,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         verbose: Verbose = 0,
     ) -> None:
         self.C = C
+        self.l1_ratio = l1_ratio
         self.fit_intercept = fit_intercept
         self.class_weight = class_weight
         self.tol = tol
@@ -172,21 +175,23 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         strength = check_number(
             "C", self.C, "one over the strength of the penalty; inf for none", 0, above=True
         )
+        l1_ratio = self._checked_l1_ratio()
         features = check_features(self, X, reset=True)
         labels = check_labels(name, y, features)
         weight = with_class_weight(labels, check_weight(sample_weight, features), self.class_weight)
         classes, codes = classes_with_weight(name, labels, weight)
         count = len(classes)
-        l2 = 1 / strength / (len(codes) if weight is None else float(weight.sum()))
-        if math.isinf(l2):
+        penalty = 1 / strength / (len(codes) if weight is None else float(weight.sum()))
+        if math.isinf(penalty):
             raise ValueError(f"C is {strength:g}, and 1 / C is beyond float64: give a greater C")
         problem = Problem(
             features=features,
             target=codes,
             loss=Logistic() if count == 2 else Softmax(count),
-            l2=l2,
+            l2=penalty * (1 - l1_ratio),
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
+            l1=penalty * l1_ratio,
         )
         start = self._start((1 if count == 2 else count, features.shape[1]))
         if start is not None and not np.array_equal(self.classes_, classes):
@@ -316,6 +321,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         loss: str = "squared",
         *,
         alpha: float = 1.0,
+        l1_ratio: float = 0.0,
         epsilon: float = 1.35,
         fit_intercept: bool = True,
         tol: float = 1e-6,
@@ -328,6 +334,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     ) -> None:
         self.loss = loss
         self.alpha = alpha
+        self.l1_ratio = l1_ratio
         self.epsilon = epsilon
         self.fit_intercept = fit_intercept
         self.tol = tol
@@ -373,15 +380,23 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
                 f"{self.loss!r}: for classes, take SVRGClassifier"
             )
         alpha = check_finite("alpha", self.alpha, "the strength of the penalty; 0 for none", 0)
+        l1_ratio = self._checked_l1_ratio()
+        if self.loss == "huber" and l1_ratio > 0:
+            raise ValueError(
+                f"l1_ratio is {l1_ratio:g}, and loss='huber' has the penalty on squares only, "
+                "since its scale is found in an outer iteration that needs smooth optima: set "
+                "l1_ratio=0, or take loss='squared'"
+            )
         features = check_features(self, X, reset=True)
         weight = check_weight(sample_weight, features)
         problem = Problem(
             features=features,
             target=check_target(type(self).__name__, y, features, weight, loss=self.loss),
             loss=Poisson() if self.loss == "poisson" else Squared(),
-            l2=alpha,
+            l2=alpha * (1 - l1_ratio),
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
+            l1=alpha * l1_ratio,
         )
         start = self._start((features.shape[1],))
         if self.loss == "huber":
@@ -441,7 +456,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
         return self._run(with_scale)
 
-    def __sklearn_tags__(self) -> object:
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = self.loss == "poisson"
         return tags
@@ -460,6 +475,10 @@ def centred(solution: Solution, problem: Problem) -> Solution:
     """
     if solution.coef.shape[1] == 1:
         return solution
+    if problem.l1 > 0:
+        # A shift would take coefficients from 0.
+        shift = solution.intercept.mean() if problem.fit_intercept else 0.0
+        return replace(solution, intercept=solution.intercept - shift)
     means = solution.coef.mean(axis=1, keepdims=True)
     cost = problem.l2 / 2 * solution.coef.shape[1] * float(np.vdot(means, means))
     intercept = solution.intercept

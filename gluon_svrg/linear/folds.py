@@ -8,11 +8,13 @@ from functools import cached_property
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.plan import Plan
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.rows import rows_of
 from gluon_svrg.linear.solution import Solution, StopReason
 from gluon_svrg.linear.solve import Session
+
+_MOST_NUMBERS = 8_000_000
+"""Of features whose rows are copied for each fold."""
 
 Start = tuple[NumPyArray, NumPyArray]
 
@@ -52,15 +54,16 @@ class PathPoint:
             reason=solution.reason,
         )
 
-    def centred(self, l2: float, fit_intercept: bool) -> PathPoint:
+    def centred(self, l2: float, l1: float, fit_intercept: bool) -> PathPoint:
         """Return a softmax's point whose intercepts, and each feature's coefficients, have mean 0.
 
-        A shift of all classes by the same changes no probability; the penalty is least there.
+        A shift of all classes by the same changes no probability; the penalty is least there. With
+        an L1 penalty coefficients stay as they are: many are 0.
         """
         count = self.coef.shape[1]
         if count == 1:
             return self
-        means = self.coef.mean(axis=1, keepdims=True)
+        means = self.coef.mean(axis=1, keepdims=True) * (l1 == 0)
         cost = l2 / 2 * count * float(np.vdot(means, means))
         intercept = self.intercept
         return replace(
@@ -82,10 +85,13 @@ class Folds:
         All rows.
     counts : list of numpy.ndarray, (n,)
         How often each row is in a fold's training set; mostly 0 or 1.
+    l1_ratio : float
+        The share of the penalty that is on sizes instead of squares.
     """
 
     problem: Problem
     counts: Sequence[NumPyArray]
+    l1_ratio: float = 0.0
 
     def __len__(self) -> int:
         """Return the number of folds."""
@@ -96,21 +102,23 @@ class Folds:
         weight = self.problem.sample_weight
         return self.counts[fold] if weight is None else weight * self.counts[fold]
 
-    def l2(self, fold: int, strength: float) -> float:
-        """Return the penalty of a C, on the mean loss of the fold's training set."""
-        return 1 / strength / self.totals[fold]
+    def penalties(self, fold: int, strength: float) -> tuple[float, float]:
+        """Return the L2 and L1 of a C, on the mean loss of the fold's training set."""
+        penalty = 1 / strength / self.totals[fold]
+        return penalty * (1 - self.l1_ratio), penalty * self.l1_ratio
 
     @cached_property
     def totals(self) -> list[float]:
         """The sum of the weights of each training set."""
         return [float(self.weight(fold).sum(dtype=np.float64)) for fold in range(len(self))]
 
-    def of(self, fold: int, plan: Plan, strength: float) -> Problem:
+    def of(self, fold: int, strength: float) -> Problem:
         """Return a fold's problem: of its rows where these are few, else of weights 0."""
         whole, weight = self.problem, self.weight(fold).astype(np.float64)
-        l2 = self.l2(fold, strength)
-        if not plan.is_cheap:
-            return replace(whole, sample_weight=weight, l2=l2)
+        l2, l1 = self.penalties(fold, strength)
+        n, p = whole.features.shape
+        if n * p > _MOST_NUMBERS:
+            return replace(whole, sample_weight=weight, l2=l2, l1=l1)
         rows = np.flatnonzero(weight)
         return replace(
             whole,
@@ -118,12 +126,13 @@ class Folds:
             target=whole.target[rows],
             sample_weight=weight[rows],
             l2=l2,
+            l1=l1,
         )
 
 
-def point_of(session: Session, l2: float, start: Start | None) -> PathPoint:
+def point_of(session: Session, penalties: tuple[float, float], start: Start | None) -> PathPoint:
     """Return a point by the solver itself; an interrupt goes on."""
-    solution = session.solve(l2, start)
+    solution = session.solve(start, *penalties)
     if solution.reason is StopReason.INTERRUPTED:
         raise KeyboardInterrupt
     return PathPoint.of(solution)

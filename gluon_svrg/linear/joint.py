@@ -218,9 +218,9 @@ class JointPath:
     def solve(self, strengths: Sequence[float]) -> list[list[PathPoint]]:
         """Return the points of each fold, for Cs that grow."""
         folds = self._folds
-        whole = replace(folds.problem, l2=folds.l2(0, strengths[0]))
+        whole = replace(folds.problem, l2=folds.penalties(0, strengths[0])[0])
         n, p = whole.features.shape
-        size = sample_size(n, p, whole.loss.outputs)
+        size = min(self._plan.sample_size, sample_size(n, p, whole.loss.outputs))
         session = Session(whole, self._settings, replace(self._plan, sample_size=size))
         with session.running():
             objective, self._sample = session.prepare()
@@ -277,7 +277,7 @@ class JointPath:
         problem = self._folds.problem
         scaling = self._objective.scaling
         for walk in walks:
-            l2 = self._folds.l2(walk.fold, strength)
+            l2 = self._folds.penalties(walk.fold, strength)[0]
             penalty = penalty_of(scaling, l2, problem.fit_intercept)
             walk.objective = replace(walk.objective, penalty=penalty)
             walk.count, walk.last, walk.poor = 1, np.inf, 0
@@ -406,10 +406,9 @@ class JointPath:
         weights, intercept = scaling.to_user(walk.at.theta)
         start = weights.reshape(len(weights), -1), np.atleast_1d(intercept)
         if walk.session is None:
-            walk.session = Session(folds.of(walk.fold, self._plan, strength), self._settings)
+            walk.session = Session(folds.of(walk.fold, strength), self._settings)
         with walk.session.running():
-            walk.session.prepare()
-            point = point_of(walk.session, folds.l2(walk.fold, strength), start)
+            point = point_of(walk.session, folds.penalties(walk.fold, strength), start)
         theta = scaling.from_user(point.coef, point.intercept).reshape(walk.at.theta.shape)
         walk.at = self._pass.values([(walk.fold, theta)])[0]
         walk.pairs = []

@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.csr import CsrRows
 from gluon_svrg.linear.losses import Loss
-from gluon_svrg.linear.rows import Rows
+from gluon_svrg.linear.rows import Features, Rows
 from gluon_svrg.linear.workers import Workers
+from scipy.sparse import issparse
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,9 @@ class Objective:
     ----------
     penalty : numpy.ndarray, (p + 1,)
         Of each row of theta: lambda / d_j^2, and 0 of the intercept.
+    l1 : numpy.ndarray, (p + 1,), optional
+        The same of its size: mu / d_j, and 0 of the intercept. The gradient of a snapshot is
+        without it.
     moments : tuple of numpy.ndarray, optional
         The mean of the features, (p,), and their products with the targets, theta[:-1]'s shape:
         the certificate needs them. The first snapshot takes them along.
@@ -86,6 +91,8 @@ class Objective:
         With which the rows of a batch are drawn, where their weights are unequal.
     order : numpy.ndarray, (n,), optional
         Of shuffled rows: which of the user's rows each of them is.
+    squares : numpy.ndarray, (p,), optional
+        The mean square of each feature, where it was measured: of sparse rows of many columns.
     reads : Reads
         Shared with the copies of it.
     """
@@ -103,6 +110,8 @@ class Objective:
     order: NumPyArray | None = None
     probability: NumPyArray | None = None
     rare: NumPyArray | None = None
+    l1: NumPyArray | None = None
+    squares: NumPyArray | None = None
     reads: Reads = field(default_factory=Reads)
 
     @property
@@ -117,16 +126,16 @@ class Objective:
 
     def used(self, theta: NumPyArray) -> NumPyArray:
         """Return the penalty in the shape that multiplies `theta`."""
-        return self.penalty if theta.ndim == 1 else self.penalty[:, None]
+        return of_rows(self.penalty, theta)
 
     def targets(self, rows: slice | NumPyArray, dtype: np.dtype[Any]) -> NumPyArray:
         """Return the targets of some rows: classes as they are, numbers in `dtype`."""
         target = self.target[rows]
         return target if target.dtype.kind in "iu" else target.astype(dtype, copy=False)
 
-    def block(self, rows: slice | NumPyArray) -> NumPyArray:
+    def block(self, rows: slice | NumPyArray) -> Features:
         """Return a block as the scores are taken from it."""
-        block = self.rows.block(rows) if isinstance(rows, slice) else self.rows.gather(rows)
+        block = self.rows.block(rows) if isinstance(rows, slice) else self.rows.pick(rows)
         return block - self.scaling.center if self.centered else block
 
     def snapshot(self, theta: NumPyArray) -> Snapshot:
@@ -135,7 +144,7 @@ class Objective:
         weights, bias = self.scaling.to_user(theta)
         if self.centered:
             bias = theta[-1]
-        weights, bias = padded(weights.astype(dtype)), np.asarray(bias, dtype)
+        weights, bias = ready(self.rows, weights.astype(dtype)), np.asarray(bias, dtype)
         outputs = theta.shape[1:]
         scores = np.empty((self.n, *outputs), dtype)
         takes_moments = self.moments is None
@@ -170,6 +179,8 @@ class Objective:
         self.to_theta(gradient)
         penalty = self.used(theta)
         value += 0.5 * float((penalty * theta * theta).sum())
+        if self.l1 is not None:
+            value += float(of_rows(self.l1, theta).ravel() @ np.abs(theta).ravel())
         gradient += penalty * theta
         return Snapshot(theta, value, gradient, scores)
 
@@ -220,7 +231,7 @@ class Objective:
             gradient[-1] = 0
 
     def batch_gradient(
-        self, rows: slice | NumPyArray, block: NumPyArray, residual: NumPyArray
+        self, rows: slice | NumPyArray, block: Features, residual: NumPyArray
     ) -> NumPyArray:
         """Return the gradient of some rows from their residuals, weighted by their shares.
 
@@ -236,6 +247,16 @@ class Objective:
         gradient[-1] = residual.sum(axis=0, dtype=np.float64)
         self.to_theta(gradient)
         return gradient
+
+
+def of_rows(values: NumPyArray, theta: NumPyArray) -> NumPyArray:
+    """Return a number for each row of `theta` as an array that multiplies it."""
+    return values if theta.ndim == 1 else np.broadcast_to(values[:, None], theta.shape)
+
+
+def ready(rows: Rows, weights: NumPyArray) -> NumPyArray:
+    """Return weights as they are multiplied by blocks of `rows`: padded for dense ones."""
+    return weights if isinstance(rows, CsrRows) else padded(weights)
 
 
 def padded(matrix: NumPyArray) -> NumPyArray:
@@ -257,8 +278,10 @@ def of_outputs(scores: NumPyArray, outputs: tuple[int, ...]) -> NumPyArray:
     return scores[:, : outputs[0]] if outputs else scores
 
 
-def products(block: NumPyArray, residual: NumPyArray) -> NumPyArray:
+def products(block: Features, residual: NumPyArray) -> NumPyArray:
     """Return the products of features and residuals, summed over the rows: float64."""
+    if issparse(block):
+        return np.asarray(block.T @ residual, dtype=np.float64)
     if residual.ndim == 1:
-        return (residual @ block).astype(np.float64)
-    return (block.T @ padded(residual))[:, : residual.shape[1]].astype(np.float64)
+        return np.asarray(residual @ block, np.float64)
+    return np.asarray((block.T @ padded(residual))[:, : residual.shape[1]], np.float64)

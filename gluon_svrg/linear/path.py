@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 from gluon_svrg.linear.folds import Folds, PathPoint, Start, point_of
 from gluon_svrg.linear.joint import JointPath, Watch, suits
-from gluon_svrg.linear.plan import Plan, choose
+from gluon_svrg.linear.plan import choose, dense_if_small
 from gluon_svrg.linear.solution import Settings
 from gluon_svrg.linear.solve import Session
 
@@ -38,17 +39,18 @@ def solve_path(
     KeyboardInterrupt
         Ctrl-C: nothing is returned then.
     """
-    first = replace(folds.problem, l2=folds.l2(0, strengths[0]))
+    folds = replace(folds, problem=dense_if_small(folds.problem))
+    l2, l1 = folds.penalties(0, strengths[0])
+    first = replace(folds.problem, l2=l2, l1=l1)
     plan = choose(first, settings)
     if suits(plan, first):
         paths = JointPath(folds, plan, settings, watch).solve(strengths)
     else:
         each = range(len(folds))
-        paths = [_one_fold(folds, fold, plan, strengths, settings, watch) for fold in each]
-    intercept = first.fit_intercept
+        paths = [_one_fold(folds, fold, strengths, settings, watch) for fold in each]
     return [
         [
-            point.centred(folds.l2(fold, strength), intercept)
+            point.centred(*folds.penalties(fold, strength), first.fit_intercept)
             for point, strength in zip(path, strengths, strict=True)
         ]
         for fold, path in enumerate(paths)
@@ -56,23 +58,20 @@ def solve_path(
 
 
 def _one_fold(
-    folds: Folds,
-    fold: int,
-    plan: Plan,
-    strengths: Sequence[float],
-    settings: Settings,
-    watch: Watch,
+    folds: Folds, fold: int, strengths: Sequence[float], settings: Settings, watch: Watch
 ) -> list[PathPoint]:
     """Return the points of one fold by itself."""
     points: list[PathPoint] = []
     start: Start | None = None
-    session = Session(folds.of(fold, plan, strengths[0]), settings)
-    with session.running():
-        session.prepare()
-        for strength in strengths:
-            point = point_of(session, folds.l2(fold, strength), start)
-            start = point.coef, point.intercept
-            points.append(point)
+    session: Session | None = None
+    for strength in strengths:
+        # Without a penalty it may be another way.
+        if session is None or not np.isfinite(strength):
+            session = Session(folds.of(fold, strength), settings)
+        with session.running():
+            point = point_of(session, folds.penalties(fold, strength), start)
+        start = point.coef, point.intercept
+        points.append(point)
     passes = sum(point.iterations for point in points)
     watch(f"fold {fold + 1} of {len(folds)}: {len(points)} points, {passes} snapshots")
     return points

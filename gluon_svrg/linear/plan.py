@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear import newton
+from gluon_svrg.linear import elastic_net, newton, sparse_steps
 from gluon_svrg.linear.epochs import MEASURED_ROWS, EpochSteps
 from gluon_svrg.linear.method import HessianSteps, SampleSteps
 from gluon_svrg.linear.objective import Objective, Snapshot
@@ -17,6 +18,10 @@ from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import resample
 from gluon_svrg.linear.solution import Settings
 from gluon_svrg.linear.state import State
+from gluon_svrg.linear.way import Method, Plan
+from scipy.sparse import issparse
+
+__all__ = ["Method", "Plan", "choose", "dense_if_small", "sample_size"]
 
 _SMALL = 1e9
 """Multiplications for one Hessian of all rows, up to which Newton's method is exact."""
@@ -24,30 +29,19 @@ _SMALL = 1e9
 _MOST_NUMBERS = 8_000_000
 """Of features that are copied to float64, all of them: 64 MB."""
 
+_MOST_OF_A_SAMPLE = 32_000_000
+"""Numbers of sparse rows that are drawn, and dense then: 256 MB."""
+
 _MOST_WEIGHTS = 2500
 """Of a Hessian: its factor takes as long as ten million multiplications for each of them."""
 
-Method = Callable[[Objective, Sample, NumPyArray, np.random.Generator], Iterator[State]]
-"""From the objective, its sample and a start to the states of a run."""
 
-
-@dataclass(frozen=True)
-class Plan:
-    """A method, with its reason.
-
-    Attributes
-    ----------
-    sample_size : int
-        Rows that are drawn before it begins.
-    is_cheap : bool
-        Whether an iteration costs so little that the run goes on until the proof is there.
-    """
-
-    name: str
-    why: str
-    sample_size: int
-    method: Method
-    is_cheap: bool = False
+def dense_if_small(problem: Problem) -> Problem:
+    """Return the problem with dense features, if there are few numbers, zeros included."""
+    features: Any = problem.features
+    if not issparse(features) or features.shape[0] * (features.shape[1] + 1) > _MOST_NUMBERS:
+        return problem
+    return replace(problem, features=features.toarray())
 
 
 def choose(problem: Problem, settings: Settings) -> Plan:
@@ -57,6 +51,10 @@ def choose(problem: Problem, settings: Settings) -> Plan:
     width = (p + 1) * outputs
     work = float(n) * width * width
     automatic = settings.metric == "auto"
+    if problem.l1 > 0:
+        return _with_l1(problem, settings)
+    if issparse(problem.features) and p > _MOST_WEIGHTS:
+        return sparse_steps.plan(problem, settings)
     fits = n * (p + 1) <= _MOST_NUMBERS
     if automatic and work <= _SMALL and width <= _MOST_WEIGHTS and fits:
         why = f"the Hessian of all {n:,} rows over {width:,} weights is small"
@@ -66,9 +64,9 @@ def choose(problem: Problem, settings: Settings) -> Plan:
         why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
         return Plan("newton, rotated", why, n, _rotated, is_cheap=True)
     size = sample_size(n, p, outputs)
-    cost = float(size) * width * width + width**3 / 3
-    pays = width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 2500.0 * n * width)
-    if settings.metric == "hessian" or (automatic and pays):
+    if issparse(problem.features):
+        size = min(size, _MOST_OF_A_SAMPLE // (p + 1))
+    if settings.metric == "hessian" or (automatic and _pays(n, width, size)):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         if not automatic:
             why = f"metric={settings.metric!r} was asked for: {why}"
@@ -84,10 +82,30 @@ def choose(problem: Problem, settings: Settings) -> Plan:
         steps = EpochSteps(objective, settings.metric, rng, dtype)
         yield from steps.states(sample, start)
         if steps.left_at is not None:
-            larger = resample(objective, max(4000, 20 * p, n // 8), rng)
+            size = max(4000, 20 * p, n // 8)
+            if issparse(problem.features):
+                size = min(size, _MOST_OF_A_SAMPLE // (p + 1))
+            larger = resample(objective, size, rng)
             yield from SampleSteps.states(objective, larger, steps.left_at, rng)
 
     return Plan("svrg, epochs", why, min(n, MEASURED_ROWS), epochs)
+
+
+def _with_l1(problem: Problem, settings: Settings) -> Plan:
+    """Return the way to go where the penalty has corners."""
+    n, p = problem.features.shape
+    width = (p + 1) * problem.loss.outputs
+    size = sample_size(n, p, problem.loss.outputs)
+    if issparse(problem.features):
+        size = min(size, _MOST_OF_A_SAMPLE // (p + 1))
+    is_large = float(n) * width * width > _SMALL or settings.metric == "hessian"
+    return elastic_net.plan(problem, size, is_large and _pays(n, width, size))
+
+
+def _pays(n: int, width: int, size: int) -> bool:
+    """Whether a sample's Hessian saves more than it costs."""
+    cost = float(size) * width * width + width**3 / 3
+    return width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 2500.0 * n * width)
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:

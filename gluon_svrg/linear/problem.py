@@ -1,6 +1,8 @@
 r"""What is minimised.
 
-.. math:: F(W, b) = \frac{\sum_i s_i\, l(x_i W + b, y_i)}{\sum_i s_i} + \frac{\lambda}{2} \|W\|^2
+.. math::
+    F(W, b) = \frac{\sum_i s_i\, l(x_i W + b, y_i)}{\sum_i s_i} + \frac{\lambda}{2} \|W\|^2
+        + \mu \|W\|_1
 """
 
 from __future__ import annotations
@@ -15,20 +17,22 @@ from gluon_svrg.linear.rows import Features
 
 @dataclass(frozen=True)
 class Problem:
-    """Data, loss and strength of the L2 penalty; the intercept is not penalised.
+    """Data, loss and strength of the penalties; the intercept is not penalised.
 
     Parameters
     ----------
-    features : numpy.ndarray, (n, p)
-        Of any real dtype and order.
+    features : numpy.ndarray or scipy.sparse.csr_array, (n, p)
+        Of any real dtype and order; sparse ones as `csr_checks.canonical` returns them.
     target : numpy.ndarray, (n,)
         0 and 1 for the logistic loss, the classes' indices for softmax, else numbers.
     loss : Loss
     l2 : float
-        The penalty's strength, 0 or greater.
+        The strength of the penalty on squares, 0 or greater.
     sample_weight : numpy.ndarray, (n,), optional
         Not negative, not all 0.
     fit_intercept : bool
+    l1 : float
+        The strength of the penalty on sizes, 0 or greater.
     """
 
     features: Features
@@ -37,6 +41,7 @@ class Problem:
     l2: float
     sample_weight: NumPyArray | None = None
     fit_intercept: bool = True
+    l1: float = 0.0
 
     def shares(self) -> NumPyArray:
         """Return each sample's share of the weights, (n,) in float64; their sum is 1."""

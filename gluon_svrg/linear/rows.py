@@ -1,15 +1,20 @@
 """The rows of a data set, read a block at a time.
 
 What a solver asks of them is the protocol `Rows`. Dense arrays stay as they are, of any dtype and
-order, read-only or not: a block is converted when it is read.
+order, read-only or not: a block is converted when it is read. Sparse rows are in `csr`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.csr import CsrRows
+from scipy.sparse import csr_array, issparse
+
+Features: TypeAlias = "NumPyArray | csr_array"
+"""What a problem's features may be; a block of them is of the same kind."""
 
 BLOCK_BYTES = 3 << 19
 """Of a block, converted: read for the scores, it is still in a core's cache for the gradient."""
@@ -26,7 +31,7 @@ class Rows(Protocol):
         """Return the blocks of one pass, in order."""
         ...
 
-    def block(self, rows: slice) -> NumPyArray:
+    def block(self, rows: slice) -> Features:
         """Return the rows of a slice, converted; not to be written to."""
         ...
 
@@ -35,12 +40,16 @@ class Rows(Protocol):
         """In which they are stored."""
         ...
 
+    def pick(self, rows: NumPyArray) -> Features:
+        """Return rows by their indices, converted: what a block of them would be."""
+        ...
+
     def gather(self, rows: NumPyArray) -> NumPyArray:
-        """Return rows by their indices, converted: an array of the caller's own."""
+        """Return rows by their indices, converted and dense: an array of the caller's own."""
         ...
 
     def take(self, rows: NumPyArray) -> NumPyArray:
-        """Return rows by their indices, as they are stored."""
+        """Return rows by their indices, dense, as they are stored."""
         ...
 
     def precise(self) -> Rows:
@@ -48,13 +57,9 @@ class Rows(Protocol):
         ...
 
 
-Features = NumPyArray
-"""What a problem's features may be."""
-
-
 def rows_of(features: Features, dtype: np.dtype[Any] | None = None) -> Rows:
     """Return the rows of features of any kind; with `dtype`, handed out in it."""
-    return DenseRows(features, dtype)
+    return CsrRows(features, dtype) if issparse(features) else DenseRows(features, dtype)
 
 
 class DenseRows:
@@ -86,6 +91,9 @@ class DenseRows:
     @property
     def stored(self) -> np.dtype[Any]:
         return self._features.dtype
+
+    def pick(self, rows: NumPyArray) -> NumPyArray:
+        return self.gather(rows)
 
     def gather(self, rows: NumPyArray) -> NumPyArray:
         return self.take(rows).astype(self.dtype, copy=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.csr import CsrRows
 from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from gluon_svrg.linear.objective import Objective, Reads, Scaling
 from gluon_svrg.linear.problem import Problem
@@ -14,7 +15,7 @@ from gluon_svrg.linear.workers import Workers
 _RARE = 0.1
 """A group of targets with a smaller share is drawn more often than it occurs."""
 
-_OFFSET_OF_FLOAT32 = 30.0
+OFFSET_OF_FLOAT32 = 30.0
 """A mean of so many standard deviations, and float32 is left: it costs one to two digits."""
 
 _OFFSET_OF_FLOAT64 = 1e5
@@ -38,10 +39,13 @@ def prepare(
 
     Any coordinates give the same answer; those of the sample save a pass over all rows. Columns
     whose variance comes from a few rows of the sample are measured by a pass over them alone.
-    `precise` hands out float64 whatever the data are.
+    `precise` hands out float64 whatever the data are. With `size` 0 the coordinates are those of
+    the user: of sparse rows with many columns, and without a sample.
     """
     rows = rows_of(problem.features)
     share = problem.shares()
+    if size == 0:
+        return _as_they_are(problem, rows, share, workers, precise)
     drawn, of_sample = draw(problem.loss, problem.target, share, size, rng)
     raw = _gathered(rows, drawn, workers)
     scaling, offset, rare = _scaling(raw[:, :-1], of_sample, problem.fit_intercept)
@@ -49,24 +53,66 @@ def prepare(
         rare[:] = False
     if rare.any():
         _measure_rare(rows, share, rare, scaling, problem.fit_intercept)
-    if precise or offset > _OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
+    if precise or offset > OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
         rows = rows_of(problem.features, np.dtype(np.float64))
-    with np.errstate(over="ignore"):
-        scaling.inverse[np.square(np.sqrt(problem.l2) * scaling.inverse) > _HUGE] = 0
     objective = Objective(
         rows=rows,
         target=problem.target,
         share=share,
         loss=problem.loss,
         scaling=scaling,
-        penalty=penalty_of(scaling, problem.l2, problem.fit_intercept),
+        penalty=_penalty(problem, scaling),
+        l1=l1_of(scaling, problem.l1),
         intercept=problem.fit_intercept,
         workers=workers,
-        centered=offset > _OFFSET_OF_FLOAT64,
+        # Sparse rows stay as they are: with the digits of float64.
+        centered=offset > _OFFSET_OF_FLOAT64 and not isinstance(rows, CsrRows),
         rare=rare,
         reads=Reads(len(drawn)),
     )
     return objective, _sample(objective, raw, drawn, of_sample)
+
+
+def _as_they_are(
+    problem: Problem, rows: Rows, share: NumPyArray, workers: Workers, precise: bool
+) -> tuple[Objective, Sample]:
+    """Return the objective in the user's coordinates, without columns of zeros, and no sample."""
+    assert isinstance(rows, CsrRows)
+    p = rows.shape[1]
+    mean, square = rows.moments(share, np.zeros(p))
+    used = square > 0
+    scaling = Scaling(np.zeros(p), used.astype(np.float64))
+    variance = np.maximum(square - np.square(mean), np.finfo(np.float64).eps * square)
+    offset = np.abs(mean[used]) / np.sqrt(variance[used])
+    if precise or offset.max(initial=0) > OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
+        rows = rows.precise()
+    objective = Objective(
+        rows=rows,
+        target=problem.target,
+        share=share,
+        loss=problem.loss,
+        scaling=scaling,
+        penalty=_penalty(problem, scaling),
+        l1=l1_of(scaling, problem.l1),
+        intercept=problem.fit_intercept,
+        workers=workers,
+        squares=square,
+        reads=Reads(rows.shape[0]),
+    )
+    none = np.zeros(0, np.intp)
+    return objective, _sample(objective, np.zeros((0, p + 1)), none, np.zeros(0))
+
+
+def _penalty(problem: Problem, scaling: Scaling) -> NumPyArray:
+    """Return the penalty of each row of theta; features that it leaves nothing of are left out."""
+    with np.errstate(over="ignore"):
+        scaling.inverse[np.square(np.sqrt(problem.l2) * scaling.inverse) > _HUGE] = 0
+    return penalty_of(scaling, problem.l2, problem.fit_intercept)
+
+
+def l1_of(scaling: Scaling, l1: float) -> NumPyArray | None:
+    """Return the penalty on the size of each row of theta, or None where there is none."""
+    return l1 * np.append(scaling.inverse, 0.0) if l1 > 0 else None
 
 
 def penalty_of(scaling: Scaling, l2: float, fit_intercept: bool) -> NumPyArray:
@@ -89,8 +135,8 @@ def _is_far_off(problem: Problem, share: NumPyArray) -> bool:
     value = share @ loss.value(np.broadcast_to(bias, target.shape), target)
     spread: float = value - share @ loss.least(target)
     if isinstance(loss, Poisson):
-        return bool(abs(value) > _OFFSET_OF_FLOAT32 * spread)
-    return bool(np.square(bias) > 2 * _OFFSET_OF_FLOAT32**2 * spread)
+        return bool(abs(value) > OFFSET_OF_FLOAT32 * spread)
+    return bool(np.square(bias) > 2 * OFFSET_OF_FLOAT32**2 * spread)
 
 
 def resample(objective: Objective, size: int, rng: np.random.Generator) -> Sample:
@@ -200,10 +246,13 @@ def _measure_rare(
     columns = np.flatnonzero(rare)
     center = scaling.center[columns]
     mean, square = np.zeros(len(columns)), np.zeros(len(columns))
-    for part in rows.slices():
-        change = rows.block(part)[:, columns].astype(np.float64) - center
-        mean += share[part] @ change
-        square += share[part] @ np.square(change)
+    if isinstance(rows, CsrRows):
+        mean, square = (moment[columns] for moment in rows.moments(share, scaling.center))
+    else:
+        for part in rows.slices():
+            change = rows.block(part)[:, columns].astype(np.float64) - center
+            mean += share[part] @ change
+            square += share[part] @ np.square(change)
     if intercept:
         square -= np.square(mean)
         scaling.center[columns] += mean

@@ -11,6 +11,8 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.estimators import SVRGClassifier
 from gluon_svrg.linear.folds import PathPoint
 from gluon_svrg.linear.rows import Features, rows_of
+from numpy.typing import DTypeLike
+from scipy.sparse import issparse
 from sklearn.metrics import make_scorer
 
 Scorer = Callable[..., float]
@@ -56,7 +58,6 @@ def scores_of_points(
     """Yield each point's scores of some rows, (len(rows), K) and float64."""
     outputs = points[0].coef.shape[1]
     together = max(1, _MOST_SCORES // max(1, len(rows) * outputs))
-    data = rows_of(features, np.dtype(np.float64))
     for first in range(0, len(points), together):
         part = points[first : first + together]
         coef = np.hstack([point.coef for point in part])
@@ -64,10 +65,20 @@ def scores_of_points(
         size = max(64, 2**20 // coef.shape[0])
         for start in range(0, len(rows), size):
             some = slice(start, start + size)
-            table[some] = data.gather(rows[some]) @ coef
+            table[some] = _taken(features, rows[some], np.float64) @ coef
         table += np.concatenate([point.intercept for point in part])
         for k in range(len(part)):
             yield table[:, k * outputs : (k + 1) * outputs]
+
+
+def _taken(features: Features, rows: NumPyArray, dtype: DTypeLike | None = None) -> Any:
+    """Return rows by their indices; sparse ones stay sparse."""
+    if issparse(features):
+        taken = features[rows]
+        return taken if dtype is None else taken.astype(dtype)
+    if dtype is None:
+        return rows_of(features).take(rows)
+    return rows_of(features, np.dtype(dtype)).gather(rows)
 
 
 def accuracy(scores: NumPyArray, codes: NumPyArray, weight: NumPyArray | None) -> float:
@@ -108,7 +119,7 @@ def score_path(
     """Return what a scorer says of each point on the rows of a test set."""
     scorer = knows_classes(scorer, classes)
     is_of_sklearn = hasattr(scorer, "_score_func")
-    rows = HeldOut(test, features.shape[1]) if is_of_sklearn else rows_of(features).take(test)
+    rows = HeldOut(test, features.shape[1]) if is_of_sklearn else _taken(features, test)
     model = PointOfPath()
     return [
         float(scorer(model.at(classes, point, scores), rows, target[test], **params))

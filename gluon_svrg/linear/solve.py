@@ -13,10 +13,10 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.certificate import duality_gap
 from gluon_svrg.linear.losses import Logistic, Softmax
 from gluon_svrg.linear.objective import Objective, Snapshot
-from gluon_svrg.linear.plan import Plan, choose
+from gluon_svrg.linear.plan import Plan, choose, dense_if_small
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sample import Sample
-from gluon_svrg.linear.sampling import penalty_of, prepare
+from gluon_svrg.linear.sampling import l1_of, penalty_of, prepare
 from gluon_svrg.linear.solution import Record, Settings, Solution, StopReason
 from gluon_svrg.linear.state import State
 from gluon_svrg.linear.workers import Workers
@@ -52,8 +52,7 @@ def solve(
     """
     session = Session(problem, settings)
     with session.running():
-        session.prepare()
-        return session.solve(start=start)
+        return session.solve(start)
 
 
 class Session:
@@ -72,10 +71,11 @@ class Session:
 
     def __init__(self, problem: Problem, settings: Settings, plan: Plan | None = None) -> None:
         self._began = time.perf_counter()
-        self._problem = problem
+        self._problem = problem = dense_if_small(problem)
         self._settings = settings
         self._workers = Workers(problem.features.size)
         self._rng = np.random.default_rng(settings.seed)
+        self._prepared: tuple[Objective, Sample] | None = None
         self.plan = plan or choose(problem, settings)
 
     @contextmanager
@@ -85,25 +85,30 @@ class Session:
             yield self._workers
 
     def prepare(self) -> tuple[Objective, Sample]:
-        """Draw the sample and take the coordinates from it."""
-        self._objective, self._sample = prepare(
-            self._problem,
-            self._workers,
-            self.plan.sample_size,
-            self._rng,
-            precise=self._settings.is_precise,
-        )
-        return self._objective, self._sample
+        """Draw the sample and take the coordinates from it, once."""
+        if self._prepared is None:
+            self._prepared = prepare(
+                self._problem,
+                self._workers,
+                self.plan.sample_size,
+                self._rng,
+                precise=self._settings.is_precise,
+            )
+        return self._prepared
 
     def solve(
-        self, l2: float | None = None, start: tuple[NumPyArray, NumPyArray] | None = None
+        self,
+        start: tuple[NumPyArray, NumPyArray] | None = None,
+        l2: float | None = None,
+        l1: float = 0.0,
     ) -> Solution:
-        """Minimise the objective, with another penalty if one is given."""
-        objective, sample = self._objective, self._sample
+        """Minimise the objective, with other penalties if they are given."""
+        objective, sample = self.prepare()
         if l2 is not None:
             self._began = time.perf_counter()
-            penalty = penalty_of(objective.scaling, l2, self._problem.fit_intercept)
-            objective = replace(objective, penalty=penalty)
+            scaling = objective.scaling
+            penalty = penalty_of(scaling, l2, self._problem.fit_intercept)
+            objective = replace(objective, penalty=penalty, l1=l1_of(scaling, l1))
             sample = replace(sample, penalty=penalty)
         first, null = objective.null()
         if start is not None:
@@ -179,7 +184,11 @@ class _Run:
                 "a feature is so far from the others that products overflow; look for a wrong one"
             )
         gap = duality_gap(state.objective, snapshot)
-        if self._best is None or self._is_better(snapshot, self._best.snapshot):
+        if (
+            self._best is None
+            or self._is_better(snapshot, self._best.snapshot)
+            or self._is_as_good(state, gap)
+        ):
             self._best = state
             self._gap = gap
         record = Record(
@@ -200,6 +209,16 @@ class _Run:
         if new.scores.dtype != best.scores.dtype:
             return new.scores.dtype == np.float64
         return new.objective <= best.objective
+
+    def _is_as_good(self, state: State, gap: float) -> bool:
+        """Whether with corners in the penalty a point is nearer by proof, and no higher.
+
+        There the proof is linear in what the coefficients are off, and the objective quadratic.
+        """
+        assert self._best is not None
+        allowed = self._best.snapshot.objective + self._rounding()
+        is_no_higher = state.snapshot.objective <= allowed
+        return state.objective.l1 is not None and is_no_higher and gap < self._gap
 
     def _rounding(self) -> float:
         assert self._best is not None
@@ -226,6 +245,8 @@ class _Run:
     def _separated(self, state: State) -> bool:
         """Whether without a penalty each sample is on its own side: the loss has no minimum."""
         objective, scores = state.objective, state.snapshot.scores
+        if objective.l1 is not None:
+            return False
         if objective.penalty[:-1].max(initial=0) > 0 and self._penalised():
             return False
         weighted = objective.share > 0

@@ -41,6 +41,20 @@ def checked_strengths(Cs: object) -> NumPyArray:
     return strengths
 
 
+def checked_ratios(ratios: object) -> NumPyArray:
+    """Return the shares of the L1 penalty, (n_l1_ratios,) in float64."""
+    message = f"l1_ratios must be a list of numbers from 0 to 1, got {ratios!r}: (0.0,) is L2 alone"
+    try:
+        shares = np.array(ratios, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(message) from error
+    if shares.ndim != 1:
+        raise TypeError(message)
+    if len(shares) == 0 or not ((shares >= 0) & (shares <= 1)).all():
+        raise ValueError(message)
+    return shares
+
+
 def indices_of(rows: Iterable[int], n: int) -> NumPyArray:
     """Return indices, of a mask those where it is set."""
     places = np.asarray(rows)
@@ -80,11 +94,15 @@ def check_folds(folds: Folds, labels: Labels) -> None:
             )
 
 
-def best_of(scores: NumPyArray) -> int:
-    """Return the place of the first of the greatest scores; NaN is none."""
+def best_of(scores: NumPyArray) -> tuple[int, int]:
+    """Return the places of C and ratio of the greatest score, of (n_l1_ratios, n_cs).
+
+    The first C has it of equal ones, then the first ratio, as in LogisticRegressionCV; NaN is none.
+    """
     if np.isnan(scores).all():
         raise ValueError(
             "no C has a score that is a number: the scorer is not defined on the folds' test rows "
             "(of one class, for example); take other folds or another scoring"
         )
-    return int(np.nanargmax(scores))
+    c, r = np.unravel_index(int(np.nanargmax(scores.T)), scores.T.shape)
+    return int(c), int(r)

@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear import csr_checks
+from gluon_svrg.linear.rows import Features
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import column_or_1d
 from sklearn.utils.class_weight import compute_class_weight
@@ -24,11 +27,15 @@ try:
 except ImportError:  # scikit-learn 1.5 has it as a method
 
     def validate_data(  # type: ignore[no-untyped-def]
-        estimator, /, X, *, reset, dtype, ensure_all_finite
+        estimator, /, X, *, reset, dtype, accept_sparse, ensure_all_finite
     ):
         """Do as scikit-learn 1.6 and later."""
         return estimator._validate_data(
-            X, reset=reset, dtype=dtype, force_all_finite=ensure_all_finite
+            X,
+            reset=reset,
+            dtype=dtype,
+            accept_sparse=accept_sparse,
+            force_all_finite=ensure_all_finite,
         )
 
 
@@ -58,32 +65,35 @@ class Labels(NamedTuple):
     codes: NumPyArray
 
 
-def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> NumPyArray:
-    """Return `X` as an array of shape (n, p), not copied if it is an array of numbers.
+def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Features:
+    """Return `X` as an array or CSR matrix of shape (n, p), not copied if it is one of numbers.
 
     Parameters
     ----------
     estimator : BaseEstimator
         Its ``n_features_in_`` and ``feature_names_in_`` are set or compared.
-    X : array-like of shape (n, p)
+    X : array-like or sparse matrix of shape (n, p)
         Numbers or booleans of any dtype. Columns of several dtypes, as in a frame, get their common
-        dtype; objects become float64.
+        dtype; objects become float64. Of sparse matrices and arrays CSR is taken as it is, others
+        by one copy; see :func:`gluon_svrg.linear.csr_checks.canonical`.
     reset : bool
         True in ``fit``; False when `X` has to agree with what ``fit`` saw.
 
     Raises
     ------
-    TypeError
-        If `X` is sparse.
     ValueError
         If it is empty, complex, or not of two dimensions, if its columns are not those of ``fit``,
         if it has NaN or infinity, or, in ``fit``, numbers beyond 1e140.
     """
-    features: NumPyArray = validate_data(
-        estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False
+    name = type(estimator).__name__
+    features: Features = validate_data(
+        estimator, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite=False
     )
-    if features.dtype.kind == "f" and not _has_small_squares(features):
-        name = type(estimator).__name__
+    numbers = features
+    if issparse(features):
+        features = csr_checks.canonical(name, features)
+        numbers = features.data
+    if features.dtype.kind == "f" and not _has_small_squares(numbers):
         names = getattr(estimator, "feature_names_in_", None)
         where = _first_where(features, lambda block: ~np.isfinite(block), names)
         if where is not None:
@@ -106,7 +116,7 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> NumPy
 
 
 def check_target(
-    name: str, y: object, features: NumPyArray, weight: NumPyArray | None, *, loss: str
+    name: str, y: object, features: Features, weight: NumPyArray | None, *, loss: str
 ) -> NumPyArray:
     """Return the target of a regressor, of shape (n,) and float64.
 
@@ -116,7 +126,7 @@ def check_target(
         The estimator's class.
     y : array-like of shape (n,)
         Finite numbers; a column of shape (n, 1) is taken with a DataConversionWarning.
-    features : numpy.ndarray of shape (n, p)
+    features : numpy.ndarray or CSR matrix of shape (n, p)
         `y` has to be as long.
     weight : numpy.ndarray of shape (n,), or None
         As :func:`check_weight` returns it.
@@ -149,7 +159,7 @@ def check_target(
     return target
 
 
-def check_labels(name: str, y: object, features: NumPyArray) -> Labels:
+def check_labels(name: str, y: object, features: Features) -> Labels:
     """Return the labels of a classifier.
 
     Whole numbers and booleans are counted, which is faster than to sort them.
@@ -160,7 +170,7 @@ def check_labels(name: str, y: object, features: NumPyArray) -> Labels:
         The estimator's class.
     y : array-like of shape (n,)
         Whole numbers of any dtype, booleans, or strings.
-    features : numpy.ndarray of shape (n, p)
+    features : numpy.ndarray or CSR matrix of shape (n, p)
         `y` has to be as long.
 
     Raises
@@ -195,7 +205,7 @@ def check_labels(name: str, y: object, features: NumPyArray) -> Labels:
     return Labels((places_of_classes + least).astype(labels.dtype), codes)
 
 
-def check_weight(sample_weight: object, features: NumPyArray) -> NumPyArray | None:
+def check_weight(sample_weight: object, features: Features) -> NumPyArray | None:
     """Return the weights of the samples, of shape (n,) and float64; None if all are 1.
 
     Parameters
@@ -203,7 +213,7 @@ def check_weight(sample_weight: object, features: NumPyArray) -> NumPyArray | No
     sample_weight : array-like of shape (n,), number, or None
         Finite, not negative, not 0 everywhere. One number is as good as None but for the strength
         of the penalty, which is relative to the sum.
-    features : numpy.ndarray of shape (n, p)
+    features : numpy.ndarray or CSR matrix of shape (n, p)
         The weights have to be as many.
 
     Raises
@@ -213,7 +223,7 @@ def check_weight(sample_weight: object, features: NumPyArray) -> NumPyArray | No
     """
     if sample_weight is None:
         return None
-    n = len(features)
+    n = features.shape[0]
     weight = _as_float64("sample_weight", np.asarray(sample_weight))
     if weight.ndim == 0:
         weight = np.full(n, weight)
@@ -322,11 +332,11 @@ def classes_with_weight(name: str, labels: Labels, weight: NumPyArray | None) ->
 # --- What they share ---------------------------------------------------------------------------
 
 
-def _as_column(name: str, y: object, features: NumPyArray) -> NumPyArray:
+def _as_column(name: str, y: object, features: Features) -> NumPyArray:
     if y is None:
         raise ValueError(
             f"This {name} estimator requires y to be passed, but the target y is None: give one "
-            f"value for each of the {len(features)} rows of X"
+            f"value for each of the {features.shape[0]} rows of X"
         )
     _check_real("y", y)
     column: NumPyArray = column_or_1d(y, warn=True)
@@ -389,17 +399,28 @@ def _has_small_squares(features: NumPyArray) -> bool:
 
 
 def _first_where(
-    features: NumPyArray, is_wrong: Callable[[NumPyArray], NumPyArray], names: NumPyArray | None
+    features: Features, is_wrong: Callable[[NumPyArray], NumPyArray], names: NumPyArray | None
 ) -> str | None:
     """Return the first number that is wrong, in the order of the rows, and where it stands."""
+    search = csr_checks.first_where if issparse(features) else _first_of_dense
+    found = search(features, is_wrong)
+    if found is None:
+        return None
+    row, column, value = found
+    name = "" if names is None else f" ({names[column]!r})"
+    return f"{_name_of(value)} in row {row}, column {column}{name}"
+
+
+def _first_of_dense(
+    features: NumPyArray, is_wrong: Callable[[NumPyArray], NumPyArray]
+) -> tuple[int, int, object] | None:
+    """Return row, column and value of the first number that is wrong."""
     rows = max(1, _BLOCK // features.shape[1])
     for first in range(0, len(features), rows):
         wrong = is_wrong(features[first : first + rows])
         if wrong.any():
             row, column = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
-            value = _name_of(features[first + row, column])
-            name = "" if names is None else f" ({names[column]!r})"
-            return f"{value} in row {first + row}, column {column}{name}"
+            return first + int(row), int(column), features[first + row, column]
     return None
 
 

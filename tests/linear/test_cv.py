@@ -230,6 +230,9 @@ def test_every_gap_is_a_bound_of_the_distance(way):
         ({"Cs": "many"}, TypeError, "Cs must be a number of Cs or a list"),
         ({"Cs": [[1.0, 2.0]]}, TypeError, "Cs must be a number of Cs or a list"),
         ({"Cs": [1e-320]}, ValueError, "beyond float64"),
+        ({"l1_ratios": []}, ValueError, "from 0 to 1, got"),
+        ({"l1_ratios": [0.5, 1.5]}, ValueError, "from 0 to 1, got"),
+        ({"l1_ratios": 0.5}, TypeError, "from 0 to 1, got 0.5"),
         ({"cv": 1000}, ValueError, "n_splits=1000"),
         ({"cv": "five"}, ValueError, "cv"),
         ({"cv": [(np.arange(5), np.arange(0))]}, ValueError, "at least one of each"),
@@ -294,7 +297,17 @@ def test_it_is_an_estimator_like_others(tmp_path):
     copy = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
     assert set(model.get_params()) == {
-        *("Cs", "fit_intercept", "cv", "scoring", "refit", "class_weight", "tol", "max_iter"),
+        *(
+            "Cs",
+            "l1_ratios",
+            "fit_intercept",
+            "cv",
+            "scoring",
+            "refit",
+            "class_weight",
+            "tol",
+            "max_iter",
+        ),
         *("random_state", "verbose"),
     }
     search = GridSearchCV(

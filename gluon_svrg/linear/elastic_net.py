@@ -1,0 +1,37 @@
+"""Which way is taken where the penalty has corners."""
+
+from __future__ import annotations
+
+from gluon_svrg.linear import working_set
+from gluon_svrg.linear.problem import Problem
+from gluon_svrg.linear.proximal import MetricSteps
+from gluon_svrg.linear.way import Plan
+from scipy.sparse import issparse
+
+_MEASURED_ROWS = 2048
+"""Of which the coordinates are taken."""
+
+MOST_COLUMNS = 2500
+"""Of sparse features that are standardised."""
+
+
+def plan(problem: Problem, size: int, is_sampled: bool) -> Plan:
+    """Return the way to go.
+
+    Parameters
+    ----------
+    problem : Problem
+    size : int
+        Rows of a Hessian's sample.
+    is_sampled : bool
+        Whether that costs less than Hessians of all rows.
+    """
+    n, p = problem.features.shape
+    width = (p + 1) * problem.loss.outputs
+    if is_sampled:
+        why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
+        return Plan("svrg, hessian, proximal", why, size, MetricSteps.states)
+    why = f"few of {p:,} features matter, and the gradient of all {n:,} rows tells which"
+    as_they_are = issparse(problem.features) and p > MOST_COLUMNS
+    size = 0 if as_they_are else min(n, _MEASURED_ROWS)
+    return Plan("newton, proximal, working set", why, size, working_set.states, is_cheap=True)
