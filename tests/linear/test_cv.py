@@ -11,6 +11,7 @@ import pytest
 import sklearn
 from gluon_svrg.linear import SVRGClassifier, SVRGClassifierCV
 from gluon_svrg.linear.scoring import HeldOut
+from scipy.sparse import csr_array, issparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegressionCV
@@ -26,6 +27,7 @@ from sklearn.model_selection import (
 )
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 CS = np.logspace(-3, 3, 5)
 
@@ -52,6 +54,13 @@ def weights_of(y, seed=1):
     weight = np.random.default_rng(seed).uniform(0.2, 3, len(y))
     weight[:7] = 0
     return weight
+
+
+@parametrize_with_checks([SVRGClassifierCV(Cs=3, cv=3)])
+def test_scikit_learns_checks(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(estimator)
 
 
 CASES = {
@@ -417,3 +426,59 @@ def test_a_fold_that_steps_do_not_lead_is_solved_by_itself(monkeypatch):
     monkeypatch.setattr(joint, "_POOR", 0.0)
     model = SVRGClassifierCV(Cs=CS, cv=3, tol=1e-12, random_state=0).fit(X, y)
     np.testing.assert_allclose(model.coefs_paths_, wanted.coefs_paths_, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_every_ratio_is_tried_with_every_c(classes):
+    X, y = problem(250, classes=classes)
+    ratios, Cs = [0.0, 0.5, 1.0], [0.03, 1.0]
+    kwargs = {"Cs": Cs, "l1_ratios": ratios, "cv": 3, "tol": 1e-11, "scoring": "neg_log_loss"}
+    model = SVRGClassifierCV(**kwargs).fit(X, y)
+    assert model.scores_.shape == (3, 3, 2)
+    assert model.coefs_paths_.shape == (3, 3, 2, 1 if classes == 2 else 3, 7)
+    for (r, ratio), (c, C) in itertools.product(enumerate(ratios), enumerate(Cs)):
+        for f, (train, test) in enumerate(StratifiedKFold(3).split(X, y)):
+            one = SVRGClassifier(C=C, l1_ratio=ratio, tol=1e-11).fit(X[train], y[train])
+            score = get_scorer("neg_log_loss")(one, X[test], y[test])
+            assert model.scores_[f, r, c] == pytest.approx(score, rel=1e-5)
+            point = model.coefs_paths_[f, r, c, :, :-1]
+            np.testing.assert_allclose(point, one.coef_, rtol=0, atol=1e-4)
+    r, c = np.unravel_index(model.scores_.mean(axis=0).argmax(), (3, 2))
+    assert (model.C_, model.l1_ratio_) == (Cs[c], ratios[r])
+    model.set_params(refit=False).fit(X, y)
+    best = [np.unravel_index(of_fold.argmax(), (3, 2)) for of_fold in model.scores_]
+    assert model.l1_ratio_ == np.mean([ratios[r] for r, _ in best])
+
+
+def test_of_equal_scores_the_first_c_has_it_then_the_first_ratio():
+    X, y = problem(120)
+
+    model = SVRGClassifierCV([1.0, 0.1], l1_ratios=[0.5, 0.0], cv=3, scoring=lambda *_: 1.0)
+    model.fit(X, y)
+    assert (model.C_, model.l1_ratio_) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize(("n", "p", "classes"), [(400, 12, 2), (300, 8, 3), (120, 300, 2)])
+@pytest.mark.parametrize("is_small", [True, False])
+def test_sparse_features_give_the_same(monkeypatch, way, n, p, classes, is_small):
+    rng = np.random.default_rng(4)
+    X = np.where(rng.random((n, p)) < 0.2, rng.normal(size=(n, p)), 0.0)
+    y = (X @ rng.normal(size=(p, classes)) + rng.gumbel(size=(n, classes))).argmax(axis=1)
+    kwargs = {"Cs": [0.1, 10.0], "cv": 3, "tol": 1e-11, "random_state": 0}
+    dense = SVRGClassifierCV(**kwargs, scoring="neg_log_loss").fit(X, y)
+    if not is_small:
+        monkeypatch.setattr("gluon_svrg.linear.plan._MOST_NUMBERS", 0)
+        monkeypatch.setattr("gluon_svrg.linear.folds._MOST_NUMBERS", 0)
+    for scoring in ("neg_log_loss", rows_are_sparse):
+        sparse = SVRGClassifierCV(**kwargs, scoring=scoring).fit(csr_array(X), y)
+        size = np.abs(dense.coefs_paths_).max()
+        np.testing.assert_allclose(
+            sparse.coefs_paths_, dense.coefs_paths_, rtol=0, atol=2e-5 * size
+        )
+        if scoring == "neg_log_loss":
+            np.testing.assert_allclose(sparse.scores_, dense.scores_, rtol=1e-4)
+
+
+def rows_are_sparse(estimator, X, y):
+    assert issparse(X)
+    return estimator.decision_function(X).sum()
