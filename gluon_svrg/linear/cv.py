@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.estimators import SVRGClassifier, centred
-from gluon_svrg.linear.folds import Folds, PathPoint
+from gluon_svrg.linear.folds import Folds, PathPoint, Start, is_small
 from gluon_svrg.linear.losses import Logistic, Softmax
 from gluon_svrg.linear.path import solve_path
 from gluon_svrg.linear.problem import Problem
@@ -379,7 +379,9 @@ class SVRGClassifierCV(SVRGClassifier):
             weight = problem.sample_weight
             penalty = 1 / C / (len(problem.target) if weight is None else float(weight.sum()))
             last = replace(problem, l2=penalty * (1 - ratio), l1=penalty * ratio)
-            solution = self._refitted(last, (coef, intercept))
+            start = coef, intercept
+            # Where that is exact Newton, it would save nothing.
+            solution = self._refitted(last, None if is_small(problem) else start)
             coef, intercept = solution.coef, solution.intercept
         self.C_, self.Cs_ = C, strengths
         self.l1_ratio_, self.l1_ratios_ = ratio, ratios
@@ -395,7 +397,7 @@ class SVRGClassifierCV(SVRGClassifier):
         self.gaps_ = of_each(lambda point: point.gap)
         self.decrements_ = of_each(lambda point: point.decrement)
 
-    def _refitted(self, problem: Problem, start: tuple[NumPyArray, NumPyArray]) -> Solution:
+    def _refitted(self, problem: Problem, start: Start | None) -> Solution:
         def solved(settings: Settings) -> Solution:
             solution = solve(problem, settings, start)
             if solution.reason is StopReason.INTERRUPTED:

@@ -116,8 +116,7 @@ class Folds:
         """Return a fold's problem: of its rows where these are few, else of weights 0."""
         whole, weight = self.problem, self.weight(fold).astype(np.float64)
         l2, l1 = self.penalties(fold, strength)
-        n, p = whole.features.shape
-        if n * p > _MOST_NUMBERS:
+        if not is_small(whole):
             return replace(whole, sample_weight=weight, l2=l2, l1=l1)
         rows = np.flatnonzero(weight)
         return replace(
@@ -128,6 +127,12 @@ class Folds:
             l2=l2,
             l1=l1,
         )
+
+
+def is_small(problem: Problem) -> bool:
+    """Whether the rows are so few that a copy of them costs little."""
+    n, p = problem.features.shape
+    return n * p <= _MOST_NUMBERS
 
 
 def point_of(session: Session, penalties: tuple[float, float], start: Start | None) -> PathPoint:
