@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -15,6 +15,7 @@ from gluon_svrg.linear.folds import Folds, PathPoint, Start, is_small
 from gluon_svrg.linear.losses import Logistic, Softmax
 from gluon_svrg.linear.path import solve_path
 from gluon_svrg.linear.problem import Problem
+from gluon_svrg.linear.routing import RoutedScoring
 from gluon_svrg.linear.scoring import accuracy, score_path, scores_of_points
 from gluon_svrg.linear.shown import NAME, Progress
 from gluon_svrg.linear.solution import Settings, Solution, StopReason
@@ -25,7 +26,7 @@ from gluon_svrg.linear.splits import (
     checked_ratios,
     checked_strengths,
     counts_of,
-    indices_of,
+    splits_of,
 )
 from gluon_svrg.linear.validation import (
     Labels,
@@ -40,14 +41,8 @@ from gluon_svrg.run.verbosity import Verbose, check_verbose
 from numpy.random import RandomState
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import get_scorer
-from sklearn.model_selection import check_cv
-from sklearn.utils import metadata_routing
 from sklearn.utils.metadata_routing import (
-    MetadataRouter,
-    MethodMapping,
     _raise_for_params,
-    _routing_enabled,
-    process_routing,
 )
 from sklearn.utils.validation import _check_method_params
 
@@ -74,7 +69,7 @@ class _Data(NamedTuple):
     weight: NumPyArray | None
 
 
-class SVRGClassifierCV(SVRGClassifier):
+class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
     """Logistic regression that finds its C by cross-validation; every point proven or estimated.
 
     What :class:`sklearn.linear_model.LogisticRegressionCV` is to LogisticRegression: for each fold
@@ -156,9 +151,6 @@ class SVRGClassifierCV(SVRGClassifier):
     max_time = None
     metric = "auto"
 
-    # Given to `score`, it is the scorer's.
-    __metadata_request__score: ClassVar = {"sample_weight": metadata_routing.UNUSED}
-
     def __init__(
         self,
         Cs: int | Sequence[float] = 10,
@@ -229,7 +221,7 @@ class SVRGClassifierCV(SVRGClassifier):
         data = self._data(X, y, sample_weight, strengths)
         n = len(data.target)
         split_params, score_params = self._routed(data.weight, params)
-        splits = self._splits(data, split_params)
+        splits = splits_of(self.cv, data.target, split_params)
         folds = Folds(data.problem, [counts_of(train, n) for train, _ in splits])
         check_folds(folds, data.labels)
         # Of each fold, with each ratio: the points of all Cs.
@@ -270,33 +262,12 @@ class SVRGClassifierCV(SVRGClassifier):
         codes = np.where(np.isin(given.classes, labels.classes)[given.codes], labels.codes, -1)
         return _Data(problem, labels, codes, given.classes[given.codes], own_weight)
 
-    def _routed(
-        self, weight: NumPyArray | None, params: Mapping[str, object]
-    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Return what goes to the splitter and what to the scorer."""
-        if _routing_enabled():
-            routed = process_routing(self, "fit", sample_weight=weight, **params)
-            return routed.splitter.split, routed.scorer.score
-        return {}, {} if weight is None else {"sample_weight": weight}
-
-    def _splits(
-        self, data: _Data, params: Mapping[str, Any]
-    ) -> list[tuple[NumPyArray, NumPyArray]]:
-        """Return the indices of the training and test rows of each fold."""
-        n = len(data.target)
-        # A splitter looks at the number of rows alone.
-        rows = np.broadcast_to(np.zeros((1, 1)), (n, 1))
-        splitter = check_cv(self.cv, data.target, classifier=True)
-        return [
-            (indices_of(train, n), indices_of(test, n))
-            for train, test in splitter.split(rows, data.target, **params)
-        ]
-
     def _paths(self, folds: Folds, strengths: NumPyArray) -> list[list[PathPoint]]:
         """Return the points of each fold, in the order of the Cs as they were given."""
         name = type(self).__name__
         verbose = check_verbose(self.verbose)
-        settings = self._path_settings()
+        progress = Progress(name, 0, self._checked_tol())
+        settings = replace(self._settings(progress), watch=None)
         order = np.argsort(strengths, kind="stable")
 
         def watch(line: str) -> None:
@@ -306,33 +277,15 @@ class SVRGClassifierCV(SVRGClassifier):
         paths = solve_path(folds, [float(strengths[k]) for k in order], settings, watch)
         places = np.argsort(order)
         paths = [[path[k] for k in places] for path in paths]
-        self._warn_of(paths, strengths)
+        far = _furthest(paths, strengths)
+        if far:
+            warnings.warn(
+                f"{name} stopped before tol={self.tol:g} was reached at {far}: raise max_iter or "
+                "tol, or leave out the greatest Cs",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
         return paths
-
-    def _path_settings(self) -> Settings:
-        with Progress(type(self).__name__, 0, self._checked_tol()) as progress:
-            return replace(self._settings(progress), watch=None)
-
-    def _warn_of(self, paths: list[list[PathPoint]], strengths: NumPyArray) -> None:
-        """Warn of the points that are not as near as asked."""
-        far = [
-            (point.decrement, fold, strengths[k], point)
-            for fold, path in enumerate(paths)
-            for k, point in enumerate(path)
-            if not point.reason.is_success
-        ]
-        if not far:
-            return
-        decrement, fold, strength, point = max(far, key=lambda item: item[0])
-        count = len(paths) * len(strengths)
-        warnings.warn(
-            f"{type(self).__name__} stopped at {len(far)} of {count} points of the path before tol="
-            f"{self.tol:g} was reached; the furthest is fold {fold} with C={strength:g}, an "
-            f"estimated {decrement:.1e} above the optimum, because {point.reason.value}: raise "
-            "max_iter or tol, or leave out the greatest Cs",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
 
     def _scored(
         self, path: list[PathPoint], data: _Data, test: NumPyArray, params: Mapping[str, Any]
@@ -406,53 +359,6 @@ class SVRGClassifierCV(SVRGClassifier):
 
         return self._run(solved)
 
-    def score(
-        self, X: object, y: object, sample_weight: object = None, **score_params: object
-    ) -> float:
-        """Return the score by `scoring`; None is the accuracy.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            As in `fit`.
-        y : array-like of shape (n,)
-            The true labels.
-        sample_weight : array-like of shape (n,), optional
-            Their weights.
-        **score_params : dict
-            For the scorer, with metadata routing alone.
-        """
-        _raise_for_params(score_params, self, "score")
-        if sample_weight is not None:
-            score_params["sample_weight"] = sample_weight
-        if _routing_enabled():
-            own = process_routing(self, "score", **score_params).scorer.score
-        else:
-            own = score_params
-        return float(self._scorer()(self, X, y, **own))
-
-    def get_metadata_routing(self) -> MetadataRouter:
-        """Return where metadata go: to the splitter, and to the scorer.
-
-        Returns
-        -------
-        sklearn.utils.metadata_routing.MetadataRouter
-        """
-        to_scorer = MethodMapping().add(caller="score", callee="score")
-        to_scorer = to_scorer.add(caller="fit", callee="score")
-        return (
-            MetadataRouter(owner=type(self).__name__)
-            .add_self_request(self)
-            .add(
-                splitter=self.cv,
-                method_mapping=MethodMapping().add(caller="fit", callee="split"),
-            )
-            .add(scorer=self._scorer(), method_mapping=to_scorer)
-        )
-
-    def _scorer(self) -> Any:
-        return get_scorer(self.scoring or "accuracy")
-
     def _warning(self, solution: Solution) -> str:
         if solution.reason is not StopReason.UNBOUNDED:
             return super()._warning(solution)
@@ -467,3 +373,20 @@ def _row(point: PathPoint, with_intercept: bool) -> NumPyArray:
     if not with_intercept:
         return point.coef.T
     return np.column_stack([point.coef.T, point.intercept])
+
+
+def _furthest(paths: list[list[PathPoint]], strengths: NumPyArray) -> str:
+    """Return which points are not as near as asked, in words; nothing where all are."""
+    far = [
+        (point.decrement, fold, strengths[k], point.reason.value)
+        for fold, path in enumerate(paths)
+        for k, point in enumerate(path)
+        if not point.reason.is_success
+    ]
+    if not far:
+        return ""
+    decrement, fold, strength, why = max(far)
+    return (
+        f"{len(far)} of {len(paths) * len(strengths)} points of the path; the furthest is fold "
+        f"{fold} with C={strength:g}, an estimated {decrement:.1e} above the optimum, because {why}"
+    )

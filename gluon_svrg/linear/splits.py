@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.linear.folds import Folds
 from gluon_svrg.linear.validation import Labels
+from sklearn.model_selection import check_cv
 
 _LEAST_C, _MOST_C = -4, 4
 """Powers of ten between which a number of Cs is spread, as in LogisticRegressionCV."""
@@ -71,6 +72,20 @@ def indices_of(rows: Iterable[int], n: int) -> NumPyArray:
             "they made for other data?"
         )
     return places
+
+
+def splits_of(
+    cv: object, target: NumPyArray, params: Mapping[str, object]
+) -> list[tuple[NumPyArray, NumPyArray]]:
+    """Return the indices of the training and test rows of each fold."""
+    n = len(target)
+    # A splitter looks at the number of rows alone.
+    rows = np.broadcast_to(np.zeros((1, 1)), (n, 1))
+    splitter = check_cv(cv, target, classifier=True)
+    return [
+        (indices_of(train, n), indices_of(test, n))
+        for train, test in splitter.split(rows, target, **params)
+    ]
 
 
 def counts_of(train: NumPyArray, n: int) -> NumPyArray:
