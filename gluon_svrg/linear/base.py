@@ -49,6 +49,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     coef_: NumPyArray
     intercept_: NumPyArray | float
+    n_iter_: int | NumPyArray
 
     def to_gluon(self, dtype: str = "float32") -> Dense:
         """Return the model as a layer of Gluon, for `gluon_svrg.deploy.export` or as a last layer.

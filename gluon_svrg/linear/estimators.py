@@ -209,7 +209,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
                 f"warm_start=True, and the last fit had the classes {self.classes_}, this one has "
                 f"{classes}: set warm_start=False"
             )
-        solution = self._run(lambda settings: _centred(solve(problem, settings, start), problem))
+        solution = self._run(lambda settings: centred(solve(problem, settings, start), problem))
         self.classes_ = classes
         self.coef_ = np.ascontiguousarray(solution.coef.T)
         self.intercept_ = np.array(solution.intercept, dtype=np.float64)
@@ -479,7 +479,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         return {"requires_positive_y": self.loss == "poisson"}
 
 
-def _centred(solution: Solution, problem: Problem) -> Solution:
+def centred(solution: Solution, problem: Problem) -> Solution:
     """Return a softmax solution whose intercepts have the mean 0, and each feature's coefficients.
 
     A shift of all classes by the same changes no probability. The penalty is least for coefficients

@@ -188,7 +188,7 @@ class Objective:
         if takes_moments:
             sums = self._take_moments(np.asarray(sums), gradient[:-1])
         gradient[:-1] = sums
-        self._to_theta(gradient)
+        self.to_theta(gradient)
         penalty = self.used(theta)
         value += 0.5 * float((penalty * theta * theta).sum())
         if self.l1 is not None:
@@ -258,7 +258,7 @@ class Objective:
             return per_row.shares_of_groups(self.share, lambda part: self.target[part], outputs)
         return np.bincount(self.target, weights=self.share, minlength=outputs)
 
-    def _to_theta(self, gradient: NumPyArray) -> None:
+    def to_theta(self, gradient: NumPyArray) -> None:
         """Put a gradient with respect to (W, b) into these coordinates, in place."""
         if not self.centered:
             gradient[:-1] -= np.multiply.outer(self.scaling.center, gradient[-1])
@@ -281,7 +281,7 @@ class Objective:
         gradient = np.empty((self.rows.shape[1] + 1, *residual.shape[1:]))
         gradient[:-1] = products(block, residual)
         gradient[-1] = residual.sum(axis=0, dtype=np.float64)
-        self._to_theta(gradient)
+        self.to_theta(gradient)
         return gradient
 
 

@@ -80,7 +80,7 @@ def prepare(
         loss=problem.loss,
         scaling=scaling,
         penalty=_penalty(problem, scaling),
-        l1=_l1(problem, scaling),
+        l1=l1_of(scaling, problem.l1),
         intercept=problem.fit_intercept,
         workers=workers,
         # Sparse rows stay as they are: with the digits of float64.
@@ -108,7 +108,7 @@ def _as_they_are(
         loss=problem.loss,
         scaling=scaling,
         penalty=_penalty(problem, scaling),
-        l1=_l1(problem, scaling),
+        l1=l1_of(scaling, problem.l1),
         intercept=problem.fit_intercept,
         workers=workers,
         reads=Reads(),
@@ -119,20 +119,25 @@ def _as_they_are(
 
 def _penalty(problem: Problem, scaling: Scaling) -> NumPyArray:
     """Return the penalty of each row of theta; features that it leaves nothing of are left out."""
-    penalty = np.zeros(len(scaling.inverse) + 1)
     with np.errstate(over="ignore"):
-        penalty[:-1] = np.square(np.sqrt(problem.l2) * scaling.inverse)
-    scaling.inverse[penalty[:-1] > _HUGE] = 0
+        scaling.inverse[np.square(np.sqrt(problem.l2) * scaling.inverse) > _HUGE] = 0
+    return penalty_of(scaling, problem.l2, problem.fit_intercept)
+
+
+def l1_of(scaling: Scaling, l1: float) -> NumPyArray | None:
+    """Return the penalty on the size of each row of theta, or None where there is none."""
+    return l1 * np.append(scaling.inverse, 0.0) if l1 > 0 else None
+
+
+def penalty_of(scaling: Scaling, l2: float, fit_intercept: bool) -> NumPyArray:
+    """Return the penalty of each row of theta, (p + 1,)."""
+    penalty = np.zeros(len(scaling.inverse) + 1)
+    penalty[:-1] = np.square(np.sqrt(l2) * scaling.inverse)
     # What is left out of the data is kept at 0 by a penalty of its own.
     penalty[:-1][scaling.inverse == 0] = 1.0
-    if not problem.fit_intercept:
+    if not fit_intercept:
         penalty[-1] = 1.0
     return penalty
-
-
-def _l1(problem: Problem, scaling: Scaling) -> NumPyArray | None:
-    """Return the penalty on the size of each row of theta, or None where there is none."""
-    return problem.l1 * np.append(scaling.inverse, 0.0) if problem.l1 > 0 else None
 
 
 def _is_far_off(problem: Problem, share: NumPyArray) -> bool:

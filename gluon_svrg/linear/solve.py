@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -13,12 +15,13 @@ from gluon_svrg.linear.losses import Logistic, Softmax
 from gluon_svrg.linear.objective import Objective, Snapshot
 from gluon_svrg.linear.plan import Plan, choose, dense_if_small
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.sampling import prepare
+from gluon_svrg.linear.sample import Sample
+from gluon_svrg.linear.sampling import l1_of, penalty_of, prepare
 from gluon_svrg.linear.solution import Record, Settings, Solution, StopReason
 from gluon_svrg.linear.state import State
 from gluon_svrg.linear.workers import Workers
 
-__all__ = ["Record", "Settings", "Solution", "StopReason", "solve"]
+__all__ = ["Record", "Session", "Settings", "Solution", "StopReason", "solve"]
 
 _FOR_THE_PROOF = 3
 """Iterations of Newton's method after the estimate says enough: the error is squared in each."""
@@ -47,27 +50,74 @@ def solve(
         The best point; `reason` says whether it is as near as asked. Ctrl-C ends the run and
         returns what there is by then.
     """
-    began = time.perf_counter()
-    problem = dense_if_small(problem)
-    n, p = problem.features.shape
-    workers = Workers(n * p)
-    with workers.running():
-        rng = np.random.default_rng(settings.seed)
-        plan = choose(problem, settings)
-        objective, sample = prepare(
-            problem,
-            workers,
-            plan.sample_size,
-            rng,
-            precise=settings.is_precise,
-            keeps_sparse=plan.keeps_sparse,
-        )
+    session = Session(problem, settings)
+    with session.running():
+        return session.solve(start)
+
+
+class Session:
+    """A problem that is prepared once: coordinates, sample, and what is known of the way.
+
+    It can be solved again with another strength of the penalty, from where the last one ended.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of a path, with the greatest penalty.
+    settings : Settings
+    plan : Plan, optional
+        Another way than the one of the problem's size.
+    """
+
+    def __init__(self, problem: Problem, settings: Settings, plan: Plan | None = None) -> None:
+        self._began = time.perf_counter()
+        self._problem = problem = dense_if_small(problem)
+        self._settings = settings
+        n, p = problem.features.shape
+        self._workers = Workers(n * p)
+        self._rng = np.random.default_rng(settings.seed)
+        self._prepared: tuple[Objective, Sample] | None = None
+        self.plan = plan or choose(problem, settings)
+
+    @contextmanager
+    def running(self) -> Iterator[Workers]:
+        """Have the threads while the block runs."""
+        with self._workers.running():
+            yield self._workers
+
+    def prepare(self) -> tuple[Objective, Sample]:
+        """Draw the sample and take the coordinates from it, once."""
+        if self._prepared is None:
+            self._prepared = prepare(
+                self._problem,
+                self._workers,
+                self.plan.sample_size,
+                self._rng,
+                precise=self._settings.is_precise,
+                keeps_sparse=self.plan.keeps_sparse,
+            )
+        return self._prepared
+
+    def solve(
+        self,
+        start: tuple[NumPyArray, NumPyArray] | None = None,
+        l2: float | None = None,
+        l1: float = 0.0,
+    ) -> Solution:
+        """Minimise the objective, with other penalties if they are given."""
+        objective, sample = self.prepare()
+        if l2 is not None:
+            self._began = time.perf_counter()
+            scaling = objective.scaling
+            penalty = penalty_of(scaling, l2, self._problem.fit_intercept)
+            objective = replace(objective, penalty=penalty, l1=l1_of(scaling, l1))
+            sample = replace(sample, penalty=penalty)
         first, null = objective.null()
         if start is not None:
             given = objective.scaling.from_user(*start).reshape(first.shape)
             first = given if objective.snapshot(given).objective < null else first
-        run = _Run(objective, null, settings, began)
-        return run.follow(plan, plan.method(objective, sample, first, rng))
+        run = _Run(objective, null, self._settings, self._began)
+        return run.follow(self.plan, self.plan.method(objective, sample, first, self._rng))
 
 
 class _Run:

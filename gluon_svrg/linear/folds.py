@@ -1,0 +1,143 @@
+"""Folds of a cross-validation as weights of all rows, and what is kept of a point of a path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.problem import Problem
+from gluon_svrg.linear.rows import rows_of
+from gluon_svrg.linear.solution import Solution, StopReason
+from gluon_svrg.linear.solve import Session
+
+_MOST_NUMBERS = 8_000_000
+"""Of features whose rows are copied for each fold."""
+
+Start = tuple[NumPyArray, NumPyArray]
+
+
+@dataclass(frozen=True)
+class PathPoint:
+    """The optimum for one fold and one C, as `Solution` has it.
+
+    Attributes
+    ----------
+    coef : numpy.ndarray, (p, K)
+    intercept : numpy.ndarray, (K,)
+    objective, gap, decrement : float
+    iterations : int
+        Snapshots; that of the start counts.
+    reason : StopReason
+    """
+
+    coef: NumPyArray
+    intercept: NumPyArray
+    objective: float
+    gap: float
+    decrement: float
+    iterations: int
+    reason: StopReason
+
+    @classmethod
+    def of(cls, solution: Solution) -> PathPoint:
+        """Return what is kept of a solution."""
+        return cls(
+            coef=solution.coef,
+            intercept=solution.intercept,
+            objective=solution.objective,
+            gap=solution.gap,
+            decrement=solution.decrement,
+            iterations=len(solution.history),
+            reason=solution.reason,
+        )
+
+    def centred(self, l2: float, l1: float, fit_intercept: bool) -> PathPoint:
+        """Return a softmax's point whose intercepts, and each feature's coefficients, have mean 0.
+
+        A shift of all classes by the same changes no probability; the penalty is least there. With
+        an L1 penalty coefficients stay as they are: many are 0.
+        """
+        count = self.coef.shape[1]
+        if count == 1:
+            return self
+        means = self.coef.mean(axis=1, keepdims=True) * (l1 == 0)
+        cost = l2 / 2 * count * float(np.vdot(means, means))
+        intercept = self.intercept
+        return replace(
+            self,
+            coef=self.coef - means,
+            intercept=intercept - intercept.mean() if fit_intercept else intercept,
+            objective=self.objective - cost,
+            gap=max(self.gap - cost, 0.0),
+        )
+
+
+@dataclass(frozen=True)
+class Folds:
+    """The training sets of a cross-validation, as weights of all rows.
+
+    Attributes
+    ----------
+    problem : Problem
+        All rows.
+    counts : list of numpy.ndarray, (n,)
+        How often each row is in a fold's training set; mostly 0 or 1.
+    l1_ratio : float
+        The share of the penalty that is on sizes instead of squares.
+    """
+
+    problem: Problem
+    counts: Sequence[NumPyArray]
+    l1_ratio: float = 0.0
+
+    def __len__(self) -> int:
+        """Return the number of folds."""
+        return len(self.counts)
+
+    def weight(self, fold: int) -> NumPyArray:
+        """Return the weights of all rows in a fold's training set, (n,)."""
+        weight = self.problem.sample_weight
+        return self.counts[fold] if weight is None else weight * self.counts[fold]
+
+    def penalties(self, fold: int, strength: float) -> tuple[float, float]:
+        """Return the L2 and L1 of a C, on the mean loss of the fold's training set."""
+        penalty = 1 / strength / self.totals[fold]
+        return penalty * (1 - self.l1_ratio), penalty * self.l1_ratio
+
+    @cached_property
+    def totals(self) -> list[float]:
+        """The sum of the weights of each training set."""
+        return [float(self.weight(fold).sum(dtype=np.float64)) for fold in range(len(self))]
+
+    def of(self, fold: int, strength: float) -> Problem:
+        """Return a fold's problem: of its rows where these are few, else of weights 0."""
+        whole, weight = self.problem, self.weight(fold).astype(np.float64)
+        l2, l1 = self.penalties(fold, strength)
+        if not is_small(whole):
+            return replace(whole, sample_weight=weight, l2=l2, l1=l1)
+        rows = np.flatnonzero(weight)
+        return replace(
+            whole,
+            features=rows_of(whole.features).take(rows),
+            target=whole.target[rows],
+            sample_weight=weight[rows],
+            l2=l2,
+            l1=l1,
+        )
+
+
+def is_small(problem: Problem) -> bool:
+    """Whether the rows are so few that a copy of them costs little."""
+    n, p = problem.features.shape
+    return n * p <= _MOST_NUMBERS
+
+
+def point_of(session: Session, penalties: tuple[float, float], start: Start | None) -> PathPoint:
+    """Return a point by the solver itself; an interrupt goes on."""
+    solution = session.solve(start, *penalties)
+    if solution.reason is StopReason.INTERRUPTED:
+        raise KeyboardInterrupt
+    return PathPoint.of(solution)

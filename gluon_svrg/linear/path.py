@@ -1,0 +1,77 @@
+"""Paths of C over the folds of a cross-validation: each point from the one before it.
+
+From the greatest penalty to the least. The mean loss and its gradient do not know the penalty, so
+the first step towards the next point needs no pass; where the penalty hardly matters any more, no
+pass at all. The objective of a point is below that of the point before, so that a start there is
+never worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from gluon_svrg.linear.folds import Folds, PathPoint, Start, point_of
+from gluon_svrg.linear.joint import JointPath, Watch, suits
+from gluon_svrg.linear.plan import choose, dense_if_small
+from gluon_svrg.linear.solution import Settings
+from gluon_svrg.linear.solve import Session
+
+
+def solve_path(
+    folds: Folds, strengths: Sequence[float], settings: Settings, watch: Watch
+) -> list[list[PathPoint]]:
+    """Return the points of each fold, in the order of `strengths`.
+
+    Parameters
+    ----------
+    folds : Folds
+    strengths : sequence of float
+        Cs, from the least to the greatest.
+    settings : Settings
+        `max_iter` holds for each point.
+    watch : callable
+        Called with a line, when a part of the path is done.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Ctrl-C: nothing is returned then.
+    """
+    folds = replace(folds, problem=dense_if_small(folds.problem))
+    l2, l1 = folds.penalties(0, strengths[0])
+    first = replace(folds.problem, l2=l2, l1=l1)
+    plan = choose(first, settings)
+    if suits(plan, first):
+        paths = JointPath(folds, plan, settings, watch).solve(strengths)
+    else:
+        each = range(len(folds))
+        paths = [_one_fold(folds, fold, strengths, settings, watch) for fold in each]
+    return [
+        [
+            point.centred(*folds.penalties(fold, strength), first.fit_intercept)
+            for point, strength in zip(path, strengths, strict=True)
+        ]
+        for fold, path in enumerate(paths)
+    ]
+
+
+def _one_fold(
+    folds: Folds, fold: int, strengths: Sequence[float], settings: Settings, watch: Watch
+) -> list[PathPoint]:
+    """Return the points of one fold by itself."""
+    points: list[PathPoint] = []
+    start: Start | None = None
+    session: Session | None = None
+    for strength in strengths:
+        # Without a penalty it may be another way.
+        if session is None or not np.isfinite(strength):
+            session = Session(folds.of(fold, strength), settings)
+        with session.running():
+            point = point_of(session, folds.penalties(fold, strength), start)
+        start = point.coef, point.intercept
+        points.append(point)
+    passes = sum(point.iterations for point in points)
+    watch(f"fold {fold + 1} of {len(folds)}: {len(points)} points, {passes} snapshots")
+    return points
