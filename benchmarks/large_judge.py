@@ -175,8 +175,8 @@ def minimum(problem: LinearProblem, of_intercept: float = 0.0) -> tuple[float, f
         v, scores = _with_l1(function, v, wanted)
     gradient = function.gradient(v, scores)
     bound = duality_gap(problem, v, gradient, of_intercept)
-    value = objective(problem, v[:, :-1], v[:, -1]) + of_intercept / 2 * float((v[:, -1] ** 2).sum())
-    return value, bound, v
+    value = objective(problem, v[:, :-1], v[:, -1])
+    return value + of_intercept / 2 * float((v[:, -1] ** 2).sum()), bound, v
 
 
 def _with_l1(function: _Function, v: Vector, wanted: float) -> tuple[Vector, Array]:

@@ -54,7 +54,7 @@ PEERS = {
         "scikit-learn newton-cholesky",
         "scikit-learn",
         scikit_learn,
-        {"solver": "newton-cholesky", "tol": 1e-4, "max_iter": 100},
+        {"solver": "newton-cholesky", "tol": 1e-2, "max_iter": 100},
     ),
     "lbfgs": Peer(
         "scikit-learn lbfgs",

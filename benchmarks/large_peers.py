@@ -39,10 +39,10 @@ from convex_peers import (
 )
 from large_judge import Judge, Reference
 from large_problems import L1_RATIO
+from linear_peers import records_of
 
+BLOCK = 100_000
 OURS = "gluon-svrg"
-OURS_32 = "gluon-svrg-32"
-OURS_PLAIN = "gluon-svrg-plain"
 
 
 def rows_of(judge: Judge, dtype: str) -> Any:
@@ -55,10 +55,8 @@ def strength_of(judge: Judge) -> float:
     return 1 / ((judge.problem.l2 + judge.problem.l1) * len(judge.problem.y))
 
 
-def ours(judge: Judge, dtype: str, plain: bool = False, random_state: int | None = None) -> Fit:
+def ours(judge: Judge, dtype: str, random_state: int | None = None) -> Fit:
     """Return our fit: nothing said but C, and the share of L1 where there is one."""
-    if plain:
-        _forget("numba")
     from gluon_svrg.linear import SVRGClassifier
 
     x = rows_of(judge, dtype)
@@ -72,13 +70,6 @@ def ours(judge: Judge, dtype: str, plain: bool = False, random_state: int | None
         return model.coef_, model.intercept_
 
     return fit
-
-
-def _forget(package: str) -> None:
-    """Let a package seem not to be installed."""
-    import sys
-
-    sys.modules[package] = None  # type: ignore[assignment]
 
 
 def scikit_learn(judge: Judge, dtype: str, **settings: Any) -> Fit:
@@ -144,6 +135,25 @@ def skglm(judge: Judge, dtype: str, **settings: Any) -> Fit:
     return fit
 
 
+def sgd(judge: Judge, dtype: str, **settings: Any) -> Fit:
+    """Passes of SGDClassifier over blocks of the file, in random order."""
+    from sklearn.linear_model import SGDClassifier
+
+    x, y = judge.problem.x, judge.problem.y
+    starts = np.arange(0, len(y), BLOCK)
+
+    def fit(budget: int) -> Weights:
+        model = SGDClassifier(loss="log_loss", alpha=judge.problem.l2, random_state=0, **settings)
+        random = np.random.default_rng(0)
+        for _ in range(budget):
+            for start in random.permutation(starts):
+                rows = slice(start, start + BLOCK)
+                model.partial_fit(x[rows].astype(dtype) / 255, y[rows], classes=[0, 1])
+        return model.coef_ / 255, model.intercept_
+
+    return fit
+
+
 class Peer(NamedTuple):
     title: str
     package: str
@@ -161,10 +171,6 @@ def _of_scikit_learn(solver: str, dtype: str = "float64", **settings: Any) -> Pe
 
 PEERS = {
     OURS: Peer("**ours**", "gluon-svrg", ours, {"dtype": "float64"}),
-    OURS_32: Peer("**ours**", "gluon-svrg", ours, {"dtype": "float32"}),
-    OURS_PLAIN: Peer(
-        "**ours**, without Numba", "gluon-svrg", ours, {"dtype": "float64", "plain": True}
-    ),
     "saga": _of_scikit_learn("saga"),
     "saga-32": _of_scikit_learn("saga", "float32"),
     "lbfgs": _of_scikit_learn("lbfgs"),
@@ -173,14 +179,17 @@ PEERS = {
     "liblinear": _of_scikit_learn("liblinear"),
     "liblinear-dual": _of_scikit_learn("liblinear", dual=True),
     "snapml": Peer("snapml", "snapml", snapml, {"dtype": "float32", "dual": True}, is_own=True),
+    "sgd": Peer("scikit-learn SGDClassifier", "scikit-learn", sgd, {"dtype": "float64"}),
     "skglm": Peer("skglm prox-Newton", "skglm", skglm, {"dtype": "float64"}),
 }
 
 
 def run_ours(fit: Any, judge: Judge, cap: int) -> None:
     """Time the whole fit with every default; print it, and the points of its history."""
-    signal.alarm(WARM_UP + cap)
-    fit(2)
+    if not isinstance(judge.problem.x, np.memmap):
+        signal.alarm(WARM_UP + cap)
+        fit(2)
+    before = peak()
     signal.alarm(cap)
     begin, processor = time.perf_counter(), time.process_time()
     with warnings.catch_warnings(record=True) as caught:
@@ -188,8 +197,9 @@ def run_ours(fit: Any, judge: Judge, cap: int) -> None:
         weight, bias = fit(None)
     seconds, processor = time.perf_counter() - begin, time.process_time() - processor
     signal.alarm(0)
+    emit({"start_mb": before, "peak_mb": peak()})
     model = fit.model
-    records = [vars(record) if not isinstance(record, dict) else record for record in model.history_]
+    records = records_of(model)
     gap = judge.gap(weight, bias)
     for record in records:
         of_record = judge.gap_of(record["objective"])
@@ -208,6 +218,25 @@ def run_ours(fit: Any, judge: Judge, cap: int) -> None:
             "warnings": told,
         }
     )
+
+
+def run_sgd(fit: Fit, judge: Judge, cap: int) -> None:
+    """One pass, for its gap."""
+    before = peak()
+    signal.alarm(cap)
+    begin = time.perf_counter()
+    weight, bias = fit(1)
+    seconds = time.perf_counter() - begin
+    signal.alarm(0)
+    emit({"start_mb": before, "peak_mb": peak()})
+    gap = judge.gap(weight, bias)
+    emit({"budget": 1, "seconds": seconds, "gap": gap})
+    emit({"fit": seconds, "fit_gap": gap, "passes": 1})
+
+
+def peak() -> int:
+    """Return the most memory that this process has had, in MB."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def version_of(package: str) -> str:
@@ -243,13 +272,15 @@ def main() -> None:
     warnings.simplefilter("ignore")  # of fits that did not converge: they are not meant to
     if peer.package == OURS:
         run_ours(fit, judge, options.cap)
+    elif options.name == "sgd":
+        run_sgd(fit, judge, options.cap)
     else:
         if options.budget is None:
             budgets = next_budgets(options.target)
         else:
             budgets = confirmed_budgets(options.budget, options.target)
         run(fit, budgets, judge, options.cap, rehearse=False)
-    emit({"peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)})
+        emit({"peak_mb": peak()})
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ def stored_bytes(
         x[back - len(high) : back] = high
         front, back = front + len(low), back - len(high)
     x.flush()
-    y = np.zeros(rows, "int64")
+    y = np.zeros(rows, "uint8")
     y[front:] = 1
     return LinearProblem("bytes", np.load(path, mmap_mode="r"), y, "logistic", 1 / rows)
 

@@ -21,8 +21,8 @@ Array = np.ndarray
 class LinearProblem(NamedTuple):
     """Rows, target and what is minimised.
 
-    F(W, b) = sum_i s_i loss(x_i W + b, y_i) / sum_i s_i + l2 / 2 ||W||^2 + l1 ||W||_1, the intercept
-    b is free; s_i is the sample's weight times that of its class.
+    F(W, b) = sum_i s_i loss(x_i W + b, y_i) / sum_i s_i + l2 / 2 ||W||^2 + l1 ||W||_1,
+    the intercept b is free; s_i is the sample's weight times that of its class.
     """
 
     name: str
