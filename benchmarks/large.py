@@ -42,9 +42,9 @@ RUNS: dict[str, list[str]] = {
     "text": [OURS, "saga", "lbfgs", "newton-cg"],
     "text-binary": [
         *[OURS, "lbfgs", "saga", "newton-cg"],
-        *["liblinear", "liblinear-dual", "snapml"],
+        *["liblinear", "liblinear-dual", "snapml", "snapml-1"],
     ],
-    "rcv1": [OURS, "lbfgs", "saga", "liblinear", "liblinear-dual", "snapml"],
+    "rcv1": [OURS, "lbfgs", "saga", "liblinear", "liblinear-dual", "snapml", "snapml-1"],
     "elastic-0.1": [OURS, "saga", "skglm"],
     "elastic-1": [OURS, "saga", "skglm"],
     "elastic-10": [OURS, "saga", "skglm"],
@@ -104,7 +104,11 @@ def entrant(name: str, peer: str, rules: Rules, options: argparse.Namespace) -> 
     known = None if options.search or is_ours else known_budget(name, peer)
 
     def enter(budget: int | None) -> Outcome:
-        return contest.run_process(command, rules, None, None if is_ours else budget or known)
+        asked = None if is_ours else budget or known
+        outcome = contest.run_process(command, rules, None, asked)
+        if asked and outcome.failure.startswith("stands"):  # known of another number of threads
+            outcome = contest.run_process(command, rules, None)
+        return outcome
 
     return enter
 
@@ -123,6 +127,7 @@ def measure(name: str, peers: list[str], options: argparse.Namespace) -> None:
             **first.head,
             "digest": digest,
             "seconds": result.seconds,
+            "processors": [head["processor"] for head in result.heads if "processor" in head],
             "fits": [head["fit"] for head in result.heads if "fit" in head],
             "budget": best.budget if best else None,
             "points": [list(point) for point in first.points],

@@ -107,7 +107,6 @@ def snapml(judge: Judge, dtype: str, **settings: Any) -> Fit:
             tol=1e-14,
             fit_intercept=True,
             random_state=0,
-            n_jobs=int(os.environ.get("OMP_NUM_THREADS", "1")),
             **settings,
         ).fit(x, y)
         return model.coef_, np.ravel(model.intercept_)
@@ -169,6 +168,12 @@ def _of_scikit_learn(solver: str, dtype: str = "float64", **settings: Any) -> Pe
     return Peer(name, "scikit-learn", scikit_learn, settings, solver == "liblinear")
 
 
+def _of_snapml(threads: int) -> Peer:
+    settings = {"dtype": "float32", "dual": True, "n_jobs": threads}
+    title = "snapml" if threads > 1 else "snapml, one thread"
+    return Peer(title, "snapml", snapml, settings, is_own=True)
+
+
 PEERS = {
     OURS: Peer("**ours**", "gluon-svrg", ours, {"dtype": "float64"}),
     "saga": _of_scikit_learn("saga"),
@@ -178,10 +183,24 @@ PEERS = {
     "newton-cg": _of_scikit_learn("newton-cg"),
     "liblinear": _of_scikit_learn("liblinear"),
     "liblinear-dual": _of_scikit_learn("liblinear", dual=True),
-    "snapml": Peer("snapml", "snapml", snapml, {"dtype": "float32", "dual": True}, is_own=True),
+    "snapml": _of_snapml(2),
+    "snapml-1": _of_snapml(1),
     "sgd": Peer("scikit-learn SGDClassifier", "scikit-learn", sgd, {"dtype": "float64"}),
     "skglm": Peer("skglm prox-Newton", "skglm", skglm, {"dtype": "float64"}),
 }
+
+
+class Timed:
+    """A fit that notes how many seconds of all processors its last call took."""
+
+    def __init__(self, fit: Fit) -> None:
+        self.fit, self.processor = fit, 0.0
+
+    def __call__(self, budget: int) -> Weights:
+        begin = time.process_time()
+        found = self.fit(budget)
+        self.processor = time.process_time() - begin
+        return found
 
 
 def run_ours(fit: Any, judge: Judge, cap: int) -> None:
@@ -279,8 +298,9 @@ def main() -> None:
             budgets = next_budgets(options.target)
         else:
             budgets = confirmed_budgets(options.budget, options.target)
-        run(fit, budgets, judge, options.cap, rehearse=False)
-        emit({"peak_mb": peak()})
+        timed = Timed(fit)
+        run(timed, budgets, judge, options.cap, rehearse=False)
+        emit({"processor": timed.processor, "peak_mb": peak()})
 
 
 if __name__ == "__main__":
