@@ -148,8 +148,8 @@ float64 (with L1: among the weights that are not zero), down to a duality gap of
 Ours is given C, and the share of L1 where there is one; its seconds are those of the whole `fit`,
 which ends by itself, "to 1e-6" counts from its own history. Of the others it is the fit alone whose
 `max_iter` is the least that reaches the target, in CSR rows that need no copy (skglm: CSC). Each in
-a process of its own, two threads, medians of interleaved rounds, after a fit of one iteration to
-warm up and to compile. "n.c.": not there after {cap} seconds, and how far the last fit that ended
+a process of its own, two threads, medians of interleaved rounds, after a short fit to warm
+up and to compile. "n.c.": not there after {cap} seconds, and how far the last fit that ended
 had come. The text is what the lists of Debian's packages on this machine say: name and description,
 words and pairs that come twice, tf-idf. liblinear and snapml penalise the intercept as a weight;
 they are judged by the F that they minimise, against its own optimum. snapml computes in float32.
