@@ -26,7 +26,8 @@ def objective(problem: LinearProblem, weight: Array, bias: Array) -> float:
     for part in _parts(len(s)):
         scores = problem.x[part].astype("float64", copy=False) @ weight.T + bias
         total += s[part] @ losses(problem.loss, scores, problem.y[part])
-    return float(total / s.sum() + problem.l2 / 2 * (weight**2).sum())
+    penalty = problem.l2 / 2 * (weight**2).sum() + problem.l1 * np.abs(weight).sum()
+    return float(total / s.sum() + penalty)
 
 
 def losses(name: str, scores: Array, y: Array) -> Array:

@@ -21,13 +21,13 @@ Array = np.ndarray
 class LinearProblem(NamedTuple):
     """Rows, target and what is minimised.
 
-    F(W, b) = sum_i s_i loss(x_i W + b, y_i) / sum_i s_i + l2 / 2 ||W||^2, the intercept b is free;
-    s_i is the sample's weight times that of its class.
+    F(W, b) = sum_i s_i loss(x_i W + b, y_i) / sum_i s_i + l2 / 2 ||W||^2 + l1 ||W||_1,
+    the intercept b is free; s_i is the sample's weight times that of its class.
     """
 
     name: str
     x: Array
-    """(n, p), float64."""
+    """(n, p), float64; those of ``large_problems.py`` are sparse or bytes, too."""
     y: Array
     """(n,): classes 0..K-1 as int64, or numbers as float64."""
     loss: str
@@ -36,6 +36,7 @@ class LinearProblem(NamedTuple):
     sample_weight: Array | None = None
     class_weight: str | None = None
     """None, or 'balanced' as in scikit-learn."""
+    l1: float = 0.0
 
     @property
     def is_classification(self) -> bool:
