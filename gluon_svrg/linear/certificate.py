@@ -32,13 +32,8 @@ from gluon_svrg.linear.objective import Objective, Snapshot, of_rows
 
 _PART = 1 << 16
 
-_SMALL_PART = 0.1
-
 _MOST_LOG = 700.0
 """exp() of a larger number is no float64; there the other bound is the smaller one."""
-
-_MOST_LOG_OF_SOFTMAX = 75.0
-"""The same, where float32 numbers of many classes are summed."""
 
 _MOST_LOG_OF_FLOAT32 = np.float32(80)
 _LOG_2 = np.float32(np.log(2))
@@ -224,52 +219,20 @@ def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
 
     def divergence(part: slice) -> NumPyArray:
         # u = kept p + c with sum c = 1 - kept: chi^2 = sum c^2 / p - (1 - kept)^2. In the scores'
-        # own dtype: log1p() of small numbers has all its digits.
-        scores = np.ascontiguousarray(snapshot.scores[part].T)
+        # own dtype: log1p() of small numbers has all its digits, and where exp() overflows the
+        # other bound is the smaller one.
+        scores = np.array(snapshot.scores[part].T, order="C")
         top = scores.max(axis=0)
         scores -= top
         normaliser = np.log(np.exp(scores).sum(axis=0))
         terms = logarithm.astype(scores.dtype)[:, None] - scores
         terms += normaliser
-        np.minimum(
-            terms, _MOST_LOG if scores.dtype == np.float64 else _MOST_LOG_OF_SOFTMAX, out=terms
-        )
         square = np.log1p(np.exp(terms, out=terms).sum(axis=0))
         # By convexity, KL(u || p) <= -sum c log p.
         mixed = constant.sum() * normaliser - constant @ scores
         return np.asarray(np.minimum(square, mixed), np.float64)
 
-    def of_all() -> float:
-        if kept == 1:
-            return 0.0
-        # By convexity from sums alone, without an exp(), where that is a small part of the gap.
-        simple = _by_convexity(objective, snapshot, constant)
-        if simple <= _SMALL_PART * _of_gradient(objective, snapshot):
-            return simple
-        return _mean(objective, divergence)
-
-    return _Dual(kept, constant, of_all)
-
-
-def _by_convexity(objective: Objective, snapshot: Snapshot, constant: NumPyArray) -> float:
-    """Return the mean of -sum c log p: the mean normaliser is the loss plus the target's score."""
-    scores, share = snapshot.scores, objective.share
-    theta = snapshot.theta
-    of_penalty = 0.5 * float(objective.penalty @ np.einsum("jk,jk->j", theta, theta))
-    own = scores[np.arange(len(scores)), objective.target].astype(np.float64)
-    normaliser = snapshot.objective - of_penalty + float(share @ own)
-    means = share.astype(scores.dtype) @ scores
-    # Of means of many numbers in the scores' dtype: a margin for their rounding.
-    margin = 1e-4 * float(np.abs(means).max()) if scores.dtype == np.float32 else 0.0
-    return float(constant @ (normaliser - means.astype(np.float64) + margin))
-
-
-def _of_gradient(objective: Objective, snapshot: Snapshot) -> float:
-    """Return about what the gradient gives, at least."""
-    gradient = snapshot.gradient[:-1]
-    largest = float(objective.penalty[:-1].max(initial=0))
-    square = float(np.einsum("jk,jk->", gradient, gradient))
-    return square / (2 * largest) if largest > 0 else 0.0
+    return _Dual(kept, constant, lambda: _mean(objective, divergence) if kept < 1 else 0.0)
 
 
 def _poisson(objective: Objective, snapshot: Snapshot) -> _Dual:
