@@ -20,7 +20,7 @@ from gluon_svrg.linear.series import Series
 from gluon_svrg.linear.solution import Settings
 from gluon_svrg.linear.sparse_epochs import Batch, Frame, Measure, Start, run_epoch
 from gluon_svrg.linear.state import State
-from gluon_svrg.linear.subspace import Direction, Point, Setting, minimise
+from gluon_svrg.linear.subspace import Direction, Point, Setting, combined, minimise
 from gluon_svrg.linear.way import Plan
 
 _MEASURED_ROWS = 4096
@@ -50,6 +50,9 @@ _MOST_SLOWER = 256.0
 
 _SUMMED_ROWS = 1 << 16
 """Of a product in float32; such products are added in float64."""
+
+_WAVERS = 1e-9
+"""Of the objective in float32: a smaller gain is one of rounding, and the scores are taken anew."""
 
 _OFFSET_OF_FLOAT32 = 30.0
 _MOST_DIGITS = 12
@@ -137,9 +140,12 @@ class SparseSteps:
             due = due or self._refused == 2
             series.add(point.objective - new.objective)
             choice.add(point.objective - new.objective)
-            step = Direction(new.theta - point.theta, new.scores - point.scores)
-            last = [step, *last][: _DIRECTIONS - 1]
+            last = [combined(lengths, directions, data.setting.intercept), *last][: _DIRECTIONS - 1]
+            gain = point.objective - new.objective
             point, snapshot = new, data.snapshot(new)
+            if data.dtype == np.float32 and gain <= _WAVERS * abs(point.objective):
+                yield State(data.objective, snapshot, series.rest, data.objective.passes)
+                return
 
     def _pace(self, taken: float) -> None:
         """Take how much of an epoch's displacement was good."""

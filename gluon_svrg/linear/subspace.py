@@ -208,6 +208,23 @@ def moved(
     return setting.at(theta, scores)
 
 
+def combined(lengths: NumPyArray, directions: Sequence[Direction], intercept: bool) -> Direction:
+    """Return the step of so much of each direction, as a direction.
+
+    Not as a difference of points: of a small step, that of their scores would be rounding for the
+    most part, which a later search would take for a way to lower the loss.
+    """
+    theta, scores = np.zeros_like(directions[0].theta), np.zeros_like(directions[0].scores)
+    for length, each in zip(lengths, directions, strict=False):
+        _add(theta, length, each.theta)
+        _add(scores, length, each.scores)
+    if intercept:
+        bias = lengths[len(directions) :].reshape(theta.shape[1:])
+        theta[-1] += bias
+        scores += bias.astype(scores.dtype)
+    return Direction(theta, scores)
+
+
 def _add(total: NumPyArray, factor: float, array: NumPyArray) -> None:
     """Add a multiple in place, without a temporary."""
     axpy = get_blas_funcs("axpy", dtype=total.dtype)

@@ -208,3 +208,19 @@ def test_constants(n, ratio):
 def test_a_hessian_of_so_many_columns_is_refused():
     with pytest.raises(ValueError, match=r"metric='hessian' was asked for.*2,600 columns"):
         run(make(Logistic()), metric="hessian")
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=ids)
+def test_the_score_table_is_that_of_the_weights_to_the_end(loss):
+    # In float32 a step's scores, taken as a difference, would be rounding in the end: a direction
+    # in which the loss falls and the weights know nothing of it.
+    problem = make(loss, l2=1e-4)
+    solution, records = run(problem, tol=1e-8, max_iter=40)
+    scores = (problem.features @ solution.coef + solution.intercept).reshape(N, -1)
+    np.testing.assert_allclose(solution.scores, scores, atol=2e-5 * np.abs(scores).max())
+    flat = scores if loss.outputs > 1 else scores[:, 0]
+    value = loss.value(flat, problem.target).mean() + 0.5e-4 * np.square(solution.coef).sum()
+    np.testing.assert_allclose(solution.objective, value, rtol=1e-7)
+    least = exact(problem)[2]
+    assert all(record.gap >= record.objective - least - 1e-7 * abs(least) for record in records)
+    assert all(record.objective >= least - 1e-7 * abs(least) for record in records)
