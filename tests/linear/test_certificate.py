@@ -205,11 +205,11 @@ def test_the_dual_point_is_feasible(loss, far):
         products = (to_columns(u) * to_columns(snapshot.scores)).sum(axis=1)
         slack = float(share @ (loss.value(snapshot.scores, problem.target) + conjugate - products))
         # Exact, or for the logarithms a bound that is no more than a few times as large.
-        assert -1e-12 <= slack <= dual.divergence * (1 + 1e-12) + 1e-12
-        assert dual.divergence <= 10 * slack + 1e-9
+        assert -1e-12 <= slack <= dual.divergence() * (1 + 1e-12) + 1e-12
+        assert dual.divergence() <= 10 * slack + 1e-9
         slope = (dense.X[:, :-1].T * share) @ to_columns(u)
         rest = objective.penalty[:-1, None] * to_columns(theta)[:-1] + slope
-        expected = dual.divergence + (rest**2 / (2 * objective.penalty[:-1, None])).sum()
+        expected = dual.divergence() + (rest**2 / (2 * objective.penalty[:-1, None])).sum()
         least = float(share @ loss.least(problem.target))
         expected = min(expected, snapshot.objective - least)
         assert duality_gap(objective, snapshot) == pytest.approx(expected, rel=1e-9, abs=1e-13)
