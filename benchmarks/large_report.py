@@ -42,7 +42,7 @@ def of_problem(lines: list[Row], problem: str) -> dict[str, Row]:
 
 def told(result: Row) -> bool:
     """Return whether it ran: of some there is a budget alone."""
-    return bool(result["failure"] != NOT_RUN)
+    return result.get("failure") != NOT_RUN
 
 
 def middle(values: list[float]) -> float | None:
