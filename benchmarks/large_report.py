@@ -23,6 +23,7 @@ TITLES = {
     "path": "20 C x 5 folds; forest types' shape, raw, 581,012 x 54",
 }
 Row = dict[str, Any]
+NOT_RUN = "not run"
 
 
 def peer_of(problem: str, peer: str) -> Any:
@@ -35,8 +36,13 @@ def of_problem(lines: list[Row], problem: str) -> dict[str, Row]:
     return {
         job["peer"]: result
         for job, result in jobs
-        if job["kind"] == "speed" and job["problem"] == problem
+        if job["kind"] == "speed" and job["problem"] == problem and told(result)
     }
+
+
+def told(result: Row) -> bool:
+    """Return whether it ran: of some there is a budget alone."""
+    return result.get("failure") != NOT_RUN
 
 
 def middle(values: list[float]) -> float | None:
