@@ -57,6 +57,9 @@ LIMITS: dict[str, float] = {
     "lines of the biggest class": 300,
 }
 
+WITHOUT_MXNET = {"linear"}
+"""Rooms that no object of MXNet comes into, where a file does not import it."""
+
 PRIVATE_NAMES = "_mxnet"
 """The room that may use private names of MXNet."""
 SUBCLASSES = ("trainer", "optimizer")
@@ -340,13 +343,16 @@ def private_uses(package: Package, private: set[str]) -> dict[str, list[str]]:
     """Return the uses of MXNet's private names, by file; `PRIVATE_NAMES` is left out.
 
     A use is an attribute ``x._name``, the same name as a string (for `getattr` or `vars`), or an
-    import. A name that the module's own classes define is theirs; on ``self`` one that any class of
+    import. Rooms `WITHOUT_MXNET` have none of its objects. A name that the module's own classes define is theirs; on ``self`` one that any class of
     the package defines. The `SUBCLASSES` may use any on ``self`` and ``super()``.
     """
     found = {}
     of_the_package = set().union(*map(own_names, package.values()))
     for module in package.values():
-        if module.room == PRIVATE_NAMES:
+        others = [imp.target for imp in imports_of(module, package)[1]]
+        if module.room == PRIVATE_NAMES or (
+            module.room in WITHOUT_MXNET and not any(map(_is_of_mxnet, others))
+        ):
             continue
         own = own_names(module)
         uses = [
@@ -364,6 +370,10 @@ def private_uses(package: Package, private: set[str]) -> dict[str, list[str]]:
         if uses:
             found[module.path] = uses
     return found
+
+
+def _is_of_mxnet(target: str) -> bool:
+    return target.split(".")[0] == "mxnet"
 
 
 def _underscored(tree: ast.AST) -> Iterator[tuple[str, int, bool]]:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.estimators import SVRGClassifier, centred
+from gluon_svrg.linear.centred import centred
+from gluon_svrg.linear.estimators import SVRGClassifier
 from gluon_svrg.linear.folds import Folds, PathPoint, Start, is_small
 from gluon_svrg.linear.losses import Logistic, Softmax
 from gluon_svrg.linear.path import solve_path

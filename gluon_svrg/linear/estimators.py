@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_finite, check_number
 from gluon_svrg.linear.base import LinearEstimator
+from gluon_svrg.linear.centred import centred
 from gluon_svrg.linear.huber import solve_with_scale
 from gluon_svrg.linear.large import joined
 from gluon_svrg.linear.losses import Logistic, Poisson, Softmax, Squared, explained_deviance
@@ -477,28 +477,3 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     def _more_tags(self) -> dict[str, bool]:
         """Return the same for scikit-learn 1.5."""
         return {"requires_positive_y": self.loss == "poisson"}
-
-
-def centred(solution: Solution, problem: Problem) -> Solution:
-    """Return a softmax solution whose intercepts have the mean 0, and each feature's coefficients.
-
-    A shift of all classes by the same changes no probability. The penalty is least for coefficients
-    of mean 0: what their means cost is taken off the objective, and off the distance above the
-    optimum.
-    """
-    if solution.coef.shape[1] == 1:
-        return solution
-    if problem.l1 > 0:
-        # A shift would take coefficients from 0.
-        shift = solution.intercept.mean() if problem.fit_intercept else 0.0
-        return replace(solution, intercept=solution.intercept - shift)
-    means = solution.coef.mean(axis=1, keepdims=True)
-    cost = problem.l2 / 2 * solution.coef.shape[1] * float(np.vdot(means, means))
-    intercept = solution.intercept
-    return replace(
-        solution,
-        coef=solution.coef - means,
-        intercept=intercept - intercept.mean() if problem.fit_intercept else intercept,
-        objective=solution.objective - cost,
-        gap=max(solution.gap - cost, 0.0),
-    )

@@ -1,0 +1,33 @@
+"""Of all softmax models that give the same probabilities, the one of least penalty."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gluon_svrg.linear.problem import Problem
+from gluon_svrg.linear.solution import Solution
+
+
+def centred(solution: Solution, problem: Problem) -> Solution:
+    """Return a softmax solution whose intercepts have the mean 0, and each feature's coefficients.
+
+    A shift of all classes by the same changes no probability. The penalty is least for coefficients
+    of mean 0: what their means cost is taken off the objective, and off the distance above the
+    optimum.
+    """
+    if solution.coef.shape[1] == 1:
+        return solution
+    if problem.l1 > 0:
+        # A shift would take coefficients from 0.
+        shift = solution.intercept.mean() if problem.fit_intercept else 0.0
+        return replace(solution, intercept=solution.intercept - shift)
+    means = solution.coef.mean(axis=1, keepdims=True)
+    cost = problem.l2 / 2 * solution.coef.shape[1] * float(np.vdot(means, means))
+    intercept = solution.intercept
+    return replace(
+        solution,
+        coef=solution.coef - means,
+        intercept=intercept - intercept.mean() if problem.fit_intercept else intercept,
+        objective=solution.objective - cost,
+        gap=max(solution.gap - cost, 0.0),
+    )
