@@ -340,10 +340,10 @@ def _is_self(node: ast.expr) -> bool:
 
 
 def private_uses(package: Package, private: set[str]) -> dict[str, list[str]]:
-    """Return the uses of MXNet's private names, by file; `PRIVATE_NAMES` is left out.
+    """Return the uses of MXNet's private names, by file; not of `PRIVATE_NAMES`.
 
     A use is an attribute ``x._name``, the same name as a string (for `getattr` or `vars`), or an
-    import. Rooms `WITHOUT_MXNET` have none of its objects. A name that the module's own classes define is theirs; on ``self`` one that any class of
+    import. A name that the module's own classes define is theirs; on ``self`` one that any class of
     the package defines. The `SUBCLASSES` may use any on ``self`` and ``super()``.
     """
     found = {}

@@ -3,8 +3,9 @@
 from itertools import pairwise
 
 import numpy as np
-from gluon_svrg.linear import Chunks, disk
-from gluon_svrg.linear.parts import FilePart, MappedPart
+from gluon_svrg.linear import Chunks
+from gluon_svrg.linear.data import disk
+from gluon_svrg.linear.data.parts import FilePart, MappedPart
 
 
 def mapped(path, X, **how):

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from gluon_svrg import _lazy
 
 if _TYPE_CHECKING:
-    from gluon_svrg.linear.chunks import Chunks
-    from gluon_svrg.linear.cv import SVRGClassifierCV
+    from gluon_svrg.linear.cross_validation.cv import SVRGClassifierCV
+    from gluon_svrg.linear.data.chunks import Chunks
     from gluon_svrg.linear.estimators import SVRGClassifier, SVRGRegressor
 
 __all__ = ["Chunks", "SVRGClassifier", "SVRGClassifierCV", "SVRGRegressor"]
 
 _NAMES = {
-    "Chunks": "gluon_svrg.linear.chunks",
+    "Chunks": "gluon_svrg.linear.data.chunks",
     "SVRGClassifier": "gluon_svrg.linear.estimators",
-    "SVRGClassifierCV": "gluon_svrg.linear.cv",
+    "SVRGClassifierCV": "gluon_svrg.linear.cross_validation.cv",
     "SVRGRegressor": "gluon_svrg.linear.estimators",
 }
 """Where each of them stands."""

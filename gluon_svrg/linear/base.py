@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_finite, check_integer, check_number
-from gluon_svrg.linear.rows import rows_of
+from gluon_svrg.linear.data.rows import rows_of
 from gluon_svrg.linear.shown import Progress
 from gluon_svrg.linear.solution import Settings, Solution, StopReason
 from gluon_svrg.linear.validation import check_features

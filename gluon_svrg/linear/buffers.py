@@ -7,10 +7,10 @@ from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
-from gluon_svrg.linear.budget import rows_of_a_buffer
-from gluon_svrg.linear.disk import DiskRows
+from gluon_svrg.linear.data.budget import rows_of_a_buffer
+from gluon_svrg.linear.data.disk import DiskRows
+from gluon_svrg.linear.data.rows import DenseRows
 from gluon_svrg.linear.objective import Objective, Snapshot
-from gluon_svrg.linear.rows import DenseRows
 from numpy.typing import DTypeLike
 
 Shuffle = Callable[[Objective, np.random.Generator, DTypeLike], Objective]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.solution import Solution
 

@@ -11,12 +11,12 @@ import scipy.linalg
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.buffers import buffers, parts_of_an_epoch
 from gluon_svrg.linear.constants import Constants, constants
-from gluon_svrg.linear.csr import CsrRows
-from gluon_svrg.linear.disk import DiskRows
+from gluon_svrg.linear.data.csr import CsrRows
+from gluon_svrg.linear.data.disk import DiskRows
+from gluon_svrg.linear.data.rows import DenseRows, rows_of
 from gluon_svrg.linear.losses import Softmax
 from gluon_svrg.linear.metric import DiagonalMetric, Metric
 from gluon_svrg.linear.objective import Objective, Scaling, Snapshot, of_outputs, padded, products
-from gluon_svrg.linear.rows import DenseRows, rows_of
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import fitting, importance, resample
 from gluon_svrg.linear.series import Series

@@ -11,8 +11,8 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_finite, check_number
 from gluon_svrg.linear.base import LinearEstimator
 from gluon_svrg.linear.centred import centred
+from gluon_svrg.linear.data.large import joined
 from gluon_svrg.linear.huber import solve_with_scale
-from gluon_svrg.linear.large import joined
 from gluon_svrg.linear.losses import Logistic, Poisson, Softmax, Squared, explained_deviance
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.solution import Settings, Solution, StopReason

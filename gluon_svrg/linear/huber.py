@@ -34,9 +34,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.data.rows import rows_of
 from gluon_svrg.linear.losses import Huber
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.rows import rows_of
 from gluon_svrg.linear.solution import Record, Settings, Solution, StopReason
 from gluon_svrg.linear.solve import solve
 

@@ -10,14 +10,14 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import newton
 from gluon_svrg.linear.constants import LEAST_BATCH, Constants, constants
-from gluon_svrg.linear.csr_sample import CenteredRows
-from gluon_svrg.linear.disk import DiskRows
+from gluon_svrg.linear.data.disk import DiskRows
 from gluon_svrg.linear.epochs import MEASURED_ROWS, Curvature, run_epoch, shuffled
 from gluon_svrg.linear.metric import HessianMetric, Metric
 from gluon_svrg.linear.objective import Objective, Snapshot
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import resample
 from gluon_svrg.linear.secants import Secants
+from gluon_svrg.linear.sparse.csr_sample import CenteredRows
 from gluon_svrg.linear.state import State
 from gluon_svrg.linear.thinned import Thinned
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear import per_row
-from gluon_svrg.linear.blocks import parts_of
-from gluon_svrg.linear.csr import CsrRows, transposed
+from gluon_svrg.linear.data import per_row
+from gluon_svrg.linear.data.blocks import parts_of
+from gluon_svrg.linear.data.csr import CsrRows, transposed
+from gluon_svrg.linear.data.rows import Features, Rows
 from gluon_svrg.linear.losses import Loss
-from gluon_svrg.linear.rows import Features, Rows
 from gluon_svrg.linear.workers import Workers
 from scipy.sparse import issparse
 

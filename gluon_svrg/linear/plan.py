@@ -9,19 +9,21 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear import csr_sample, elastic_net, newton, sparse_steps
-from gluon_svrg.linear.budget import room, rows_of_a_sample
-from gluon_svrg.linear.disk import DiskRows, on_disk
+from gluon_svrg.linear import newton
+from gluon_svrg.linear.data.budget import room, rows_of_a_sample
+from gluon_svrg.linear.data.disk import DiskRows, on_disk
+from gluon_svrg.linear.data.per_row import are_sorted
+from gluon_svrg.linear.data.rows import rows_of
 from gluon_svrg.linear.epochs import MEASURED_ROWS, EpochSteps
+from gluon_svrg.linear.l1 import elastic_net
 from gluon_svrg.linear.losses import Logistic, Softmax
 from gluon_svrg.linear.method import HessianSteps, SampleSteps
 from gluon_svrg.linear.objective import Objective, Snapshot
-from gluon_svrg.linear.per_row import are_sorted
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.rows import rows_of
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import resample
 from gluon_svrg.linear.solution import Settings
+from gluon_svrg.linear.sparse import csr_sample, sparse_steps
 from gluon_svrg.linear.state import State
 from gluon_svrg.linear.thinned import ROWS_FOR_EACH, is_worth_while
 from gluon_svrg.linear.way import Method, Plan

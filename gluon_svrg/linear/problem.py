@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear import per_row
-from gluon_svrg.linear.disk import on_disk
+from gluon_svrg.linear.data import per_row
+from gluon_svrg.linear.data.disk import on_disk
+from gluon_svrg.linear.data.rows import Data
 from gluon_svrg.linear.losses import Loss
-from gluon_svrg.linear.rows import Data
 
 
 @dataclass(frozen=True)

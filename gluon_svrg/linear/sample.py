@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.csr_sample import CenteredRows
 from gluon_svrg.linear.losses import Loss, Softmax
+from gluon_svrg.linear.sparse.csr_sample import CenteredRows
 from gluon_svrg.linear.workers import Workers
 
 _GRAM_ROWS = 4096

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear import per_row
-from gluon_svrg.linear.budget import room
-from gluon_svrg.linear.csr import CsrRows
-from gluon_svrg.linear.csr_sample import CenteredRows, Spread, is_sparser, spread
-from gluon_svrg.linear.disk import DiskRows
+from gluon_svrg.linear.data import per_row
+from gluon_svrg.linear.data.budget import room
+from gluon_svrg.linear.data.csr import CsrRows
+from gluon_svrg.linear.data.disk import DiskRows
+from gluon_svrg.linear.data.rows import Features, Rows, rows_of
 from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from gluon_svrg.linear.objective import Objective, Reads, Scaling
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.rows import Features, Rows, rows_of
 from gluon_svrg.linear.sample import Sample
+from gluon_svrg.linear.sparse.csr_sample import CenteredRows, Spread, is_sparser, spread
 from gluon_svrg.linear.workers import Workers
 from scipy.sparse import issparse
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.disk import DiskRows
+from gluon_svrg.linear.data.disk import DiskRows
 from gluon_svrg.linear.losses import Logistic
 from gluon_svrg.linear.objective import Objective
 

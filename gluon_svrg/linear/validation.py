@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear import csr_checks, large, per_row
-from gluon_svrg.linear.chunks import Chunks
-from gluon_svrg.linear.disk import on_disk
-from gluon_svrg.linear.rows import Data
+from gluon_svrg.linear.data import csr_checks, large, per_row
+from gluon_svrg.linear.data.chunks import Chunks
+from gluon_svrg.linear.data.disk import on_disk
+from gluon_svrg.linear.data.rows import Data
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import column_or_1d
@@ -79,7 +79,7 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Data:
     X : array-like or sparse matrix of shape (n, p)
         Numbers or booleans of any dtype. Columns of several dtypes, as in a frame, get their common
         dtype; objects become float64. Of sparse matrices and arrays CSR is taken as it is, others
-        by one copy; see :func:`gluon_svrg.linear.csr_checks.canonical`.
+        by one copy; see :func:`gluon_svrg.linear.data.csr_checks.canonical`.
     reset : bool
         True in ``fit``; False when `X` has to agree with what ``fit`` saw.
 

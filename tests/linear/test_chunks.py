@@ -12,16 +12,8 @@ import large_data
 import numpy as np
 import pytest
 import scipy.sparse
-from gluon_svrg.linear import (
-    Chunks,
-    SVRGClassifier,
-    SVRGRegressor,
-    chunks,
-    disk,
-    parts,
-    per_row,
-    plan,
-)
+from gluon_svrg.linear import Chunks, SVRGClassifier, SVRGRegressor, plan
+from gluon_svrg.linear.data import chunks, disk, parts, per_row
 
 N, P = 400, 3
 RNG = np.random.default_rng(0)

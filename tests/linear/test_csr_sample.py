@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gluon_svrg.linear import csr_sample
-from gluon_svrg.linear.csr_sample import CenteredRows, size_and_costs, spread
 from gluon_svrg.linear.losses import Logistic, Softmax
 from gluon_svrg.linear.plan import choose
 from gluon_svrg.linear.sampling import _spread, prepare
 from gluon_svrg.linear.solution import Settings
 from gluon_svrg.linear.solve import solve
+from gluon_svrg.linear.sparse import csr_sample
+from gluon_svrg.linear.sparse.csr_sample import CenteredRows, size_and_costs, spread
 from gluon_svrg.linear.workers import Workers
 from linear_oracle import LOSSES, NAMES, problem_of
 from scipy.sparse import csr_array

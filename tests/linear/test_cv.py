@@ -5,12 +5,12 @@ import pickle
 import signal
 import warnings
 
-import gluon_svrg.linear.joint as joint
+import gluon_svrg.linear.cross_validation.joint as joint
 import numpy as np
 import pytest
 import sklearn
 from gluon_svrg.linear import SVRGClassifier, SVRGClassifierCV
-from gluon_svrg.linear.scoring import HeldOut
+from gluon_svrg.linear.cross_validation.scoring import HeldOut
 from scipy.sparse import csr_array, issparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -369,7 +369,7 @@ def test_an_interrupt_keeps_what_was(monkeypatch, way):
     model = SVRGClassifierCV(Cs=3, cv=3, random_state=0).fit(X, y)
     before = model.coef_.copy(), model.C_
     monkeypatch.setattr("gluon_svrg.linear.solve._Run._add", interrupted)
-    monkeypatch.setattr("gluon_svrg.linear.joint.JointPass.values", interrupted)
+    monkeypatch.setattr("gluon_svrg.linear.cross_validation.joint.JointPass.values", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     np.testing.assert_array_equal(model.coef_, before[0])
@@ -468,7 +468,7 @@ def test_sparse_features_give_the_same(monkeypatch, way, n, p, classes, is_small
     dense = SVRGClassifierCV(**kwargs, scoring="neg_log_loss").fit(X, y)
     if not is_small:
         monkeypatch.setattr("gluon_svrg.linear.plan._MOST_NUMBERS", 0)
-        monkeypatch.setattr("gluon_svrg.linear.folds._MOST_NUMBERS", 0)
+        monkeypatch.setattr("gluon_svrg.linear.cross_validation.folds._MOST_NUMBERS", 0)
     for scoring in ("neg_log_loss", rows_are_sparse):
         sparse = SVRGClassifierCV(**kwargs, scoring=scoring).fit(csr_array(X), y)
         size = np.abs(dense.coefs_paths_).max()

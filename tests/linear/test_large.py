@@ -10,16 +10,14 @@ import pytest
 from gluon_svrg.linear import (
     SVRGClassifier,
     SVRGRegressor,
-    blocks,
     buffers,
-    disk,
-    per_row,
     plan,
     problem,
     sampling,
     thinned,
     workers,
 )
+from gluon_svrg.linear.data import blocks, disk, per_row
 from gluon_svrg.linear.losses import Logistic
 from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from gluon_svrg.linear.data.rows import BLOCK_BYTES
 from gluon_svrg.linear.losses import Logistic, Poisson, Softmax, Squared
 from gluon_svrg.linear.objective import Scaling, padded
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.rows import BLOCK_BYTES
 from gluon_svrg.linear.workers import Workers
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, residuals, to_columns, values
 

@@ -7,7 +7,8 @@ import threading
 
 import numpy as np
 import pytest
-from gluon_svrg.linear import Chunks, SVRGClassifier, disk, per_row, plan
+from gluon_svrg.linear import Chunks, SVRGClassifier, plan
+from gluon_svrg.linear.data import disk, per_row
 
 N = 3000
 RNG = np.random.default_rng(0)
@@ -118,7 +119,7 @@ def test_a_file_that_changes(write):
 
 
 def test_row_groups_that_are_too_large(write, monkeypatch):
-    from gluon_svrg.linear import chunks
+    from gluon_svrg.linear.data import chunks
 
     monkeypatch.setattr(chunks, "LEAST_MEMORY", 0)
     with pytest.raises(
@@ -135,7 +136,7 @@ def test_without_pyarrow(monkeypatch):
             raise ImportError(name)
         return real(name, *args, **kwargs)
 
-    monkeypatch.delitem(sys.modules, "gluon_svrg.linear.parquet", raising=False)
+    monkeypatch.delitem(sys.modules, "gluon_svrg.linear.data.parquet", raising=False)
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(ImportError, match=r"pip install gluon-svrg\[parquet\]"):
         Chunks.from_parquet("x.parquet")

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from gluon_svrg.linear.proximal import iterate, step
-from gluon_svrg.linear.quadratic import Matrix, Products, minimise
+from gluon_svrg.linear.l1.proximal import iterate, step
+from gluon_svrg.linear.l1.quadratic import Matrix, Products, minimise
 
 CASES = range(16)
 

@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from gluon_svrg.linear.rows import BLOCK_BYTES, DenseRows
+from gluon_svrg.linear.data.rows import BLOCK_BYTES, DenseRows
 
 
 @pytest.mark.parametrize(

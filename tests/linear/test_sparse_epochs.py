@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gluon_svrg.linear.constants import Constants
 from gluon_svrg.linear.losses import Huber, Logistic, Poisson, Softmax, Squared
-from gluon_svrg.linear.sparse_epochs import Batch, Frame, Measure, Start, compact, run_epoch
+from gluon_svrg.linear.sparse.sparse_epochs import Batch, Frame, Measure, Start, compact, run_epoch
 from scipy import sparse
 
 N, P, K = 60, 23, 4

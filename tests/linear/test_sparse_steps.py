@@ -6,7 +6,7 @@ from gluon_svrg.linear.losses import Huber, Logistic, Poisson, Softmax, Squared
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.solution import Settings, StopReason
 from gluon_svrg.linear.solve import solve
-from gluon_svrg.linear.sparse_steps import constants
+from gluon_svrg.linear.sparse.sparse_steps import constants
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from gluon_svrg.linear.losses import Huber, Logistic, Poisson, Softmax, Squared
-from gluon_svrg.linear.subspace import Direction, Setting, minimise, moved
+from gluon_svrg.linear.sparse.subspace import Direction, Setting, minimise, moved
 from scipy.optimize import minimize
 
 N, P, K = 80, 7, 3

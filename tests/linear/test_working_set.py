@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gluon_svrg.linear import working_set
+from gluon_svrg.linear.l1 import working_set
+from gluon_svrg.linear.l1.quadratic import Matrix, Products
+from gluon_svrg.linear.l1.working_set import Columns, choose
 from gluon_svrg.linear.losses import Logistic, Poisson, Softmax, Squared
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.quadratic import Matrix, Products
 from gluon_svrg.linear.sampling import prepare
 from gluon_svrg.linear.workers import Workers
-from gluon_svrg.linear.working_set import Columns, choose
 from scipy.sparse import csr_array
 
 LOSSES = [Logistic(), Softmax(3), Squared(), Poisson()]

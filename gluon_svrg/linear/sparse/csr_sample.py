@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.csr import made_of, transposed
+from gluon_svrg.linear.data.csr import made_of, transposed
 from scipy.sparse import csr_array
 
 DEARER = 400

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.cross_validation.folds import PathPoint
+from gluon_svrg.linear.data.rows import Features, rows_of
 from gluon_svrg.linear.estimators import SVRGClassifier
-from gluon_svrg.linear.folds import PathPoint
-from gluon_svrg.linear.rows import Features, rows_of
 from numpy.typing import DTypeLike
 from scipy.sparse import issparse
 from sklearn.metrics import make_scorer

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.blocks import slices_of
-from gluon_svrg.linear.chunks import Chunks
-from gluon_svrg.linear.parts import Part, mapped_root, part_of
+from gluon_svrg.linear.data.blocks import slices_of
+from gluon_svrg.linear.data.chunks import Chunks
+from gluon_svrg.linear.data.parts import Part, mapped_root, part_of
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

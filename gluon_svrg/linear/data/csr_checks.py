@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.csr import made_of
+from gluon_svrg.linear.data.csr import made_of
 from scipy.sparse import csr_array
 
 _MOST_OF_FLOAT32 = 1 << 24

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.parts import CsrPart, Part, part_of
+from gluon_svrg.linear.data.parts import CsrPart, Part, part_of
 from scipy.sparse import csr_array, issparse, vstack
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
@@ -112,7 +112,7 @@ class Chunks:
         """
         limit = parsed_limit(memory_limit)
         # pyarrow is imported by this module alone, and only now.
-        module = import_module("gluon_svrg.linear.parquet")
+        module = import_module("gluon_svrg.linear.data.parquet")
         given = [paths] if isinstance(paths, _PATHS) else list(paths)
         parts, names = module.groups([os.fspath(path) for path in given], columns, limit)
         chunks = cls.__new__(cls)

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.constants import Constants, expected_smoothness
-from gluon_svrg.linear.csr import CsrRows
+from gluon_svrg.linear.data.csr import CsrRows
 from gluon_svrg.linear.epochs import Choice
 from gluon_svrg.linear.objective import Objective, Scaling, Snapshot
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.series import Series
 from gluon_svrg.linear.solution import Settings
-from gluon_svrg.linear.sparse_epochs import Batch, Frame, Measure, Start, run_epoch
+from gluon_svrg.linear.sparse.sparse_epochs import Batch, Frame, Measure, Start, run_epoch
+from gluon_svrg.linear.sparse.subspace import Direction, Point, Setting, combined, minimise
 from gluon_svrg.linear.state import State
-from gluon_svrg.linear.subspace import Direction, Point, Setting, combined, minimise
 from gluon_svrg.linear.way import Plan
 
 _MEASURED_ROWS = 4096

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gluon_svrg.linear import working_set
+from gluon_svrg.linear.l1 import working_set
+from gluon_svrg.linear.l1.proximal import MetricSteps
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.proximal import MetricSteps
 from gluon_svrg.linear.way import Plan
 from scipy.sparse import issparse
 

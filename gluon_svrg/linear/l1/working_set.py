@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.certificate import duality_gap
+from gluon_svrg.linear.l1.proximal import Point, iterate
+from gluon_svrg.linear.l1.quadratic import Matrix, Products, Quadratic
 from gluon_svrg.linear.losses import Logistic, Loss, Softmax
 from gluon_svrg.linear.objective import Objective, Snapshot, of_rows
-from gluon_svrg.linear.proximal import Point, iterate
-from gluon_svrg.linear.quadratic import Matrix, Products, Quadratic
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.state import State
 from gluon_svrg.linear.workers import Workers

@@ -15,8 +15,8 @@ from typing import Protocol
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.l1.quadratic import Matrix, Quadratic, minimise
 from gluon_svrg.linear.objective import Objective, Snapshot, of_rows
-from gluon_svrg.linear.quadratic import Matrix, Quadratic, minimise
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.state import State
 

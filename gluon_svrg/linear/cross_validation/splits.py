@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.linear.folds import Folds
+from gluon_svrg.linear.cross_validation.folds import Folds
 from gluon_svrg.linear.validation import Labels
 from sklearn.model_selection import check_cv
 

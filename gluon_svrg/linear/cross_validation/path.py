@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from gluon_svrg.linear.folds import Folds, PathPoint, Start, point_of
-from gluon_svrg.linear.joint import JointPath, Watch, suits
+from gluon_svrg.linear.cross_validation.folds import Folds, PathPoint, Start, point_of
+from gluon_svrg.linear.cross_validation.joint import JointPath, Watch, suits
 from gluon_svrg.linear.plan import choose, dense_if_small
 from gluon_svrg.linear.solution import Settings
 from gluon_svrg.linear.solve import Session

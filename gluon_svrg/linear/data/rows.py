@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.blocks import BLOCK_BYTES, slices_of
-from gluon_svrg.linear.chunks import Chunks
-from gluon_svrg.linear.csr import CsrRows
-from gluon_svrg.linear.disk import DiskRows, on_disk, parts_in
+from gluon_svrg.linear.data.blocks import BLOCK_BYTES, slices_of
+from gluon_svrg.linear.data.chunks import Chunks
+from gluon_svrg.linear.data.csr import CsrRows
+from gluon_svrg.linear.data.disk import DiskRows, on_disk, parts_in
 from scipy.sparse import csr_array, issparse
 
 Features: TypeAlias = "NumPyArray | csr_array"

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.data.rows import rows_of
 from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.rows import rows_of
 from gluon_svrg.linear.solution import Solution, StopReason
 from gluon_svrg.linear.solve import Session
 

@@ -11,17 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.centred import centred
-from gluon_svrg.linear.estimators import SVRGClassifier
-from gluon_svrg.linear.folds import Folds, PathPoint, Start, is_small
-from gluon_svrg.linear.losses import Logistic, Softmax
-from gluon_svrg.linear.path import solve_path
-from gluon_svrg.linear.problem import Problem
-from gluon_svrg.linear.routing import RoutedScoring
-from gluon_svrg.linear.scoring import accuracy, score_path, scores_of_points
-from gluon_svrg.linear.shown import NAME, Progress
-from gluon_svrg.linear.solution import Settings, Solution, StopReason
-from gluon_svrg.linear.solve import solve
-from gluon_svrg.linear.splits import (
+from gluon_svrg.linear.cross_validation.folds import Folds, PathPoint, Start, is_small
+from gluon_svrg.linear.cross_validation.path import solve_path
+from gluon_svrg.linear.cross_validation.routing import RoutedScoring
+from gluon_svrg.linear.cross_validation.scoring import accuracy, score_path, scores_of_points
+from gluon_svrg.linear.cross_validation.splits import (
     best_of,
     check_folds,
     checked_ratios,
@@ -29,6 +23,12 @@ from gluon_svrg.linear.splits import (
     counts_of,
     splits_of,
 )
+from gluon_svrg.linear.estimators import SVRGClassifier
+from gluon_svrg.linear.losses import Logistic, Softmax
+from gluon_svrg.linear.problem import Problem
+from gluon_svrg.linear.shown import NAME, Progress
+from gluon_svrg.linear.solution import Settings, Solution, StopReason
+from gluon_svrg.linear.solve import solve
 from gluon_svrg.linear.validation import (
     Labels,
     check_features,

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.blocks import parts_of
-from gluon_svrg.linear.chunks import Chunks
-from gluon_svrg.linear.disk import DiskRows, parts_in
+from gluon_svrg.linear.data.blocks import parts_of
+from gluon_svrg.linear.data.chunks import Chunks
+from gluon_svrg.linear.data.disk import DiskRows, parts_in
 from gluon_svrg.linear.workers import Workers
 from sklearn.base import BaseEstimator
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.parts import Part, Stamp, changed
+from gluon_svrg.linear.data.parts import Part, Stamp, changed
 
 try:
     import pyarrow.parquet as pq

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.blocks import parts_of
+from gluon_svrg.linear.data.blocks import parts_of
 from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax
 
 MANY = 1 << 20

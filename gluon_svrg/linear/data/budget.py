@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gluon_svrg.linear.chunks import LEAST_MEMORY, Chunks
-from gluon_svrg.linear.disk import on_disk
+from gluon_svrg.linear.data.chunks import LEAST_MEMORY, Chunks
+from gluon_svrg.linear.data.disk import on_disk
 from gluon_svrg.linear.losses import Huber
 from gluon_svrg.linear.problem import Problem
 
