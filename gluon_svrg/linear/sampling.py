@@ -99,7 +99,7 @@ def _as_they_are(
     """Return the objective in the user's coordinates, and no sample."""
     p = rows.shape[1]
     scaling = Scaling(np.zeros(p), np.ones(p))
-    if precise or _is_far_off(problem, share):
+    if precise or _is_far_off(problem, share) or has_offsets(rows):
         rows = rows.precise()
     objective = Objective(
         rows=rows,
@@ -115,6 +115,21 @@ def _as_they_are(
     )
     none = np.zeros(0, np.intp)
     return objective, _sample(objective, np.zeros((0, p + 1)), none, np.zeros(0))
+
+
+def has_offsets(rows: Rows) -> bool:
+    """Return whether float32 has too few digits for a feature's mean beside its deviation.
+
+    From rows at equal distances, at most as many as a sample that metrics are measured on.
+    """
+    n, p = rows.shape
+    block: Any = rows.pick(np.arange(0, n, max(1, n // 2048)))
+    values = block.data.astype(np.float64)
+    count = max(1, block.shape[0])
+    mean = np.bincount(block.indices, values, p) / count
+    square = np.bincount(block.indices, np.square(values), p) / count
+    variance = np.maximum(square - np.square(mean), np.finfo(np.float64).eps * square)
+    return bool((np.square(mean) > OFFSET_OF_FLOAT32**2 * variance)[square > 0].any())
 
 
 def _penalty(problem: Problem, scaling: Scaling) -> NumPyArray:

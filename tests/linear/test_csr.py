@@ -257,6 +257,7 @@ def test_coordinates_of_the_user():
     problem, _ = sparse_problem(LOSSES[0], l2=0.25)
     objective, _, sample = prepared(problem, size=0)
     np.testing.assert_array_equal(objective.scaling.center, np.zeros(4))
+    # A column of zeros keeps its weight of 0 by the penalty.
     np.testing.assert_array_equal(objective.scaling.inverse, np.ones(4))
     np.testing.assert_array_equal(objective.penalty, [0.25, 0.25, 0.25, 0.25, 0])
     assert len(sample.rows) == 0

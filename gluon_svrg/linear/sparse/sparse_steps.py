@@ -16,6 +16,7 @@ from gluon_svrg.linear.epochs import Choice
 from gluon_svrg.linear.objective import Objective, Scaling, Snapshot
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sample import Sample
+from gluon_svrg.linear.sampling import has_offsets
 from gluon_svrg.linear.series import Series
 from gluon_svrg.linear.solution import Settings
 from gluon_svrg.linear.sparse.sparse_epochs import Batch, Frame, Measure, Start, run_epoch
@@ -54,9 +55,8 @@ _SUMMED_ROWS = 1 << 16
 _WAVERS = 1e-9
 """Of the objective in float32: a smaller gain is one of rounding, and the scores are taken anew."""
 
-_OFFSET_OF_FLOAT32 = 30.0
 _MOST_DIGITS = 12
-"""A mean of so many deviations, or numbers of so many digits before or after the point: float64."""
+"""Before or after the point: beyond it float64."""
 
 
 def plan(problem: Problem, settings: Settings) -> Plan:
@@ -156,7 +156,7 @@ class SparseSteps:
     def _needs_float64(self) -> bool:
         """Whether float32 has too few digits for what is asked, or for the features."""
         rows = self._whole.rows
-        return self._settings.is_precise or not _fits_float32(rows)
+        return self._settings.is_precise or not _fits_float32(rows) or has_offsets(rows)
 
     def _measured(self, data: _Data, snapshot: Snapshot, kind: str) -> tuple[Frame, Constants]:
         """Return the frame and the constants of the next epochs."""
