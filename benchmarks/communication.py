@@ -1,4 +1,4 @@
-"""What a sum over two workers costs: buckets over ps-lite, sockets, MXNet's own keys.
+"""What workers cost: a sum over two of them, and the steps of a ResNet-20 on one and two.
 
 Two workers, one server and a scheduler on this machine, one thread each, so the four of them share
 its cores, and no wire is measured. In each round every way sums the same arrays once, in turn; the
@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 
+import communication_steps
 import gluon_svrg  # noqa: F401  # before MXNet
 import mxnet as mx
 import report
@@ -150,7 +151,7 @@ def in_a_cluster(rounds: int) -> dict[str, dict[str, list[float]]]:
     return json.loads(first.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
-def section(seconds: dict[str, dict[str, list[float]]]) -> str:
+def section(seconds: dict[str, dict[str, list[float]]], steps: dict[str, list[float]]) -> str:
     rows = []
     for problem, times in seconds.items():
         shapes = PROBLEMS[problem]()
@@ -163,7 +164,10 @@ def section(seconds: dict[str, dict[str, list[float]]]) -> str:
     header = ["arrays of", "arrays", "numbers", *(f"{k}: {v}" for k, v in WAYS.items())]
     return "\n\n".join(
         [
-            "## A sum over two workers",
+            "## What workers cost",
+            "Milliseconds (quartiles) a step of `fit` on a CIFAR ResNet-20 with SGD, momentum and "
+            "a global batch of 128 images, on one machine; the ratio is that of the same round.",
+            communication_steps.table(steps),
             "Milliseconds (quartiles) from a barrier until two workers have the sums of their "
             "float32 arrays: two workers, a server and a scheduler on one machine, a thread each.",
             report.markdown_table(header, rows),
@@ -189,7 +193,9 @@ def main() -> None:
     if options.worker:
         print(json.dumps(measure(options.rounds)))
     else:
-        report.publish("bench-communication", section(in_a_cluster(options.rounds)), options.out)
+        steps = communication_steps.measure(options.rounds)
+        text = section(in_a_cluster(options.rounds), steps)
+        report.publish("bench-communication", text, options.out)
 
 
 if __name__ == "__main__":
