@@ -59,10 +59,22 @@ class Sample:
         """Return the gradient from the scores at `theta`."""
         residual = self.loss.residual(scores, self.target)
         residual = (residual.T * self.share).T
+        return self.products(residual) + self._penalty(theta) * theta
+
+    def products(self, residual: NumPyArray) -> NumPyArray:
+        """Return the products of the columns with numbers of rows, of theta's shape."""
         sparse = isinstance(self.rows, CenteredRows)
-        of_data = self.rows.products(residual) if sparse else self.rows.T @ residual
-        gradient: NumPyArray = of_data + self._penalty(theta) * theta
-        return gradient
+        return np.asarray(self.rows.products(residual) if sparse else self.rows.T @ residual)
+
+    def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
+        """Return those of the columns' squares, of which there is no copy as a whole."""
+        if isinstance(self.rows, CenteredRows):
+            return self.rows.products_of_squares(numbers)
+        total = np.zeros((self.rows.shape[1], *numbers.shape[1:]))
+        for start in range(0, len(numbers), _GRAM_ROWS):
+            part = slice(start, start + _GRAM_ROWS)
+            total += np.square(self.rows[part]).T @ numbers[part]
+        return total
 
     def hessian(self, scores: NumPyArray) -> NumPyArray:
         """Return the Hessian with the penalty: (p + 1)K square, theta raveled."""

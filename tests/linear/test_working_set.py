@@ -1,7 +1,5 @@
 """The working set: its columns, their Hessian as a matrix and as products, and who is chosen."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from gluon_svrg.linear.l1 import working_set
@@ -16,24 +14,21 @@ from scipy.sparse import csr_array
 LOSSES = [Logistic(), Softmax(3), Squared(), Poisson()]
 
 
-def objective_of(loss, intercept=True, l1=0.02):
+def objective_of(loss, intercept=True, l1=0.02, kind="dense"):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 8)) + rng.normal(size=8)
+    X = csr_array(X) if kind == "sparse" else X
     y = rng.integers(0, max(2, loss.outputs), 60)
     weight = rng.integers(1, 4, 60).astype(float)
     problem = Problem(X, y, loss, 0.1, weight, intercept, l1=l1)
     return prepare(problem, Workers(1), 60, rng, precise=True)[0]
 
 
-def columns_of(objective, kind, chosen):
-    columns = Columns.of(objective, chosen)
-    return replace(columns, matrix=csr_array(columns.matrix)) if kind == "sparse" else columns
-
-
-def point_of(columns):
-    shape = (len(columns.penalty), *([columns.loss.outputs] if columns.loss.outputs > 1 else []))
+def point_of(columns, intercept=True):
+    outputs = columns.sample.loss.outputs
+    shape = (len(columns.l1), *([outputs] if outputs > 1 else []))
     theta = np.random.default_rng(1).normal(size=shape) / 3
-    if not columns.intercept:
+    if not intercept:
         theta[-1] = 0
     return theta
 
@@ -42,10 +37,10 @@ def point_of(columns):
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 def test_columns_are_the_objective_of_some_features(loss, kind, intercept):
-    objective = objective_of(loss, intercept)
+    objective = objective_of(loss, intercept, kind=kind)
     chosen = np.array([1, 2, 5])
-    columns = columns_of(objective, kind, chosen)
-    theta = point_of(columns)
+    columns = Columns.of(objective, chosen)
+    theta = point_of(columns, intercept)
     whole = np.zeros((9, *theta.shape[1:]))
     whole[np.append(chosen, 8)] = theta
     snapshot = objective.snapshot(whole)
@@ -64,7 +59,8 @@ def test_columns_are_the_objective_of_some_features(loss, kind, intercept):
 def test_the_hessian_is_the_gradient_s_difference(loss, kind, form, monkeypatch):
     if form is Products:
         monkeypatch.setattr(working_set, "_MOST_WEIGHTS", 0)
-    columns = columns_of(objective_of(loss), kind, np.array([0, 3, 4, 7]))
+    chosen = np.array([0, 3, 4, 7])
+    columns = Columns.of(objective_of(loss, kind=kind), chosen)
     theta = point_of(columns)
     quadratic = columns.quadratic(columns.scores(theta), 0.0)
     assert isinstance(quadratic, form) or (kind == "sparse" and loss.outputs > 1)
@@ -83,13 +79,13 @@ def test_the_hessian_is_the_gradient_s_difference(loss, kind, form, monkeypatch)
     left = quadratic.times(solved) - right
     assert np.abs(left).max() < (1e-9 if form is Matrix and kind == "dense" else 0.1)
     steepest = columns.steepest()
-    squares = columns.matrix.toarray() if kind == "sparse" else columns.matrix
-    assert np.allclose(steepest[:-1], columns.share @ squares**2)
+    dense = Columns.of(objective_of(loss), chosen).sample
+    assert np.allclose(steepest, dense.share @ dense.rows**2)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_with_caution_the_quadratic_lies_above_the_objective(kind):
-    columns = columns_of(objective_of(Logistic()), kind, np.arange(8))
+    columns = Columns.of(objective_of(Logistic(), kind=kind), np.arange(8))
     rng = np.random.default_rng(3)
     for size in (0.01, 1.0, 10.0):
         theta = point_of(columns) * size

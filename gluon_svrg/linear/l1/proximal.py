@@ -96,13 +96,13 @@ class SampleModel:
         """Return its gradient."""
         return self.sample.gradient(theta, scores)
 
-    def quadratic(self, scores: NumPyArray, caution: float) -> Matrix:
+    def quadratic(self, scores: NumPyArray, caution: float) -> Quadratic:
         """Return its Hessian over theta raveled, with any caution."""
         return Matrix(self.sample.hessian(scores))
 
     def steepest(self) -> NumPyArray:
         """Return the Hessian's diagonal for the loss's largest curvature, one for each row."""
-        return np.asarray(self.sample.share @ np.square(self.sample.rows))
+        return self.sample.products_of_squares(self.sample.share)
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,24 @@ class CenteredRows:
         gradient[-1] = self._intercept * total
         return gradient
 
+    def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
+        """Return the products of the columns' squares with numbers of rows, of theta's shape."""
+        features, center = self._features, self._center
+        squares = made_of(
+            np.square(features.data), features.indices, features.indptr, features.shape
+        )
+        total = numbers.sum(axis=0)
+        product = np.empty((self.shape[1], *numbers.shape[1:]))
+        of_features = product[:-1].T  # so that numbers of the columns multiply it
+        of_features[:] = (transposed(squares) @ numbers).T
+        of_features -= 2 * center * (transposed(features) @ numbers).T
+        of_features += np.multiply.outer(total, np.square(center))
+        # What is left of a constant column is rounding, of either sign.
+        np.maximum(of_features, 0, out=of_features)
+        of_features *= np.square(self._inverse)
+        product[-1] = self._intercept * total
+        return product
+
     def gram(self, weight: NumPyArray) -> NumPyArray:
         """Return the products of the columns with each other, each row times `weight`."""
         features, inverse, center = self._features, self._inverse, self._center
