@@ -71,6 +71,21 @@ def test_products(seed):
         assert value(H, c, l1, t) - least < 1e-9 * abs(least)
 
 
+def test_products_that_do_not_see_ones():
+    # As those of softmax, of which the same for all classes changes nothing.
+    m = 31
+    X = np.random.default_rng(4).normal(size=(50, m))
+    X -= X[:, :-1].mean(axis=1, keepdims=True)
+    X[:, -1] = 0
+    H = X.T @ X / 50
+    H[-1, -1] = 1  # the penalty of no intercept, where powers of ones would lead
+    c, l1 = H @ np.linspace(-3, 3, m), np.full(m, 0.1)
+    steps = Products(lambda v: H @ v, H.diagonal(), 1e-8)
+    t, _ = steps.descend(np.zeros(m), -c, l1)
+    least = value(H, c, l1, minimise(Matrix(H), c, l1, np.zeros(m)))
+    assert value(H, c, l1, t) - least < 0.05 * abs(least)
+
+
 @pytest.mark.parametrize("seed", CASES)
 def test_search_and_steps_lead_lower(seed):
     H, c, l1 = case(seed)

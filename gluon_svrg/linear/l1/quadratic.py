@@ -307,7 +307,8 @@ class Products:
     def _smoothness(self, like: NumPyArray) -> float:
         """Return the largest eigenvalue in the metric of the diagonal, by powers, and a margin."""
         if self._largest == 0:
-            vector = np.ones_like(like)
+            # Not ones: softmax does not see what is the same for all classes.
+            vector = np.random.default_rng(0).uniform(-1, 1, like.shape)
             for _ in range(_POWER_STEPS):
                 image = self.times(vector) / self._diagonal
                 self._largest = 1.1 * float(np.abs(image).max())
