@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import newton
-from gluon_svrg.linear.data.budget import room, rows_of_a_sample
+from gluon_svrg.linear.data.budget import columns_of_a_copy, room, rows_of_a_sample
 from gluon_svrg.linear.data.disk import DiskRows, on_disk
 from gluon_svrg.linear.data.per_row import are_sorted
 from gluon_svrg.linear.data.rows import rows_of
@@ -130,11 +130,16 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
     size = sample_size(n, p, problem.loss.outputs)
     if issparse(problem.features):
         size = min(size, csr_sample.MOST_NUMBERS // (p + 1))
-    elif on_disk(problem.features):
-        size = int(min(size, rows_of_a_sample(room(problem), p)))
+    size = int(min(size, rows_of_a_sample(room(problem), p)))
     is_large = float(n) * width * width > _SMALL or settings.metric == "hessian"
     pays = _pays(size, width, float(width) ** 2, float(n) * width)
-    return elastic_net.plan(problem, size, is_large and pays)
+    is_sampled = is_large and pays
+    has_room = columns_of_a_copy(room(problem), n, problem.loss.outputs) > p
+    if is_sampled or has_room or width > _MOST_WEIGHTS:
+        return elastic_net.plan(problem, size, is_sampled)
+    # What is chosen of so few features may be all of them.
+    plan = elastic_net.plan(problem, size, is_sampled=True)
+    return replace(plan, why=f"{plan.why}: there is no room for a copy of all in float64")
 
 
 def _pays(size: int, width: int, of_a_row: float, numbers: float) -> bool:

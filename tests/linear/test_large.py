@@ -8,6 +8,7 @@ import large_data
 import numpy as np
 import pytest
 from gluon_svrg.linear import (
+    Chunks,
     SVRGClassifier,
     SVRGRegressor,
     buffers,
@@ -20,6 +21,7 @@ from gluon_svrg.linear import (
 from gluon_svrg.linear.data import blocks, disk, per_row
 from gluon_svrg.linear.losses import Logistic
 from scipy.special import expit
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 TABLE = list(itertools.product(["uint8", "float32", "float64"], ["weights", "none"]))
@@ -226,3 +228,24 @@ def test_no_copy(tmp_path):
     assert "sample" in model.why_ or "taken of" in model.why_
     assert peak < 70e6
     assert both < 70e6
+
+
+@pytest.mark.parametrize(("n", "way"), [(40_000, "working set"), (100_000, "svrg, hessian")])
+def test_corners_keep_to_the_limit(tmp_path, monkeypatch, n, way):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 3 << 19)
+    X, y = sorted_by_class(features("uint8", n, 60), 2)
+    model = SVRGClassifier(C=200 / n, l1_ratio=0.8, random_state=0)
+    clone(model).fit(X[:100], np.arange(100) % 2)  # imports
+    np.save(tmp_path / "x.npy", X)
+    tracemalloc.start()
+    model.fit(Chunks([tmp_path / "x.npy"], memory_limit="64 MB"), y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # A copy in float64 has 20 MB, or 49 and more beside it.
+    assert way in model.solver_
+    assert ("no room" in model.why_) == (n == 100_000)
+    assert peak < 64e6
+    peer = fitted(clone(model).set_params(tol=1e-10), X, y)
+    assert model.coef_.any()
+    assert model.objective_ == pytest.approx(peer.objective_, abs=1e-7)
+    assert model.gap_ >= model.objective_ - peer.objective_

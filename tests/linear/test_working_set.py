@@ -111,3 +111,26 @@ def test_those_with_coefficients_and_the_worst_of_the_others(monkeypatch):
     excess[3] = 0
     expected = np.sort(np.append(np.argsort(-excess)[:2], 3))
     assert np.array_equal(choose(objective, snapshot), expected)
+
+
+def test_no_more_are_chosen_than_there_is_room_for(monkeypatch):
+    monkeypatch.setattr(working_set, "_ALL", 0)
+    objective = objective_of(Squared(), l1=1e-6)
+    theta = np.zeros(9)
+    theta[[3, 5]] = 0.1
+    snapshot = objective.snapshot(theta)
+    excess = np.abs(snapshot.gradient[:-1])
+    excess[[3, 5]] = 0
+    for columns in (1, 2, 6, 7):
+        # Eight numbers a row beside them, and the intercept's; in three quarters of the room.
+        objective.room = (columns + 1 + 8) * 60 * 8 * 4 // 3 + 1
+        if columns < 3:
+            with pytest.raises(ValueError, match=r"^2 of 8 features .* higher memory_limit"):
+                choose(objective, snapshot)
+            continue
+        wanted = [3, 5, *np.argsort(-excess)[: columns - 2]]
+        assert np.array_equal(choose(objective, snapshot), np.sort(wanted))
+    # Where none is missing, those that are there may fill it.
+    snapshot.gradient[:] = 0
+    objective.room = (2 + 1 + 8) * 60 * 8 * 4 // 3 + 1
+    assert np.array_equal(choose(objective, snapshot), [3, 5])

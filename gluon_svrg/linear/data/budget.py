@@ -23,6 +23,12 @@ _OF_A_SAMPLE = 3
 _OF_A_BUFFER = 6
 """The part for a buffer of rows: another is being read, and this one is shuffled."""
 
+_OF_A_COPY = 0.75
+"""The part for a copy of some columns, with what follows; the rest is for blocks of them."""
+
+_BESIDE_A_COPY = 8
+"""Numbers for each row and output, of steps on such a copy: `_SCORES` are not among them."""
+
 
 def room(problem: Problem) -> int | None:
     """Return the bytes that samples and buffers of rows may take, or None where it is no matter.
@@ -63,3 +69,10 @@ def rows_of_a_sample(room: int | None, p: int) -> float:
 def rows_of_a_buffer(room: int, p: int, itemsize: int) -> int:
     """Return how many rows as they are stored a buffer may have."""
     return max(1, room // (_OF_A_BUFFER * max(1, p) * itemsize))
+
+
+def columns_of_a_copy(room: int | None, n: int, outputs: int) -> float:
+    """Return how many columns of float64, that of the intercept included, a copy may have."""
+    if room is None:
+        return float("inf")
+    return _OF_A_COPY * room // (8 * n) - _BESIDE_A_COPY * outputs

@@ -24,7 +24,7 @@ def plan(problem: Problem, size: int, is_sampled: bool) -> Plan:
     size : int
         Rows of a Hessian's sample.
     is_sampled : bool
-        Whether that costs less than Hessians of all rows.
+        Whether that costs less than Hessians of all rows, or there is no room for these.
     """
     n, p = problem.features.shape
     width = (p + 1) * problem.loss.outputs
@@ -33,5 +33,5 @@ def plan(problem: Problem, size: int, is_sampled: bool) -> Plan:
         return Plan("svrg, hessian, proximal", why, size, MetricSteps.states)
     why = f"few of {p:,} features matter, and the gradient of all {n:,} rows tells which"
     as_they_are = issparse(problem.features) and p > MOST_COLUMNS
-    size = 0 if as_they_are else min(n, _MEASURED_ROWS)
+    size = 0 if as_they_are else min(size, _MEASURED_ROWS)
     return Plan("newton, proximal, working set", why, size, working_set.states, is_cheap=True)

@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.certificate import duality_gap
+from gluon_svrg.linear.data.budget import columns_of_a_copy
 from gluon_svrg.linear.data.csr import CsrRows
 from gluon_svrg.linear.l1.proximal import Point, SampleModel, iterate
 from gluon_svrg.linear.l1.quadratic import Matrix, Products, Quadratic
@@ -175,7 +176,13 @@ def _solved(columns: Columns, start: Point, gap: float) -> Point:
 
 
 def choose(objective: Objective, snapshot: Snapshot) -> NumPyArray:
-    """Return the features with coefficients, and the worst of the others: sorted indices."""
+    """Return the features with coefficients, and the worst of the others: sorted indices.
+
+    Raises
+    ------
+    ValueError
+        If of rows on disk there is no room for a copy of them.
+    """
     assert objective.l1 is not None
     used = objective.scaling.inverse > 0
     width = objective.loss.outputs * (1 + int(used.sum()))
@@ -187,7 +194,22 @@ def choose(objective: Objective, snapshot: Snapshot) -> NumPyArray:
     if theta.ndim > 1:
         excess, there = excess.max(axis=1), there.any(axis=1)
     others = np.flatnonzero((excess > 0) & ~there)
-    many = max(_LEAST, int(there.sum()))
-    if len(others) > many:
+    count = int(there.sum())
+    left = columns_of_a_copy(objective.room, objective.n, objective.loss.outputs) - 1 - count
+    if left < min(1, len(others)):
+        raise ValueError(_no_room(objective, count))
+    many = int(min(max(_LEAST, count), left, len(others)))
+    if many < len(others):
         others = others[np.argpartition(-excess[others], many)[:many]]
     return np.union1d(np.flatnonzero(there), others)
+
+
+def _no_room(objective: Objective, count: int) -> str:
+    """Return what to say where rows on disk have more features that matter than fit."""
+    assert objective.room is not None
+    n, p = objective.rows.shape
+    return (
+        f"{count:,} of {p:,} features have coefficients so far, and for a copy of them and the next "
+        f"in float64, of {8 * n / 1e6:,.1f} MB each, the limit on memory leaves "
+        f"{objective.room / 1e6:,.1f} MB: give Chunks a higher memory_limit, or more penalty"
+    )
