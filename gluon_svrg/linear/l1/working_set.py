@@ -209,7 +209,7 @@ def _no_room(objective: Objective, count: int) -> str:
     assert objective.room is not None
     n, p = objective.rows.shape
     return (
-        f"{count:,} of {p:,} features have coefficients so far, and for a copy of them and the next "
+        f"{count:,} of {p:,} features have coefficients so far, and for a copy of them and others "
         f"in float64, of {8 * n / 1e6:,.1f} MB each, the limit on memory leaves "
         f"{objective.room / 1e6:,.1f} MB: give Chunks a higher memory_limit, or more penalty"
     )
