@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from gluon_svrg.linear.data.chunks import LEAST_MEMORY, Chunks
+from gluon_svrg.linear.data.chunks import DEFAULT_MEMORY, LEAST_MEMORY, Chunks
 from gluon_svrg.linear.data.disk import on_disk
 from gluon_svrg.linear.losses import Huber
 from gluon_svrg.linear.problem import Problem
-
-_DEFAULT = 1_000_000_000
 
 _SCORES = 3
 """Arrays of scores: those of the best snapshot, of this one and of the next."""
@@ -44,7 +42,7 @@ def room(problem: Problem) -> int | None:
     of_row += _OF_HUBER if isinstance(problem.loss, Huber) else 0
     limit = features.memory_limit if isinstance(features, Chunks) else None
     if limit is None:
-        return max(_DEFAULT, 2 * n * of_row) - n * of_row
+        return max(DEFAULT_MEMORY, 2 * n * of_row) - n * of_row
     left = limit - n * of_row
     if left < LEAST_MEMORY // 2:
         needed = n * of_row + LEAST_MEMORY

@@ -20,6 +20,8 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 LEAST_MEMORY = 64_000_000
 """Bytes: with fewer there is no room for blocks and a sample."""
 
+DEFAULT_MEMORY = 1_000_000_000
+
 _PATHS = (str, os.PathLike)
 
 
