@@ -22,7 +22,7 @@ from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sampling import penalty_of
 from gluon_svrg.linear.secants import Secants
 from gluon_svrg.linear.solution import Settings, StopReason
-from gluon_svrg.linear.solve import Session
+from gluon_svrg.linear.solve import ROUNDING, Session
 
 Watch = Callable[[str], None]
 
@@ -34,9 +34,6 @@ _STALE = 0.05
 
 _CHANGED = 0.05
 """Of the curvature, on average: less, and a new Hessian would be the old one."""
-
-_ROUNDING = 1e-14
-"""Of the objective: a decrement below it is rounding."""
 
 _POOR, _POOR_STEPS = 0.5, 3
 """What so many steps leave of the decrement, from which on the solver itself takes over."""
@@ -343,7 +340,7 @@ class JointPath:
         value = walk.at
         full = self._full(walk, value)
         gained = self._settings.tol * (walk.null - full)
-        rounding = _ROUNDING * abs(full)
+        rounding = ROUNDING * abs(full)
         if decrement <= max(gained / 10, rounding):
             return self._kept(walk, decrement, StopReason.CONVERGED, self._gap(walk))
         if decrement <= gained and (gap := self._gap(walk)) <= gained:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from gluon_svrg.linear.centred import centred
 from gluon_svrg.linear.cross_validation.folds import Folds, PathPoint, Start, point_of
 from gluon_svrg.linear.cross_validation.joint import JointPath, Watch, suits
 from gluon_svrg.linear.plan import choose, dense_if_small
@@ -40,8 +41,7 @@ def solve_path(
         Ctrl-C: nothing is returned then.
     """
     folds = replace(folds, problem=dense_if_small(folds.problem))
-    l2, l1 = folds.penalties(0, strengths[0])
-    first = replace(folds.problem, l2=l2, l1=l1)
+    first = folds.penalised(0, strengths[0])
     plan = choose(first, settings)
     if suits(plan, first):
         paths = JointPath(folds, plan, settings, watch).solve(strengths)
@@ -50,7 +50,7 @@ def solve_path(
         paths = [_one_fold(folds, fold, strengths, settings, watch) for fold in each]
     return [
         [
-            point.centred(*folds.penalties(fold, strength), first.fit_intercept)
+            centred(point, folds.penalised(fold, strength))
             for point, strength in zip(path, strengths, strict=True)
         ]
         for fold, path in enumerate(paths)
