@@ -1,9 +1,11 @@
 """SVRGClassifierCV on data in chunks: folds, labels and room; what it says when it cannot."""
 
+import gluon_svrg.linear.cross_validation.joint as joint
 import numpy as np
 import pytest
 from gluon_svrg.linear import Chunks, SVRGClassifier, SVRGClassifierCV, SVRGRegressor
 from gluon_svrg.linear.data import disk
+from gluon_svrg.linear.data.chunks import LEAST_MEMORY
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 
@@ -107,3 +109,26 @@ def test_warnings_point_at_the_line_of_the_user(model, count):
         model.fit(X, Y)
     assert [one.filename for one in seen] == [__file__] * len(seen)
     assert len(seen) >= count - 1
+
+
+@pytest.mark.parametrize(("room", "words"), [(3e6, "fold 1 of 5"), (6e6, "passes for 5 folds")])
+def test_folds_go_one_by_one_where_their_scores_are_beyond_the_limit(
+    monkeypatch, caplog, room, words
+):
+    monkeypatch.setattr(joint, "_WORK", 0.0)
+    rows, labels = np.tile(X, (100, 1)), np.tile(Y, 100)
+    data = Chunks([rows], memory_limit="64 MB")
+    data.memory_limit = int(LEAST_MEMORY / 2 + room)
+    model = SVRGClassifierCV([1.0], cv=KFold(5), tol=1e-10, random_state=0, verbose=2)
+    with caplog.at_level("INFO", "gluon_svrg"):
+        scores = model.fit(data, labels).scores_
+    assert any(words in record.getMessage() for record in caplog.records)
+    assert np.array_equal(model.fit(rows, labels).scores_, scores)
+    assert data.memory_limit == int(LEAST_MEMORY / 2 + room)
+
+
+def test_folds_for_which_there_is_no_room():
+    data = Chunks([np.tile(X, (100, 1))], memory_limit="64 MB")
+    data.memory_limit = 32_500_000
+    with pytest.raises(ValueError, match="is 32 MB, and 40 folds of 30,000 rows need 67: give at"):
+        SVRGClassifierCV(1, cv=40).fit(data, np.tile(Y, 100))

@@ -22,6 +22,7 @@ from gluon_svrg.linear.cross_validation.splits import (
     checked_strengths,
     splits_of,
 )
+from gluon_svrg.linear.data.budget import beside_folds
 from gluon_svrg.linear.data.large import joined
 from gluon_svrg.linear.estimators import SVRGClassifier
 from gluon_svrg.linear.losses import Logistic, Softmax
@@ -82,7 +83,9 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
     What :class:`sklearn.linear_model.LogisticRegressionCV` is to LogisticRegression: for each fold
     the optima for all `Cs`, each from the one before it, their scores on the held-out rows, and a
     last fit on all rows with the best C. Folds are weights of the rows as they are, and read
-    together: nothing is copied for them, unless the data are few.
+    together: nothing is copied for them, unless the data are few. A fold has some 5 bytes for each
+    row, and its scores while folds are read together: where they are beyond the `memory_limit` of
+    Chunks, folds are fitted one by one.
 
     Parameters
     ----------
@@ -228,18 +231,17 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
         data = self._data(X, y, sample_weight, strengths)
         split_params, score_params = self._routed(data.weight, params)
         counts, tests = splits_of(self.cv, data.problem.features, data.target, split_params)
-        folds = Folds(data.problem, counts)
+        held = sum(array.nbytes for array in (*counts, *tests, data.target))
+        folds = Folds(beside_folds(data.problem, len(counts), held), counts)
         check_folds(folds, data.labels)
         # Of each fold, with each ratio: the points of all Cs.
         by_ratio = [self._paths(replace(folds, l1_ratio=r), strengths) for r in ratios]
         paths = [list(of_fold) for of_fold in zip(*by_ratio, strict=True)]
+        each = zip(paths, tests, strict=True)
         scores = np.array(
-            [
-                [self._scored(path, data, test, score_params) for path in of_fold]
-                for of_fold, test in zip(paths, tests, strict=True)
-            ]
+            [[self._scored(path, data, test, score_params) for path in of] for of, test in each]
         )
-        self._choose(data.problem, (strengths, ratios), paths, scores)
+        self._choose(folds.problem, (strengths, ratios), paths, scores)
         self.classes_ = data.labels.classes
         return self
 
@@ -265,9 +267,7 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
         )
-        # A class whose samples all have the weight 0 is never predicted.
-        codes = np.where(np.isin(given.classes, labels.classes)[given.codes], labels.codes, -1)
-        return _Data(problem, labels, codes, given.classes[given.codes], own_weight)
+        return _Data(problem, labels, _codes(given, labels), given.classes[given.codes], own_weight)
 
     def _paths(self, folds: Folds, strengths: NumPyArray) -> list[list[PathPoint]]:
         """Return the points of each fold, in the order of the Cs as they were given."""
@@ -374,6 +374,14 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
             "separated, and nothing is penalised; the fit stopped at ||coef_|| = "
             f"{float(np.linalg.norm(solution.coef)):.3g}: leave math.inf out of Cs"
         )
+
+
+def _codes(given: Labels, labels: Labels) -> NumPyArray:
+    """Return the classes' places; -1 of a class whose samples all have the weight 0."""
+    if len(labels.classes) == len(given.classes):
+        return labels.codes
+    known = np.isin(given.classes, labels.classes)
+    return np.where(known[given.codes], labels.codes.astype(np.int64), -1)
 
 
 def _row(point: PathPoint, with_intercept: bool) -> NumPyArray:

@@ -75,10 +75,10 @@ class Folds:
         """Return the number of folds."""
         return len(self.counts)
 
-    def weight(self, fold: int) -> NumPyArray:
-        """Return the weights of all rows in a fold's training set, (n,)."""
-        weight = self.problem.sample_weight
-        return self.counts[fold] if weight is None else weight * self.counts[fold]
+    def weight(self, fold: int, rows: slice = slice(None)) -> NumPyArray:
+        """Return the weights of some rows in a fold's training set; of all of them, (n,)."""
+        counts, weight = self.counts[fold][rows], self.problem.sample_weight
+        return counts if weight is None else weight[rows] * counts
 
     def penalties(self, fold: int, strength: float) -> tuple[float, float]:
         """Return the L2 and L1 of a C, on the mean loss of the fold's training set."""
@@ -98,7 +98,8 @@ class Folds:
     def of(self, fold: int, strength: float) -> Problem:
         """Return a fold's problem: of its rows where these are few, else of weights 0."""
         whole, weight = self.penalised(fold, strength), self.weight(fold).astype(np.float64)
-        if not is_small(whole):
+        limited = getattr(whole.features, "memory_limit", None) is not None
+        if limited or not is_small(whole):
             return replace(whole, sample_weight=weight)
         rows = np.flatnonzero(weight)
         return replace(
