@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
@@ -28,7 +29,17 @@ if TYPE_CHECKING:
 
 Start = tuple[NumPyArray, NumPyArray]
 
+_PACKAGE = __name__.split(".")[0]
+
 METRICS = ("auto", "hessian", "diagonal", "identity")
+
+
+def warn(message: str) -> None:
+    """Warn of what did not converge, at the line that called this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] == _PACKAGE:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, ConvergenceWarning, stacklevel=level)
 
 
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]
@@ -144,8 +155,13 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         self.why_ = solution.why
         self.stop_reason_ = solution.reason.value
         if not solution.reason.is_success:
-            warnings.warn(self._warning(solution), ConvergenceWarning, stacklevel=3)
+            warn(self._warning(solution))
         return solution
+
+    def _forget(self, *names: str) -> None:
+        """Delete what an earlier fit found, and this one has not."""
+        for name in names:
+            self.__dict__.pop(name, None)
 
     def _warning(self, solution: Solution) -> str:
         """Return where the fit ended, how far from the optimum, why, and what to do."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.solution import Solution
 
+if TYPE_CHECKING:
+    from gluon_svrg.linear.cross_validation.folds import PathPoint
 
-def centred(solution: Solution, problem: Problem) -> Solution:
-    """Return a softmax solution whose intercepts have the mean 0, and each feature's coefficients.
+Point = TypeVar("Point", Solution, "PathPoint")
+
+
+def centred(solution: Point, problem: Problem) -> Point:
+    """Return a softmax's solution whose intercepts, and each feature's coefficients, have mean 0.
 
     A shift of all classes by the same changes no probability. The penalty is least for coefficients
     of mean 0: what their means cost is taken off the objective, and off the distance above the

@@ -215,6 +215,11 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self.intercept_ = np.array(solution.intercept, dtype=np.float64)
         return self
 
+    def score(self, X: object, y: object, sample_weight: object = None) -> float:
+        """Return the accuracy, as other classifiers do; y and weights as in `fit`."""
+        y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
+        return float(super().score(X, y, sample_weight))
+
     def decision_function(self, X: object) -> NumPyArray:
         """Return the scores, float64: (n,) for two classes (above 0: ``classes_[1]``), else (n, K).
 
@@ -416,6 +421,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
             solution = self._fit_with_scale(problem, start)
         else:
             solution = self._run(lambda settings: solve(problem, settings, start))
+            self._forget("scale_")
         self.coef_ = np.array(solution.coef[:, 0], dtype=np.float64)
         self.intercept_ = float(solution.intercept[0])
         return self
@@ -445,6 +451,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         sample_weight : array-like of shape (n,), optional
             Their weights.
         """
+        y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         if self.loss != "poisson":
             return float(super().score(X, y, sample_weight))
         scores = self._scores(X)

@@ -38,12 +38,10 @@ from gluon_svrg.linear.data.rows import rows_of
 from gluon_svrg.linear.losses import Huber
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.solution import Record, Settings, Solution, StopReason
-from gluon_svrg.linear.solve import solve
+from gluon_svrg.linear.solve import ROUNDING, solve
 
 # The secant needs four to eight solves, each from where the last one ended.
 _MOST_SOLVES = 40
-# Of the objective: what is less is rounding.
-_ROUNDING = 1e-14
 # A line through two points far from the root leads anywhere: to where no residual is small.
 _FURTHEST = math.log(10)
 # A scale below this part of what a constant leaves is that of a perfect fit of all but outliers.
@@ -327,7 +325,7 @@ class _Search:
             return True
         # Where all but outliers fit perfectly, a constant may be the optimum: nothing is gained.
         gained = self.first - (solution.objective if best > _PERFECT * self.first else 0.0)
-        wanted = max(self.settings.tol * gained, _ROUNDING * self.first)
+        wanted = max(self.settings.tol * gained, ROUNDING * self.first)
         return solution.gap <= wanted or solution.decrement <= wanted / 10
 
     def _count(self) -> int:

@@ -29,7 +29,7 @@ from gluon_svrg.linear.thinned import ROWS_FOR_EACH, is_worth_while
 from gluon_svrg.linear.way import Method, Plan
 from scipy.sparse import issparse
 
-__all__ = ["Method", "Plan", "choose", "dense_if_small", "sample_size"]
+__all__ = ["Method", "Plan", "choose", "dense_if_small", "is_small", "sample_size"]
 
 _SMALL = 1e9
 """Multiplications for one Hessian of all rows, up to which Newton's method is exact."""
@@ -41,10 +41,16 @@ _MOST_WEIGHTS = 2500
 """Of a Hessian: its factor takes as long as ten million multiplications for each of them."""
 
 
+def is_small(problem: Problem) -> bool:
+    """Whether there are so few numbers, zeros included, that a copy of them costs little."""
+    n, p = problem.features.shape
+    return n * (p + 1) <= _MOST_NUMBERS
+
+
 def dense_if_small(problem: Problem) -> Problem:
     """Return the problem with dense features, if there are few numbers, zeros included."""
     features: Any = problem.features
-    if not issparse(features) or features.shape[0] * (features.shape[1] + 1) > _MOST_NUMBERS:
+    if not issparse(features) or not is_small(problem):
         return problem
     return replace(problem, features=features.toarray())
 
@@ -72,7 +78,7 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
         return sparse_steps.plan(problem, settings)
     # What is on disk is copied as far as there is room.
     most = rows_of_a_sample(room(problem), p)
-    fits = n * (p + 1) <= _MOST_NUMBERS and n <= most
+    fits = is_small(problem) and n <= most
     if automatic and work <= _SMALL and width <= _MOST_WEIGHTS and fits:
         why = f"the Hessian of all {n:,} rows over {width:,} weights is small"
         return Plan("newton", why, n, _exact, is_cheap=True)

@@ -26,7 +26,7 @@ __all__ = ["Record", "Session", "Settings", "Solution", "StopReason", "solve"]
 _FOR_THE_PROOF = 3
 """Iterations of Newton's method after the estimate says enough: the error is squared in each."""
 
-_ROUNDING = 1e-14
+ROUNDING = 1e-14
 """Of the objective: a decrement below it is rounding."""
 
 
@@ -227,7 +227,7 @@ class _Run:
         # In float32 nothing is called rounding: the methods go on in float64 then.
         if self._best.snapshot.scores.dtype == np.float32:
             return 0.0
-        return _ROUNDING * abs(self._best.snapshot.objective) + sys.float_info.min
+        return ROUNDING * abs(self._best.snapshot.objective) + sys.float_info.min
 
     def _near_enough(self, is_cheap: bool) -> bool:
         """Whether the optimum is near by proof, or by the estimate where a proof would cost more.

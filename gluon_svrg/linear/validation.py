@@ -22,7 +22,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import column_or_1d
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length
 
 try:
     from sklearn.utils.validation import validate_data
@@ -352,7 +351,12 @@ def _as_column(name: str, y: object, features: Data) -> NumPyArray:
         )
     _check_real("y", y)
     column: NumPyArray = column_or_1d(y, warn=True)
-    check_consistent_length(features, column)
+    n = features.shape[0]
+    if len(column) != n:
+        raise ValueError(
+            f"y has {len(column)} values, and X has {n} rows, inconsistent numbers of samples: "
+            "give one value for each row"
+        )
     return column
 
 

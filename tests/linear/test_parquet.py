@@ -107,6 +107,17 @@ def test_a_file_that_is_none(tmp_path, pa):
         Chunks.from_parquet(tmp_path / "x.parquet")
 
 
+def test_a_file_that_is_not_there(tmp_path, pa):
+    with pytest.raises(FileNotFoundError, match=r"gone.parquet is not there: give the path"):
+        Chunks.from_parquet(tmp_path / "gone.parquet")
+
+
+@pytest.mark.parametrize("columns", [[], (), "abc", ""])
+def test_columns_that_are_no_names(write, columns):
+    with pytest.raises(ValueError, match=r"columns is .*, and features need a list of at least"):
+        Chunks.from_parquet(write(columns_of(X)), columns=columns)
+
+
 def test_a_file_that_changes(write):
     path = write(columns_of(X))
     data = Chunks.from_parquet(path)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.base import warn
 from gluon_svrg.linear.centred import centred
-from gluon_svrg.linear.cross_validation.folds import Folds, PathPoint, Start, is_small
+from gluon_svrg.linear.cross_validation.folds import Folds, PathPoint, Start
 from gluon_svrg.linear.cross_validation.path import solve_path
 from gluon_svrg.linear.cross_validation.routing import RoutedScoring
 from gluon_svrg.linear.cross_validation.scoring import accuracy, score_path, scores_of_points
@@ -20,11 +20,13 @@ from gluon_svrg.linear.cross_validation.splits import (
     check_folds,
     checked_ratios,
     checked_strengths,
-    counts_of,
     splits_of,
 )
+from gluon_svrg.linear.data.budget import beside_folds
+from gluon_svrg.linear.data.large import joined
 from gluon_svrg.linear.estimators import SVRGClassifier
 from gluon_svrg.linear.losses import Logistic, Softmax
+from gluon_svrg.linear.plan import is_small
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.shown import NAME, Progress
 from gluon_svrg.linear.solution import Settings, Solution, StopReason
@@ -40,7 +42,6 @@ from gluon_svrg.linear.validation import (
 from gluon_svrg.run.logger import run_logger
 from gluon_svrg.run.verbosity import Verbose, check_verbose
 from numpy.random import RandomState
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import get_scorer
 from sklearn.utils.metadata_routing import (
     _raise_for_params,
@@ -48,6 +49,12 @@ from sklearn.utils.metadata_routing import (
 from sklearn.utils.validation import _check_method_params
 
 __all__ = ["SVRGClassifierCV"]
+
+
+_OF_THE_LAST_FIT = (
+    *("objective_", "gap_", "decrement_", "history_"),
+    *("solver_", "why_", "stop_reason_"),
+)
 
 
 class _Data(NamedTuple):
@@ -76,7 +83,9 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
     What :class:`sklearn.linear_model.LogisticRegressionCV` is to LogisticRegression: for each fold
     the optima for all `Cs`, each from the one before it, their scores on the held-out rows, and a
     last fit on all rows with the best C. Folds are weights of the rows as they are, and read
-    together: nothing is copied for them, unless the data are few.
+    together: nothing is copied for them, unless the data are few. A fold has some 5 bytes for each
+    row, and its scores while folds are read together: where they are beyond the `memory_limit` of
+    Chunks, folds are fitted one by one.
 
     Parameters
     ----------
@@ -89,8 +98,8 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
     fit_intercept : bool, default True
         Whether there is an intercept.
     cv : int, splitter or iterable, default None
-        An integer is the number of stratified folds, None is 5; a splitter of scikit-learn; or
-        pairs of training and test indices.
+        An integer is the number of stratified folds, None is 5; a splitter of scikit-learn, which
+        may look at X, unless it is of Chunks; or pairs of training and test indices.
     scoring : str, callable or None
         By which a point is judged on held-out rows: a name of scikit-learn's, a callable
         ``scorer(estimator, X, y)``; None is the accuracy.
@@ -220,21 +229,19 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
             raise TypeError(f"refit must be True or False, got {self.refit!r}")
         ratios = checked_ratios(self.l1_ratios)
         data = self._data(X, y, sample_weight, strengths)
-        n = len(data.target)
         split_params, score_params = self._routed(data.weight, params)
-        splits = splits_of(self.cv, data.target, split_params)
-        folds = Folds(data.problem, [counts_of(train, n) for train, _ in splits])
+        counts, tests = splits_of(self.cv, data.problem.features, data.target, split_params)
+        held = sum(array.nbytes for array in (*counts, *tests, data.target))
+        folds = Folds(beside_folds(data.problem, len(counts), held), counts)
         check_folds(folds, data.labels)
         # Of each fold, with each ratio: the points of all Cs.
         by_ratio = [self._paths(replace(folds, l1_ratio=r), strengths) for r in ratios]
         paths = [list(of_fold) for of_fold in zip(*by_ratio, strict=True)]
+        each = zip(paths, tests, strict=True)
         scores = np.array(
-            [
-                [self._scored(path, data, test, score_params) for path in of_fold]
-                for of_fold, (_, test) in zip(paths, splits, strict=True)
-            ]
+            [[self._scored(path, data, test, score_params) for path in of] for of, test in each]
         )
-        self._choose(data.problem, (strengths, ratios), paths, scores)
+        self._choose(folds.problem, (strengths, ratios), paths, scores)
         self.classes_ = data.labels.classes
         return self
 
@@ -242,6 +249,7 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
         """Return the checked data, as a problem with the greatest penalty."""
         name = type(self).__name__
         features = check_features(self, X, reset=True)
+        y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         given = check_labels(name, y, features)
         own_weight = check_weight(sample_weight, features)
         weight = with_class_weight(given, own_weight, self.class_weight)
@@ -259,9 +267,7 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
         )
-        # A class whose samples all have the weight 0 is never predicted.
-        codes = np.where(np.isin(given.classes, labels.classes)[given.codes], labels.codes, -1)
-        return _Data(problem, labels, codes, given.classes[given.codes], own_weight)
+        return _Data(problem, labels, _codes(given, labels), given.classes[given.codes], own_weight)
 
     def _paths(self, folds: Folds, strengths: NumPyArray) -> list[list[PathPoint]]:
         """Return the points of each fold, in the order of the Cs as they were given."""
@@ -280,11 +286,9 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
         paths = [[path[k] for k in places] for path in paths]
         far = _furthest(paths, strengths)
         if far:
-            warnings.warn(
+            warn(
                 f"{name} stopped before tol={self.tol:g} was reached at {far}: raise max_iter or "
-                "tol, or leave out the greatest Cs",
-                ConvergenceWarning,
-                stacklevel=3,
+                "tol, or leave out the greatest Cs"
             )
         return paths
 
@@ -337,6 +341,8 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
             # Where that is exact Newton, it would save nothing.
             solution = self._refitted(last, None if is_small(problem) else start)
             coef, intercept = solution.coef, solution.intercept
+        else:
+            self._forget(*_OF_THE_LAST_FIT)
         self.C_, self.Cs_ = C, strengths
         self.l1_ratio_, self.l1_ratios_ = ratio, ratios
         self.coef_ = np.ascontiguousarray(coef.T)
@@ -368,6 +374,14 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
             "separated, and nothing is penalised; the fit stopped at ||coef_|| = "
             f"{float(np.linalg.norm(solution.coef)):.3g}: leave math.inf out of Cs"
         )
+
+
+def _codes(given: Labels, labels: Labels) -> NumPyArray:
+    """Return the classes' places; -1 of a class whose samples all have the weight 0."""
+    if len(labels.classes) == len(given.classes):
+        return labels.codes
+    known = np.isin(given.classes, labels.classes)
+    return np.where(known[given.codes], labels.codes.astype(np.int64), -1)
 
 
 def _row(point: PathPoint, with_intercept: bool) -> NumPyArray:

@@ -9,12 +9,10 @@ from functools import cached_property
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.data.rows import rows_of
+from gluon_svrg.linear.plan import is_small
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.solution import Solution, StopReason
 from gluon_svrg.linear.solve import Session
-
-_MOST_NUMBERS = 8_000_000
-"""Of features whose rows are copied for each fold."""
 
 Start = tuple[NumPyArray, NumPyArray]
 
@@ -54,26 +52,6 @@ class PathPoint:
             reason=solution.reason,
         )
 
-    def centred(self, l2: float, l1: float, fit_intercept: bool) -> PathPoint:
-        """Return a softmax's point whose intercepts, and each feature's coefficients, have mean 0.
-
-        A shift of all classes by the same changes no probability; the penalty is least there. With
-        an L1 penalty coefficients stay as they are: many are 0.
-        """
-        count = self.coef.shape[1]
-        if count == 1:
-            return self
-        means = self.coef.mean(axis=1, keepdims=True) * (l1 == 0)
-        cost = l2 / 2 * count * float(np.vdot(means, means))
-        intercept = self.intercept
-        return replace(
-            self,
-            coef=self.coef - means,
-            intercept=intercept - intercept.mean() if fit_intercept else intercept,
-            objective=self.objective - cost,
-            gap=max(self.gap - cost, 0.0),
-        )
-
 
 @dataclass(frozen=True)
 class Folds:
@@ -97,15 +75,20 @@ class Folds:
         """Return the number of folds."""
         return len(self.counts)
 
-    def weight(self, fold: int) -> NumPyArray:
-        """Return the weights of all rows in a fold's training set, (n,)."""
-        weight = self.problem.sample_weight
-        return self.counts[fold] if weight is None else weight * self.counts[fold]
+    def weight(self, fold: int, rows: slice = slice(None)) -> NumPyArray:
+        """Return the weights of some rows in a fold's training set; of all of them, (n,)."""
+        counts, weight = self.counts[fold][rows], self.problem.sample_weight
+        return counts if weight is None else weight[rows] * counts
 
     def penalties(self, fold: int, strength: float) -> tuple[float, float]:
         """Return the L2 and L1 of a C, on the mean loss of the fold's training set."""
         penalty = 1 / strength / self.totals[fold]
         return penalty * (1 - self.l1_ratio), penalty * self.l1_ratio
+
+    def penalised(self, fold: int, strength: float) -> Problem:
+        """Return the problem of all rows with such a penalty."""
+        l2, l1 = self.penalties(fold, strength)
+        return replace(self.problem, l2=l2, l1=l1)
 
     @cached_property
     def totals(self) -> list[float]:
@@ -114,25 +97,17 @@ class Folds:
 
     def of(self, fold: int, strength: float) -> Problem:
         """Return a fold's problem: of its rows where these are few, else of weights 0."""
-        whole, weight = self.problem, self.weight(fold).astype(np.float64)
-        l2, l1 = self.penalties(fold, strength)
-        if not is_small(whole):
-            return replace(whole, sample_weight=weight, l2=l2, l1=l1)
+        whole, weight = self.penalised(fold, strength), self.weight(fold).astype(np.float64)
+        limited = getattr(whole.features, "memory_limit", None) is not None
+        if limited or not is_small(whole):
+            return replace(whole, sample_weight=weight)
         rows = np.flatnonzero(weight)
         return replace(
             whole,
             features=rows_of(whole.features).take(rows),
             target=whole.target[rows],
             sample_weight=weight[rows],
-            l2=l2,
-            l1=l1,
         )
-
-
-def is_small(problem: Problem) -> bool:
-    """Whether the rows are so few that a copy of them costs little."""
-    n, p = problem.features.shape
-    return n * p <= _MOST_NUMBERS
 
 
 def point_of(session: Session, penalties: tuple[float, float], start: Start | None) -> PathPoint:

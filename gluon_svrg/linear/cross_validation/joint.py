@@ -22,7 +22,7 @@ from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sampling import penalty_of
 from gluon_svrg.linear.secants import Secants
 from gluon_svrg.linear.solution import Settings, StopReason
-from gluon_svrg.linear.solve import Session
+from gluon_svrg.linear.solve import ROUNDING, Session
 
 Watch = Callable[[str], None]
 
@@ -34,9 +34,6 @@ _STALE = 0.05
 
 _CHANGED = 0.05
 """Of the curvature, on average: less, and a new Hessian would be the old one."""
-
-_ROUNDING = 1e-14
-"""Of the objective: a decrement below it is rounding."""
 
 _POOR, _POOR_STEPS = 0.5, 3
 """What so many steps leave of the decrement, from which on the solver itself takes over."""
@@ -76,6 +73,8 @@ class Walk:
 
     Attributes
     ----------
+    objective : Objective
+        The penalty and moments are the fold's; the shares are those of all rows.
     null : float
         The objective of the best constant prediction.
     pairs : list
@@ -98,12 +97,12 @@ class JointPass:
 
     def __init__(self, objective: Objective, folds: Folds) -> None:
         self._objective = objective
-        self._weights = [folds.weight(fold) for fold in range(len(folds))]
+        self._folds = folds
         self._totals = folds.totals
 
     def share(self, fold: int) -> NumPyArray:
-        """Return each row's share of a fold's training set, (n,)."""
-        return np.asarray(self._weights[fold] / self._totals[fold])
+        """Return each row's share of a fold's training set, (n,): made when it is asked for."""
+        return np.asarray(self._folds.weight(fold) / self._totals[fold])
 
     def moments(self) -> list[tuple[NumPyArray, NumPyArray]]:
         """Return each fold's moments, as `Objective.moments`: one pass."""
@@ -116,7 +115,8 @@ class JointPass:
                 hot = np.zeros((len(target), outputs))
                 hot[np.arange(len(target)), target] = 1
                 target = hot.T
-            parts = [np.vstack([weight[rows], weight[rows] * target]) for weight in self._weights]
+            weights = [self._folds.weight(fold, rows) for fold in range(len(self._folds))]
+            parts = [np.vstack([weight, weight * target]) for weight in weights]
             return np.asarray(np.concatenate(parts).T)
 
         def of_block(rows: slice) -> tuple[NumPyArray, NumPyArray]:
@@ -154,7 +154,7 @@ class JointPass:
             block = objective.block(rows)
             score = np.add((block @ weights).T[:count], biases, order="C")
             scores[:, rows] = score
-            weight = np.stack([self._weights[fold][rows] for fold in folds])
+            weight = np.stack([self._folds.weight(fold, rows) for fold in folds])
             target = objective.targets(rows, dtype)
             if outputs == 1:
                 loss, residual = objective.loss.value_and_residual(score, target)
@@ -249,20 +249,19 @@ class JointPath:
         values = self._pass.values([(fold, theta) for fold in range(len(self._folds))])
         walks = []
         for fold, value in enumerate(values):
-            own = replace(objective, share=self._pass.share(fold), moments=moments[fold])
-            walks.append(Walk(fold, own, own.null()[1], value))
+            # Without its shares: kept, they would be 8 bytes for each row and fold.
+            own = replace(objective, moments=moments[fold])
+            walks.append(Walk(fold, own, self._null(fold)[1], value))
         worse = [walk for walk in walks if not self._full(walk, walk.at) < walk.null]
-        for walk, value in (
-            zip(
-                worse,
-                self._pass.values([(w.fold, w.objective.null()[0]) for w in worse]),
-                strict=True,
-            )
-            if worse
-            else ()
-        ):
-            walk.at = value
+        if worse:
+            values = self._pass.values([(w.fold, self._null(w.fold)[0]) for w in worse])
+            for walk, value in zip(worse, values, strict=True):
+                walk.at = value
         return walks
+
+    def _null(self, fold: int) -> tuple[NumPyArray, float]:
+        """Return a fold's best constant prediction, and its objective."""
+        return replace(self._objective, share=self._pass.share(fold)).null()
 
     def _full(self, walk: Walk, value: Value) -> float:
         """Return the objective, with the penalty."""
@@ -343,7 +342,7 @@ class JointPath:
         value = walk.at
         full = self._full(walk, value)
         gained = self._settings.tol * (walk.null - full)
-        rounding = _ROUNDING * abs(full)
+        rounding = ROUNDING * abs(full)
         if decrement <= max(gained / 10, rounding):
             return self._kept(walk, decrement, StopReason.CONVERGED, self._gap(walk))
         if decrement <= gained and (gap := self._gap(walk)) <= gained:
@@ -359,7 +358,8 @@ class JointPath:
         snapshot = Snapshot(
             value.theta, self._full(walk, value), self._gradient(walk, value), value.scores
         )
-        return duality_gap(walk.objective, snapshot)
+        objective = replace(walk.objective, share=self._pass.share(walk.fold))
+        return duality_gap(objective, snapshot)
 
     def _kept(self, walk: Walk, decrement: float, reason: StopReason, gap: float) -> PathPoint:
         weights, intercept = self._objective.scaling.to_user(walk.at.theta)

@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from gluon_svrg.linear.centred import centred
 from gluon_svrg.linear.cross_validation.folds import Folds, PathPoint, Start, point_of
 from gluon_svrg.linear.cross_validation.joint import JointPath, Watch, suits
+from gluon_svrg.linear.data.budget import of_folds_together, within
+from gluon_svrg.linear.data.rows import rows_of
 from gluon_svrg.linear.plan import choose, dense_if_small
 from gluon_svrg.linear.solution import Settings
 from gluon_svrg.linear.solve import Session
@@ -40,21 +43,29 @@ def solve_path(
         Ctrl-C: nothing is returned then.
     """
     folds = replace(folds, problem=dense_if_small(folds.problem))
-    l2, l1 = folds.penalties(0, strengths[0])
-    first = replace(folds.problem, l2=l2, l1=l1)
+    together = _together(folds, settings)
+    first = (together or folds).penalised(0, strengths[0])
     plan = choose(first, settings)
-    if suits(plan, first):
-        paths = JointPath(folds, plan, settings, watch).solve(strengths)
+    if together is not None and suits(plan, first):
+        paths = JointPath(together, plan, settings, watch).solve(strengths)
     else:
         each = range(len(folds))
         paths = [_one_fold(folds, fold, strengths, settings, watch) for fold in each]
     return [
         [
-            point.centred(*folds.penalties(fold, strength), first.fit_intercept)
+            centred(point, folds.penalised(fold, strength))
             for point, strength in zip(path, strengths, strict=True)
         ]
         for fold, path in enumerate(paths)
     ]
+
+
+def _together(folds: Folds, settings: Settings) -> Folds | None:
+    """Return the folds with the room that is left if all have scores, or None if none is."""
+    whole = folds.problem
+    itemsize = 8 if settings.is_precise else rows_of(whole.features).dtype.itemsize
+    problem = within(whole, of_folds_together(whole, len(folds), itemsize))
+    return None if problem is None else replace(folds, problem=problem)
 
 
 def _one_fold(

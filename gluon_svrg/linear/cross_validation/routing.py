@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.data.large import joined
 from sklearn.metrics import get_scorer
 from sklearn.utils import metadata_routing
 from sklearn.utils.metadata_routing import (
@@ -52,6 +53,7 @@ class RoutedScoring:
             For the scorer, with metadata routing alone.
         """
         _raise_for_params(score_params, self, "score")
+        y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         if sample_weight is not None:
             score_params["sample_weight"] = sample_weight
         if _routing_enabled():

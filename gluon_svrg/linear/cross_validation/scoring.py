@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,6 @@ from gluon_svrg.linear.estimators import SVRGClassifier
 from numpy.typing import DTypeLike
 from scipy.sparse import issparse
 from sklearn.metrics import make_scorer
-
-Scorer = Callable[..., float]
 
 _MOST_SCORES = 4_000_000
 """Of held-out rows in memory: 32 MB."""
@@ -120,8 +118,17 @@ def score_path(
     scorer = knows_classes(scorer, classes)
     is_of_sklearn = hasattr(scorer, "_score_func")
     rows = HeldOut(test, features.shape[1]) if is_of_sklearn else _taken(features, test)
-    model = PointOfPath()
-    return [
-        float(scorer(model.at(classes, point, scores), rows, target[test], **params))
-        for point, scores in zip(points, scores_of_points(features, test, points), strict=True)
-    ]
+    model, own = PointOfPath(), target[test]
+    try:
+        return [
+            float(scorer(model.at(classes, point, scores), rows, own, **params))
+            for point, scores in zip(points, scores_of_points(features, test, points), strict=True)
+        ]
+    except ValueError as error:
+        unknown = own[~np.isin(own, classes)]
+        if not len(unknown):
+            raise
+        raise ValueError(
+            f"scoring is not defined on rows of the class {unknown[0]!s}, whose weight is 0 and "
+            f"which is never predicted ({error}): leave its rows out, or take another scoring"
+        ) from error

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable, Mapping
+from typing import NoReturn
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.linear.cross_validation.folds import Folds
+from gluon_svrg.linear.data.chunks import Chunks
+from gluon_svrg.linear.data.rows import Data
 from gluon_svrg.linear.validation import Labels
 from sklearn.model_selection import check_cv
 
@@ -71,26 +74,51 @@ def indices_of(rows: Iterable[int], n: int) -> NumPyArray:
             f"cv gives indices from {places.min()} to {places.max()}, and X has {n} rows: were "
             "they made for other data?"
         )
-    return places
+    return np.where(places < 0, places + n, places) if places.min() < 0 else places
+
+
+class _Unread:
+    """What a splitter gets for rows on disk: their number, and an error if it looks at them."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    def __getitem__(self, *_: object, **__: object) -> NoReturn:
+        """Refuse."""
+        raise TypeError(
+            "cv looks at the rows of X, and those of Chunks are not read for it: give pairs of "
+            "training and test indices as cv"
+        )
+
+    __array__ = __getitem__
 
 
 def splits_of(
-    cv: object, target: NumPyArray, params: Mapping[str, object]
-) -> list[tuple[NumPyArray, NumPyArray]]:
-    """Return the indices of the training and test rows of each fold."""
+    cv: object, features: Data, target: NumPyArray, params: Mapping[str, object]
+) -> tuple[list[NumPyArray], list[NumPyArray]]:
+    """Return of each fold how often each row is trained on, and the indices of its test rows."""
     n = len(target)
-    # A splitter looks at the number of rows alone.
-    rows = np.broadcast_to(np.zeros((1, 1)), (n, 1))
+    rows = _Unread(features.shape) if isinstance(features, Chunks) else features
     splitter = check_cv(cv, target, classifier=True)
-    return [
-        (indices_of(train, n), indices_of(test, n))
-        for train, test in splitter.split(rows, target, **params)
-    ]
+    counts, tests = [], []
+    for train, test in splitter.split(rows, target, **params):
+        counts.append(counts_of(indices_of(train, n), n))
+        tests.append(indices_of(test, n).astype(np.min_scalar_type(n), copy=False))
+    if not counts:
+        raise ValueError(
+            f"cv is {cv!r}, which gives no fold: give at least one pair of training and test "
+            "indices, or a number of folds"
+        )
+    return counts, tests
 
 
 def counts_of(train: NumPyArray, n: int) -> NumPyArray:
     """Return how often each row is in a training set, in as few bytes as will do."""
-    counts = np.bincount(np.where(train < 0, train + n, train), minlength=n)
+    counts = np.bincount(train, minlength=n)
     return counts.astype(np.min_scalar_type(int(counts.max())))
 
 

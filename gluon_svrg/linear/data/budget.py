@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from gluon_svrg.linear.data.chunks import LEAST_MEMORY, Chunks
+from dataclasses import replace
+
+import numpy as np
+from gluon_svrg.linear.data.chunks import DEFAULT_MEMORY, LEAST_MEMORY, Chunks
 from gluon_svrg.linear.data.disk import on_disk
 from gluon_svrg.linear.losses import Huber
 from gluon_svrg.linear.problem import Problem
-
-_DEFAULT = 1_000_000_000
 
 _SCORES = 3
 """Arrays of scores: those of the best snapshot, of this one and of the next."""
@@ -43,14 +44,10 @@ def room(problem: Problem) -> int | None:
     features = problem.features
     if not on_disk(features):
         return None
-    n = features.shape[0]
-    # Of float64, where float32 has too few digits.
-    of_row = problem.target.itemsize + 8 * _SCORES * problem.loss.outputs
-    of_row += 0 if problem.sample_weight is None else _OF_WEIGHTS
-    of_row += _OF_HUBER if isinstance(problem.loss, Huber) else 0
+    n, of_row = features.shape[0], _of_row(problem)
     limit = features.memory_limit if isinstance(features, Chunks) else None
     if limit is None:
-        return max(_DEFAULT, 2 * n * of_row) - n * of_row
+        return max(DEFAULT_MEMORY, 2 * n * of_row) - n * of_row
     left = limit - n * of_row
     if left < LEAST_MEMORY // 2:
         needed = n * of_row + LEAST_MEMORY
@@ -59,6 +56,56 @@ def room(problem: Problem) -> int | None:
             f"{n * of_row / 1e6:,.0f}: give at least '{-(-needed // 10**6)} MB'"
         )
     return left
+
+
+def _of_row(problem: Problem) -> int:
+    """Return the bytes of a fit for each row: of float64, where float32 has too few digits."""
+    of_row = problem.target.itemsize + 8 * _SCORES * problem.loss.outputs
+    of_row += 0 if problem.sample_weight is None else _OF_WEIGHTS
+    return of_row + (_OF_HUBER if isinstance(problem.loss, Huber) else 0)
+
+
+def within(problem: Problem, held: int) -> Problem | None:
+    """Return the problem with a limit of so many bytes less, or None if no fit has room then."""
+    features = problem.features
+    if not isinstance(features, Chunks) or features.memory_limit is None:
+        return problem
+    left = features.memory_limit - held
+    if left - features.shape[0] * _of_row(problem) < LEAST_MEMORY // 2:
+        return None
+    return replace(problem, features=features.limited_to(left))
+
+
+def beside_folds(problem: Problem, count: int, held: int) -> Problem:
+    """Return the problem with the room beside what `count` folds hold: each is fitted by itself.
+
+    Raises
+    ------
+    ValueError
+        If nothing is left.
+    """
+    features = problem.features
+    n = features.shape[0]
+    # A fold's weights are held beside those of the rows.
+    held += 0 if problem.sample_weight is None else _OF_WEIGHTS * n
+    weighted = replace(problem, sample_weight=np.broadcast_to(np.float64(1), n))
+    left = within(problem, held)
+    if left is None or within(weighted, held) is None:
+        needed = held + n * _of_row(weighted) + LEAST_MEMORY
+        assert isinstance(features, Chunks)
+        limit = features.memory_limit or 0
+        raise ValueError(
+            f"memory_limit is {limit / 1e6:,.0f} MB, and {count} folds of {n:,} rows need "
+            f"{needed / 1e6:,.0f}: give at least '{-(-needed // 10**6)} MB', or fewer folds"
+        )
+    return left
+
+
+def of_folds_together(problem: Problem, count: int, itemsize: int) -> int:
+    """Return the bytes for the scores of all folds beyond those of one."""
+    outputs = problem.loss.outputs
+    of_row = _SCORES * outputs * max(0, count * itemsize - 8) + _OF_WEIGHTS
+    return of_row * problem.features.shape[0]
 
 
 def rows_of_a_sample(room: int | None, p: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from copy import copy
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -19,6 +20,8 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 LEAST_MEMORY = 64_000_000
 """Bytes: with fewer there is no room for blocks and a sample."""
+
+DEFAULT_MEMORY = 1_000_000_000
 
 _PATHS = (str, os.PathLike)
 
@@ -169,6 +172,12 @@ class Chunks:
                 f"to one matrix of {count / 1e6:,.0f}: give more"
             )
         return csr_array(vstack(matrices, format="csr"))
+
+    def limited_to(self, memory_limit: int) -> Chunks:
+        """Return the same chunks with another limit."""
+        chunks = copy(self)
+        chunks.memory_limit = memory_limit
+        return chunks
 
     @property
     def size(self) -> int:

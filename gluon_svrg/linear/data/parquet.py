@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.linear.data.chunks import DEFAULT_MEMORY
 from gluon_svrg.linear.data.parts import Part, Stamp, changed
 
 try:
@@ -22,8 +23,6 @@ except ImportError as missing:
 
 _KEPT = 3
 """Decoded row groups in memory: that of this block, that of the next, the one read ahead."""
-
-_DEFAULT = 1_000_000_000
 
 
 class Decoded:
@@ -151,18 +150,20 @@ def groups(
     """Return the row groups of files, and the names of their columns."""
     decoded = Decoded()
     parts: list[Part] = []
-    names = None if columns is None else list(columns)
+    names = None if columns is None else _checked_names(columns)
     dtype: np.dtype[Any] | None = None
     for path in paths:
-        stamp = Stamp.of(path)
         try:
+            stamp = Stamp.of(path)
             with pq.ParquetFile(path) as file:
                 schema, metadata = file.schema_arrow, file.metadata
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{path} is not there: give the path of a file") from None
         except Exception as error:
             raise ValueError(
                 f"{path} cannot be read as a Parquet file ({error}): write it again"
             ) from error
-        names = names or list(schema.names)
+        names = list(schema.names) if names is None else names
         own = _common_dtype(path, schema, names)
         dtype = dtype or own
         if own != dtype:
@@ -176,6 +177,16 @@ def groups(
             if count:
                 parts.append(Group(path, k, count, names, dtype, stamp, decoded))
     return parts, names or []
+
+
+def _checked_names(columns: Sequence[str]) -> list[str]:
+    names = [] if isinstance(columns, str) else list(columns)
+    if not names:
+        raise ValueError(
+            f"columns is {columns!r}, and features need a list of at least one name: such as "
+            "['age'], or None for all columns"
+        )
+    return names
 
 
 def _common_dtype(path: str, schema: Any, names: list[str]) -> np.dtype[Any]:
@@ -197,7 +208,7 @@ def _common_dtype(path: str, schema: Any, names: list[str]) -> np.dtype[Any]:
 
 
 def _check_size(path: str, k: int, size: int, limit: int | None) -> None:
-    room = (limit or _DEFAULT) // (2 * _KEPT)
+    room = (limit or DEFAULT_MEMORY) // (2 * _KEPT)
     if limit is not None and size > room:
         raise ValueError(
             f"row group {k} of {path} has {size / 1e6:,.0f} MB, and with memory_limit={limit} it "
