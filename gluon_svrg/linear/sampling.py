@@ -52,8 +52,9 @@ def prepare(
     Any coordinates give the same answer; those of the sample save a pass over all rows. Columns
     whose variance comes from a few rows of the sample are measured by a pass over them alone.
     `precise` hands out float64 whatever the data are. With `size` 0 there is no sample, of sparse
-    rows with many columns, and the coordinates are the user's for almost all of them. With `keeps_sparse` a sample
-    of sparse rows stays sparse where a Hessian of it is then made in less time.
+    rows with many columns, and the coordinates are the user's for almost all of them. With
+    `keeps_sparse` a sample of sparse rows stays sparse where a Hessian of it is then made in less
+    time.
     """
     rows = rows_of(problem.features)
     share = problem.shares()

@@ -13,7 +13,7 @@ _HEAVY = 0.3
 """Of the variance of all lighter columns together: a column with more sets every step's length."""
 
 _SCALED_TO = 0.1
-"""The same of such a column afterwards."""
+"""The same of such a column afterwards, up to four times as much: scales are powers of two."""
 
 _OFFSET = 3.0
 """A mean of so many deviations, and a column without zeros is centred."""
@@ -57,9 +57,9 @@ def coordinates(rows: CsrRows, share: NumPyArray, intercept: bool) -> Scaling:
 def _mean_squares(rows: CsrRows, share: NumPyArray) -> tuple[NumPyArray, float]:
     """Return the mean square of each column, and the unit in which it is."""
     parts = rows.slices()
-    largest = max(
-        (float(np.abs(rows.block(part).data).max(initial=0)) for part in parts), default=0
-    )
+    largest = 0.0
+    for part in parts:
+        largest = max(largest, float(np.abs(rows.block(part).data).max(initial=0)))
     unit = max(1.0, largest / _LARGEST)
     total = np.zeros(rows.shape[1])
     for part in parts:
