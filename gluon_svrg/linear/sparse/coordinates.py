@@ -15,6 +15,9 @@ _HEAVY = 0.3
 _SCALED_TO = 0.1
 """The same of such a column afterwards, up to four times as much: scales are powers of two."""
 
+_LEAST_COLUMNS = 20
+"""Of few columns each is a large part of the whole."""
+
 _OFFSET = 3.0
 """A mean of so many deviations, and a column without zeros is centred."""
 
@@ -39,9 +42,9 @@ def coordinates(rows: CsrRows, share: NumPyArray, intercept: bool) -> Scaling:
     order = order[size[order] > 0]
     rising = size[order]
     lighter = np.concatenate([[0.0], np.cumsum(rising)[:-1]])
-    # Of the lighter half a column may be much heavier than those before: these are few.
+    # Among the lightest each may be much heavier than those before it.
     is_heavy = rising > _HEAVY * lighter
-    is_heavy[: (len(rising) + 1) // 2] = False
+    is_heavy[: max(_LEAST_COLUMNS, (len(rising) + 1) // 2)] = False
     if not is_heavy.any():
         return scaling
     first = int(np.argmax(is_heavy))
@@ -81,7 +84,7 @@ def _moments(rows: CsrRows, share: NumPyArray, column: int, intercept: bool) -> 
         where = np.searchsorted(block.indptr, at, side="right") - 1
         values[part.start + where] = block.data[at]
         stored += len(at)
-    total = max(float(share.sum()), np.finfo(np.float64).tiny)
+    total = float(share.sum()) or 1.0
     largest = float(np.abs(values).max(initial=0))
     if not intercept or not largest > 0:
         return 0.0, largest * float(np.sqrt(share @ np.square(values / (largest or 1)) / total))
