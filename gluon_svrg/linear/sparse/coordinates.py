@@ -62,12 +62,14 @@ def _mean_squares(rows: CsrRows, share: NumPyArray) -> tuple[NumPyArray, float]:
     parts = rows.slices()
     largest = 0.0
     for part in parts:
-        largest = max(largest, float(np.abs(rows.block(part).data).max(initial=0)))
+        data = rows.block(part).data
+        largest = max(largest, float(data.max(initial=0)), -float(data.min(initial=0)))
     unit = max(1.0, largest / _LARGEST)
     total = np.zeros(rows.shape[1])
     for part in parts:
         block = rows.block(part)
-        numbers = np.square(block.data / unit, dtype=np.float64)
+        data = block.data if unit == 1 else block.data / unit
+        numbers = np.square(data, dtype=np.float64)
         total += (
             transposed(made_of(numbers, block.indices, block.indptr, block.shape)) @ share[part]
         )
