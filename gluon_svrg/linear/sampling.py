@@ -15,6 +15,7 @@ from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Sq
 from gluon_svrg.linear.objective import Objective, Reads, Scaling
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sample import Sample
+from gluon_svrg.linear.sparse.coordinates import coordinates, in_coordinates
 from gluon_svrg.linear.sparse.csr_sample import CenteredRows, Spread, is_sparser, spread
 from gluon_svrg.linear.workers import Workers
 from scipy.sparse import issparse
@@ -50,9 +51,10 @@ def prepare(
 
     Any coordinates give the same answer; those of the sample save a pass over all rows. Columns
     whose variance comes from a few rows of the sample are measured by a pass over them alone.
-    `precise` hands out float64 whatever the data are. With `size` 0 the coordinates are those of
-    the user: of sparse rows with many columns, and without a sample. With `keeps_sparse` a sample
-    of sparse rows stays sparse where a Hessian of it is then made in less time.
+    `precise` hands out float64 whatever the data are. With `size` 0 there is no sample, of sparse
+    rows with many columns, and the coordinates are the user's for almost all of them. With
+    `keeps_sparse` a sample of sparse rows stays sparse where a Hessian of it is then made in less
+    time.
     """
     rows = rows_of(problem.features)
     share = problem.shares()
@@ -96,10 +98,13 @@ def prepare(
 def _as_they_are(
     problem: Problem, rows: Rows, share: NumPyArray, workers: Workers, precise: bool
 ) -> tuple[Objective, Sample]:
-    """Return the objective in the user's coordinates, and no sample."""
+    """Return the objective in coordinates near the user's, and no sample."""
     p = rows.shape[1]
-    scaling = Scaling(np.zeros(p), np.ones(p))
-    if precise or _is_far_off(problem, share) or has_offsets(rows):
+    assert isinstance(rows, CsrRows)
+    user = scaling = Scaling(np.zeros(p), np.ones(p))
+    if not problem.l1 > 0:
+        scaling = coordinates(rows, share, problem.fit_intercept)
+    if precise or _is_far_off(problem, share) or has_offsets(rows, user):
         rows = rows.precise()
     objective = Objective(
         rows=rows,
@@ -117,14 +122,14 @@ def _as_they_are(
     return objective, _sample(objective, np.zeros((0, p + 1)), none, np.zeros(0))
 
 
-def has_offsets(rows: Rows) -> bool:
+def has_offsets(rows: Rows, scaling: Scaling) -> bool:
     """Return whether float32 has too few digits for a feature's mean beside its deviation.
 
     From rows at equal distances, at most as many as a sample that metrics are measured on.
     """
     n, p = rows.shape
     block: Any = rows.pick(np.arange(0, n, max(1, n // 2048)))
-    values = block.data.astype(np.float64)
+    values = in_coordinates(block.data.astype(np.float64), block.indices, scaling)
     count = max(1, block.shape[0])
     mean = np.bincount(block.indices, values, p) / count
     square = np.bincount(block.indices, np.square(values), p) / count

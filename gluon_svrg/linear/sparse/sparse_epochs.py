@@ -9,7 +9,6 @@ gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -230,7 +229,9 @@ class Measure:
         diagonal[self._columns] = square.T @ curvature / len(curvature)
         diagonal -= np.square(center) * float(curvature.mean())
         diagonal = np.maximum(diagonal, 0)
-        least = _LEAST_DIAGONAL * float(diagonal[self._columns].mean()) if len(diagonal) else 0.0
+        least = (
+            _LEAST_DIAGONAL * float(diagonal[self._columns].mean()) if len(self._columns) else 0.0
+        )
         return np.asarray(1 / (diagonal + least + penalty + 1e-300))
 
     def smoothness(self, frame: Frame, penalty: NumPyArray, gradient: NumPyArray) -> float:
@@ -290,6 +291,3 @@ def compact(matrix: csr_array) -> tuple[csr_array, NumPyArray]:
     number[columns] = np.arange(len(columns), dtype=number.dtype)
     parts = matrix.data, number[matrix.indices], matrix.indptr
     return csr_array(parts, shape=(matrix.shape[0], len(columns))), columns
-
-
-Epoch = Callable[..., NumPyArray]

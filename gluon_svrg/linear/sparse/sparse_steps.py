@@ -17,8 +17,9 @@ from gluon_svrg.linear.objective import Objective, Scaling, Snapshot
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import has_offsets
-from gluon_svrg.linear.series import Series
 from gluon_svrg.linear.solution import Settings
+from gluon_svrg.linear.sparse.coordinates import in_coordinates, reordered
+from gluon_svrg.linear.sparse.ending import Remainder
 from gluon_svrg.linear.sparse.sparse_epochs import Batch, Frame, Measure, Start, run_epoch
 from gluon_svrg.linear.sparse.subspace import Direction, Point, Setting, combined, minimise
 from gluon_svrg.linear.state import State
@@ -41,9 +42,6 @@ _LEAST_STEPS = 12
 _DIRECTIONS = 3
 """An epoch's displacement, and the last steps."""
 
-_LEAST_RATE = 0.05
-"""Between gains, that is believed: snapshots at the optimum of a span gain steadily."""
-
 _TOO_FAR = 0.3
 """Of an epoch's displacement: if no more of it is taken twice, its steps were too long."""
 
@@ -54,6 +52,10 @@ _SUMMED_ROWS = 1 << 16
 
 _WAVERS = 1e-9
 """Of the objective in float32: a smaller gain is one of rounding, and the scores are taken anew."""
+
+_CHECKED_ROWS = 1024
+_DRIFT = {np.dtype(np.float32): 1e-3, np.dtype(np.float64): 1e-7}
+"""Of scores, in units of their size: more than rounding makes, and all are taken anew."""
 
 _MOST_DIGITS = 12
 """Before or after the point: beyond it float64."""
@@ -92,6 +94,7 @@ class SparseSteps:
         self._settings = settings
         self._rng = rng
         self._order = rng.permutation(objective.n)
+        self._null = objective.null()[1]
         self._slower = 1.0
         self._refused = 0
 
@@ -115,14 +118,15 @@ class SparseSteps:
 
     def _states(self, data: _Data, point: Point) -> Iterator[State]:
         """Yield a state for each snapshot in one arithmetic, until nothing leads lower."""
-        series = Series(_LEAST_RATE)
+        remainder = Remainder(self._settings.tol, self._null)
         choice = Choice(self._settings.metric, data.scaling())
         kind = choice.kind
         snapshot = data.snapshot(point)
         last: list[Direction] = []
         due = True
         for count in range(10**9):
-            yield State(data.objective, snapshot, series.rest, data.objective.passes)
+            left = remainder.at(data.objective, snapshot)
+            yield State(data.objective, snapshot, left, data.objective.passes)
             if due or choice.kind != kind or count & (count - 1) == 0:
                 frame, numbers = self._measured(data, snapshot, choice.kind)
                 kind, due = choice.kind, False
@@ -136,15 +140,18 @@ class SparseSteps:
                 self._slower *= 4
                 last, due = [], True
                 continue
+            gain = point.objective - new.objective
             self._pace(float(lengths[0]))
             due = due or self._refused == 2
-            series.add(point.objective - new.objective)
-            choice.add(point.objective - new.objective)
+            if not self._refused:
+                remainder.add(gain)
+            choice.add(gain)
             last = [combined(lengths, directions, data.setting.intercept), *last][: _DIRECTIONS - 1]
-            gain = point.objective - new.objective
-            point, snapshot = new, data.snapshot(new)
+            point = data.checked(new)
+            snapshot = data.snapshot(point)
             if data.dtype == np.float32 and gain <= _WAVERS * abs(point.objective):
-                yield State(data.objective, snapshot, series.rest, data.objective.passes)
+                left = remainder.at(data.objective, snapshot)
+                yield State(data.objective, snapshot, left, data.objective.passes)
                 return
 
     def _pace(self, taken: float) -> None:
@@ -155,8 +162,12 @@ class SparseSteps:
 
     def _needs_float64(self) -> bool:
         """Whether float32 has too few digits for what is asked, or for the features."""
-        rows = self._whole.rows
-        return self._settings.is_precise or not _fits_float32(rows) or has_offsets(rows)
+        rows, scaling = self._whole.rows, self._whole.scaling
+        return (
+            self._settings.is_precise
+            or not _fits_float32(rows, scaling)
+            or has_offsets(rows, scaling)
+        )
 
     def _measured(self, data: _Data, snapshot: Snapshot, kind: str) -> tuple[Frame, Constants]:
         """Return the frame and the constants of the next epochs."""
@@ -204,7 +215,7 @@ class _Data:
         rows = objective.rows
         assert isinstance(rows, CsrRows)
         self.dtype = dtype
-        moved = rows.reordered(order, dtype)
+        moved = reordered(rows, order, dtype, objective.scaling)
         self.objective = replace(
             objective,
             rows=moved,
@@ -231,6 +242,16 @@ class _Data:
     def at(self, theta: NumPyArray) -> Point:
         """Return the point of theta."""
         return self.setting.at(theta, self._scores(theta))
+
+    def checked(self, point: Point) -> Point:
+        """Return a point, with scores taken anew if some of them are not those of its weights."""
+        rows = slice(0, min(self.objective.n, _CHECKED_ROWS))
+        weights = np.ascontiguousarray(point.theta[:-1], self.dtype)
+        scores = self.objective.rows.block(rows) @ weights
+        scores += np.asarray(point.theta[-1], self.dtype)
+        drift = np.abs(scores - point.scores[rows]).max(initial=0)
+        size = max(1.0, float(np.abs(scores).max(initial=0)))
+        return point if drift <= _DRIFT[self.dtype] * size else self.at(point.theta)
 
     def constant(self, theta: NumPyArray) -> Point:
         """Return the point of theta without weights."""
@@ -350,9 +371,10 @@ class _Data:
         return Measure(objective.loss, matrix, target, weight, snapshot.scores[part])
 
 
-def _fits_float32(rows: Any) -> bool:
+def _fits_float32(rows: Any, scaling: Scaling) -> bool:
     """Whether the features are of a size that float32 has digits for."""
-    data = rows.block(slice(0, min(rows.shape[0], 4 * _MEASURED_ROWS))).data
+    block = rows.precise().block(slice(0, min(rows.shape[0], 4 * _MEASURED_ROWS)))
+    data = in_coordinates(block.data, block.indices, scaling)
     size = np.abs(data[data != 0]).astype(np.float64)
     if not len(size):
         return True
