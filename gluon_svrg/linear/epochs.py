@@ -63,6 +63,9 @@ _ALIKE = 2.0
 
 _FAR_OUT = 1e30
 
+OF_THE_DIAGONAL = 1 / 3
+"""Of the sum of single coordinates' gains; measured, 0.6 to 4 times that sum were left."""
+
 _FEW = 0.02
 """Of the features: if no more than these have most of the variance, scales are far apart."""
 
@@ -82,6 +85,7 @@ class EpochSteps:
         self._objective = objective
         self._wanted = metric
         self.left_at: NumPyArray | None = None
+        self._diagonal: Metric | None = None
 
     def states(self, sample: Sample, start: NumPyArray) -> Iterator[State]:
         """Yield a state for each snapshot.
@@ -95,7 +99,7 @@ class EpochSteps:
         slower, kind, due, is_new = 1.0, "", 0, True
         while True:
             if is_new:
-                yield State(objective, snapshot, series.rest, objective.passes)
+                yield State(objective, snapshot, self._left(series, snapshot), objective.passes)
                 if self._wanted == "auto" and series.is_slow:
                     self.left_at = snapshot.theta
                     return
@@ -124,6 +128,17 @@ class EpochSteps:
             series.add(gain)
             choice.add(gain)
             snapshot = new
+
+    def _left(self, series: Series, snapshot: Snapshot) -> float:
+        """Return the estimate of what is left: an epoch that goes astray gains nothing.
+
+        So the gradient is asked as well, by Newton's decrement for the diagonal of the Hessian.
+        """
+        if self._diagonal is None:
+            return series.rest
+        gradient = snapshot.gradient
+        decrement = 0.5 * float((gradient * self._diagonal.solve(gradient)).sum())
+        return max(series.rest, OF_THE_DIAGONAL * decrement)
 
     def _precise(self) -> Objective:
         """Return the shuffled rows in float64: float32 has no more digits to give."""
@@ -177,6 +192,7 @@ class EpochSteps:
         """Return the metric at a snapshot, and its constants."""
         curvature = Curvature(sample, snapshot.theta)
         metric = curvature.metric(kind, self._objective.scaling)
+        self._diagonal = curvature.metric("diagonal", self._objective.scaling)
         smoothness = curvature.smoothness(metric, snapshot.gradient)
         of_a_row = curvature.largest_of_a_row(metric)
         return metric, constants(objective.n, smoothness, of_a_row, slower)

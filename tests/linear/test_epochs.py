@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from gluon_svrg.linear import epochs
+from gluon_svrg.linear import SVRGClassifier, epochs
 from gluon_svrg.linear.constants import Constants, constants
 from gluon_svrg.linear.epochs import (
     Choice,
@@ -284,3 +284,48 @@ def test_choice_that_is_asked_for_stays(wanted):
 def test_choice_begins_with_the_diagonal_where_scales_are_far_apart():
     scaling = Scaling(np.zeros(100), np.append(1e-6, np.ones(99)))
     assert Choice("auto", scaling).kind == "diagonal"
+
+
+def least_objective(features, target, strength):
+    """Return the least value of the logistic objective, by Newton's method over the rows' span."""
+    n = len(target)
+    # The optimum is in the span of the rows: there it has n numbers, with the same norm.
+    basis = np.linalg.qr(features.T)[0]
+    reduced = np.column_stack([features @ basis, np.ones(n)])
+    penalty = np.append(np.full(n, strength), 0.0)
+    sign, theta = 2 * target - 1, np.zeros(n + 1)
+
+    def objective(theta):
+        loss = np.logaddexp(0, -sign * (reduced @ theta)).mean()
+        return loss + 0.5 * penalty @ np.square(theta)
+
+    for _ in range(60):
+        probability = 1 / (1 + np.exp(-(reduced @ theta)))
+        gradient = reduced.T @ (probability - target) / n + penalty * theta
+        weight = probability * (1 - probability) / n
+        hessian = (reduced.T * weight) @ reduced + np.diag(penalty)
+        step = np.linalg.solve(hessian, gradient)
+        length = 1.0
+        while objective(theta - length * step) > objective(theta) and length > 1e-9:
+            length /= 2
+        theta = theta - length * step
+        if gradient @ step < 1e-13:
+            break
+    return objective(theta)
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e6])
+def test_an_epoch_that_goes_astray_is_no_end(scale):
+    """One column is far larger than the others: epochs in between gain next to nothing."""
+    rng = np.random.default_rng(0)
+    n, p, C = 500, 2600, 30.0
+    features = np.where(rng.random((n, p)) < 0.01, rng.random((n, p)), 0)
+    features[:, 0] = rng.random(n)
+    truth = 0.7 * rng.normal(size=p)
+    truth[0] = 6
+    target = (features @ truth - 3 + rng.logistic(size=n) > 0).astype(int)
+    features[:, 0] *= scale
+    model = SVRGClassifier(C=C, random_state=0).fit(features, target)
+    least = least_objective(features, target, 1 / (C * n))
+    assert model.solver_ == "svrg, epochs"
+    assert model.objective_ - least <= 2e-6 * (np.log(2) - least)

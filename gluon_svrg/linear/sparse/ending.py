@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.data.csr import made_of, transposed
+from gluon_svrg.linear.epochs import OF_THE_DIAGONAL
 from gluon_svrg.linear.losses import Softmax
 from gluon_svrg.linear.objective import Objective, Snapshot
 from gluon_svrg.linear.series import Series
 
 _LEAST_RATE = 0.05
 """Between gains, that is believed: snapshots at the optimum of a span gain steadily."""
-
-_OF_THE_DIAGONAL = 1 / 3
-"""Of the sum of single coordinates' gains; measured, 0.6 to 4 times that sum were left."""
 
 
 class Remainder:
@@ -54,7 +52,7 @@ class Remainder:
         if self._curvature is None:
             self._curvature = Curvature(objective, snapshot)
             objective.reads.rows += objective.n / 2
-        decrement = _OF_THE_DIAGONAL * self._curvature.decrement(snapshot.gradient)
+        decrement = OF_THE_DIAGONAL * self._curvature.decrement(snapshot.gradient)
         if decrement > enough:
             # Far off: by then the curvature will have changed.
             self._curvature = None
