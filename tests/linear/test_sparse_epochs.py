@@ -5,6 +5,7 @@ import pytest
 from gluon_svrg.linear.constants import Constants
 from gluon_svrg.linear.losses import Huber, Logistic, Poisson, Softmax, Squared
 from gluon_svrg.linear.sparse.sparse_epochs import Batch, Frame, Measure, Start, compact, run_epoch
+from gluon_svrg.linear.workers import Workers
 from scipy import sparse
 
 N, P, K = 60, 23, 4
@@ -88,17 +89,21 @@ def test_each_step_equals_a_dense_loop(loss, metric, intercept):
     )
     numbers = Constants(1.0, 1.0, 12, 5, 0.3, 0.6)
     parts = [slice(12 * k, 12 * k + 12) for k in (3, 0, 4, 1, 2)]
-    batches = [
-        Batch(part, matrix[part], matrix[part].T, target[part], share[part] * N / 12)
-        for part in parts
-    ]
+
+    def batch(first, end):
+        part = slice(first, end)
+        return Batch(part, matrix[part], matrix[part].T, target[part], share[part] * N / 12)
+
+    whole = [[batch(part.start, part.stop)] for part in parts]
+    cut = [[batch(part.start, part.start + 5), batch(part.start + 5, part.stop)] for part in parts]
     expected = naive(loss, matrix, target, share, theta, penalty, parts, frame, numbers)
     if not intercept:
         expected = (without_drift(each) for each in expected)
     for count, moved in enumerate(expected, 1):
         start = Start(scores, residual, gradient)
-        result = run_epoch(loss, batches[:count], start, frame, penalty, numbers)
-        np.testing.assert_allclose(result, moved, rtol=1e-10, atol=1e-12)
+        for batches in (whole, cut):
+            result = run_epoch(loss, batches[:count], start, frame, penalty, numbers, Workers(0))
+            np.testing.assert_allclose(result, moved, rtol=1e-10, atol=1e-12)
 
 
 def without_drift(moved):
@@ -120,9 +125,9 @@ def test_float32_stays_near_float64():
         for k in range(3):
             part = slice(20 * k, 20 * k + 20)
             weight = (share[part] * N / 20).astype(dtype)
-            batches.append(Batch(part, x[part], x[part].T, target[part], weight))
+            batches.append([Batch(part, x[part], x[part].T, target[part], weight)])
         start = Start(scores.astype(dtype), residual.astype(dtype), gradient)
-        results.append(run_epoch(loss, batches, start, frame, penalty, numbers))
+        results.append(run_epoch(loss, batches, start, frame, penalty, numbers, Workers(0)))
     assert results[1].dtype == np.float64
     np.testing.assert_allclose(results[1], results[0], atol=2e-6)
 

@@ -10,12 +10,14 @@ gone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.constants import Constants
 from gluon_svrg.linear.losses import Loss, Softmax
+from gluon_svrg.linear.workers import Workers
 from gluon_svrg.svrg.rule import correct
 from scipy.linalg import get_blas_funcs
 from scipy.sparse import csr_array
@@ -23,6 +25,11 @@ from scipy.sparse import csr_array
 _LANCZOS = 10
 _MARGIN_OF_INTERCEPT = 1.5
 """On its curvature, which changes within an epoch."""
+
+_WORK_OF_TWO = 200_000
+"""Numbers of a batch, below which threads cost more than they bring."""
+
+_NUMBERS_A_COLUMN = 4
 
 _LEAST_DIAGONAL = 1e-2
 """Of the mean curvature: less is not believed of a rare feature."""
@@ -46,6 +53,11 @@ class Batch:
     transposed: Any
     target: NumPyArray
     weight: NumPyArray
+
+    @property
+    def pays_two(self) -> bool:
+        """Whether its products are more work than the p numbers that a second thread adds."""
+        return bool(self.matrix.nnz >= max(_WORK_OF_TWO, _NUMBERS_A_COLUMN * self.matrix.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -85,13 +97,16 @@ class Start:
 
 def run_epoch(
     loss: Loss,
-    batches: list[Batch],
+    batches: list[list[Batch]],
     start: Start,
     frame: Frame,
     penalty: NumPyArray,
     numbers: Constants,
+    workers: Workers,
 ) -> NumPyArray:
     """Return the displacement of theta after a step for each batch, in their order.
+
+    A batch comes in parts, each of which is a thread's.
 
     A step is SVRG's with Nesterov's momentum: with the displacements A, where the gradient is
     taken, and U,
@@ -121,8 +136,11 @@ def run_epoch(
     ahead, theta = np.zeros(shape, dtype), np.zeros(shape, dtype)
     ahead_bias = bias = np.zeros(shape[1:])
     for j, batch in enumerate(batches):
-        change, of_bias = _residuals(loss, batch, start, ahead, ahead_bias - center @ ahead, size)
-        new = batch.transposed @ change
+        product = partial(_product, loss, start, ahead, ahead_bias - center @ ahead, size)
+        (new, of_bias), *others = workers.map(product, batch)
+        for other, of_other in others:
+            new += other
+            of_bias += of_other
         # X_B^T r less its mean: the rows are centred.
         axpy(center, new, a=-of_bias) if not shape[1:] else _subtract_outer(new, center, of_bias)
         if scale is not None:
@@ -145,10 +163,10 @@ def run_epoch(
     return result
 
 
-def _residuals(
-    loss: Loss, batch: Batch, start: Start, ahead: NumPyArray, bias: NumPyArray, size: float
+def _product(
+    loss: Loss, start: Start, ahead: NumPyArray, bias: NumPyArray, size: float, batch: Batch
 ) -> tuple[NumPyArray, NumPyArray]:
-    """Return the corrected residuals of a batch times the step, negative, and their sums."""
+    """Return the features' products with corrected residuals times the step, negative; sums."""
     scores = batch.matrix @ ahead
     scores += start.scores[batch.rows]
     scores += np.asarray(bias, scores.dtype)
@@ -157,7 +175,7 @@ def _residuals(
     change = correct(residual, start.residual[batch.rows], np.zeros((), scores.dtype))
     weight = batch.weight * scores.dtype.type(-size)
     change *= weight if change.ndim == 1 else weight[:, None]
-    return change, change.sum(axis=0, dtype=np.float64)
+    return batch.transposed @ change, change.sum(axis=0, dtype=np.float64)
 
 
 def _column(vector: NumPyArray, shape: tuple[int, ...]) -> NumPyArray:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.constants import Constants, expected_smoothness
-from gluon_svrg.linear.data.csr import CsrRows
+from gluon_svrg.linear.data.csr import CsrRows, transposed
 from gluon_svrg.linear.epochs import Choice
 from gluon_svrg.linear.objective import Objective, Scaling, Snapshot
 from gluon_svrg.linear.problem import Problem
@@ -49,6 +49,9 @@ _MOST_SLOWER = 256.0
 
 _SUMMED_ROWS = 1 << 16
 """Of a product in float32; such products are added in float64."""
+
+_NUMBERS_OF_TWO = 16
+"""A column, from which on there are two parts at least, for two threads."""
 
 _WAVERS = 1e-9
 """Of the objective in float32: a smaller gain is one of rounding, and the scores are taken anew."""
@@ -224,8 +227,12 @@ class _Data:
             order=order,
             probability=None,
         )
-        self._batches: dict[int, list[Batch]] = {}
+        self._batches: dict[int, list[list[Batch]]] = {}
         stored = max(1, moved.numbers)
+        least = 2 if stored >= _NUMBERS_OF_TWO * rows.shape[1] else 1
+        count = max(least, -(-objective.n // _SUMMED_ROWS))
+        ends = np.linspace(0, objective.n, count + 1).astype(int).tolist()
+        self._parts = list(starmap(slice, pairwise(ends)))
         # With as many numbers as columns: a step costs some products of p numbers besides.
         self.least_batch = int(
             min(_MOST_BATCH, max(_LEAST_BATCH, rows.shape[1] * rows.shape[0] / stored))
@@ -270,22 +277,26 @@ class _Data:
         objective = self.objective
         weights = np.ascontiguousarray(theta[:-1], self.dtype)
         scores = np.empty((objective.n, *theta.shape[1:]), self.dtype)
-        for part in objective.rows.slices():
-            scores[part] = objective.rows.block(part) @ weights
-        scores += np.asarray(theta[-1], self.dtype)
+        bias = np.asarray(theta[-1], self.dtype)
+
+        def fill(part: slice) -> None:
+            np.add(objective.rows.block(part) @ weights, bias, out=scores[part])
+
+        for _ in objective.workers.map(fill, self._parts):
+            pass
         return scores
 
     def _products(self, columns: NumPyArray) -> NumPyArray:
         """Return the products of the features with numbers of each row, in float64."""
-        n, p = self.objective.rows.shape
-        total: Any = None
-        for first in range(0, n, _SUMMED_ROWS):
-            part = slice(first, min(n, first + _SUMMED_ROWS))
-            product = self.objective.rows.block(part).T @ columns[part]
-            total = (
-                product.astype(np.float64) if total is None else np.add(total, product, out=total)
-            )
-        return np.zeros((p, *columns.shape[1:])) if total is None else total
+        objective = self.objective
+
+        def product(part: slice) -> NumPyArray:
+            return np.asarray(transposed(objective.rows.block(part)) @ columns[part])
+
+        total = np.zeros((objective.rows.shape[1], *columns.shape[1:]))
+        for of_part in objective.workers.map(product, self._parts):
+            total += of_part
+        return total
 
     def snapshot(self, point: Point) -> Snapshot:
         """Return the snapshot at a point: half a pass, the other half were its scores."""
@@ -331,26 +342,34 @@ class _Data:
             frame,
             objective.penalty[:-1],
             numbers,
+            objective.workers,
         )
         objective.reads.rows += objective.n
         return Direction(theta, self._scores(theta))
 
-    def _cut(self, steps: int) -> list[Batch]:
-        """Return the rows cut into as many batches."""
+    def _cut(self, steps: int) -> list[list[Batch]]:
+        """Return the rows cut into as many batches, each in one part or two."""
         if steps not in self._batches:
             self._batches.clear()
-            objective = self.objective
-            n = objective.n
-            ends = np.linspace(0, n, steps + 1).astype(int).tolist()
+            ends = np.linspace(0, self.objective.n, steps + 1).astype(int).tolist()
             batches = []
             for first, end in pairwise(ends):
-                rows = slice(first, end)
-                matrix = objective.rows.block(rows)
-                weight = (objective.share[rows] * (n / (end - first))).astype(self.dtype)
-                target = objective.targets(rows, self.dtype)
-                batches.append(Batch(rows, matrix, matrix.T, target, weight))
+                batch = [self._batch(first, end, end - first)]
+                if batch[0].pays_two:
+                    middle = (first + end) // 2
+                    cuts = [(first, middle), (middle, end)]
+                    batch = [self._batch(*rows, end - first) for rows in cuts]
+                batches.append(batch)
             self._batches[steps] = batches
         return self._batches[steps]
+
+    def _batch(self, first: int, end: int, size: int) -> Batch:
+        """Return rows of a batch of `size`."""
+        objective, rows = self.objective, slice(first, end)
+        matrix = objective.rows.block(rows)
+        weight = (objective.share[rows] * (objective.n / size)).astype(self.dtype)
+        target = objective.targets(rows, self.dtype)
+        return Batch(rows, matrix, transposed(matrix), target, weight)
 
     def scaling(self) -> Scaling:
         """Return the scales of the features, of the first rows: 0 where they have none."""
