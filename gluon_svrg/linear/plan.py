@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -185,37 +185,66 @@ def _rotated(
 ) -> Iterator[State]:
     r"""Newton's method in the space that the rows span.
 
-    With :math:`B = \\hat X \\Lambda^{-1/2}` and the eigenvectors Q of :math:`B B^T = Q S Q^T`, the
-    rows :math:`Q S^{1/2}` have the same products, so that as many weights of penalty 1 as there are
-    rows stand for p (the representer theorem). Exact; without a penalty the answer is the one of
-    least norm among the optima, in units of the features' deviations.
+    With :math:`B = \\hat X \\Lambda^{-1/2}` and an orthonormal basis V of its rows, the rows
+    :math:`B V` have the same products, so that as many weights of penalty 1 as there are rows
+    stand for p (the representer theorem). Exact; without a penalty the answer is the one of least
+    norm among the optima, in units of the features' deviations.
     """
     used = objective.scaling.inverse > 0
     penalty = objective.penalty[:-1]
     free = not penalty[used].max(initial=0) > 0
     weight = np.where(used, 1 / np.sqrt(1 if free else penalty), 0)
-    scaled = sample.rows[:, :-1] * weight
-    values, vectors = scipy.linalg.eigh(scaled @ scaled.T, check_finite=False)
-    kept = values > 1e-13 * values[-1]
-    root = np.sqrt(values[kept])
-    span = vectors[:, kept] / root
+    rows, span = (_spectrum if free else _triangle)(sample.rows[:, :-1] * weight)
+    width = rows.shape[1]
     turned = Sample(
-        np.column_stack([vectors[:, kept] * root, sample.rows[:, -1]]),
+        np.column_stack([rows, sample.rows[:, -1]]),
         objective.target,
         objective.share,
         objective.loss,
-        np.append(np.full(len(root), 0.0 if free else 1.0), objective.penalty[-1]),
+        np.append(np.full(width, 0.0 if free else 1.0), objective.penalty[-1]),
         objective.workers,
     )
     # The certificate is that of the rotated problem: the same function, the same optimum.
     rotated = replace(objective, penalty=turned.penalty, moments=turned.moments())
 
     def back(theta: NumPyArray) -> NumPyArray:
-        weights = scaled.T @ (span @ theta[:-1])
-        return np.concatenate([(weights.T * weight).T, theta[-1:]])
+        return np.concatenate([(span(theta[:-1]).T * weight).T, theta[-1:]])
 
-    first = np.zeros((len(root) + 1, *start.shape[1:]))
+    first = np.zeros((width + 1, *start.shape[1:]))
     first[-1] = start[-1]
     for count, point in enumerate(newton.iterate(turned, first)):
         snapshot = Snapshot(point.theta, point.objective, point.gradient, point.scores)
         yield State(rotated, snapshot, point.decrement, 1.0 + count, back)
+
+
+_Span = tuple[NumPyArray, Callable[[NumPyArray], NumPyArray]]
+"""Rows in a basis of what they span, and what takes weights of these back."""
+
+
+def _triangle(scaled: NumPyArray) -> _Span:
+    """Turn rows by Householder's reflections: precise, however far apart the features' scales are.
+
+    The products of the rows would have the squares of the scales.
+    """
+    (reflections, factors), upper = scipy.linalg.qr(
+        scaled.T, mode="raw", overwrite_a=True, check_finite=False
+    )
+
+    def back(theta: NumPyArray) -> NumPyArray:
+        padded = np.zeros((scaled.shape[1], *theta.shape[1:]), order="F")
+        padded[: len(theta)] = theta
+        columns = padded.reshape(len(padded), -1, order="F")
+        apply = scipy.linalg.get_lapack_funcs("ormqr", (reflections, columns))
+        size = int(apply("L", "N", reflections, factors, columns, -1)[1][0])
+        turned = apply("L", "N", reflections, factors, columns, size)[0]
+        return np.asarray(turned.reshape(padded.shape))
+
+    return np.ascontiguousarray(upper[: len(scaled)].T), back
+
+
+def _spectrum(scaled: NumPyArray) -> _Span:
+    """Turn rows to the eigenvectors of their products, and leave out those of nothing."""
+    values, vectors = scipy.linalg.eigh(scaled @ scaled.T, check_finite=False)
+    kept = values > 1e-13 * values[-1]
+    root = np.sqrt(values[kept])
+    return vectors[:, kept] * root, lambda theta: scaled.T @ (vectors[:, kept] / root @ theta)
