@@ -6,6 +6,8 @@ PYTHON := $(shell for python in .venv/bin/python python3.11 python3.12 python3.1
 	if $$python $(RUNS); then echo $$python; exit; fi; done; echo python3)
 endif
 BIN := .venv/bin
+# The tests start Python hundreds of times: compiling MXNet anew each time is most of what they would do.
+unexport PYTHONDONTWRITEBYTECODE
 
 # What matters for another Python or NumPy: the import, the rule against its oracle, the loop, checkpoints, the
 # export. `make test-platform` runs these.
