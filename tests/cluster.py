@@ -6,10 +6,10 @@ import secrets
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
+from forked import Forked, Output
 from gluon_svrg.launch.environment import SERVER_ENVIRONMENT
 
 TESTS = Path(__file__).parent
@@ -48,11 +48,11 @@ def ps_lite(size, servers):
 
 
 class Process(subprocess.Popen):
-    """A Python that writes into files, `out` and `err` once it is over: no pipe runs full."""
+    """A Python of its own; `out` and `err`, once it is over, are what it has written."""
 
     def __init__(self, command, env):
-        self._files = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115
-        out, err = self._files
+        self._output = Output()
+        out, err = self._output.files
         command = [sys.executable, "-W", "ignore", *command]
         super().__init__(command, env=env, stdout=out, stderr=err)
 
@@ -60,11 +60,7 @@ class Process(subprocess.Popen):
         """Kill it, if that is needed, and read what it has written."""
         self.kill()
         self.wait()
-        for file in self._files:
-            file.seek(0)
-        self.out, self.err = (file.read() for file in self._files)
-        for file in self._files:
-            file.close()
+        self.out, self.err = self._output.read()
 
 
 OWN_SERVER = ["-m", "gluon_svrg.workers.server"]
@@ -103,8 +99,10 @@ def run_together(
         common |= ps_lite(size, servers)
         others = start_servers(common | (env or {}), servers, server, server_environment)
     common |= env or {}
-    command = [str(TESTS / "cluster.py"), function, *arguments]
-    processes = [Process(command, common | {"GLUON_SVRG_RANK": str(rank)}) for rank in range(size)]
+    command = [TESTS / "cluster.py", function, *arguments]
+    processes = [
+        Forked(*command, env=common | {"GLUON_SVRG_RANK": str(rank)}) for rank in range(size)
+    ]
     end = time.monotonic() + timeout
     try:
         for process in processes:

@@ -8,14 +8,13 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import Forked
 
 WORKER = Path(__file__).parent / "kill_worker.py"
 KILLS = 5  # a configuration
@@ -46,20 +45,15 @@ CONFIGS = [
 
 
 def start(config, folder, out, *kill):
-    command = [sys.executable, str(WORKER), json.dumps(config), str(folder), str(out)]
-    return subprocess.Popen(
-        [*command, *map(str, kill)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Two run at a time, and the net is tiny.
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    # Two run at a time, and the net is tiny.
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return Forked(WORKER, json.dumps(config), folder, out, *kill, env=environment)
 
 
 def finish(process):
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors[-3000:]
+    process.wait(timeout=300)
+    process.end()
+    assert process.returncode == 0, process.err[-3000:]
 
 
 def kill_somewhere(rng, config, folder, out, counts):
@@ -68,15 +62,18 @@ def kill_somewhere(rng, config, folder, out, counts):
     kind = rng.choice(["clock", *points])
     if kind == "clock":
         process = start(config, folder, out)
-        process.stdout.readline()  # "begun"
+        latest = time.monotonic() + 300
+        while not process.has_written() and time.monotonic() < latest:  # it says "begun"
+            time.sleep(0.002)
         time.sleep(rng.uniform(0.0, 0.3))
         process.kill()
     else:
         # A resumed run restores once; of the rest, a part is to be left for the next time.
         most = 3 if kind == "restore" else max(1, counts[kind] // (KILLS + 1))
         process = start(config, folder, out, kind, rng.randint(1, most))
-    process.communicate(timeout=300)
-    assert process.returncode in (0, -signal.SIGKILL)
+    process.wait(timeout=300)
+    process.end()
+    assert process.returncode in (0, -signal.SIGKILL), process.err[-3000:]
     return kind if process.returncode else None
 
 

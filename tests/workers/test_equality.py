@@ -4,7 +4,7 @@ import pytest
 from cluster import run_together
 
 
-@pytest.mark.parametrize(("size", "part", "of"), [(2, 0, 4), (3, 1, 2)])
+@pytest.mark.parametrize(("size", "part", "of"), [(2, 0, 4), (3, 1, 4)])
 def test_workers_equal_one_process(size, part, of):
     for result in run_together("workers.equality:some", size, str(part), str(of), timeout=600):
         assert result["wrong"] == []
