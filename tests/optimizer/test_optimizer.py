@@ -74,7 +74,7 @@ def test_a_second_optimizer_of_the_same_name_is_told(registry):
     [
         ("lasr", r"there is no optimizer named 'lasr': did you mean lars"),
         ("Signun", r"there is no optimizer named 'Signun': did you mean signum"),
-        ("adaam", r"did you mean adam or nadam or adamax\?"),
+        ("adaam", r"did you mean adam or adamw or nadam\?"),
         ("zzzz", r"there is no optimizer named 'zzzz': known are .*'adadelta', .*'signum'"),
     ],
 )
