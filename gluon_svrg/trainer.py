@@ -16,7 +16,7 @@ from gluon_svrg.run.position import Located
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.control_variate import ControlVariate, by_parameter
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
-from gluon_svrg.svrg.over_workers import mean_over_workers
+from gluon_svrg.svrg.over_workers import mean_of_batch, mean_over_workers
 from gluon_svrg.workers import Single, Workers
 from gluon_svrg.workers.gradients import (
     add_up,
@@ -219,6 +219,40 @@ class SVRGTrainer(gluon.Trainer):
             params, snapshot_gradient, self.loss_scale, snapshot_scale, uses_all=self.is_corrected
         )
         self.is_corrected = True
+
+    def corrected_gradient(self, samples: int) -> FullGradient:
+        """Return the mean of the corrected gradient, over all contexts and workers.
+
+        To be called between :meth:`correct` and :meth:`step`. As a control variate of the next
+        step it makes the method recursive (STORM, SARAH, PAGE: ``docs/howto/recursive.md``).
+
+        Parameters
+        ----------
+        samples : int
+            The number of samples that the gradients are of, on all workers: what `step` is given.
+
+        Returns
+        -------
+        FullGradient
+            New arrays. With AMP they have the present loss scale, which it holds.
+
+        Raises
+        ------
+        RuntimeError
+            If the gradients that wait for a step are not corrected.
+        ValueError
+            If `samples` is not positive.
+        """
+        if not self.is_corrected:
+            raise RuntimeError(
+                "there is no corrected gradient: call correct() after the backward pass, and "
+                "corrected_gradient() after it, before step() or allreduce_grads()"
+            )
+        params = [] if self.control_variate.is_idle else self._corrected_params()
+        means = mean_of_batch(
+            _mxnet.trained_parameters(self), {p.name for p in params}, samples, self.workers
+        )
+        return FullGradient(means, samples, self.loss_scale, is_of_all_workers=True)
 
     def _scale_of(self, gradient: BatchGradient | FullGradient) -> float:
         return self.loss_scale if gradient.loss_scale is None else gradient.loss_scale

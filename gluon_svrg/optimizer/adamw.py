@@ -15,15 +15,15 @@ _LEARNING_RATE = 0.001  # Adam's, of its paper and of every implementation
 
 
 class Update(NamedTuple):
-    """One parameter in a step; `count`: the number of its updates, with this one."""
+    """The parameter of this number in a step, its t-th."""
 
-    index: int
+    number: int
     weight: NDArray
     grad: NDArray
     state: tuple[NDArray, ...]
     lr: float
     wd: float
-    count: int
+    t: int
 
 
 @register
@@ -169,14 +169,14 @@ class AdamW(Optimizer):
             return
         grad = self._direction(update, self.preprocess(update.grad))
         mean, var, *_ = update.state
-        beta1, beta2 = self._betas(weight.dtype)
+        beta1, beta2 = self._betas(weight)
         mean *= beta1
         mean += (1 - beta1) * grad
         var *= beta2
         var += (1 - beta2) * nd.square(grad)
-        root = nd.sqrt(var / (1 - beta2**update.count))
+        root = nd.sqrt(var / (1 - beta2**update.t))
         weight *= 1 - update.lr * update.wd
-        weight -= update.lr / (1 - beta1**update.count) * mean / (root + self.epsilon)
+        weight -= update.lr / (1 - beta1**update.t) * mean / (root + self.epsilon)
 
     def _fused_apply(self, updates: Sequence[Update]) -> None:
         scale = nd.full((1,), self.rescale_grad, updates[0].weight.context)
@@ -188,18 +188,18 @@ class AdamW(Optimizer):
     ) -> None:
         """Update by the kernel; `scale`, shape (1,), multiplies `grad` on the device."""
         mean, var, *_ = update.state
-        beta1, beta2 = self._betas(update.weight.dtype)
+        beta1, beta2 = self._betas(update.weight)
         # The kernel knows no correction of the bias, so rate and epsilon have it; and it decays by
         # wd without the rate. multi_adamw_update, for one parameter: adamw_update overwrites the
         # gradient, and is slower; with several, the threads divide the longest array only.
-        root = math.sqrt(1 - beta2**update.count)
+        root = math.sqrt(1 - beta2**update.t)
         nd.contrib.multi_adamw_update(
             [update.weight],
             [grad],
             [mean],
             [var],
             scale,
-            lrs=[update.lr * root / (1 - beta1**update.count)],
+            lrs=[update.lr * root / (1 - beta1**update.t)],
             wds=[update.lr * update.wd],
             etas=[1.0],
             beta1=beta1,
@@ -209,13 +209,14 @@ class AdamW(Optimizer):
             **({} if clip is None else {"clip_gradient": clip}),
         )
 
-    def _betas(self, dtype: object) -> tuple[float, float]:
-        """Return the betas as arrays of `dtype` have them.
+    def _betas(self, weight: NDArray) -> tuple[float, float]:
+        """Return the betas as arrays of the weight's dtype have them.
 
         In float32 1 - 0.999 is 1.3e-5 off: the correction of the bias has to be off by the same.
         """
-        kind = np.dtype(dtype).type
-        return float(kind(self.beta1)), float(kind(self.beta2))
+        if weight.dtype == np.float64:
+            return self.beta1, self.beta2
+        return float(np.float32(self.beta1)), float(np.float32(self.beta2))
 
 
 def _checked_beta(name: str, beta: float) -> float:

@@ -141,7 +141,7 @@ class MARS(ExemptByName, AdamW):
         return super()._updates(indices, *lists)
 
     def _direction(self, update: Update, grad: NDArray) -> NDArray:
-        if self.is_exempt(self._name(update.index)):
+        if self.is_exempt(self._name(update.number)):
             return grad
         direction = grad
         for last in update.state[2:]:
@@ -156,14 +156,15 @@ class MARS(ExemptByName, AdamW):
 
     def _weight_of_change(self, update: Update) -> float:
         """Return by what the change of the gradient is multiplied: nothing in the first step."""
-        if update.count == self.begin_num_update + 1:
+        if update.t == self.begin_num_update + 1:
             return 0.0
         return self.gamma * self.beta1 / (1 - self.beta1)
 
     def _fused_apply(self, updates: Sequence[Update]) -> None:
-        plain, changed = [], []
+        plain: list[Update] = []
+        changed: list[Update] = []
         for update in updates:
-            is_exempt = self.is_exempt(self._name(update.index))
+            is_exempt = self.is_exempt(self._name(update.number))
             is_plain = is_exempt or (self.max_norm is None and len(update.state) == 2)
             (plain if is_plain else changed).append(update)
         if plain:
