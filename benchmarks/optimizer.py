@@ -1,4 +1,4 @@
-"""Time a whole `trainer.step` of LARS, Signum and SGD on ResNet-50's parameters.
+"""Time a whole `trainer.step` of LARS, Signum, AdamW, MARS and SGD on ResNet-50's parameters.
 
 Ours stands beside MXNet's in one process; the rounds are interleaved. Run it by
 ``make bench-optimizer``, which puts the table into docs/benchmarks.md.
@@ -73,6 +73,10 @@ def contestants(params: list[gluon.Parameter]) -> dict[str, Callable[[], None]]:
         "Signum, ours": gluon_svrg.Signum(**momentum),
         "signSGD, MXNet": mxnet.Signum(**rates, momentum=0.0),
         "signSGD, ours": gluon_svrg.Signum(**rates, momentum=0.0),
+        "Adam, MXNet": mxnet.Adam(**rates),
+        "AdamW, ours": gluon_svrg.AdamW(**rates),
+        "MARS, ours": gluon_svrg.MARS(**rates),
+        "MARS, ours, max_norm=None": gluon_svrg.MARS(**rates, max_norm=None),
     }
     calls = {name: trainer_step(params, optimizer) for name, optimizer in steps.items()}
     calls["two reads of the memory"] = two_reads(params)
@@ -106,6 +110,7 @@ def section(seconds: dict[str, list[float]], rounds: int) -> str:
     ]
     header = ["step", "median, ms", "25 % to 75 %, ms", "times as fast as MXNet's"]
     floor = medians["SGD with momentum, MXNet, one by one"] + medians["two reads of the memory"]
+    adam = medians["Adam, MXNet"]
     return f"""## Optimizers
 
 A whole `trainer.step` on ResNet-50's 25.6 million weights in 193 parameters,
@@ -114,7 +119,8 @@ float32, to `waitall`; {rounds} interleaved rounds. {report.provenance("bench-op
 {report.markdown_table(header, rows)}
 
 Our LARS takes {medians["LARS, ours"] / floor:.2f} times SGD with momentum, one by one, plus two
-reads of the memory."""
+reads of the memory. Of the time of MXNet's Adam, which has no array of last gradients,
+AdamW takes {medians["AdamW, ours"] / adam:.2f} and MARS {medians["MARS, ours"] / adam:.2f}."""
 
 
 def main() -> None:

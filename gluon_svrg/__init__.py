@@ -34,7 +34,7 @@ if _TYPE_CHECKING:
     from gluon_svrg.handlers.variance import VarianceHandler
     from gluon_svrg.machine.cpu_tuning import tune_for_cpu
     from gluon_svrg.machine.versions import show_versions
-    from gluon_svrg.optimizer import LARS, Signum
+    from gluon_svrg.optimizer import LARS, MARS, AdamW, Signum
     from gluon_svrg.run.batch_processor import BatchProcessor
     from gluon_svrg.run.history import History
     from gluon_svrg.run.monitor import Monitor
@@ -49,6 +49,8 @@ __version__ = _compat.version()
 
 __all__ = [
     "LARS",
+    "MARS",
+    "AdamW",
     "AutoLearningRateHandler",
     "BatchProcessor",
     "CheckpointHandler",
@@ -89,6 +91,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "AdamW": "gluon_svrg.optimizer",
     "AutoLearningRateHandler": "gluon_svrg.handlers.learning_rate",
     "BatchProcessor": "gluon_svrg.run.batch_processor",
     "CheckpointHandler": "gluon_svrg.handlers.checkpoint",
@@ -100,6 +103,7 @@ _NAMES = {
     "History": "gluon_svrg.run.history",
     "HistoryHandler": "gluon_svrg.handlers.history",
     "LARS": "gluon_svrg.optimizer",
+    "MARS": "gluon_svrg.optimizer",
     "LogHandler": "gluon_svrg.handlers.log",
     "MetricHandler": "gluon_svrg.handlers.metric",
     "Monitor": "gluon_svrg.run.monitor",

@@ -16,7 +16,7 @@ from gluon_svrg.run.position import Located
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.control_variate import ControlVariate, by_parameter
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
-from gluon_svrg.svrg.over_workers import mean_over_workers
+from gluon_svrg.svrg.over_workers import mean_of_batch, mean_over_workers
 from gluon_svrg.workers import Single, Workers
 from gluon_svrg.workers.gradients import (
     add_up,
@@ -30,6 +30,12 @@ from mxnet.kvstore import KVStore
 from mxnet.ndarray import NDArray
 
 _logger = logging.getLogger(__name__)
+
+
+_NOT_CORRECTED = (
+    "there is no corrected gradient: call correct() after the backward pass, and "
+    "corrected_gradient() after it, before step() or allreduce_grads()"
+)
 
 
 class SVRGTrainer(gluon.Trainer):
@@ -93,13 +99,9 @@ class SVRGTrainer(gluon.Trainer):
         _check_is_optimizer(optimizer)
         self.workers, kvstore = workers_and_local(kvstore)
         self._is_alone = not self.workers.are_several
+        on_kvstore = update_on_kvstore if self._is_alone else False
         super().__init__(
-            params,
-            optimizer,
-            optimizer_params,
-            kvstore,
-            compression_params,
-            update_on_kvstore if self._is_alone else False,
+            params, optimizer, optimizer_params, kvstore, compression_params, on_kvstore
         )
         if not self._is_alone:
             check_can_be_added_up(self._params, update_on_kvstore, compression_params)
@@ -162,18 +164,8 @@ class SVRGTrainer(gluon.Trainer):
         """
         if not isinstance(coefficient, OptimalCoefficient):
             coefficient = check_coefficient(coefficient)
-        if not isinstance(full_gradient, FullGradient):
-            raise TypeError(
-                f"full_gradient must be what Snapshot.full_gradient() returns, got "
-                f"{full_gradient!r}"
-            )
         trained = _mxnet.trained_parameters(self)
-        missing = [param.name for param in trained if param.name not in full_gradient.means]
-        if missing:
-            raise ValueError(
-                f"the full gradient lacks parameter {missing[0]!r}, which this trainer trains: "
-                "take the snapshot of the Block that holds all the trainer's parameters"
-            )
+        _check_is_full_gradient(full_gradient, trained)
         self._begin_alike()
         means = mean_over_workers(full_gradient, self.workers).means
         on_all_contexts = by_parameter(means, trained, self._scale_of(full_gradient))
@@ -203,22 +195,35 @@ class SVRGTrainer(gluon.Trainer):
         RuntimeError
             If no control variate is set, or if the gradient is corrected already.
         """
-        full_gradient = self.full_gradient
-        if full_gradient is None:
-            raise RuntimeError(
-                "there is no control variate to correct with: call set_control_variate() first"
-            )
-        if self.is_corrected and not _mxnet.has_fresh_gradient(self):
-            raise RuntimeError(
-                "the gradient is corrected already: call correct() once per backward pass, and "
-                "give an Estimator one SVRGHandler only"
-            )
+        _check_can_be_corrected(self)
         params = [] if self.control_variate.is_idle else self._corrected_params()
         snapshot_scale = self._scale_of(snapshot_gradient)
         self.control_variate.correct(
             params, snapshot_gradient, self.loss_scale, snapshot_scale, uses_all=self.is_corrected
         )
         self.is_corrected = True
+
+    def corrected_gradient(self, samples: int) -> FullGradient:
+        """Return the mean of the corrected gradient, over all contexts and workers: new arrays.
+
+        To be called between :meth:`correct` and :meth:`step`. As the next step's control variate it
+        makes the method recursive: STORM, SARAH, PAGE (``docs/howto/recursive.md``).
+
+        Parameters
+        ----------
+        samples : int
+            The number of samples that the gradients are of, on all workers: what `step` is given.
+
+        Raises
+        ------
+        RuntimeError, ValueError
+            If the gradients that wait for a step are not corrected; if `samples` is not positive.
+        """
+        if not self.is_corrected:
+            raise RuntimeError(_NOT_CORRECTED)
+        used = [] if self.control_variate.is_idle else [p.name for p in self._corrected_params()]
+        means = mean_of_batch(_mxnet.trained_parameters(self), used, samples, self.workers)
+        return FullGradient(means, samples, self.loss_scale, is_of_all_workers=True)
 
     def _scale_of(self, gradient: BatchGradient | FullGradient) -> float:
         return self.loss_scale if gradient.loss_scale is None else gradient.loss_scale
@@ -339,6 +344,31 @@ def _check_is_optimizer(optimizer: object) -> None:
         raise ValueError(
             f"optimizer must be a name or an Optimizer, got {optimizer!r}: give 'sgd', or "
             "gluon_svrg.LARS(...)"
+        )
+
+
+def _check_is_full_gradient(full_gradient: object, trained: Sequence[gluon.Parameter]) -> None:
+    if not isinstance(full_gradient, FullGradient):
+        raise TypeError(
+            f"full_gradient must be what Snapshot.full_gradient() returns, got {full_gradient!r}"
+        )
+    missing = [param.name for param in trained if param.name not in full_gradient.means]
+    if missing:
+        raise ValueError(
+            f"the full gradient lacks parameter {missing[0]!r}, which this trainer trains: take "
+            "the snapshot of the Block that holds all the trainer's parameters"
+        )
+
+
+def _check_can_be_corrected(trainer: SVRGTrainer) -> None:
+    if trainer.full_gradient is None:
+        raise RuntimeError(
+            "there is no control variate to correct with: call set_control_variate() first"
+        )
+    if trainer.is_corrected and not _mxnet.has_fresh_gradient(trainer):
+        raise RuntimeError(
+            "the gradient is corrected already: call correct() once per backward pass, and give an "
+            "Estimator one SVRGHandler only"
         )
 
 

@@ -196,11 +196,12 @@ def test_optimizers_of_this_package_are_found_by_name():
     code = (
         "import gluon_svrg as gs, mxnet as mx\n"
         "net = mx.gluon.nn.Dense(1, in_units=2); net.initialize()\n"
-        "for name in ('lars', 'signum'):\n"
+        "for name in ('lars', 'signum', 'mars'):\n"
         " trainer = gs.SVRGTrainer(net.collect_params(), name)\n"
         " print(type(trainer.optimizer).__module__)"
     )
-    assert python(code).split() == ["gluon_svrg.optimizer.lars", "gluon_svrg.optimizer.signum"]
+    modules = ("lars", "signum", "mars")
+    assert python(code).split() == [f"gluon_svrg.optimizer.{module}" for module in modules]
 
 
 def test_things_are_pickled():

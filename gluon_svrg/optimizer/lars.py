@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import re
-import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from gluon_svrg.optimizer.optimizer import (
-    Optimizer,
-    State,
-    check_momentum,
-    check_step,
-    register,
-)
+from gluon_svrg.optimizer.exemption import EXEMPT, Exempt, ExemptByName
+from gluon_svrg.optimizer.optimizer import State, check_momentum, check_step, register
 from mxnet import ndarray as nd
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import BaseSparseNDArray, RowSparseNDArray, row_sparse_array
 
-# The names that MXNet's LARS exempts. The paper scales every layer.
-EXEMPT = r"(gamma|beta|bias)$"
-
 # MXNet's preloaded kernels keep their pointers in arrays of this length, and do not check.
 _KERNEL_CAPACITY = 60
-
-_SHOWN = 5  # names in a warning
 
 
 def trust_ratio(
@@ -56,7 +44,7 @@ def trust_ratio(
 
 
 @register
-class LARS(Optimizer):
+class LARS(ExemptByName):
     r"""SGD with momentum; the trust ratio scales the learning rate of each layer.
 
     .. math::
@@ -110,9 +98,6 @@ class LARS(Optimizer):
     algorithm 1. The effect of the exemption on ResNet-50: PaddlePaddle's pull request 26733.
     """
 
-    # What is looked at in the first step; not there in one that an earlier version pickled.
-    _unchecked_exempt: str | re.Pattern[str] | Callable[[str], bool] | Collection[str] | None = None
-
     # The order is that of MXNet 2's LARS, so all of them may be given by position.
     def __init__(
         self,
@@ -123,7 +108,7 @@ class LARS(Optimizer):
         lazy_update: bool = False,
         use_fused_step: bool = True,
         aggregate_num: float = np.inf,
-        exempt: (str | re.Pattern[str] | Callable[[str], bool] | Collection[str] | None) = EXEMPT,
+        exempt: Exempt = EXEMPT,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -147,46 +132,8 @@ class LARS(Optimizer):
         self.eta = eta
         self.epsilon = epsilon
         self.lazy_update = lazy_update
-        self._is_exempt: Callable[[str], object]
-        if isinstance(exempt, str | re.Pattern):
-            self._is_exempt = _compiled(exempt).search
-        elif callable(exempt):
-            self._is_exempt = exempt
-        elif exempt is not None and not isinstance(exempt, Collection):
-            raise ValueError(
-                f"exempt must be a regular expression, a predicate of a name, a collection of "
-                f"names, or None for no parameters, got {exempt!r}"
-            )
-        else:
-            self._is_exempt = frozenset(exempt or ()).__contains__
         # A net without such parameters may well be trained with the default.
-        self._unchecked_exempt = None if exempt == EXEMPT else exempt
-
-    def is_exempt(self, name: str) -> bool:
-        """Return whether the parameter called `name` has the ratio 1."""
-        return bool(self._is_exempt(name))
-
-    def _warn_of_what_exempts_nothing(self, indices: Sequence[int]) -> None:
-        exempt, self._unchecked_exempt = self._unchecked_exempt, None
-        known = {*self.param_dict, *self.idx2name} or indices
-        names = [self._name(index) for index in known]
-        if isinstance(exempt, str | re.Pattern):
-            pattern = re.compile(exempt).pattern
-            given = "" if any(map(self.is_exempt, names)) else f"the regular expression {pattern!r}"
-        elif callable(exempt):
-            given = "" if any(map(self.is_exempt, names)) else f"the predicate {exempt!r}"
-        else:
-            unknown = sorted(set(exempt or ()).difference(names), key=str)
-            given = ", ".join(map(repr, unknown[:_SHOWN])) + ", ..." * (len(unknown) > _SHOWN)
-        if given:
-            shown = ", ".join(map(repr, names[:_SHOWN])) + ", ..." * (len(names) > _SHOWN)
-            warnings.warn(
-                f"LARS(exempt=...) exempts nothing by {given}: there are {shown}; a collection has "
-                f"whole names, and a regular expression is searched for, as {EXEMPT!r} is by "
-                "default",
-                UserWarning,
-                stacklevel=2,
-            )
+        self._set_exempt(exempt, warns=exempt != EXEMPT)
 
     def create_state(self, index: int, weight: NDArray) -> NDArray | None:
         """Return the momentum of `weight`, zeros of its shape and dtype; None with momentum 0."""
@@ -225,8 +172,7 @@ class LARS(Optimizer):
     def _layers(
         self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[State]
     ) -> list[_Layer]:
-        if self._unchecked_exempt is not None:
-            self._warn_of_what_exempts_nothing(indices)
+        self._check_exempt(indices)
         self._update_count(indices)
         lrs, wds = self._get_lrs(indices), self._get_wds(indices)
         exempt = [self.is_exempt(self._name(index)) for index in indices]
@@ -299,16 +245,6 @@ class LARS(Optimizer):
         else:
             arrays = [array for layer in layers for array in (layer.weight, layer.grad)]
             nd.preloaded_multi_sgd_update(*arrays, lrs, wds, out=weights, **scalars)
-
-
-def _compiled(exempt: str | re.Pattern[str]) -> re.Pattern[str]:
-    try:
-        return re.compile(exempt)
-    except re.error as e:
-        raise ValueError(
-            f"exempt={exempt!r} is no regular expression ({e}): the default, for example, is "
-            f"{EXEMPT!r}"
-        ) from e
 
 
 class _Layer(NamedTuple):

@@ -346,6 +346,18 @@ def check_momentum(momentum: float) -> float:
     return momentum
 
 
+def check_is_dense(optimizer: Optimizer, index: int, grad: NDArray) -> None:
+    """Raise ValueError if a gradient is sparse."""
+    if isinstance(grad, BaseSparseNDArray):
+        can_be_lazy = hasattr(optimizer, "lazy_update")
+        other = "give lazy_update=True" if can_be_lazy else "train it with MXNet's 'sgd' or 'adam'"
+        raise ValueError(
+            f"the gradient of {optimizer._name(index)!r} is {grad.stype}, and this update of "
+            f"{type(optimizer).__name__} is dense: create the parameter with "
+            f"sparse_grad=False, or {other}"
+        )
+
+
 def check_step(
     optimizer: Optimizer,
     momentum: float,
@@ -356,16 +368,7 @@ def check_step(
 ) -> None:
     """Raise ValueError if a gradient is sparse, or a state is not the momentum of its weight."""
     for index, weight, grad, state in zip(indices, weights, grads, states, strict=True):
-        if isinstance(grad, BaseSparseNDArray):
-            can_be_lazy = hasattr(optimizer, "lazy_update")
-            other = (
-                "give lazy_update=True" if can_be_lazy else "train it with MXNet's 'sgd' or 'adam'"
-            )
-            raise ValueError(
-                f"the gradient of {optimizer._name(index)!r} is {grad.stype}, and this update of "
-                f"{type(optimizer).__name__} is dense: create the parameter with "
-                f"sparse_grad=False, or {other}"
-            )
+        check_is_dense(optimizer, index, grad)
         shape = None if state is None else state.shape
         needed = weight.shape if momentum else None
         if shape != needed:

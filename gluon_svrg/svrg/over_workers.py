@@ -1,14 +1,18 @@
-"""The full pass over several workers: shapes, the mean, and a failure that is of all of them."""
+"""The full pass over several workers: shapes, means, and a failure that is of all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
+import mxnet as mx
+import numpy as np
+from gluon_svrg import _mxnet
 from gluon_svrg.data.batch import is_empty
 from gluon_svrg.svrg.gradient import FullGradient
 from gluon_svrg.workers import Workers
 from gluon_svrg.workers.parameters import give_first_values, share_shapes, waiting_params
-from mxnet.gluon import Block
+from mxnet.gluon import Block, Parameter
+from mxnet.ndarray import NDArray
 
 
 def find_shapes(
@@ -67,6 +71,54 @@ def mean_over_workers(full_gradient: FullGradient, workers: Workers) -> FullGrad
         workers.sum(list(sums.values()))
         means = {name: (sums.pop(name) / total).astype(m.dtype) for name, m in means.items()}
     return full_gradient._replace(means=means, samples=total, is_of_all_workers=True)
+
+
+def mean_of_batch(
+    params: Sequence[Parameter], used: Collection[str], samples: int, workers: Workers
+) -> dict[str, NDArray]:
+    """Return the gradients of one batch over contexts and workers, divided by its samples.
+
+    Parameters
+    ----------
+    params : sequence of Parameter
+        Those that are trained; the same on all workers.
+    used : collection of str
+        The names of those whose gradients count whether or not a backward pass has just written
+        them; of the others, what an earlier batch has left there is zero.
+    samples : int
+        How many samples the batch has, on all workers.
+    workers : Workers
+        Who have parts of it.
+
+    Returns
+    -------
+    dict of str to NDArray
+        By name, on the first context; of the gradient's dtype, for float16 float32.
+
+    Raises
+    ------
+    ValueError
+        If `samples` is not positive.
+    """
+    if not samples > 0:
+        raise ValueError(
+            f"samples must be positive, got {samples!r}: the number of samples of the batch, on "
+            "all workers"
+        )
+    totals = {}
+    for param in params:
+        datas, grads = param.list_data(), param.list_grad()
+        total = mx.nd.zeros(grads[0].shape, grads[0].context, "float64")
+        for data, grad in zip(datas, grads, strict=True):
+            if param.name in used or param.grad_req == "add" or _mxnet.is_fresh(data):
+                total += grad.as_in_context(total.context).astype("float64")
+        totals[param.name] = total
+    workers.sum(list(totals.values()))
+    dtypes = {param.name: np.dtype(param.dtype) for param in params}
+    return {
+        name: (total / samples).astype("float32" if dtypes[name] == np.float16 else dtypes[name])
+        for name, total in totals.items()
+    }
 
 
 def fail_together(failure: FloatingPointError | None, workers: Workers) -> None:

@@ -22,11 +22,12 @@ SHAPES = {"a_weight": (3, 2), "b_gamma": (2,), "c_bias": (4,)}
 
 # As in test_trainer.py; SGLD draws noise, which has no state.
 OPTIMIZERS = sorted(
-    ({*mx.optimizer.Optimizer.opt_registry, "lars", "signum"})
+    ({*mx.optimizer.Optimizer.opt_registry, "lars", "signum", "adamw", "mars"})
     - {"test", "ccsgd", "groupadagrad", "sgld", "_svrgoptimizer", "_assignmentoptimizer"}
 )
 ARGUMENTS = {
     "lars": {"momentum": 0.9, "wd": 0.01},
+    "mars": {"exempt": "bias$", "wd": 0.01},
     "sgd": {"momentum": 0.9},
     "nag": {"momentum": 0.9},
     "rmsprop": {"centered": True},
@@ -116,7 +117,7 @@ def test_every_optimizer_goes_on_exactly_on_other_devices(
 
 
 @pytest.mark.parametrize("before", [False, True])
-@pytest.mark.parametrize("optimizer", ["lars", "signum", "adam"])
+@pytest.mark.parametrize("optimizer", ["lars", "signum", "adam", "mars"])
 def test_from_two_devices_to_one_and_from_or_to_the_kvstore(optimizer, before, tmp_path):
     params, others = parameters(TWO), parameters(ONE)
     trainer = make_trainer(params, optimizer, update_on_kvstore=before)
@@ -189,7 +190,7 @@ def test_loading_goes_back_to_an_earlier_step(tmp_path):
 
 
 @pytest.mark.parametrize("update_on_kvstore", [False, True])
-@pytest.mark.parametrize("optimizer", ["lars", "signum", "sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["lars", "signum", "sgd", "adam", "adamw", "mars"])
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_master_copies_and_float64_go_on_exactly(optimizer, dtype, update_on_kvstore, tmp_path):
     ours, uninterrupted = resumed(

@@ -74,7 +74,7 @@ def test_a_second_optimizer_of_the_same_name_is_told(registry):
     [
         ("lasr", r"there is no optimizer named 'lasr': did you mean lars"),
         ("Signun", r"there is no optimizer named 'Signun': did you mean signum"),
-        ("adaam", r"did you mean adam or nadam or adamax\?"),
+        ("adaam", r"did you mean adam or nadam or adamw\?"),
         ("zzzz", r"there is no optimizer named 'zzzz': known are .*'adadelta', .*'signum'"),
     ],
 )
@@ -387,7 +387,7 @@ def test_updates_are_counted_once_whoever_counts(
     assert len(set(result[0])) == 4  # the schedule moves
 
 
-@pytest.mark.parametrize("kind", ["lars", "signum"])
+@pytest.mark.parametrize("kind", ["lars", "signum", "adamw", "mars"])
 @pytest.mark.parametrize("fused", [False, True])
 def test_this_packages_optimizers_are_counted_once(kind, fused):
     def rates():
