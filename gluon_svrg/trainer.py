@@ -17,6 +17,8 @@ from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.control_variate import ControlVariate, by_parameter
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.over_workers import mean_over_workers
+from gluon_svrg.svrg.row_correction import check_sparse_correction
+from gluon_svrg.svrg.sparse_checks import check_row_sparse
 from gluon_svrg.workers import Single, Workers
 from gluon_svrg.workers.gradients import (
     add_up,
@@ -141,7 +143,10 @@ class SVRGTrainer(gluon.Trainer):
         return _mxnet.halve_loss_scale(self)
 
     def set_control_variate(
-        self, full_gradient: FullGradient, coefficient: float | OptimalCoefficient = 1.0
+        self,
+        full_gradient: FullGradient,
+        coefficient: float | OptimalCoefficient = 1.0,
+        sparse_correction: str = "exact",
     ) -> None:
         """Correct the gradients from now on.
 
@@ -153,13 +158,18 @@ class SVRGTrainer(gluon.Trainer):
         coefficient : float in [0, 1] or OptimalCoefficient
             1 is SVRG; 0 leaves the gradient as it is. An :class:`OptimalCoefficient` estimates it,
             from this snapshot on.
+        sparse_correction : 'exact' or 'sparse'
+            How row_sparse gradients are corrected: on each row that ever occurs, as with dense
+            storage, or on the rows of the batch: :class:`gluon_svrg.svrg.RowCorrection`.
 
         Raises
         ------
         TypeError, ValueError
-            If `coefficient` is not a number in [0, 1], or if `full_gradient` is none or lacks a
-            parameter that is trained here.
+            If `coefficient` is not a number in [0, 1], if `full_gradient` is none or lacks a
+            parameter that is trained here, or if one has a row_sparse gradient that optimizer or
+            kvstore cannot take, or would take for another.
         """
+        check_sparse_correction(sparse_correction)
         if not isinstance(coefficient, OptimalCoefficient):
             coefficient = check_coefficient(coefficient)
         if not isinstance(full_gradient, FullGradient):
@@ -177,7 +187,10 @@ class SVRGTrainer(gluon.Trainer):
         self._begin_alike()
         means = mean_over_workers(full_gradient, self.workers).means
         on_all_contexts = by_parameter(means, trained, self._scale_of(full_gradient))
-        self.control_variate.set(on_all_contexts, coefficient)
+        check_row_sparse(self, coefficient, sparse_correction)
+        self.control_variate.set(
+            on_all_contexts, coefficient, full_gradient.row_shares, sparse_correction
+        )
         self.is_corrected = False
 
     def clear_control_variate(self) -> None:

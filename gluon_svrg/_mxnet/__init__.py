@@ -128,6 +128,12 @@ from gluon_svrg._mxnet.trainer import (
     forget_kvstore as forget_kvstore,
 )
 from gluon_svrg._mxnet.trainer import (
+    kvstore_arguments as kvstore_arguments,
+)
+from gluon_svrg._mxnet.trainer import (
+    takes_row_sparse as takes_row_sparse,
+)
+from gluon_svrg._mxnet.trainer import (
     halve_loss_scale as halve_loss_scale,
 )
 from gluon_svrg._mxnet.trainer import (

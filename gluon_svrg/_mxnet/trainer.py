@@ -55,6 +55,16 @@ def kvstore_type(trainer: Trainer) -> str:
     return trainer._kvstore.type
 
 
+def kvstore_arguments(trainer: Trainer) -> tuple[object, dict[str, Any] | None]:
+    """Return what `trainer` was given as kvstore and as compression_params."""
+    return trainer._kvstore_params["kvstore"], trainer._compression_params
+
+
+def takes_row_sparse(kvstore: object) -> bool:
+    """Return whether a kvstore adds up row_sparse gradients: MXNet's own, by name or object."""
+    return kvstore is None or isinstance(kvstore, (str, mx.kvstore.KVStore))
+
+
 def has_kvstore_that_updates(trainer: Trainer) -> bool:
     """Return whether a kvstore runs the optimizer already; initialises nothing."""
     return bool(trainer._kv_initialized and trainer._update_on_kvstore)

@@ -18,8 +18,10 @@ from gluon_svrg.svrg.choices import check_choices
 from gluon_svrg.svrg.coefficient import Coefficient, checked_coefficient, coefficient_at
 from gluon_svrg.svrg.cost import passes_of
 from gluon_svrg.svrg.giving_up import GivingUp
+from gluon_svrg.svrg.row_correction import check_sparse_correction
 from gluon_svrg.svrg.saved_state import Parts, load_state, state_of
 from gluon_svrg.svrg.snapshot_epochs import SnapshotEpochs
+from gluon_svrg.svrg.sparse_checks import check_row_sparse
 from gluon_svrg.trainer import svrg_trainer_of
 
 
@@ -69,6 +71,8 @@ class SVRGHandler(
         and on again if the next one's does not. This package's Estimator measures it.
     look_again_every : int, optional
         Measure again every that many epochs after SVRG was switched off.
+    sparse_correction : 'exact' or 'sparse'
+        Whether row_sparse gradients are corrected on each row that ever occurs, or on the batch's.
 
     Attributes
     ----------
@@ -98,6 +102,7 @@ class SVRGHandler(
         lock: str = "auto",
         give_up_above: float | None = None,
         look_again_every: int | None = None,
+        sparse_correction: str = "exact",
     ) -> None:
         self._epochs = SnapshotEpochs(update_freq, start_epoch, stop_epoch).checked()
         check_choices(gradient_table, table_memory, lock)
@@ -106,6 +111,7 @@ class SVRGHandler(
         self.gradient_table, self.table_memory, self.lock = gradient_table, table_memory, lock
         self.train_data, self.progress_bar = train_data, progress_bar
         self.priority = float(priority)
+        self.sparse_correction = check_sparse_correction(sparse_correction)
         self.giving_up = GivingUp(give_up_above, look_again_every, stop_epoch)
 
     @property
@@ -134,6 +140,7 @@ class SVRGHandler(
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check what the estimator brings, and begin without a snapshot."""
         self._trainer = svrg_trainer_of(estimator)
+        check_row_sparse(self._trainer, self.coefficient, self.sparse_correction)
         data = None if self.train_data is None else training_data(self.train_data)
         self._run = located(estimator, data)
         self._data = sharded(data or self._run.data, self._run.workers, self._run.batch_axis)
@@ -228,7 +235,7 @@ class SVRGHandler(
         self._end_interval()
         if coefficient != 0:
             full_gradient = self.interval.begin(self._data, self._run.position.epoch)
-            self._trainer.set_control_variate(full_gradient, coefficient)
+            self._trainer.set_control_variate(full_gradient, coefficient, self.sparse_correction)
 
     def _end_interval(self) -> None:
         """Continue with the plain optimizer, and with an augmentation of each epoch's own."""

@@ -10,10 +10,11 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.arrays.finite import FiniteWatch
 from gluon_svrg.arrays.fused import FusedFunction
-from gluon_svrg.arrays.replicas import by_device, write_replicas
+from gluon_svrg.arrays.replicas import write_replicas
+from gluon_svrg.arrays.rows import set_to_zero, zeros_for
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
+from gluon_svrg.svrg.gradient_sums import GradientSums
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 
@@ -72,7 +73,7 @@ class Snapshot:
         RuntimeError
             If a parameter is not initialised, or its shape is not known yet.
         ValueError
-            If a parameter or its gradient is sparse.
+            If a parameter is sparse, or its gradient is neither dense nor row_sparse.
         NotImplementedError
             If MXNet is in its NumPy mode.
         """
@@ -199,7 +200,7 @@ class Snapshot:
             if self._gradients_of_the_network_are_idle()
             else self._new_gradients()
         )
-        sums, self._was_reached = _GradientSums(self._grads, self._add), False
+        sums, self._was_reached = GradientSums(self._grads, self._add), False
         try:
             for batch in batches:
                 gradient = self._gradient(backward, batch)
@@ -221,7 +222,7 @@ class Snapshot:
         for name, grads in self._grads.items():
             if self._grad_reqs[name] == "add":
                 for grad in grads:
-                    grad[:] = 0
+                    set_to_zero(grad)
         with self._worn():
             losses = backward(batch)
         samples = _count_samples(losses, self._contexts)
@@ -230,7 +231,7 @@ class Snapshot:
                 if _mxnet.is_fresh(data) and count:
                     self._was_reached = True
                 else:  # the buffer still holds an earlier batch's
-                    grad[:] = 0
+                    set_to_zero(grad)
                 _mxnet.mark_fresh(data, False)
         return BatchGradient(self._grads, samples)
 
@@ -249,11 +250,15 @@ class Snapshot:
         if self._fixed_grads:
             return self._fixed_grads
         grads = {
-            name: [mx.nd.zeros_like(data) for data in self._data[name]] for name in self._grad_reqs
+            name: [zeros_for(data, self._grad_stype(name)) for data in self._data[name]]
+            for name in self._grad_reqs
         }
         if self._has_own_operator():  # which keeps writing into the first that it saw
             self._fixed_grads = grads
         return grads
+
+    def _grad_stype(self, name: str) -> str:
+        return _mxnet.storage_types(self._params[name])[1]
 
     def _has_own_operator(self) -> bool:
         return any(state.has_own_operator() for state in self._blocks)
@@ -322,59 +327,6 @@ class Snapshot:
                 _mxnet.set_arrays(param, data, grad)
 
 
-class _GradientSums:
-    """The sums of the gradients of a full pass, by parameter and context.
-
-    In float64, so that 10^5 small batches do not wash out, in accumulators that are new in each
-    pass. Whether a sum is finite is noted on the device after each batch and read once, at the end:
-    the error can name the batch without a wait at each.
-    """
-
-    def __init__(self, grads: Mapping[str, list[NDArray]], add: FusedFunction) -> None:
-        self._sums = {
-            name: [mx.nd.zeros(grad.shape, grad.context, "float64") for grad in arrays]
-            for name, arrays in grads.items()
-        }
-        self._by_context = by_device(self._sums.values())
-        self._add = add
-        self._watch = FiniteWatch()
-        self.batches = self.samples = 0
-
-    def add(self, gradient: BatchGradient) -> None:
-        """Add the gradient of one more batch."""
-        for totals, grads in zip(self._by_context, by_device(gradient.sums.values()), strict=True):
-            self._add(totals, grads, out=totals)
-        self._watch.see(self._by_context)
-        self.batches += 1
-        self.samples += sum(gradient.samples)
-
-    def full_gradient(self, dtypes: Mapping[str, object]) -> FullGradient:
-        """Return the means, of these dtypes by parameter; the sums are gone then."""
-        if not self.batches:
-            raise ValueError(
-                "the full gradient needs at least one batch, got none: the training data is "
-                "empty, or an iterator that is used up"
-            )
-        self._check_finite()
-        self._by_context = []
-        # One by one: the sums take twice the memory of the means.
-        means = {
-            name: _mean(self._sums.pop(name), dtype, self.samples) for name, dtype in dtypes.items()
-        }
-        return FullGradient(means, self.samples)
-
-    def _check_finite(self) -> None:
-        """Raise FloatingPointError if a sum is not finite: once it is not, it stays so."""
-        first = self._watch.first()
-        for name, totals in self._sums.items() if first is not None else ():
-            if first and not all(np.isfinite(total.asnumpy()).all() for total in totals):
-                raise FloatingPointError(
-                    f"the full gradient of parameter {name!r} is NaN or infinite; batch {first[0]} "
-                    "(the first is 0) is the first that gave such a gradient: look at its data and "
-                    "labels, or lower the learning rate if the weights have diverged"
-                )
-
-
 def _check_is_ready(param: gluon.Parameter) -> None:
     if mx.util.is_np_array():
         raise NotImplementedError(
@@ -382,11 +334,11 @@ def _check_is_ready(param: gluon.Parameter) -> None:
             "with NDArrays"
         )
     stype, grad_stype = _mxnet.storage_types(param)
-    if stype != "default" or grad_stype != "default":
+    if stype != "default" or grad_stype not in ("default", "row_sparse"):
         raise ValueError(
             f"parameter {param.name!r} has stype {stype!r} and grad_stype {grad_stype!r}: SVRG "
-            "does not support sparse weights or gradients yet; make the layer with "
-            "sparse_grad=False"
+            "takes dense weights, whose gradients are dense or row_sparse; make it with "
+            "stype='default' and grad_stype='row_sparse'"
         )
     if not _mxnet.has_data(param):
         state = "is not initialised" if _mxnet.has_shape(param) else "has no shape yet"
@@ -394,15 +346,6 @@ def _check_is_ready(param: gluon.Parameter) -> None:
             f"parameter {param.name!r} {state}: call net.initialize(), and run one batch through "
             "the network if its layers infer their shapes, before a snapshot is taken"
         )
-
-
-def _mean(sums: list[NDArray], dtype: object, samples: int) -> NDArray:
-    """Return the sum over contexts, divided by the number of samples; overwrites the first."""
-    total = sums[0]
-    for other in sums[1:]:
-        total += other.as_in_context(total.context)
-    total /= max(1, samples)  # other workers may have all samples
-    return total.astype("float32" if dtype == np.float16 else dtype, copy=False)
 
 
 def _count_samples(losses: object, contexts: list[mx.Context]) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg.arrays.fused import FusedFunction
+from gluon_svrg.arrays.rows import is_row_sparse
 from gluon_svrg.svrg.gradient import BatchGradient
 from mxnet.ndarray import NDArray
 
@@ -59,8 +60,13 @@ class GradientTable:
         arrays : sequence of objects
             The arrays of the batch, by which it is recognised; NDArrays, with `by_content`.
         """
-        copies = [self._copy(grads) for grads in zip(*gradient.sums.values(), strict=True)]
-        sums = dict(zip(gradient.sums, map(list, zip(*copies, strict=True)), strict=True))
+        dense = {n: grads for n, grads in gradient.sums.items() if not is_row_sparse(grads[0])}
+        copies = [self._copy(grads) for grads in zip(*dense.values(), strict=True)]
+        of_dense = dict(zip(dense, map(list, zip(*copies, strict=True)), strict=True))
+        sums = {
+            name: of_dense.get(name) or [grad.copy() for grad in grads]
+            for name, grads in gradient.sums.items()
+        }
         self._gradients.append(gradient._replace(sums=sums))
         if self._by_content:
             self._fingerprints.append(self._fingerprint(arrays))
