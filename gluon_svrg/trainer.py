@@ -134,6 +134,11 @@ class SVRGTrainer(gluon.Trainer):
         return self.control_variate.full_gradient
 
     @property
+    def row_shares(self) -> Mapping[str, NDArray]:
+        """Of each row_sparse full gradient: how many samples' batches have each of its rows."""
+        return self.control_variate.row_shares
+
+    @property
     def loss_scale(self) -> float:
         """What MXNet's AMP multiplies the losses by at the moment; 1.0 without it."""
         return _mxnet.loss_scale_of(self)

@@ -43,3 +43,71 @@ def test_every_step_agrees_with_numpy(kind, way, momentum, alpha, contexts, tabl
         sparse_correction=way,
     )
     assert_same(weights, expected)
+
+
+@pytest.mark.parametrize("contexts", CONTEXTS)
+@pytest.mark.parametrize("params", [{"momentum": 0.9}, {"momentum": 0.9, "wd": 1e-2, "lazy_update": False}], ids=str)
+@pytest.mark.parametrize("kind", ["wide", "embedding"])
+def test_the_exact_way_gives_the_weights_of_dense_storage(kind, params, contexts):
+    sparse, dense = (
+        fit(
+            sp.make(kind, CONTEXTS[contexts], is_sparse=is_sparse),
+            {"learning_rate": 0.1, **params},
+        )
+        for is_sparse in (True, False)
+    )
+    assert_same(sparse, dense, 1e-15 if contexts == "one" else 1e-12)
+
+
+def corrected_gradients(kind, way, contexts="one", alpha=1.0):
+    """The corrected gradients of all batches away from the snapshot, their sizes; the plain ones."""
+    problem = sp.make(kind, CONTEXTS[contexts])
+    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.0})
+    sums, rows = [], []
+    for coefficient in (alpha, 0.0):
+
+        class Collect(gs.events.GradientReady):
+            priority = 1000
+
+            def gradient_ready(self, estimator, *args, **kwargs):
+                params = estimator.net.collect_params().values()
+                sums.append([sum(g.asnumpy() for g in p.list_grad()) for p in params])
+                first = next(iter(params)).list_grad()
+                rows.append(set(np.concatenate([g.indices.asnumpy() for g in first])))
+
+        class Move(gs.events.EpochBegin):
+            priority = 2000
+
+            def epoch_begin(self, estimator, *args, **kwargs):
+                rng = np.random.default_rng(3)
+                for param in estimator.net.collect_params().values():
+                    noise = mx.nd.array(rng.normal(size=param.shape), dtype="float64")
+                    for data in param.list_data():
+                        data[:] = data + noise.as_in_context(data.context)
+
+        before = [p.data(p.list_ctx()[0]).copy() for p in problem.net.collect_params().values()]
+        estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+        handler = gs.SVRGHandler(
+            coefficient=coefficient, sparse_correction=way, gradient_table=False
+        )
+        estimator.fit(problem.data, epochs=1, event_handlers=[handler, Collect(), Move()])
+        for param, data in zip(problem.net.collect_params().values(), before, strict=True):
+            for own in param.list_data():
+                data.copyto(own)
+    sizes = [len(x) for x, _ in problem.batches]
+    number = len(sizes)
+    return problem, sizes, sums[:number], sums[number:], rows[:number]
+
+
+@pytest.mark.parametrize("contexts", CONTEXTS)
+@pytest.mark.parametrize("way", ["exact", "sparse"])
+@pytest.mark.parametrize("kind", ["wide", "embedding"])
+def test_the_mean_of_the_corrected_gradients_is_the_full_gradient(kind, way, contexts):
+    problem, sizes, corrected, plain, rows = corrected_gradients(kind, way, contexts)
+    for ours, full in zip(zip(*corrected, strict=True), zip(*plain, strict=True), strict=True):
+        scale = np.abs(sum(full)).max()
+        assert np.abs(sum(ours) - sum(full)).max() <= 1e-12 * scale
+        assert any(np.abs(a - b).max() > 0.1 for a, b in zip(ours, full, strict=True))
+    for (x, _), own in zip(problem.batches, rows, strict=True):
+        of_batch = set(np.flatnonzero(sp.rows_in(kind, x)))
+        assert own == of_batch if way == "sparse" else own > of_batch

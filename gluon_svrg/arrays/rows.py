@@ -67,3 +67,25 @@ def nbytes_of(array: NDArray) -> int:
         width = int(np.prod(array.shape[1:]))
         return rows * (8 + width * np.dtype(array.dtype).itemsize)
     return int(array.size * np.dtype(array.dtype).itemsize)
+
+
+def largest_values(first: NDArray, second: NDArray) -> tuple[float, float]:
+    """Return the largest absolute values of `first` and of ``second - first``; waits for them."""
+    if not is_row_sparse(first):
+        values = first.asnumpy()
+        return float(np.abs(values).max()), float(np.abs(second.asnumpy() - values).max())
+    return _largest(values_of(first)), _largest(values_of(second - first))
+
+
+def are_close(ours: NDArray, theirs: NDArray, tolerance: float) -> bool:
+    """Return whether the arrays are equal to `tolerance`, relative to a value or to the largest."""
+    if is_row_sparse(ours) and is_row_sparse(theirs):
+        own, others = rows_of(ours), rows_of(theirs)
+        if len(own) != len(others) or (own != others).any():
+            return False
+    a, b = values_of(ours), values_of(theirs)
+    return bool(np.allclose(a, b, rtol=tolerance, atol=tolerance * _largest(b)))
+
+
+def _largest(values: NumPyArray) -> float:
+    return float(np.abs(values).max()) if values.size else 0.0

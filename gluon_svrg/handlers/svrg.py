@@ -217,7 +217,8 @@ class SVRGHandler(
         position, parts = self._run.position, self._parts(estimator)
         self.interval.epoch = self._epochs.last_snapshot(position.epoch)
         is_used = position.is_in_epoch or self._epochs.outlives(position.epoch)
-        load_state(state, parts, self._data, self.coefficient, estimator.context, is_used)
+        of_run = self.coefficient, estimator.context, is_used, self.sparse_correction
+        load_state(state, parts, self._data, *of_run)
 
     def _parts(self, estimator: Run) -> Parts:
         names = names_by_place(estimator.net, _mxnet.parameters_of(self._trainer))

@@ -126,12 +126,21 @@ class Snapshot:
 
     @property
     def gradient_nbytes(self) -> int:
-        """The size of one gradient at the snapshot, on all contexts, in bytes; 0 without one."""
+        """The size of one gradient at the snapshot, on all contexts, in bytes; 0 without one.
+
+        Of row_sparse gradients nothing is known before there is one: they are not counted.
+        """
         return sum(
             data.size * np.dtype(data.dtype).itemsize
             for name in self._grad_reqs
             for data in self._data[name]
+            if self._grad_stype(name) == "default"
         )
+
+    @property
+    def has_row_sparse_gradients(self) -> bool:
+        """Whether a gradient at the snapshot is row_sparse."""
+        return any(self._grad_stype(name) != "default" for name in self._grad_reqs)
 
     def gradient(self, backward: Backward, batch: object) -> BatchGradient:
         """Return the gradient of `batch` at the snapshot.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,9 +29,20 @@ class GradientTable:
     by_content : bool
         For batches that are made anew each time. They are compared by two sums over each array,
         and :meth:`check` says afterwards whether they were the same: no batch waits for it.
+    memory : float
+        How many bytes it may take: beyond, it forgets all and keeps nothing more. For row_sparse
+        gradients, whose sizes are not known before.
+
+    Attributes
+    ----------
+    has_overflowed : bool
+        Whether they took more.
     """
 
-    def __init__(self, by_content: bool = False) -> None:
+    def __init__(self, by_content: bool = False, memory: float = math.inf) -> None:
+        self.has_overflowed = False
+        self._memory = memory
+        self._nbytes = 0
         self._gradients: list[BatchGradient] = []
         self._arrays: list[tuple[object, ...]] = []
         self._by_content = by_content
@@ -48,7 +60,7 @@ class GradientTable:
         """The size of the gradients that it holds, or held until :meth:`free`, in bytes."""
         if self._freed is not None:
             return self._freed[1]
-        return sum(gradient.nbytes for gradient in self._gradients)
+        return self._nbytes
 
     def append(self, gradient: BatchGradient, arrays: Sequence[object] = ()) -> None:
         """Keep a copy of the gradient of the next batch.
@@ -60,6 +72,12 @@ class GradientTable:
         arrays : sequence of objects
             The arrays of the batch, by which it is recognised; NDArrays, with `by_content`.
         """
+        self._nbytes += gradient.nbytes
+        if self._nbytes > self._memory:
+            self.has_overflowed = True
+            self.clear()
+        if self.has_overflowed:
+            return
         dense = {n: grads for n, grads in gradient.sums.items() if not is_row_sparse(grads[0])}
         copies = [self._copy(grads) for grads in zip(*dense.values(), strict=True)]
         of_dense = dict(zip(dense, map(list, zip(*copies, strict=True)), strict=True))
@@ -121,6 +139,7 @@ class GradientTable:
         self._arrays.clear()
         self._fingerprints.clear()
         self._compared.clear()
+        self._nbytes = 0
 
     def check(self) -> None:
         """Compare the contents of the batches since the last call with those of the full pass.
