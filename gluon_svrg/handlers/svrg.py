@@ -21,7 +21,7 @@ from gluon_svrg.svrg.giving_up import GivingUp
 from gluon_svrg.svrg.row_correction import check_sparse_correction
 from gluon_svrg.svrg.saved_state import Parts, load_state, state_of
 from gluon_svrg.svrg.snapshot_epochs import SnapshotEpochs
-from gluon_svrg.svrg.sparse_checks import check_row_sparse
+from gluon_svrg.svrg.sparse_checks import check_rows_of_run
 from gluon_svrg.trainer import svrg_trainer_of
 
 
@@ -139,8 +139,9 @@ class SVRGHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check what the estimator brings, and begin without a snapshot."""
-        self._trainer = svrg_trainer_of(estimator)
-        check_row_sparse(self._trainer, self.coefficient, self.sparse_correction)
+        trainer, way = svrg_trainer_of(estimator), self.sparse_correction
+        check_rows_of_run(trainer, self.coefficient, way, self.giving_up.above)
+        self._trainer = trainer
         data = None if self.train_data is None else training_data(self.train_data)
         self._run = located(estimator, data)
         self._data = sharded(data or self._run.data, self._run.workers, self._run.batch_axis)

@@ -36,6 +36,21 @@ def check_row_sparse(trainer: Trainer, coefficient: object, way: str) -> None:
         _check_optimizer(trainer, param, way)
 
 
+def check_rows_of_run(
+    trainer: Trainer, coefficient: object, way: str, give_up_above: float | None
+) -> None:
+    """As :func:`check_row_sparse`, before anything is paid; and what else a run may ask for."""
+    check_row_sparse(trainer, coefficient, way)
+    if way == "sparse" and give_up_above is not None:
+        for param in _mxnet.trained_parameters(trainer):
+            if _has_sparse_gradient(param):
+                raise ValueError(
+                    f"give_up_above={give_up_above} is compared with the variance ratio of the "
+                    f"exact way, and {param.name!r} is corrected with sparse_correction='sparse': "
+                    "leave one of the two out"
+                )
+
+
 def _has_sparse_gradient(param: Parameter) -> bool:
     return _mxnet.storage_types(param)[1] == "row_sparse"
 

@@ -165,7 +165,11 @@ class GradientTable:
         """Return, for each array x, the sums of x * r and |x| * r with fixed random numbers r."""
         return [
             mx.nd.concat(mx.nd.dot(x, r), mx.nd.dot(mx.nd.abs(x), r), dim=0)
-            for x, r in ((a.reshape(-1).astype("float64"), self._weights_for(a)) for a in arrays)
+            for x, r in (
+                (part.reshape(-1).astype("float64"), self._weights_for(part))
+                for array in arrays
+                for part in _stored(array)
+            )
         ]
 
     def _weights_for(self, array: NDArray) -> NDArray:
@@ -174,3 +178,10 @@ class GradientTable:
             values = np.random.Generator(np.random.PCG64(0)).uniform(0.5, 1.5, array.size)
             self._weights[key] = mx.nd.array(values, array.context, "float64")
         return self._weights[key]
+
+
+def _stored(array: NDArray) -> list[NDArray]:
+    """Return what an array consists of; a CSR one without a number is nothing."""
+    if array.stype != "csr":
+        return [array]
+    return [part for part in (array.data, array.indices) if part.size] + [array.indptr]
