@@ -117,6 +117,8 @@ class ControlVariate:
             params = self._correct_rows(
                 self._of_rows, params, gradient, full_gradient, scale, snapshot_scale
             )
+            if not params:
+                return
         columns = (
             by_device(param.list_grad() for param in params),
             by_device(gradient.sums[param.name] for param in params),
