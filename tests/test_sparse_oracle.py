@@ -9,7 +9,7 @@ import sparse_problems as sp
 CONTEXTS = {"one": [mx.cpu(0)], "two": [mx.cpu(0), mx.cpu(1)]}
 
 
-def fit(problem, params, epochs=3, optimizer="sgd", handlers=(), data=None, **arguments):
+def fit(problem, params, epochs=2, optimizer="sgd", handlers=(), data=None, **arguments):
     trainer = gs.SVRGTrainer(problem.net.collect_params(), optimizer, params)
     estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
     recorder = sp.Recorder()
@@ -29,12 +29,12 @@ def assert_same(ours, theirs, tolerance=1e-10):
 
 @pytest.mark.parametrize("table", [False, True], ids=["recomputed", "table"])
 @pytest.mark.parametrize("contexts", CONTEXTS)
-@pytest.mark.parametrize(("momentum", "alpha"), [(0.0, 1.0), (0.9, 1.0), (0.9, 0.5)])
+@pytest.mark.parametrize(("momentum", "alpha"), [(0.0, 1.0), (0.9, 0.5)])
 @pytest.mark.parametrize("way", ["exact", "sparse"])
 @pytest.mark.parametrize("kind", ["wide", "embedding"])
 def test_every_step_agrees_with_numpy(kind, way, momentum, alpha, contexts, table):
     problem = sp.make(kind, CONTEXTS[contexts])
-    expected = sp.svrg(kind, problem, sp.SGD(0.1, momentum), epochs=3, way=way, alpha=alpha)
+    expected = sp.svrg(kind, problem, sp.SGD(0.1, momentum), epochs=2, way=way, alpha=alpha)
     weights = fit(
         problem,
         {"learning_rate": 0.1, "momentum": momentum},
