@@ -133,9 +133,7 @@ def section(options) -> str:
         times = measured(columns, options.rows // 4, some, options)
         cells = [report.spread(times[name], 1e3, 2) for name in some]
         more = [
-            report.spread(
-                [a - b for a, b in zip(times[name], times["SGD"], strict=True)], 1e3, 2
-            )
+            report.spread([a - b for a, b in zip(times[name], times["SGD"], strict=True)], 1e3, 2)
             for name in list(some)[1:]
         ]
         growth.append((f"{columns:,}", *cells, *more))

@@ -165,7 +165,8 @@ class SVRGTrainer(gluon.Trainer):
             from this snapshot on.
         sparse_correction : 'exact' or 'sparse'
             How row_sparse gradients are corrected: on each row that ever occurs, as with dense
-            storage, or on the rows of the batch: :class:`gluon_svrg.svrg.RowCorrection`.
+            storage, or on the rows of the batch: see
+            :class:`gluon_svrg.svrg.row_correction.RowCorrection`.
 
         Raises
         ------

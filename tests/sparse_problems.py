@@ -23,7 +23,7 @@ class Wide(gluon.HybridBlock):
             )
             self.bias = self.params.get("bias", shape=(outputs,), dtype=dtype)
 
-    def hybrid_forward(self, F, x, weight, bias):  # noqa: N803
+    def hybrid_forward(self, F, x, weight, bias):
         return F.broadcast_add(F.sparse.dot(x, weight), bias)
 
 

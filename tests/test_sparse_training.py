@@ -1,4 +1,4 @@
-"""Runs with row_sparse gradients: optimizers, kvstores, data, tables, checkpoints, loops by hand."""
+"""Runs with row_sparse gradients: optimizers, kvstores, data, tables, loops by hand."""
 
 import gluon_svrg as gs
 import mxnet as mx

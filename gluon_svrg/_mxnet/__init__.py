@@ -128,12 +128,6 @@ from gluon_svrg._mxnet.trainer import (
     forget_kvstore as forget_kvstore,
 )
 from gluon_svrg._mxnet.trainer import (
-    kvstore_arguments as kvstore_arguments,
-)
-from gluon_svrg._mxnet.trainer import (
-    takes_row_sparse as takes_row_sparse,
-)
-from gluon_svrg._mxnet.trainer import (
     halve_loss_scale as halve_loss_scale,
 )
 from gluon_svrg._mxnet.trainer import (
@@ -144,6 +138,9 @@ from gluon_svrg._mxnet.trainer import (
 )
 from gluon_svrg._mxnet.trainer import (
     is_run_by_servers as is_run_by_servers,
+)
+from gluon_svrg._mxnet.trainer import (
+    kvstore_arguments as kvstore_arguments,
 )
 from gluon_svrg._mxnet.trainer import (
     kvstore_type as kvstore_type,
@@ -171,6 +168,9 @@ from gluon_svrg._mxnet.trainer import (
 )
 from gluon_svrg._mxnet.trainer import (
     step_scale as step_scale,
+)
+from gluon_svrg._mxnet.trainer import (
+    takes_row_sparse as takes_row_sparse,
 )
 from gluon_svrg._mxnet.trainer import (
     trained_parameters as trained_parameters,

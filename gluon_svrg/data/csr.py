@@ -98,7 +98,7 @@ def csr_array(name: str, array: Any) -> CsrArray:
 
 def check_columns(name: str, columns: NumPyArray, width: int) -> None:
     """Raise ValueError if a column is not in [0, width)."""
-    if len(columns) and not (0 <= columns.min() and columns.max() < width):
+    if len(columns) and not (columns.min() >= 0 and columns.max() < width):
         bad = columns[(columns < 0) | (columns >= width)][0]
         raise ValueError(
             f"{name} has a number in column {bad}, and {width} columns, from 0: give the matrix "
@@ -109,6 +109,4 @@ def check_columns(name: str, columns: NumPyArray, width: int) -> None:
 def check_batch(index: int, leaf: object) -> None:
     """Raise ValueError if an array of a batch is CSR with a column that is out of range."""
     if isinstance(leaf, NDArray) and leaf.stype == "csr":
-        check_columns(
-            f"batch {index} (the first is 0)", leaf.indices.asnumpy(), int(leaf.shape[1])
-        )
+        check_columns(f"batch {index} (the first is 0)", leaf.indices.asnumpy(), int(leaf.shape[1]))

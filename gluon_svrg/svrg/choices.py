@@ -8,6 +8,7 @@ import numbers
 from typing import NamedTuple
 
 from gluon_svrg.data.training_data import TrainingData
+from gluon_svrg.svrg.row_correction import check_sparse_correction
 from gluon_svrg.svrg.table import GradientTable
 
 _NO_TABLE = "SVRG recomputes the snapshot gradient of each batch (no table)"
@@ -80,9 +81,7 @@ class TableChoice:
         if table is None or not table.has_overflowed:
             return table
         limit = self._table_memory / 2**20
-        self._say(
-            f"{_NO_TABLE}: with their rows they take more than table_memory={limit:.1f} MiB"
-        )
+        self._say(f"{_NO_TABLE}: with their rows they take more than table_memory={limit:.1f} MiB")
         return None
 
     def _say(self, decision: str) -> None:
@@ -151,8 +150,11 @@ class DataLock(NamedTuple):
             )
 
 
-def check_choices(gradient_table: object, table_memory: object, lock: object) -> None:
-    """Raise TypeError or ValueError if one of these arguments is none that Interval takes."""
+def check_choices(
+    gradient_table: object, table_memory: object, lock: object, sparse_correction: object = "exact"
+) -> None:
+    """Raise TypeError or ValueError if one of these arguments is none that SVRG takes."""
+    check_sparse_correction(sparse_correction)
     if gradient_table not in ("auto", False, True):
         raise ValueError(f"gradient_table must be 'auto' or a bool, got {gradient_table!r}")
     message = (

@@ -114,14 +114,13 @@ class RowCorrection:
         return parts
 
 
-def check_sparse_correction(way: object) -> str:
-    """Return `way`, or raise ValueError if it is none."""
+def check_sparse_correction(way: object) -> None:
+    """Raise ValueError if `way` is none."""
     if way not in SPARSE_CORRECTIONS:
         raise ValueError(
             f"sparse_correction must be 'exact' or 'sparse', got {way!r}: 'exact' corrects each "
             "row that ever occurs, 'sparse' those of the batch"
         )
-    return str(way)
 
 
 def _retained(array: NDArray, rows: NumPyArray) -> NDArray:

@@ -59,17 +59,20 @@ class Parts(NamedTuple):
     names : dict of str to str
         The name of each of the trainer's parameters by its place in the network, which is the same
         in a network that is made anew.
+    sparse_correction : str
+        As for :meth:`gluon_svrg.SVRGTrainer.set_control_variate`.
     """
 
     trainer: CorrectingTrainer
     interval: Interval
     giving_up: GivingUp
     names: Mapping[str, str]
+    sparse_correction: str = "exact"
 
 
 def state_of(parts: Parts) -> State:
     """Return snapshot, full gradient and counts as plain data, but not the table."""
-    trainer, interval, giving_up, names = parts
+    trainer, interval, giving_up, names, _ = parts
     full_gradient, optimal = trainer.full_gradient, trainer.optimal_coefficient
     shares = trainer.row_shares
     return {
@@ -95,7 +98,6 @@ def load_state(
     coefficient: Coefficient | OptimalCoefficient,
     contexts: Sequence[mx.Context],
     is_used: bool,
-    sparse_correction: str = "exact",
 ) -> None:
     """Continue from `state`.
 
@@ -111,15 +113,13 @@ def load_state(
         That of the run, as it was made.
     contexts
         The devices of the trainer.
-    sparse_correction
-        As for :meth:`gluon_svrg.SVRGTrainer.set_control_variate`.
 
     Raises
     ------
     ValueError
         If the data give another full gradient, or the coefficient is of another kind.
     """
-    trainer, interval, giving_up, names = parts
+    trainer, interval, giving_up, names, sparse_correction = parts
     trainer.clear_control_variate()
     giving_up.load_state_dict(state["giving_up"])
     full_gradient = None

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
 from gluon_svrg import _mxnet
 from gluon_svrg.optimizer import Optimizer
 from gluon_svrg.svrg.coefficient import OptimalCoefficient
+from gluon_svrg.svrg.giving_up import GivingUp
 from mxnet.gluon import Parameter, Trainer
+
+OfTrainer = TypeVar("OfTrainer", bound=Trainer)
 
 _DENSE = "make the layer with sparse_grad=False"
 
@@ -36,19 +42,27 @@ def check_row_sparse(trainer: Trainer, coefficient: object, way: str) -> None:
         _check_optimizer(trainer, param, way)
 
 
-def check_rows_of_run(
-    trainer: Trainer, coefficient: object, way: str, give_up_above: float | None
-) -> None:
-    """As :func:`check_row_sparse`, before anything is paid; and what else a run may ask for."""
-    check_row_sparse(trainer, coefficient, way)
-    if way == "sparse" and give_up_above is not None:
+class Settings(Protocol):
+    """What of an SVRGHandler is asked here."""
+
+    coefficient: float | Callable[[float], float] | OptimalCoefficient
+    sparse_correction: str
+    giving_up: GivingUp
+
+
+def checked_for_rows(trainer: OfTrainer, settings: Settings) -> OfTrainer:
+    """Return `trainer`; raise as :func:`check_row_sparse`, before anything of a run is paid."""
+    check_row_sparse(trainer, settings.coefficient, settings.sparse_correction)
+    above = settings.giving_up.above
+    if settings.sparse_correction == "sparse" and above is not None:
         for param in _mxnet.trained_parameters(trainer):
             if _has_sparse_gradient(param):
                 raise ValueError(
-                    f"give_up_above={give_up_above} is compared with the variance ratio of the "
-                    f"exact way, and {param.name!r} is corrected with sparse_correction='sparse': "
-                    "leave one of the two out"
+                    f"give_up_above={above} is compared with the variance ratio of the exact way, "
+                    f"and {param.name!r} is corrected with sparse_correction='sparse': leave one "
+                    "of the two out"
                 )
+    return trainer
 
 
 def _has_sparse_gradient(param: Parameter) -> bool:

@@ -76,9 +76,7 @@ def test_a_callable_gets_the_sparse_rows():
 
 def test_transforms_of_dense_arrays_are_refused():
     with pytest.raises(TypeError, match="takes dense arrays, and one of the loader's is CSR"):
-        ArrayLoader(
-            scipy_sparse.csr_array(X), Y, batch_size=4, transform=transforms.ToFloat()
-        )
+        ArrayLoader(scipy_sparse.csr_array(X), Y, batch_size=4, transform=transforms.ToFloat())
 
 
 @pytest.mark.parametrize("column", [7, -1])
@@ -92,7 +90,7 @@ def test_a_column_out_of_range(column):
 def test_other_formats_and_lengths_are_refused():
     with pytest.raises(TypeError, match=r"got a coo_array: .* x.tocsr\(\) if it is sparse"):
         ArrayLoader(scipy_sparse.coo_array(X), Y, batch_size=4)
-    with pytest.raises(TypeError, match="storage type 'row_sparse', .* x.tostype"):
+    with pytest.raises(TypeError, match=r"storage type 'row_sparse', .* x.tostype"):
         ArrayLoader(mx.nd.array(X).tostype("row_sparse"), Y, batch_size=4)
     with pytest.raises(ValueError, match=r"same length along axis 0, got \[11, 10\]"):
         ArrayLoader(scipy_sparse.csr_array(X), Y[:10], batch_size=4)
