@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 import oracle
+from gluon_svrg import _mxnet
 from gluon_svrg.events import BatchEnd
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -39,6 +40,19 @@ class WordBag(nn.HybridSequential):
         )
 
 
+class PulledWordBag(gluon.Block):
+    """The same with row_sparse weights, of which a forward pass pulls the rows that it needs."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.words = gluon.contrib.nn.SparseEmbedding(FEATURES, WIDTH, dtype="float64")
+            self.dense = nn.Dense(CLASSES, in_units=WIDTH)
+
+    def forward(self, x):
+        return self.dense(self.words(x).sum(axis=1))
+
+
 class Sparse(NamedTuple):
     """A problem as pairs of dense NumPy arrays, with what makes batches and the NumPy gradient."""
 
@@ -67,7 +81,8 @@ def make(kind, contexts=None, samples=37, batch_size=8, is_sparse=True, seed=0, 
         net = Wide(FEATURES, CLASSES, "row_sparse" if is_sparse else "default", dtype)
         gradient = wide_gradient
     else:
-        x, net, gradient = words.astype(float), WordBag(is_sparse), bag_gradient
+        x, gradient = words.astype(float), bag_gradient
+        net = PulledWordBag() if kind == "pulled" else WordBag(is_sparse)
         net.cast(dtype)
     net.initialize(mx.init.Normal(0.5), ctx=contexts or [mx.cpu(0)])
     pieces = [slice(i, i + batch_size) for i in range(0, samples, batch_size)]
@@ -83,7 +98,7 @@ def zipf(number):
 
 
 def weights_of(net):
-    return [p.list_data()[0].asnumpy() for p in net.collect_params().values()]
+    return [_mxnet.whole_data(p)[0].asnumpy() for p in net.collect_params().values()]
 
 
 def wide_gradient(params, x, y):

@@ -31,7 +31,7 @@ def assert_same(ours, theirs, tolerance=1e-10):
 @pytest.mark.parametrize("contexts", CONTEXTS)
 @pytest.mark.parametrize(("momentum", "alpha"), [(0.0, 1.0), (0.9, 0.5)])
 @pytest.mark.parametrize("way", ["exact", "sparse"])
-@pytest.mark.parametrize("kind", ["wide", "embedding"])
+@pytest.mark.parametrize("kind", ["wide", "embedding", "pulled"])
 def test_every_step_agrees_with_numpy(kind, way, momentum, alpha, contexts, table):
     problem = sp.make(kind, CONTEXTS[contexts])
     expected = sp.svrg(kind, problem, sp.SGD(0.1, momentum), epochs=2, way=way, alpha=alpha)

@@ -34,6 +34,9 @@ from gluon_svrg._mxnet.block import (
     copy_from_numpy as copy_from_numpy,
 )
 from gluon_svrg._mxnet.block import (
+    data_of as data_of,
+)
+from gluon_svrg._mxnet.block import (
     finish_initialization as finish_initialization,
 )
 from gluon_svrg._mxnet.block import (
@@ -80,6 +83,12 @@ from gluon_svrg._mxnet.block import (
 )
 from gluon_svrg._mxnet.block import (
     storage_types as storage_types,
+)
+from gluon_svrg._mxnet.block import (
+    wear_rows_of as wear_rows_of,
+)
+from gluon_svrg._mxnet.block import (
+    whole_data as whole_data,
 )
 from gluon_svrg._mxnet.numpy_2 import (
     text_of as text_of,

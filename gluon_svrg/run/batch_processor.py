@@ -175,4 +175,5 @@ def _clear_idle_gradients(net: mx.gluon.Block, context: mx.Context) -> None:
             continue
         if param.grad_req == "write":
             set_to_zero(param.grad(context))
-        _mxnet.mark_fresh(param.data(context), True)
+        device = param.list_ctx().index(context)
+        _mxnet.mark_fresh(_mxnet.data_of(param)[device], True)

@@ -242,7 +242,7 @@ def by_parameter(
 def _clear_stale(params: Sequence[Parameter], device: int, clears: bool) -> None:
     """Clear the gradients that hold an earlier batch's; until the next pass all are used."""
     for param in params:
-        data = param.list_data()[device]
+        data = _mxnet.data_of(param)[device]
         if clears and not _mxnet.is_fresh(data) and param.grad_req == "write":
             set_to_zero(param.list_grad()[device])
         _mxnet.mark_fresh(data, False)

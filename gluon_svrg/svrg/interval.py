@@ -368,7 +368,7 @@ def _check_against_network(gradient: BatchGradient, net: gluon.Block, index: int
         own = params[name]
         if own.grad_req != "write":  # it may hold other batches' too
             continue
-        for kept, grad, data in zip(grads, own.list_grad(), own.list_data(), strict=True):
+        for kept, grad, data in zip(grads, own.list_grad(), _mxnet.data_of(own), strict=True):
             if _mxnet.is_fresh(data):
                 largest, apart = largest_values(kept, grad)
                 scale, difference = max(scale, largest), max(difference, apart)

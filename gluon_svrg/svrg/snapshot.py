@@ -55,6 +55,8 @@ class Snapshot:
         self._params: dict[str, gluon.Parameter] = {}
         self._collect_params()
         self._data: dict[str, list[NDArray]] = {}
+        # Of row_sparse weights: what the forward pass pulls their rows into.
+        self._pulled: dict[str, list[NDArray]] = {}
         self._grads: dict[str, list[NDArray]] = {}
         self._fixed_grads: dict[str, list[NDArray]] = {}
         # By name, the grad_req that each wanted parameter had when the snapshot was taken.
@@ -73,7 +75,7 @@ class Snapshot:
         RuntimeError
             If a parameter is not initialised, or its shape is not known yet.
         ValueError
-            If a parameter is sparse, or its gradient is neither dense nor row_sparse.
+            If a parameter or its gradient is neither dense nor row_sparse.
         NotImplementedError
             If MXNet is in its NumPy mode.
         """
@@ -86,7 +88,7 @@ class Snapshot:
         }
         if layout == self._layout:
             for name, param in self._params.items():
-                for copy, data in zip(self._data[name], param.list_data(), strict=True):
+                for copy, data in zip(self._data[name], _mxnet.whole_data(param), strict=True):
                     data.copyto(copy)
             return
         self._layout = layout
@@ -94,7 +96,7 @@ class Snapshot:
 
     def release(self) -> None:
         """Free all arrays; :meth:`take` makes them anew."""
-        self._data, self._grads, self._fixed_grads = {}, {}, {}
+        self._data, self._pulled, self._grads, self._fixed_grads = {}, {}, {}, {}
         self._params, self._layout, self._blocks = {}, {}, []
 
     @property
@@ -236,7 +238,7 @@ class Snapshot:
             losses = backward(batch)
         samples = _count_samples(losses, self._contexts)
         for name, grads in self._grads.items():
-            for data, grad, count in zip(self._data[name], grads, samples, strict=True):
+            for data, grad, count in zip(self._worn_data(name), grads, samples, strict=True):
                 if _mxnet.is_fresh(data) and count:
                     self._was_reached = True
                 else:  # the buffer still holds an earlier batch's
@@ -250,7 +252,7 @@ class Snapshot:
         pairs = [
             (data, grad, self._grad_reqs[name])
             for name, arrays in grads.items()
-            for data, grad in zip(self._data[name], arrays, strict=True)
+            for data, grad in zip(self._worn_data(name), arrays, strict=True)
         ]
         if pairs:
             autograd.mark_variables(*map(list, zip(*pairs, strict=True)))
@@ -266,6 +268,9 @@ class Snapshot:
             self._fixed_grads = grads
         return grads
 
+    def _worn_data(self, name: str) -> list[NDArray]:
+        return self._pulled.get(name) or self._data[name]
+
     def _grad_stype(self, name: str) -> str:
         return _mxnet.storage_types(self._params[name])[1]
 
@@ -276,7 +281,7 @@ class Snapshot:
         """Return whether nothing that a step is still to use is in the network's gradients."""
         return not self._has_own_operator() and all(
             self._params[name].grad_req == "write"
-            and not any(map(_mxnet.is_fresh, self._params[name].list_data()))
+            and not any(map(_mxnet.is_fresh, _mxnet.data_of(self._params[name])))
             for name in self._grad_reqs
         )
 
@@ -297,8 +302,13 @@ class Snapshot:
 
     def _allocate(self) -> None:
         self._data = {
-            name: [data.copy() for data in param.list_data()]
+            name: [data.copy() for data in _mxnet.whole_data(param)]
             for name, param in self._params.items()
+        }
+        self._pulled = {
+            name: [zeros_for(data, "row_sparse") for data in self._data[name]]
+            for name, param in self._params.items()
+            if _mxnet.storage_types(param)[0] == "row_sparse"
         }
         self._grads, self._fixed_grads = {}, {}
         self._grad_reqs = {
@@ -321,10 +331,12 @@ class Snapshot:
         Python control flow and losses that look at the network.
         """
         own = [(param, *_mxnet.arrays_of(param)) for param in self._params.values()]
-        entered = []
+        entered, ends = [], []
         try:
             for name, param in self._params.items():
-                _mxnet.set_arrays(param, self._data[name], self._grads.get(name))
+                _mxnet.set_arrays(param, self._worn_data(name), self._grads.get(name))
+                if name in self._pulled:
+                    ends.append(_mxnet.wear_rows_of(param, self._data[name]))
             for state in self._blocks:
                 entered.append(state)
                 state.enter()
@@ -332,6 +344,8 @@ class Snapshot:
         finally:
             for state in entered:
                 state.leave()
+            for end in ends:
+                end()
             for param, data, grad in own:
                 _mxnet.set_arrays(param, data, grad)
 
@@ -343,11 +357,11 @@ def _check_is_ready(param: gluon.Parameter) -> None:
             "with NDArrays"
         )
     stype, grad_stype = _mxnet.storage_types(param)
-    if stype != "default" or grad_stype not in ("default", "row_sparse"):
+    if "csr" in (stype, grad_stype):
         raise ValueError(
             f"parameter {param.name!r} has stype {stype!r} and grad_stype {grad_stype!r}: SVRG "
-            "takes dense weights, whose gradients are dense or row_sparse; make it with "
-            "stype='default' and grad_stype='row_sparse'"
+            "takes dense and row_sparse weights and gradients; make it with stype='default' and "
+            "grad_stype='row_sparse'"
         )
     if not _mxnet.has_data(param):
         state = "is not initialised" if _mxnet.has_shape(param) else "has no shape yet"

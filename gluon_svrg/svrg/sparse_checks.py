@@ -88,6 +88,14 @@ def _check_optimizer(trainer: Trainer, param: Parameter, way: str) -> None:
     optimizer = _mxnet.optimizer_of(trainer)
     kind = type(optimizer).__name__
     is_lazy = bool(getattr(optimizer, "lazy_update", False))
+    if _mxnet.storage_types(param)[0] == "row_sparse" and (
+        isinstance(optimizer, Optimizer) or (hasattr(optimizer, "lazy_update") and not is_lazy)
+    ):
+        raise ValueError(
+            f"the weights of {param.name!r} are row_sparse, and {kind} cannot update them so: "
+            "give 'sgd' or 'adam' with lazy_update=True, or make the parameter with "
+            "stype='default'"
+        )
     if isinstance(optimizer, Optimizer) and not is_lazy:
         other = "give lazy_update=True" if hasattr(optimizer, "lazy_update") else "train by 'sgd'"
         raise ValueError(

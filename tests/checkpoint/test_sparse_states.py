@@ -23,15 +23,20 @@ def run(problem, folder, duration, way, table, resume=None):
 
 
 @pytest.mark.parametrize(
-    ("way", "table", "batch"),
-    [("exact", True, 7), ("exact", False, 1), ("sparse", True, 10), ("sparse", False, 7)],
+    ("kind", "way", "table", "batch"),
+    [
+        ("embedding", "exact", True, 7),
+        ("embedding", "exact", False, 1),
+        ("embedding", "sparse", True, 10),
+        ("embedding", "sparse", False, 7),
+        ("pulled", "exact", False, 7),
+        ("pulled", "sparse", True, 7),
+    ],
 )
-def test_a_run_that_is_cut_continues_to_the_bit(way, table, batch, tmp_path):
-    expected = run(sp.make("embedding"), tmp_path / "whole", {"epochs": 3}, way, table)
-    run(sp.make("embedding"), tmp_path / "cut", {"batches": batch}, way, table)
-    problem = sp.make("embedding")
-    for param in problem.net.collect_params().values():
-        param.data()[:] = 0
+def test_a_run_that_is_cut_continues_to_the_bit(kind, way, table, batch, tmp_path):
+    expected = run(sp.make(kind), tmp_path / "whole", {"epochs": 3}, way, table)
+    run(sp.make(kind), tmp_path / "cut", {"batches": batch}, way, table)
+    problem = sp.make(kind, seed=1)._replace(data=sp.make(kind).data)
     resumed = run(problem, tmp_path / "cut", {"epochs": 3}, way, table, resume="auto")
     assert len(resumed) == 15 - batch
     for weights, reference in zip(resumed, expected[batch:], strict=True):

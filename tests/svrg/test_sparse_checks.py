@@ -60,6 +60,15 @@ def test_a_decay_that_leaves_the_parameter_out_is_taken():
     fit(problem, params={"wd": 0.1})
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "is_lazy", "name"), [("lars", True, "LARS"), ("sgd", False, "SGD")]
+)
+def test_row_sparse_weights_have_optimizers_of_their_own(optimizer, is_lazy, name):
+    message = rf"weights of '.*' are row_sparse, and {name} cannot update them so: give 'sgd' or"
+    with pytest.raises(ValueError, match=message):
+        fit(sp.make("pulled"), optimizer=optimizer, params={"lazy_update": is_lazy})
+
+
 class Other(mx.kvstore.KVStoreBase):
     """A kvstore that is none of MXNet's."""
 
@@ -142,5 +151,6 @@ def test_a_gradient_that_is_not_finite_is_told_with_its_batch():
     problem = sp.make("wide")
     x, y = problem.batches[2]
     problem.data[2] = sp.csr_of(np.where(x, np.nan, 0)), mx.nd.array(y, dtype="float64")
+    problem.net.bias.grad_req = "null"
     with pytest.raises(FloatingPointError, match=r"weight' is NaN or infinite; batch 2"):
         fit(problem)
