@@ -94,7 +94,7 @@ class _Rows:
 def wear_rows_of(param: Parameter, whole: Sequence[NDArray]) -> Callable[[], None]:
     """Let `row_sparse_data` take its rows from these arrays; return what ends that."""
     own = param._trainer
-    param._trainer = _Rows(whole)
+    param._trainer = _Rows(whole)  # type: ignore[assignment]  # the one method that is called
 
     def end() -> None:
         param._trainer = own

@@ -46,13 +46,13 @@ def write_replicas(values: Sequence[NumPyArray | NDArray], arrays: Sequence[NDAr
     if len(contents) not in (1, len(arrays)):
         contents = [np.mean(contents, axis=0, dtype="float64").astype(contents[0].dtype)]
     for index, array in enumerate(arrays):
-        values = contents[index % len(contents)]
+        content = contents[index % len(contents)]
         if is_row_sparse(array):  # with its zeros: an optimizer wants all rows there
-            rows = np.arange(len(values))
-            whole = row_sparse(values.astype(array.dtype), rows, array.shape, array.context)
+            rows = np.arange(len(content))
+            whole = row_sparse(content.astype(array.dtype), rows, array.shape, array.context)
             whole.copyto(array)
         else:
-            array[:] = mx.nd.array(values, dtype=array.dtype)
+            array[:] = mx.nd.array(content, dtype=array.dtype)
 
 
 def _are_equal(ours: Sequence[NumPyArray], theirs: Sequence[NumPyArray]) -> bool:

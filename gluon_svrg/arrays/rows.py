@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from mxnet.ndarray import NDArray
+from mxnet.ndarray.sparse import RowSparseNDArray
 
 
-def is_row_sparse(array: NDArray) -> bool:
+def is_row_sparse(array: NDArray) -> TypeGuard[RowSparseNDArray]:
     """Return whether `array` stores some of its rows only."""
-    stype: str = array.stype
-    return stype == "row_sparse"
+    return array.stype == "row_sparse"
 
 
 def row_sparse(
@@ -37,7 +39,13 @@ def row_sparse(
 
 def rows_of(array: NDArray) -> NumPyArray:
     """Return the numbers of the rows that a row_sparse array stores, ascending; waits for it."""
-    return np.asarray(array.indices.asnumpy())
+    return np.asarray(indices_of(array).asnumpy())
+
+
+def indices_of(array: NDArray) -> NDArray:
+    """Return the numbers of the rows that a row_sparse array stores, on its device."""
+    assert is_row_sparse(array)
+    return array.indices
 
 
 def values_of(array: NDArray) -> NumPyArray:
@@ -63,7 +71,7 @@ def zeros_for(data: NDArray, stype: str) -> NDArray:
 def nbytes_of(array: NDArray) -> int:
     """Return the size of what is stored, in bytes; waits for a row_sparse array."""
     if is_row_sparse(array):
-        rows: int = array.indices.size
+        rows = int(array.indices.size)
         width = int(np.prod(array.shape[1:]))
         return rows * (8 + width * np.dtype(array.dtype).itemsize)
     return int(array.size * np.dtype(array.dtype).itemsize)

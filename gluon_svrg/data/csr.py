@@ -8,6 +8,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from mxnet.ndarray import NDArray
+from mxnet.ndarray.sparse import CSRNDArray
 
 
 class CsrArray:
@@ -62,7 +63,7 @@ class CsrArray:
 def is_csr(array: object) -> bool:
     """Return whether `array` is CSR: SciPy's, of which nothing is imported here, or MXNet's."""
     if isinstance(array, NDArray):
-        return bool(array.stype == "csr")
+        return isinstance(array, CSRNDArray)
     return getattr(array, "format", None) == "csr" and hasattr(array, "indptr")
 
 
@@ -83,7 +84,7 @@ def csr_array(name: str, array: Any) -> CsrArray:
     """
     if len(array.shape) != 2:
         raise ValueError(f"{name} must be a matrix, got shape {array.shape}: give one row a sample")
-    if isinstance(array, NDArray):
+    if isinstance(array, CSRNDArray):
         parts = array.data, array.indices, array.indptr
         values, columns, starts = (part.asnumpy() for part in parts)
         check_columns(name, columns, array.shape[1])
@@ -108,5 +109,5 @@ def check_columns(name: str, columns: NumPyArray, width: int) -> None:
 
 def check_batch(index: int, leaf: object) -> None:
     """Raise ValueError if an array of a batch is CSR with a column that is out of range."""
-    if isinstance(leaf, NDArray) and leaf.stype == "csr":
+    if isinstance(leaf, CSRNDArray):
         check_columns(f"batch {index} (the first is 0)", leaf.indices.asnumpy(), int(leaf.shape[1]))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.arrays.rows import row_sparse, rows_of, values_of
+from gluon_svrg.arrays.rows import indices_of, row_sparse, rows_of, values_of
 from gluon_svrg.svrg.rule import correct
 from mxnet.ndarray import NDArray
 
@@ -103,7 +103,7 @@ class RowCorrection:
         if not self.is_sparse:
             return list(zip(means, samples, strict=True))
         if len(means) == 1:
-            return [(mx.nd.sparse.retain(means[0], snapshot_grads[0].indices), samples[0])]
+            return [(mx.nd.sparse.retain(means[0], indices_of(snapshot_grads[0])), samples[0])]
         # A row counts once for the batch, whatever contexts share it: on the first that has it.
         parts, seen = [], np.zeros(0, "int64")
         for mean, grad in zip(means, snapshot_grads, strict=True):

@@ -158,6 +158,6 @@ def _saved(mean: NDArray, shares: NDArray | None) -> Any:
 
 
 def _loaded(saved: Any, context: mx.Context) -> NDArray:
-    if not isinstance(saved, dict):
+    if isinstance(saved, NDArray):
         return saved
     return row_sparse(saved["values"], saved["rows"], tuple(saved["shape"]), context)

@@ -12,6 +12,7 @@ from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.rows import is_row_sparse
 from gluon_svrg.svrg.gradient import BatchGradient
 from mxnet.ndarray import NDArray
+from mxnet.ndarray.sparse import CSRNDArray
 
 _WAY_OUT = "give batches that repeat exactly, or gradient_table=False"
 
@@ -182,6 +183,6 @@ class GradientTable:
 
 def _stored(array: NDArray) -> list[NDArray]:
     """Return what an array consists of; a CSR one without a number is nothing."""
-    if array.stype != "csr":
+    if not isinstance(array, CSRNDArray):
         return [array]
     return [part for part in (array.data, array.indices) if part.size] + [array.indptr]
