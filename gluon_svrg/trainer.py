@@ -17,6 +17,8 @@ from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.control_variate import ControlVariate, by_parameter
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.over_workers import mean_of_batch, mean_over_workers
+from gluon_svrg.svrg.row_correction import check_sparse_correction
+from gluon_svrg.svrg.sparse_checks import check_row_sparse
 from gluon_svrg.workers import Single, Workers
 from gluon_svrg.workers.gradients import (
     add_up,
@@ -134,6 +136,11 @@ class SVRGTrainer(gluon.Trainer):
         return self.control_variate.full_gradient
 
     @property
+    def row_shares(self) -> Mapping[str, NDArray]:
+        """Of each row_sparse full gradient: how many samples' batches have each of its rows."""
+        return self.control_variate.row_shares
+
+    @property
     def loss_scale(self) -> float:
         """What MXNet's AMP multiplies the losses by at the moment; 1.0 without it."""
         return _mxnet.loss_scale_of(self)
@@ -143,7 +150,10 @@ class SVRGTrainer(gluon.Trainer):
         return _mxnet.halve_loss_scale(self)
 
     def set_control_variate(
-        self, full_gradient: FullGradient, coefficient: float | OptimalCoefficient = 1.0
+        self,
+        full_gradient: FullGradient,
+        coefficient: float | OptimalCoefficient = 1.0,
+        sparse_correction: str = "exact",
     ) -> None:
         """Correct the gradients from now on.
 
@@ -155,13 +165,19 @@ class SVRGTrainer(gluon.Trainer):
         coefficient : float in [0, 1] or OptimalCoefficient
             1 is SVRG; 0 leaves the gradient as it is. An :class:`OptimalCoefficient` estimates it,
             from this snapshot on.
+        sparse_correction : 'exact' or 'sparse'
+            How row_sparse gradients are corrected: on each row that ever occurs, as with dense
+            storage, or on the rows of the batch: see
+            :class:`gluon_svrg.svrg.row_correction.RowCorrection`.
 
         Raises
         ------
         TypeError, ValueError
-            If `coefficient` is not a number in [0, 1], or if `full_gradient` is none or lacks a
-            parameter that is trained here.
+            If `coefficient` is not a number in [0, 1], if `full_gradient` is none or lacks a
+            parameter that is trained here, or if one has a row_sparse gradient that optimizer or
+            kvstore cannot take, or would take for another.
         """
+        check_sparse_correction(sparse_correction)
         if not isinstance(coefficient, OptimalCoefficient):
             coefficient = check_coefficient(coefficient)
         trained = _mxnet.trained_parameters(self)
@@ -169,7 +185,10 @@ class SVRGTrainer(gluon.Trainer):
         self._begin_alike()
         means = mean_over_workers(full_gradient, self.workers).means
         on_all_contexts = by_parameter(means, trained, self._scale_of(full_gradient))
-        self.control_variate.set(on_all_contexts, coefficient)
+        check_row_sparse(self, coefficient, sparse_correction)
+        self.control_variate.set(
+            on_all_contexts, coefficient, full_gradient.row_shares, sparse_correction
+        )
         self.is_corrected = False
 
     def clear_control_variate(self) -> None:
@@ -335,7 +354,7 @@ class SVRGTrainer(gluon.Trainer):
 
     def _mark_corrected_gradients(self, fresh: bool) -> None:
         for param in [] if self.control_variate.is_idle else self._corrected_params():
-            for data in param.list_data():
+            for data in _mxnet.data_of(param):
                 _mxnet.mark_fresh(data, fresh)
 
 

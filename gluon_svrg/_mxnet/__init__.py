@@ -34,6 +34,9 @@ from gluon_svrg._mxnet.block import (
     copy_from_numpy as copy_from_numpy,
 )
 from gluon_svrg._mxnet.block import (
+    data_of as data_of,
+)
+from gluon_svrg._mxnet.block import (
     finish_initialization as finish_initialization,
 )
 from gluon_svrg._mxnet.block import (
@@ -80,6 +83,12 @@ from gluon_svrg._mxnet.block import (
 )
 from gluon_svrg._mxnet.block import (
     storage_types as storage_types,
+)
+from gluon_svrg._mxnet.block import (
+    wear_rows_of as wear_rows_of,
+)
+from gluon_svrg._mxnet.block import (
+    whole_data as whole_data,
 )
 from gluon_svrg._mxnet.numpy_2 import (
     text_of as text_of,
@@ -140,6 +149,9 @@ from gluon_svrg._mxnet.trainer import (
     is_run_by_servers as is_run_by_servers,
 )
 from gluon_svrg._mxnet.trainer import (
+    kvstore_arguments as kvstore_arguments,
+)
+from gluon_svrg._mxnet.trainer import (
     kvstore_type as kvstore_type,
 )
 from gluon_svrg._mxnet.trainer import (
@@ -165,6 +177,9 @@ from gluon_svrg._mxnet.trainer import (
 )
 from gluon_svrg._mxnet.trainer import (
     step_scale as step_scale,
+)
+from gluon_svrg._mxnet.trainer import (
+    takes_row_sparse as takes_row_sparse,
 )
 from gluon_svrg._mxnet.trainer import (
     trained_parameters as trained_parameters,

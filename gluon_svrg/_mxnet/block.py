@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import mxnet as mx
+import numpy as np
 from gluon_svrg._compat import NumPyArray
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
@@ -47,6 +48,58 @@ def is_differentiable(param: Parameter) -> bool:
 def arrays_of(param: Parameter) -> tuple[list[NDArray] | None, list[NDArray] | None]:
     """Return the lists of weights and gradients themselves, one array for each context."""
     return param._data, param._grad
+
+
+def data_of(param: Parameter) -> list[NDArray]:
+    """Return the weights on all contexts; of a row_sparse parameter the rows of the last pull."""
+    return list(param._check_and_get(param._data, list))
+
+
+def whole_data(param: Parameter) -> list[NDArray]:
+    """Return the weights on all contexts; those of a row_sparse parameter get all rows first.
+
+    The kvstore holds them, once it has been given them; the parameter has what was pulled last.
+    """
+    arrays, trainer = data_of(param), param._trainer
+    if (
+        param._stype == "row_sparse"
+        and trainer is not None
+        and trainer._kv_initialized
+        and not any(other is param for other in trainer._params_to_init)
+    ):
+        for array in arrays:
+            rows = mx.nd.arange(0, array.shape[0], dtype="int64", ctx=array.context)
+            trainer._row_sparse_pull(param, array, rows, full_idx=True)
+    return arrays
+
+
+class _Rows:
+    """Stands in for the trainer of a row_sparse parameter that wears other weights."""
+
+    def __init__(self, whole: Sequence[NDArray]) -> None:
+        self._whole = {array.context: array for array in whole}
+
+    def _row_sparse_pull(
+        self, parameter: Parameter, out: Any, row_id: Any, full_idx: bool = False
+    ) -> None:
+        outs = out if isinstance(out, list) else [out]
+        ids = row_id if isinstance(row_id, list) else [row_id] * len(outs)
+        for array, rows in zip(outs, ids, strict=True):
+            numbers = np.unique(rows.asnumpy().astype("int64"))
+            with autograd.pause():
+                on_device = mx.nd.array(numbers, array.context, "int64")
+                mx.nd.sparse.retain(self._whole[array.context], on_device).copyto(array)
+
+
+def wear_rows_of(param: Parameter, whole: Sequence[NDArray]) -> Callable[[], None]:
+    """Let `row_sparse_data` take its rows from these arrays; return what ends that."""
+    own = param._trainer
+    param._trainer = _Rows(whole)  # type: ignore[assignment]  # the one method that is called
+
+    def end() -> None:
+        param._trainer = own
+
+    return end
 
 
 def set_arrays(param: Parameter, data: list[NDArray] | None, grads: list[NDArray] | None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import mxnet as mx
+from gluon_svrg._mxnet.block import data_of, whole_data
 from mxnet.gluon import Parameter, Trainer
 
 
@@ -22,9 +23,7 @@ def trained_parameters(trainer: Trainer) -> list[Parameter]:
 
 def has_fresh_gradient(trainer: Trainer) -> bool:
     """Return whether a backward pass has written a gradient since the last step."""
-    return any(
-        data._fresh_grad for param in trained_parameters(trainer) for data in param.list_data()
-    )
+    return any(data._fresh_grad for param in trained_parameters(trainer) for data in data_of(param))
 
 
 def optimizer_of(trainer: Trainer) -> mx.optimizer.Optimizer:
@@ -55,6 +54,16 @@ def kvstore_type(trainer: Trainer) -> str:
     return trainer._kvstore.type
 
 
+def kvstore_arguments(trainer: Trainer) -> tuple[object, dict[str, Any] | None]:
+    """Return what `trainer` was given as kvstore and as compression_params."""
+    return trainer._kvstore_params["kvstore"], trainer._compression_params
+
+
+def takes_row_sparse(kvstore: object) -> bool:
+    """Return whether a kvstore adds up row_sparse gradients: MXNet's own, by name or object."""
+    return kvstore is None or isinstance(kvstore, (str, mx.kvstore.KVStore))
+
+
 def has_kvstore_that_updates(trainer: Trainer) -> bool:
     """Return whether a kvstore runs the optimizer already; initialises nothing."""
     return bool(trainer._kv_initialized and trainer._update_on_kvstore)
@@ -72,7 +81,7 @@ def updates_on_kvstore(trainer: Trainer) -> bool:
         replicas = [
             [(data, data.copy()) for data in param.list_data()[1:]]
             for param in trainer._params_to_init
-            if not param._deferred_init
+            if not param._deferred_init and param._stype == "default"
         ]
         trainer._init_params()
         for data, copy in itertools.chain.from_iterable(replicas):
@@ -100,6 +109,9 @@ def updaters_in_use(trainer: Trainer) -> list[mx.optimizer.Updater]:
 
 def forget_kvstore(trainer: Trainer) -> None:
     """Let `trainer` make its kvstore anew: one that updates holds a copy of the weights."""
+    for param in trainer._params:
+        if param._stype != "default" and param._data is not None:
+            whole_data(param)  # which the kvstore alone has
     trainer._reset_kvstore()
 
 

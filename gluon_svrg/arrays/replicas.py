@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.arrays.rows import is_row_sparse, row_sparse
 from mxnet.ndarray import NDArray
 
 
@@ -45,7 +46,13 @@ def write_replicas(values: Sequence[NumPyArray | NDArray], arrays: Sequence[NDAr
     if len(contents) not in (1, len(arrays)):
         contents = [np.mean(contents, axis=0, dtype="float64").astype(contents[0].dtype)]
     for index, array in enumerate(arrays):
-        array[:] = mx.nd.array(contents[index % len(contents)], dtype=array.dtype)
+        content = contents[index % len(contents)]
+        if is_row_sparse(array):  # with its zeros: an optimizer wants all rows there
+            rows = np.arange(len(content))
+            whole = row_sparse(content.astype(array.dtype), rows, array.shape, array.context)
+            whole.copyto(array)
+        else:
+            array[:] = mx.nd.array(content, dtype=array.dtype)
 
 
 def _are_equal(ours: Sequence[NumPyArray], theirs: Sequence[NumPyArray]) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.arrays.rows import row_sparse
 from gluon_svrg.files import DamagedError
 from mxnet import nd
 from mxnet.ndarray import NDArray
@@ -130,8 +131,7 @@ def decode(value: Any, arrays: dict[str, NumPyArray], context: mx.Context) -> An
         return value
     ((kind, content),) = ((k, v) for k, v in value.items() if k != "stype")
     if kind == "array":
-        array = nd.array(arrays[content], ctx=context, dtype=arrays[content].dtype)
-        return array.tostype(value["stype"])
+        return _decoded(arrays[content], value["stype"], context)
     if kind == "numpy":
         return arrays[content]
     if kind == "scalar":
@@ -139,3 +139,10 @@ def decode(value: Any, arrays: dict[str, NumPyArray], context: mx.Context) -> An
     if kind == "dict":
         return {key: decode(item, arrays, context) for key, item in content}
     return _SEQUENCES[kind](decode(item, arrays, context) for item in content)
+
+
+def _decoded(values: NumPyArray, stype: str, context: mx.Context) -> NDArray:
+    if stype == "row_sparse":
+        # With the rows that are zero: optimizers take a state for one that has all rows.
+        return row_sparse(values, np.arange(len(values)), values.shape, context)
+    return nd.array(values, ctx=context, dtype=values.dtype).tostype(stype)

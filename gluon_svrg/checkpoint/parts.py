@@ -20,6 +20,7 @@ from gluon_svrg._mxnet import (
     parameters_by_place,
     parameters_of,
     set_loss_scaler_state,
+    whole_data,
 )
 from gluon_svrg.arrays.replicas import mean_replicas, replicas_of, write_replicas
 from gluon_svrg.checkpoint.encoding import is_data
@@ -86,16 +87,16 @@ class Network(Part):
             If one is NaN or infinite: to continue from there would be of no use.
         """
         params = parameters_by_place(self._run.net)
-        values = {place: replicas_of(param.list_data()) for place, param in params.items()}
+        values = {place: replicas_of(whole_data(param)) for place, param in params.items()}
         for place, copies in values.items():
             if not all(np.isfinite(array).all() for array in copies):
                 raise FloatingPointError(f"parameter {params[place].name!r} is NaN or infinite")
         return {
-            "weights": {place: param.list_data()[0] for place, param in params.items()},
+            "weights": {place: whole_data(param)[0] for place, param in params.items()},
             "contexts": len(self._run.context),
             # Auxiliary states differ from context to context.
             "replicas": {place: copies for place, copies in values.items() if len(copies) > 1},
-            "outside": [replicas_of(param.list_data()) for param in self._outside()],
+            "outside": [replicas_of(whole_data(param)) for param in self._outside()],
         }
 
     def check(self, state: State) -> None:
@@ -118,14 +119,14 @@ class Network(Part):
         """Write the parameters in place: `Parameter.set_data` would reset the kvstore each time."""
         if state["contexts"] != len(self._run.context):
             self._warn_of_devices(state["contexts"])
+        self._renew_kvstore()  # first: it may be the only one to have all rows of the weights
         for place, param in parameters_by_place(self._run.net).items():
             weight = state["weights"][place]
             if not has_shape(param):
                 finish_initialization(param, weight.shape)
-            write_replicas(state["replicas"].get(place) or [weight.asnumpy()], param.list_data())
+            write_replicas(state["replicas"].get(place) or [weight.asnumpy()], whole_data(param))
         for param, values in zip(self._outside(), state["outside"], strict=True):
-            write_replicas(values, param.list_data())
-        self._renew_kvstore()
+            write_replicas(values, whole_data(param))
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
         """Take the mean of what differs from worker to worker: the running statistics."""
@@ -152,13 +153,13 @@ class Network(Part):
         """Return what writes the arrays back as they are now."""
         params = [*self._run.net.collect_params().values(), *self._outside()]
         copies = [
-            (data, data.copy()) for param in params if has_data(param) for data in param.list_data()
+            (data, data.copy()) for param in params if has_data(param) for data in whole_data(param)
         ]
 
         def put_back() -> None:
+            self._renew_kvstore()
             for data, copy in copies:
                 copy.copyto(data)
-            self._renew_kvstore()
 
         return put_back
 

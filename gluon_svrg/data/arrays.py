@@ -9,17 +9,37 @@ from typing import Any, TypeAlias
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.data.csr import CsrArray, csr_array, is_csr
 from mxnet.ndarray import NDArray
 
 _DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
 
-Arrays: TypeAlias = "NDArray | NumPyArray | tuple[Arrays, ...] | dict[str, Arrays]"
+Source: TypeAlias = "NDArray | NumPyArray | CsrArray"
+"""What rows are taken from."""
+
+Arrays: TypeAlias = "Source | tuple[Arrays, ...] | dict[str, Arrays]"
 """An array, or arrays in tuples and dicts: several inputs, several labels."""
 
 
-def unnested(arrays: Sequence[Arrays]) -> list[NDArray | NumPyArray]:
+def sources_of(arrays: Sequence[Arrays]) -> list[Source]:
+    """Return the arrays in tuples and dicts, in order; those that are CSR as CsrArray.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If they do not fit each other or MXNet.
+    """
+    flat: list[Source] = [
+        csr_array(f"array {position}", array) if is_csr(array) else array
+        for position, array in enumerate(unnested(arrays))
+    ]
+    check_arrays(flat)
+    return flat
+
+
+def unnested(arrays: Sequence[Arrays]) -> list[Source]:
     """Return the arrays in tuples and dicts, in order."""
-    flat: list[NDArray | NumPyArray] = []
+    flat: list[Source] = []
     for item in arrays:
         if isinstance(item, tuple | dict):
             flat += unnested(tuple(item.values()) if isinstance(item, dict) else item)
@@ -48,7 +68,7 @@ def _nested_as(item: object, flat: Iterator[Any]) -> Any:
     return next(flat)
 
 
-def check_arrays(arrays: Sequence[NDArray | NumPyArray]) -> None:
+def check_arrays(arrays: Sequence[Source]) -> None:
     """Raise TypeError or ValueError if the arrays do not fit each other or MXNet."""
     if not arrays:
         raise ValueError("ArrayLoader got no array: give at least one, normally data and label")
@@ -63,29 +83,33 @@ def check_arrays(arrays: Sequence[NDArray | NumPyArray]) -> None:
 
 
 def _check_array(name: str, array: object) -> None:
-    if not isinstance(array, (NDArray, np.ndarray)):
+    if not isinstance(array, (NDArray, np.ndarray, CsrArray)):
         raise TypeError(
-            f"{name} must be an NDArray or a numpy.ndarray, got a {type(array).__name__}: make it "
-            "an array, with np.asarray(x), or x.toarray() if it is sparse"
+            f"{name} must be an NDArray, a numpy.ndarray or a sparse matrix in CSR, got a "
+            f"{type(array).__name__}: make it an array, with np.asarray(x), or x.tocsr() if it is "
+            "sparse"
         )
     if isinstance(array, NDArray) and array.stype != "default":
         raise TypeError(
             f"{name} must be dense, got an NDArray of storage type {array.stype!r}, whose rows "
-            "cannot be taken: make it dense with x.tostype('default')"
+            "cannot be taken: make it dense with x.tostype('default'), or CSR with "
+            "x.tostype('csr')"
         )
     if array.ndim == 0 or 0 in array.shape:
         raise ValueError(
             f"{name} must have samples along axis 0, got shape {array.shape}: give at least one"
         )
-    if isinstance(array, np.ndarray) and array.dtype.name not in _DTYPES:
+    if not isinstance(array, NDArray) and array.dtype.name not in _DTYPES:
         raise ValueError(
             f"{name} has dtype {array.dtype}, which MXNet does not have: convert it with "
             f"x.astype(...) to one of {', '.join(_DTYPES)}"
         )
 
 
-def take(array: NDArray | NumPyArray, rows: slice | NumPyArray) -> NDArray:
+def take(array: Source, rows: slice | NumPyArray) -> NDArray:
     """Take rows of an array: an NDArray of the same dtype, a view if that is possible."""
+    if isinstance(array, CsrArray):
+        return array.take(rows)
     if isinstance(array, np.ndarray):
         # The context is named: a thread that prefetches does not have the caller's default.
         return mx.nd.array(array[rows], dtype=array.dtype, ctx=mx.cpu())
@@ -94,14 +118,14 @@ def take(array: NDArray | NumPyArray, rows: slice | NumPyArray) -> NDArray:
     return mx.nd.take(array, mx.nd.array(rows, dtype="int64", ctx=array.context))
 
 
-def take_as_numpy(array: NDArray | NumPyArray, rows: slice | NumPyArray) -> NumPyArray:
+def take_as_numpy(array: Source, rows: slice | NumPyArray) -> NumPyArray:
     """Take rows of an array: a NumPy array of the same dtype, a view if that is possible."""
-    if isinstance(array, NDArray):
+    if not isinstance(array, np.ndarray):
         return take(array, rows).asnumpy()
     return np.asarray(array[rows], dtype=array.dtype.newbyteorder("="))
 
 
-def as_ndarray(array: NumPyArray, source: NDArray | NumPyArray) -> NDArray:
+def as_ndarray(array: NumPyArray, source: Source) -> NDArray:
     """Return an NDArray of the same dtype, on the context of `source`."""
-    context = source.context if isinstance(source, NDArray) else mx.cpu()
+    context = mx.cpu() if isinstance(source, np.ndarray) else source.context
     return mx.nd.array(array, dtype=array.dtype, ctx=context)

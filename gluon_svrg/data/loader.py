@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.data.arrays import Arrays, check_arrays, nesting_of, unnested
+from gluon_svrg.data.arrays import Arrays, nesting_of, sources_of
 from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED
 from gluon_svrg.data.making import BatchMaker, check_transform
@@ -50,10 +50,11 @@ class ArrayLoader:
 
     Parameters
     ----------
-    *arrays : NDArray, numpy.ndarray, np.memmap, or tuples and dicts of them
+    *arrays : NDArray, numpy.ndarray, np.memmap, CSR matrix, or tuples and dicts of them
         Of equal length along axis 0, which counts the samples. Normally data and label, or
         ``ArrayLoader((x1, x2), y, ...)``. A batch has their dtype and nesting; what comes from
-        NumPy is on the CPU, an NDArray stays on its context.
+        NumPy is on the CPU, an NDArray stays on its context. Of a sparse matrix in CSR, SciPy's or
+        MXNet's, it has a ``mx.nd.sparse.CSRNDArray``.
     batch_size : int
         The number of samples of each batch but the last, which may have fewer.
     shuffle : bool
@@ -98,8 +99,7 @@ class ArrayLoader:
         prefetch: int | None = None,
         reshuffle: bool = False,
     ) -> None:
-        flat = unnested(arrays)
-        check_arrays(flat)
+        flat = sources_of(arrays)
         self.batch_size = check_integer(
             "batch_size", batch_size, 1, "each batch has that many samples"
         )

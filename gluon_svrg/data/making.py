@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.data.arrays import as_ndarray, nested_as, take, take_as_numpy
+from gluon_svrg.data.arrays import Source, as_ndarray, nested_as, take, take_as_numpy
 from gluon_svrg.data.batch import Batch
+from gluon_svrg.data.csr import CsrArray
 from gluon_svrg.data.draw import Draw
 from gluon_svrg.data.partition import Rows
 from gluon_svrg.data.transforms.base import Transform, is_by_sample
@@ -21,7 +22,7 @@ class BatchMaker:
 
     Parameters
     ----------
-    arrays : sequence of NDArray or numpy.ndarray
+    arrays : sequence of NDArray, numpy.ndarray or CsrArray
         What the rows are taken from.
     nesting : sequence, optional
         How a batch nests them.
@@ -31,7 +32,7 @@ class BatchMaker:
 
     def __init__(
         self,
-        arrays: Sequence[NDArray | NumPyArray],
+        arrays: Sequence[Source],
         nesting: Sequence[Any] | None,
         transform: Callable[..., Any] | None,
     ) -> None:
@@ -89,6 +90,11 @@ class BatchMaker:
 
 def check_transform(transform: object, arrays: Sequence[object]) -> None:
     """Raise TypeError if `transform` cannot be called with the arrays of a batch."""
+    if isinstance(transform, Transform) and any(isinstance(a, CsrArray) for a in arrays):
+        raise TypeError(
+            f"transform is {transform!r}, which takes dense arrays, and one of the loader's is "
+            "CSR: give a plain callable, which gets NDArrays, or transform the matrix beforehand"
+        )
     if transform is None or isinstance(transform, Transform):
         return
     if not callable(transform):

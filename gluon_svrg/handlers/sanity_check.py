@@ -12,6 +12,7 @@ from gluon_svrg import _mxnet
 from gluon_svrg._mxnet import reason_of
 from gluon_svrg.arrays.nested import leaves_of
 from gluon_svrg.data.batch import is_empty
+from gluon_svrg.data.csr import check_batch
 from gluon_svrg.data.training_data import batch_to_look_at
 from gluon_svrg.events import BatchBegin, DecidesAboutNaN, Order, Run, TrainBegin
 from gluon_svrg.run.batch_parts import BatchParts, call, losses_of, parts_of
@@ -88,6 +89,8 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
         self._is_done = True
         if is_empty(batch):  # who has its rows looks at them
             return
+        for leaf in leaves_of(batch):
+            check_batch(0, leaf)
         parts = _share(estimator, batch, estimator.net)
         if not any(isinstance(handler, DecidesAboutNaN) for handler in estimator.handlers):
             _check_finite(parts)

@@ -20,6 +20,7 @@ from gluon_svrg.svrg.cost import passes_of
 from gluon_svrg.svrg.giving_up import GivingUp
 from gluon_svrg.svrg.saved_state import Parts, load_state, state_of
 from gluon_svrg.svrg.snapshot_epochs import SnapshotEpochs
+from gluon_svrg.svrg.sparse_checks import checked_for_rows
 from gluon_svrg.trainer import svrg_trainer_of
 
 
@@ -49,8 +50,7 @@ class SVRGHandler(
         1 is SVRG, 0 the plain optimizer, without a snapshot. A callable gets training progress in
         [0, 1] at each snapshot. 'auto' is ``OptimalCoefficient()``, estimated for each parameter.
     gradient_table : bool or 'auto'
-        Whether the gradient of each batch at the snapshot is kept from the full pass, if the
-        batches repeat, as those of a list and of a :class:`gluon_svrg.data.ArrayLoader` do.
+        Whether the full pass keeps each batch's gradient, if batches repeat (lists, ArrayLoaders).
     start_epoch, stop_epoch : int
         The first epoch with SVRG, after a warm start by the plain optimizer; the first without it.
     train_data : iterable of batches, optional
@@ -62,13 +62,14 @@ class SVRGHandler(
     table_memory : float
         The largest table that 'auto' makes, in bytes: one copy of the gradients per batch, device.
     lock : 'auto', 'require' or 'off'
-        Whether augmentation and dropout masks are the same from one full pass to the next. For
-        data that cannot be locked, 'auto' warns and 'require' is an error.
+        Whether augmentation and masks stay from one full pass to the next; 'require': or an error.
     give_up_above : float, optional
         Switch SVRG off when the variance ratio of an epoch exceeds this (it pays under about 1/3),
         and on again if the next one's does not. This package's Estimator measures it.
     look_again_every : int, optional
         Measure again every that many epochs after SVRG was switched off.
+    sparse_correction : 'exact' or 'sparse'
+        Whether row_sparse gradients are corrected on each row that ever occurs, or the batch's.
 
     Attributes
     ----------
@@ -98,14 +99,15 @@ class SVRGHandler(
         lock: str = "auto",
         give_up_above: float | None = None,
         look_again_every: int | None = None,
+        sparse_correction: str = "exact",
     ) -> None:
         self._epochs = SnapshotEpochs(update_freq, start_epoch, stop_epoch).checked()
-        check_choices(gradient_table, table_memory, lock)
+        check_choices(gradient_table, table_memory, lock, sparse_correction)
         self.update_freq, self.start_epoch, self.stop_epoch = self._epochs
         self.coefficient = checked_coefficient(coefficient)
         self.gradient_table, self.table_memory, self.lock = gradient_table, table_memory, lock
         self.train_data, self.progress_bar = train_data, progress_bar
-        self.priority = float(priority)
+        self.priority, self.sparse_correction = float(priority), sparse_correction
         self.giving_up = GivingUp(give_up_above, look_again_every, stop_epoch)
 
     @property
@@ -133,7 +135,7 @@ class SVRGHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check what the estimator brings, and begin without a snapshot."""
-        self._trainer = svrg_trainer_of(estimator)
+        self._trainer = checked_for_rows(svrg_trainer_of(estimator), self)
         data = None if self.train_data is None else training_data(self.train_data)
         self._run = located(estimator, data)
         self._data = sharded(data or self._run.data, self._run.workers, self._run.batch_axis)
@@ -214,7 +216,7 @@ class SVRGHandler(
 
     def _parts(self, estimator: Run) -> Parts:
         names = names_by_place(estimator.net, _mxnet.parameters_of(self._trainer))
-        return Parts(self._trainer, self.interval, self.giving_up, names)
+        return Parts(self._trainer, self.interval, self.giving_up, names, self.sparse_correction)
 
     def _coefficient_now(self, under_way: int = 1) -> float | OptimalCoefficient:
         """Return the coefficient that a snapshot now, at *batch end*, would have."""
@@ -223,12 +225,11 @@ class SVRGHandler(
     def _begin_interval(self) -> None:
         """Take a snapshot, and correct by its full gradient from now on."""
         coefficient = self._coefficient_now(under_way=0)
-        # What the last interval held goes before the full pass takes its own memory; with the
-        # coefficient 0 it is the plain optimizer, bit for bit: no pass, no random number drawn.
+        # The last interval's memory goes first; with 0 no pass is made, no random number drawn.
         self._end_interval()
         if coefficient != 0:
             full_gradient = self.interval.begin(self._data, self._run.position.epoch)
-            self._trainer.set_control_variate(full_gradient, coefficient)
+            self._trainer.set_control_variate(full_gradient, coefficient, self.sparse_correction)
 
     def _end_interval(self) -> None:
         """Continue with the plain optimizer, and with an augmentation of each epoch's own."""
@@ -237,9 +238,8 @@ class SVRGHandler(
 
     def _consider(self, estimator: Run, ratio: float, at: float, epoch: int, is_last: bool) -> None:
         """Switch SVRG off, or on again, as the variance ratio says: see `GivingUp.decide`."""
-        is_on = self._is_on
-        stays_on = self.giving_up.decide(estimator, is_on, ratio, at, epoch, is_last)
-        if is_on and not stays_on:
+        stays_on = self.giving_up.decide(estimator, self._is_on, ratio, at, epoch, is_last)
+        if self._is_on and not stays_on:
             self._tell_coefficient()
             self.interval.break_off()
             self._trainer.clear_control_variate()

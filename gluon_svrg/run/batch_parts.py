@@ -118,6 +118,15 @@ def call(net: gluon.Block, data: object) -> Any:
         output = _called(net, (), arguments, lambda: _dtype_of(net))
         casts.setdefault(dtypes, None)
         return output
+    except mx.base.MXNetError as error:
+        widths = [a.shape[1] for a in leaves_of(arguments) if getattr(a, "stype", "") == "csr"]
+        if not widths or "shape" not in str(error):
+            raise
+        reason = _mxnet.reason_of(error)
+        raise ValueError(
+            f"{type(net).__name__} cannot take CSR data with {widths[0]} columns ({reason}): all "
+            "batches need the columns of its weights; give the matrices that width"
+        ) from error
     except TypeError as error:
         if len(arguments) == 1:
             raise

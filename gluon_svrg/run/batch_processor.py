@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.batch import is_empty
+from gluon_svrg.arrays.rows import set_to_zero
 from gluon_svrg.events import State
 from gluon_svrg.run.batch_parts import BatchParts, call, data_of, losses_of, parts_of, shared_out
 from mxnet import autograd, gluon
@@ -173,5 +174,6 @@ def _clear_idle_gradients(net: mx.gluon.Block, context: mx.Context) -> None:
         if not _mxnet.has_gradient(param):  # none, or not one that the snapshot wants
             continue
         if param.grad_req == "write":
-            param.grad(context)[:] = 0
-        _mxnet.mark_fresh(param.data(context), True)
+            set_to_zero(param.grad(context))
+        device = param.list_ctx().index(context)
+        _mxnet.mark_fresh(_mxnet.data_of(param)[device], True)

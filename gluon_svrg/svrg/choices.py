@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import numbers
 from typing import NamedTuple
 
 from gluon_svrg.data.training_data import TrainingData
+from gluon_svrg.svrg.row_correction import check_sparse_correction
 from gluon_svrg.svrg.table import GradientTable
+
+_NO_TABLE = "SVRG recomputes the snapshot gradient of each batch (no table)"
 
 
 class TableChoice:
@@ -41,7 +45,9 @@ class TableChoice:
         self._is_locked = is_locked
         self._logger = logger
 
-    def new_table(self, data: TrainingData, nbytes: int) -> GradientTable | None:
+    def new_table(
+        self, data: TrainingData, nbytes: int, has_rows: bool = False
+    ) -> GradientTable | None:
         """Return an empty table for `data`, or None; say why if that has not been said.
 
         Parameters
@@ -50,6 +56,8 @@ class TableChoice:
             The batches.
         nbytes : int
             The size of one gradient, on all devices.
+        has_rows : bool
+            Whether row_sparse gradients come on top, whose sizes the full pass will show.
 
         Raises
         ------
@@ -57,15 +65,29 @@ class TableChoice:
             If a table is required, and the batches may not repeat.
         """
         is_made, reason = self._decide(data, nbytes)
-        decision = (
+        if has_rows and is_made:
+            reason += " without the rows of row_sparse gradients"
+        self._say(
             f"SVRG keeps the gradients of the full pass: {reason}"
             if is_made
-            else f"SVRG recomputes the snapshot gradient of each batch (no table): {reason}"
+            else f"{_NO_TABLE}: {reason}"
         )
+        is_limited = has_rows and self._gradient_table == "auto"
+        memory = self._table_memory if is_limited else math.inf
+        return GradientTable(not data.keeps_batches, memory) if is_made else None
+
+    def kept(self, table: GradientTable | None) -> GradientTable | None:
+        """Return the table after the full pass; None, and say so, if it took too much memory."""
+        if table is None or not table.has_overflowed:
+            return table
+        limit = self._table_memory / 2**20
+        self._say(f"{_NO_TABLE}: with their rows they take more than table_memory={limit:.1f} MiB")
+        return None
+
+    def _say(self, decision: str) -> None:
         if decision != self.said:
             self.said = decision
             self._logger.info(decision)
-        return GradientTable(by_content=not data.keeps_batches) if is_made else None
 
     def _decide(self, data: TrainingData, nbytes: int) -> tuple[bool, str]:
         if self._gradient_table is False:
@@ -128,8 +150,11 @@ class DataLock(NamedTuple):
             )
 
 
-def check_choices(gradient_table: object, table_memory: object, lock: object) -> None:
-    """Raise TypeError or ValueError if one of these arguments is none that Interval takes."""
+def check_choices(
+    gradient_table: object, table_memory: object, lock: object, sparse_correction: object = "exact"
+) -> None:
+    """Raise TypeError or ValueError if one of these arguments is none that SVRG takes."""
+    check_sparse_correction(sparse_correction)
     if gradient_table not in ("auto", False, True):
         raise ValueError(f"gradient_table must be 'auto' or a bool, got {gradient_table!r}")
     message = (

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
+from gluon_svrg.arrays.rows import is_row_sparse, set_to_zero
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, Share
 from gluon_svrg.svrg.gradient import BatchGradient
+from gluon_svrg.svrg.row_correction import RowCorrection
 from gluon_svrg.svrg.rule import correct
 from gluon_svrg.workers import Single, Workers
 from mxnet.gluon import Parameter
@@ -32,6 +34,8 @@ class ControlVariate:
         The mean gradient over all samples at the snapshot, by parameter name and context.
     optimal : OptimalCoefficient or None
         What estimates the coefficient; None if it is a number.
+    row_shares : dict of str to NDArray
+        As of the FullGradient.
     is_idle : bool
         Whether gradients stay as they are, bit for bit: it is not set, or its coefficient is 0.
     """
@@ -40,7 +44,9 @@ class ControlVariate:
         self._workers = workers or Single()
         self.full_gradient: dict[str, list[NDArray]] | None = None
         self.optimal: OptimalCoefficient | None = None
+        self.row_shares: Mapping[str, NDArray] = {}
         self.is_idle = True
+        self._of_rows: RowCorrection | None = None
         self._coefficient = 0.0
         # They outlive the snapshot: to write a rule down anew takes as long as some steps.
         self._rules: dict[tuple[int, float, float, float], FusedFunction] = {}
@@ -49,9 +55,15 @@ class ControlVariate:
         self,
         full_gradient: dict[str, list[NDArray]],
         coefficient: float | OptimalCoefficient,
+        row_shares: Mapping[str, NDArray] | None = None,
+        sparse_correction: str = "exact",
     ) -> None:
-        """Correct by this full gradient from now on."""
-        self.full_gradient = full_gradient
+        """Correct by this full gradient from now on; row_sparse parts as RowCorrection says."""
+        self.full_gradient, self.row_shares = full_gradient, row_shares or {}
+        sparse = {n: means for n, means in full_gradient.items() if is_row_sparse(means[0])}
+        self._of_rows = (
+            RowCorrection(sparse_correction, sparse, self.row_shares) if sparse else None
+        )
         self.optimal = coefficient if isinstance(coefficient, OptimalCoefficient) else None
         self._coefficient = 1.0 if isinstance(coefficient, OptimalCoefficient) else coefficient
         self.is_idle = self._coefficient == 0
@@ -61,7 +73,7 @@ class ControlVariate:
     def clear(self) -> None:
         """Correct nothing from now on."""
         self.full_gradient, self.optimal, self._coefficient = None, None, 0.0
-        self.is_idle = True
+        self.row_shares, self._of_rows, self.is_idle = {}, None, True
 
     def coefficient(self) -> float:
         """Return the coefficient; if it is estimated, the best for all parameters together."""
@@ -101,6 +113,12 @@ class ControlVariate:
         if not params:
             return
         full_gradient = self.full_gradient or {}
+        if self._of_rows is not None:
+            params = self._correct_rows(
+                self._of_rows, params, gradient, full_gradient, scale, snapshot_scale
+            )
+            if not params:
+                return
         columns = (
             by_device(param.list_grad() for param in params),
             by_device(gradient.sums[param.name] for param in params),
@@ -116,6 +134,32 @@ class ControlVariate:
                 self.apply(
                     device, samples, grads, snapshot_grads, full_grads, scale, snapshot_scale
                 )
+
+    def _correct_rows(
+        self,
+        of_rows: RowCorrection,
+        params: Sequence[Parameter],
+        gradient: BatchGradient,
+        full_gradient: Mapping[str, list[NDArray]],
+        scale: float,
+        snapshot_scale: float,
+    ) -> list[Parameter]:
+        """Correct the row_sparse gradients; return the parameters that have dense ones."""
+        dense = []
+        for param in params:
+            if is_row_sparse(full_gradient[param.name][0]):
+                of_rows.correct(
+                    param.name,
+                    param.list_grad(),
+                    gradient.sums[param.name],
+                    gradient.samples,
+                    self._coefficient,
+                    scale,
+                    snapshot_scale,
+                )
+            else:
+                dense.append(param)
+        return dense
 
     def apply(
         self,
@@ -198,9 +242,9 @@ def by_parameter(
 def _clear_stale(params: Sequence[Parameter], device: int, clears: bool) -> None:
     """Clear the gradients that hold an earlier batch's; until the next pass all are used."""
     for param in params:
-        data = param.list_data()[device]
+        data = _mxnet.data_of(param)[device]
         if clears and not _mxnet.is_fresh(data) and param.grad_req == "write":
-            param.list_grad()[device][:] = 0
+            set_to_zero(param.list_grad()[device])
         _mxnet.mark_fresh(data, False)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
+import mxnet as mx
 from gluon_svrg.arrays.nested import leaves_of
 from gluon_svrg.arrays.waiting import wait_for
+from gluon_svrg.data.csr import check_batch
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted
 from gluon_svrg.run.backward import at_batch
@@ -114,10 +116,13 @@ class FullPass(NamedTuple):
         """Return the full gradient of the samples of this worker."""
         scale = self.loss_scale()
         last: object = None
+        index = 0
 
         def masked(numbered: Numbered) -> object:
-            nonlocal last
+            nonlocal last, index
             index, batch = numbered
+            for leaf in leaves_of(batch):
+                check_batch(index, leaf)
             backward = at_batch(self.backward, index)
             if index == 0 and watches:
                 return self.masks.watch(lambda: backward(batch), self.snapshot.contexts)
@@ -140,7 +145,15 @@ class FullPass(NamedTuple):
             leave=False,
             disable=None if self.has_bar else True,  # None: unless on a terminal
         ) as shown:
-            full_gradient = self.snapshot.full_gradient(masked, shown, keep)
+            try:
+                full_gradient = self.snapshot.full_gradient(masked, shown, keep)
+            except mx.base.MXNetError as error:
+                if "out of bound" not in str(error):
+                    raise
+                raise ValueError(
+                    f"batch {index} (the first is 0), or the one before, has an index that its "
+                    "Embedding does not have: indices are from 0 to input_dim - 1"
+                ) from error
         return full_gradient._replace(loss_scale=scale)
 
     def _unless_cancelled(self, batches: Iterator[Numbered]) -> Iterator[Numbered]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
-import numpy as np
+from gluon_svrg.arrays.rows import nbytes_of
 from mxnet.ndarray import NDArray
 
 
@@ -30,8 +32,7 @@ class BatchGradient(NamedTuple):
     @property
     def nbytes(self) -> int:
         """The size of the sums, in bytes."""
-        arrays = [array for grads in self.sums.values() for array in grads]
-        return sum(array.size * np.dtype(array.dtype).itemsize for array in arrays)
+        return sum(nbytes_of(array) for grads in self.sums.values() for array in grads)
 
 
 class FullGradient(NamedTuple):
@@ -41,16 +42,22 @@ class FullGradient(NamedTuple):
     ----------
     means : dict of str to NDArray
         For each parameter by name: the mean over all samples, on its first context. Of the
-        gradient's dtype; for float16, float32.
+        gradient's dtype; for float16, float32. Of a row_sparse gradient row_sparse: the rows that
+        occur.
     samples : int
         The number of samples.
     loss_scale : float or None
         As for :class:`BatchGradient`.
     is_of_all_workers : bool
         Whether it is the mean over the samples of all workers, and not of this one's own.
+    row_shares : dict of str to NDArray
+        For each row_sparse mean by name: the share of the samples that are in a batch whose
+        gradient has the row, in (0, 1], for each row that occurs; float64. With batches of one
+        size, the share of the batches.
     """
 
     means: dict[str, NDArray]
     samples: int
     loss_scale: float | None = None
     is_of_all_workers: bool = False
+    row_shares: Mapping[str, NDArray] = MappingProxyType({})

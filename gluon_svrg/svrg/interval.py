@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.nested import leaves_of
 from gluon_svrg.arrays.replicas import replicas_of
+from gluon_svrg.arrays.rows import are_close, largest_values
 from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import Interrupted, State
@@ -313,14 +313,21 @@ class Interval:
     def _full_gradient(self, data: TrainingData, batches: Iterator[Numbered]) -> FullGradient:
         """Run the full pass, anew with a smaller loss scale after each overflow."""
         while True:
-            self.table = self._choice.new_table(data, self.snapshot.gradient_nbytes)
+            self.table = self._new_table(data)
             begin_pass(self._backward)
             try:
-                return self._pass.over(data, batches, self.table)
+                full_gradient = self._pass.over(data, batches, self.table)
+                self.table = self._choice.kept(self.table)
+                return full_gradient
             except FloatingPointError:
                 if not self._pass.lower_loss_scale():
                     raise
             batches = enumerate(data.in_order())
+
+    def _new_table(self, data: TrainingData) -> GradientTable | None:
+        return self._choice.new_table(
+            data, self.snapshot.gradient_nbytes, self.snapshot.has_row_sparse_gradients
+        )
 
     def _count_evaluations(self) -> None:
         """Count what the workers have computed since the last time; all of them are here."""
@@ -330,7 +337,7 @@ class Interval:
     def _compute_table_again(self, data: TrainingData, known: FullGradient) -> None:
         """Make the full pass over the same batches once more, with the same random numbers."""
         self._logger.info("SVRG computes the gradients of its table again")
-        self.table = self._choice.new_table(data, self.snapshot.gradient_nbytes)
+        self.table = self._new_table(data)
         full_gradient = self._pass.over(data, enumerate(data.in_order()), self.table, watches=False)
         _check_is_known(full_gradient, known)
 
@@ -361,11 +368,10 @@ def _check_against_network(gradient: BatchGradient, net: gluon.Block, index: int
         own = params[name]
         if own.grad_req != "write":  # it may hold other batches' too
             continue
-        for kept, grad, data in zip(grads, own.list_grad(), own.list_data(), strict=True):
+        for kept, grad, data in zip(grads, own.list_grad(), _mxnet.data_of(own), strict=True):
             if _mxnet.is_fresh(data):
-                kept_values = kept.asnumpy()
-                scale = max(scale, np.abs(kept_values).max())
-                difference = max(difference, np.abs(grad.asnumpy() - kept_values).max())
+                largest, apart = largest_values(kept, grad)
+                scale, difference = max(scale, largest), max(difference, apart)
     if difference > 0.01 * scale:
         raise ValueError(
             f"the gradient of batch {index} is not the one that the table holds, though the "
@@ -381,9 +387,8 @@ def _check_is_known(full_gradient: FullGradient, known: FullGradient) -> None:
     """Raise ValueError if the full gradient of a resumed run is not the one that it had."""
     scale = full_gradient.loss_scale or 1.0
     for name, mean in full_gradient.means.items():
-        ours, theirs = mean.asnumpy() / scale, known.means[name].asnumpy()
         # Kernels may add up in another order, above all on another machine.
-        if not np.allclose(ours, theirs, rtol=1e-3, atol=1e-3 * np.abs(theirs).max()):
+        if not are_close(mean / scale, known.means[name], 1e-3):
             raise ValueError(
                 f"the full gradient of parameter {name!r} at the snapshot is not the one that "
                 "the checkpoint holds: train_data has other samples than it had; resume with "

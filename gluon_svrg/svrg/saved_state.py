@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import mxnet as mx
+from gluon_svrg.arrays.rows import is_row_sparse, row_sparse, rows_of, values_of
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import State
 from gluon_svrg.svrg.coefficient import Coefficient, OptimalCoefficient, resumed_coefficient
@@ -32,8 +33,15 @@ class CorrectingTrainer(Protocol):
     def optimal_coefficient(self) -> OptimalCoefficient | None:
         """What estimates it."""
 
+    @property
+    def row_shares(self) -> Mapping[str, NDArray]:
+        """How many samples' batches have each row of its row_sparse parts."""
+
     def set_control_variate(
-        self, full_gradient: FullGradient, coefficient: float | OptimalCoefficient
+        self,
+        full_gradient: FullGradient,
+        coefficient: float | OptimalCoefficient,
+        sparse_correction: str,
     ) -> None:
         """Correct from now on."""
 
@@ -51,18 +59,22 @@ class Parts(NamedTuple):
     names : dict of str to str
         The name of each of the trainer's parameters by its place in the network, which is the same
         in a network that is made anew.
+    sparse_correction : str
+        As for :meth:`gluon_svrg.SVRGTrainer.set_control_variate`.
     """
 
     trainer: CorrectingTrainer
     interval: Interval
     giving_up: GivingUp
     names: Mapping[str, str]
+    sparse_correction: str = "exact"
 
 
 def state_of(parts: Parts) -> State:
     """Return snapshot, full gradient and counts as plain data, but not the table."""
-    trainer, interval, giving_up, names = parts
+    trainer, interval, giving_up, names, _ = parts
     full_gradient, optimal = trainer.full_gradient, trainer.optimal_coefficient
+    shares = trainer.row_shares
     return {
         "giving_up": giving_up.state_dict(),
         "pass": interval.state_dict(),
@@ -71,7 +83,11 @@ def state_of(parts: Parts) -> State:
         "is_corrected": trainer.is_corrected,
         "full_gradient": None
         if full_gradient is None
-        else {p: full_gradient[n][0] for p, n in names.items() if n in full_gradient},
+        else {
+            place: _saved(full_gradient[name][0], shares.get(name))
+            for place, name in names.items()
+            if name in full_gradient
+        },
     }
 
 
@@ -103,19 +119,45 @@ def load_state(
     ValueError
         If the data give another full gradient, or the coefficient is of another kind.
     """
-    trainer, interval, giving_up, names = parts
+    trainer, interval, giving_up, names, sparse_correction = parts
     trainer.clear_control_variate()
     giving_up.load_state_dict(state["giving_up"])
     full_gradient = None
     if state["full_gradient"] is not None:
-        means = {names[place]: mean for place, mean in state["full_gradient"].items()}
+        saved = {names[place]: mean for place, mean in state["full_gradient"].items()}
+        means = {name: _loaded(mean, contexts[0]) for name, mean in saved.items()}
+        shares = {
+            name: mx.nd.array(mean["shares"], dtype="float64")
+            for name, mean in saved.items()
+            if isinstance(mean, dict)
+        }
         # The scale has been taken out, and all workers have the one mean: nothing is added up.
-        full_gradient = FullGradient(means, 1, loss_scale=1.0, is_of_all_workers=True)
+        full_gradient = FullGradient(
+            means, 1, loss_scale=1.0, is_of_all_workers=True, row_shares=shares
+        )
     interval.load_state_dict(state["pass"], data, full_gradient, is_used)
     if full_gradient is None:
         return
     resumed = resumed_coefficient(coefficient, state["coefficient"])
-    trainer.set_control_variate(full_gradient, resumed)
+    trainer.set_control_variate(full_gradient, resumed, sparse_correction)
     if isinstance(resumed, OptimalCoefficient):
         resumed.load_state_dict(state["coefficient"], contexts)
     trainer.is_corrected = state["is_corrected"]
+
+
+def _saved(mean: NDArray, shares: NDArray | None) -> Any:
+    """Return a full gradient's array as data; of a row_sparse one the rows."""
+    if not is_row_sparse(mean) or shares is None:
+        return mean
+    return {
+        "rows": rows_of(mean),
+        "values": values_of(mean),
+        "shares": shares.asnumpy(),
+        "shape": list(mean.shape),
+    }
+
+
+def _loaded(saved: Any, context: mx.Context) -> NDArray:
+    if isinstance(saved, NDArray):
+        return saved
+    return row_sparse(saved["values"], saved["rows"], tuple(saved["shape"]), context)

@@ -10,10 +10,11 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.arrays.finite import FiniteWatch
 from gluon_svrg.arrays.fused import FusedFunction
-from gluon_svrg.arrays.replicas import by_device, write_replicas
+from gluon_svrg.arrays.replicas import write_replicas
+from gluon_svrg.arrays.rows import set_to_zero, zeros_for
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
+from gluon_svrg.svrg.gradient_sums import GradientSums
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 
@@ -54,6 +55,8 @@ class Snapshot:
         self._params: dict[str, gluon.Parameter] = {}
         self._collect_params()
         self._data: dict[str, list[NDArray]] = {}
+        # Of row_sparse weights: what the forward pass pulls their rows into.
+        self._pulled: dict[str, list[NDArray]] = {}
         self._grads: dict[str, list[NDArray]] = {}
         self._fixed_grads: dict[str, list[NDArray]] = {}
         # By name, the grad_req that each wanted parameter had when the snapshot was taken.
@@ -72,7 +75,7 @@ class Snapshot:
         RuntimeError
             If a parameter is not initialised, or its shape is not known yet.
         ValueError
-            If a parameter or its gradient is sparse.
+            If a parameter or its gradient is neither dense nor row_sparse.
         NotImplementedError
             If MXNet is in its NumPy mode.
         """
@@ -85,7 +88,7 @@ class Snapshot:
         }
         if layout == self._layout:
             for name, param in self._params.items():
-                for copy, data in zip(self._data[name], param.list_data(), strict=True):
+                for copy, data in zip(self._data[name], _mxnet.whole_data(param), strict=True):
                     data.copyto(copy)
             return
         self._layout = layout
@@ -93,7 +96,7 @@ class Snapshot:
 
     def release(self) -> None:
         """Free all arrays; :meth:`take` makes them anew."""
-        self._data, self._grads, self._fixed_grads = {}, {}, {}
+        self._data, self._pulled, self._grads, self._fixed_grads = {}, {}, {}, {}
         self._params, self._layout, self._blocks = {}, {}, []
 
     @property
@@ -125,12 +128,21 @@ class Snapshot:
 
     @property
     def gradient_nbytes(self) -> int:
-        """The size of one gradient at the snapshot, on all contexts, in bytes; 0 without one."""
+        """The size of one gradient at the snapshot, on all contexts, in bytes; 0 without one.
+
+        Of row_sparse gradients nothing is known before there is one: they are not counted.
+        """
         return sum(
             data.size * np.dtype(data.dtype).itemsize
             for name in self._grad_reqs
             for data in self._data[name]
+            if self._grad_stype(name) == "default"
         )
+
+    @property
+    def has_row_sparse_gradients(self) -> bool:
+        """Whether a gradient at the snapshot is row_sparse."""
+        return any(self._grad_stype(name) != "default" for name in self._grad_reqs)
 
     def gradient(self, backward: Backward, batch: object) -> BatchGradient:
         """Return the gradient of `batch` at the snapshot.
@@ -199,7 +211,7 @@ class Snapshot:
             if self._gradients_of_the_network_are_idle()
             else self._new_gradients()
         )
-        sums, self._was_reached = _GradientSums(self._grads, self._add), False
+        sums, self._was_reached = GradientSums(self._grads, self._add), False
         try:
             for batch in batches:
                 gradient = self._gradient(backward, batch)
@@ -221,16 +233,16 @@ class Snapshot:
         for name, grads in self._grads.items():
             if self._grad_reqs[name] == "add":
                 for grad in grads:
-                    grad[:] = 0
+                    set_to_zero(grad)
         with self._worn():
             losses = backward(batch)
         samples = _count_samples(losses, self._contexts)
         for name, grads in self._grads.items():
-            for data, grad, count in zip(self._data[name], grads, samples, strict=True):
+            for data, grad, count in zip(self._worn_data(name), grads, samples, strict=True):
                 if _mxnet.is_fresh(data) and count:
                     self._was_reached = True
                 else:  # the buffer still holds an earlier batch's
-                    grad[:] = 0
+                    set_to_zero(grad)
                 _mxnet.mark_fresh(data, False)
         return BatchGradient(self._grads, samples)
 
@@ -240,7 +252,7 @@ class Snapshot:
         pairs = [
             (data, grad, self._grad_reqs[name])
             for name, arrays in grads.items()
-            for data, grad in zip(self._data[name], arrays, strict=True)
+            for data, grad in zip(self._worn_data(name), arrays, strict=True)
         ]
         if pairs:
             autograd.mark_variables(*map(list, zip(*pairs, strict=True)))
@@ -249,11 +261,18 @@ class Snapshot:
         if self._fixed_grads:
             return self._fixed_grads
         grads = {
-            name: [mx.nd.zeros_like(data) for data in self._data[name]] for name in self._grad_reqs
+            name: [zeros_for(data, self._grad_stype(name)) for data in self._data[name]]
+            for name in self._grad_reqs
         }
         if self._has_own_operator():  # which keeps writing into the first that it saw
             self._fixed_grads = grads
         return grads
+
+    def _worn_data(self, name: str) -> list[NDArray]:
+        return self._pulled.get(name) or self._data[name]
+
+    def _grad_stype(self, name: str) -> str:
+        return _mxnet.storage_types(self._params[name])[1]
 
     def _has_own_operator(self) -> bool:
         return any(state.has_own_operator() for state in self._blocks)
@@ -262,7 +281,7 @@ class Snapshot:
         """Return whether nothing that a step is still to use is in the network's gradients."""
         return not self._has_own_operator() and all(
             self._params[name].grad_req == "write"
-            and not any(map(_mxnet.is_fresh, self._params[name].list_data()))
+            and not any(map(_mxnet.is_fresh, _mxnet.data_of(self._params[name])))
             for name in self._grad_reqs
         )
 
@@ -283,8 +302,13 @@ class Snapshot:
 
     def _allocate(self) -> None:
         self._data = {
-            name: [data.copy() for data in param.list_data()]
+            name: [data.copy() for data in _mxnet.whole_data(param)]
             for name, param in self._params.items()
+        }
+        self._pulled = {
+            name: [zeros_for(data, "row_sparse") for data in self._data[name]]
+            for name, param in self._params.items()
+            if _mxnet.storage_types(param)[0] == "row_sparse"
         }
         self._grads, self._fixed_grads = {}, {}
         self._grad_reqs = {
@@ -307,10 +331,12 @@ class Snapshot:
         Python control flow and losses that look at the network.
         """
         own = [(param, *_mxnet.arrays_of(param)) for param in self._params.values()]
-        entered = []
+        entered, ends = [], []
         try:
             for name, param in self._params.items():
-                _mxnet.set_arrays(param, self._data[name], self._grads.get(name))
+                _mxnet.set_arrays(param, self._worn_data(name), self._grads.get(name))
+                if name in self._pulled:
+                    ends.append(_mxnet.wear_rows_of(param, self._data[name]))
             for state in self._blocks:
                 entered.append(state)
                 state.enter()
@@ -318,61 +344,10 @@ class Snapshot:
         finally:
             for state in entered:
                 state.leave()
+            for end in ends:
+                end()
             for param, data, grad in own:
                 _mxnet.set_arrays(param, data, grad)
-
-
-class _GradientSums:
-    """The sums of the gradients of a full pass, by parameter and context.
-
-    In float64, so that 10^5 small batches do not wash out, in accumulators that are new in each
-    pass. Whether a sum is finite is noted on the device after each batch and read once, at the end:
-    the error can name the batch without a wait at each.
-    """
-
-    def __init__(self, grads: Mapping[str, list[NDArray]], add: FusedFunction) -> None:
-        self._sums = {
-            name: [mx.nd.zeros(grad.shape, grad.context, "float64") for grad in arrays]
-            for name, arrays in grads.items()
-        }
-        self._by_context = by_device(self._sums.values())
-        self._add = add
-        self._watch = FiniteWatch()
-        self.batches = self.samples = 0
-
-    def add(self, gradient: BatchGradient) -> None:
-        """Add the gradient of one more batch."""
-        for totals, grads in zip(self._by_context, by_device(gradient.sums.values()), strict=True):
-            self._add(totals, grads, out=totals)
-        self._watch.see(self._by_context)
-        self.batches += 1
-        self.samples += sum(gradient.samples)
-
-    def full_gradient(self, dtypes: Mapping[str, object]) -> FullGradient:
-        """Return the means, of these dtypes by parameter; the sums are gone then."""
-        if not self.batches:
-            raise ValueError(
-                "the full gradient needs at least one batch, got none: the training data is "
-                "empty, or an iterator that is used up"
-            )
-        self._check_finite()
-        self._by_context = []
-        # One by one: the sums take twice the memory of the means.
-        means = {
-            name: _mean(self._sums.pop(name), dtype, self.samples) for name, dtype in dtypes.items()
-        }
-        return FullGradient(means, self.samples)
-
-    def _check_finite(self) -> None:
-        """Raise FloatingPointError if a sum is not finite: once it is not, it stays so."""
-        first = self._watch.first()
-        for name, totals in self._sums.items() if first is not None else ():
-            if first and not all(np.isfinite(total.asnumpy()).all() for total in totals):
-                raise FloatingPointError(
-                    f"the full gradient of parameter {name!r} is NaN or infinite; batch {first[0]} "
-                    "(the first is 0) is the first that gave such a gradient: look at its data and "
-                    "labels, or lower the learning rate if the weights have diverged"
-                )
 
 
 def _check_is_ready(param: gluon.Parameter) -> None:
@@ -382,11 +357,11 @@ def _check_is_ready(param: gluon.Parameter) -> None:
             "with NDArrays"
         )
     stype, grad_stype = _mxnet.storage_types(param)
-    if stype != "default" or grad_stype != "default":
+    if "csr" in (stype, grad_stype):
         raise ValueError(
             f"parameter {param.name!r} has stype {stype!r} and grad_stype {grad_stype!r}: SVRG "
-            "does not support sparse weights or gradients yet; make the layer with "
-            "sparse_grad=False"
+            "takes dense and row_sparse weights and gradients; make it with stype='default' and "
+            "grad_stype='row_sparse'"
         )
     if not _mxnet.has_data(param):
         state = "is not initialised" if _mxnet.has_shape(param) else "has no shape yet"
@@ -394,15 +369,6 @@ def _check_is_ready(param: gluon.Parameter) -> None:
             f"parameter {param.name!r} {state}: call net.initialize(), and run one batch through "
             "the network if its layers infer their shapes, before a snapshot is taken"
         )
-
-
-def _mean(sums: list[NDArray], dtype: object, samples: int) -> NDArray:
-    """Return the sum over contexts, divided by the number of samples; overwrites the first."""
-    total = sums[0]
-    for other in sums[1:]:
-        total += other.as_in_context(total.context)
-    total /= max(1, samples)  # other workers may have all samples
-    return total.astype("float32" if dtype == np.float16 else dtype, copy=False)
 
 
 def _count_samples(losses: object, contexts: list[mx.Context]) -> list[int]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 from gluon_svrg.arrays.fused import FusedFunction
+from gluon_svrg.arrays.rows import is_row_sparse
 from gluon_svrg.svrg.gradient import BatchGradient
 from mxnet.ndarray import NDArray
+from mxnet.ndarray.sparse import CSRNDArray
 
 _WAY_OUT = "give batches that repeat exactly, or gradient_table=False"
 
@@ -27,9 +30,20 @@ class GradientTable:
     by_content : bool
         For batches that are made anew each time. They are compared by two sums over each array,
         and :meth:`check` says afterwards whether they were the same: no batch waits for it.
+    memory : float
+        How many bytes it may take: beyond, it forgets all and keeps nothing more. For row_sparse
+        gradients, whose sizes are not known before.
+
+    Attributes
+    ----------
+    has_overflowed : bool
+        Whether they took more.
     """
 
-    def __init__(self, by_content: bool = False) -> None:
+    def __init__(self, by_content: bool = False, memory: float = math.inf) -> None:
+        self.has_overflowed = False
+        self._memory = memory
+        self._nbytes = 0
         self._gradients: list[BatchGradient] = []
         self._arrays: list[tuple[object, ...]] = []
         self._by_content = by_content
@@ -47,7 +61,7 @@ class GradientTable:
         """The size of the gradients that it holds, or held until :meth:`free`, in bytes."""
         if self._freed is not None:
             return self._freed[1]
-        return sum(gradient.nbytes for gradient in self._gradients)
+        return self._nbytes
 
     def append(self, gradient: BatchGradient, arrays: Sequence[object] = ()) -> None:
         """Keep a copy of the gradient of the next batch.
@@ -59,8 +73,19 @@ class GradientTable:
         arrays : sequence of objects
             The arrays of the batch, by which it is recognised; NDArrays, with `by_content`.
         """
-        copies = [self._copy(grads) for grads in zip(*gradient.sums.values(), strict=True)]
-        sums = dict(zip(gradient.sums, map(list, zip(*copies, strict=True)), strict=True))
+        self._nbytes += gradient.nbytes
+        if self._nbytes > self._memory:
+            self.has_overflowed = True
+            self.clear()
+        if self.has_overflowed:
+            return
+        dense = {n: grads for n, grads in gradient.sums.items() if not is_row_sparse(grads[0])}
+        copies = [self._copy(grads) for grads in zip(*dense.values(), strict=True)]
+        of_dense = dict(zip(dense, map(list, zip(*copies, strict=True)), strict=True))
+        sums = {
+            name: of_dense.get(name) or [grad.copy() for grad in grads]
+            for name, grads in gradient.sums.items()
+        }
         self._gradients.append(gradient._replace(sums=sums))
         if self._by_content:
             self._fingerprints.append(self._fingerprint(arrays))
@@ -115,6 +140,7 @@ class GradientTable:
         self._arrays.clear()
         self._fingerprints.clear()
         self._compared.clear()
+        self._nbytes = 0
 
     def check(self) -> None:
         """Compare the contents of the batches since the last call with those of the full pass.
@@ -140,7 +166,11 @@ class GradientTable:
         """Return, for each array x, the sums of x * r and |x| * r with fixed random numbers r."""
         return [
             mx.nd.concat(mx.nd.dot(x, r), mx.nd.dot(mx.nd.abs(x), r), dim=0)
-            for x, r in ((a.reshape(-1).astype("float64"), self._weights_for(a)) for a in arrays)
+            for x, r in (
+                (part.reshape(-1).astype("float64"), self._weights_for(part))
+                for array in arrays
+                for part in _stored(array)
+            )
         ]
 
     def _weights_for(self, array: NDArray) -> NDArray:
@@ -149,3 +179,10 @@ class GradientTable:
             values = np.random.Generator(np.random.PCG64(0)).uniform(0.5, 1.5, array.size)
             self._weights[key] = mx.nd.array(values, array.context, "float64")
         return self._weights[key]
+
+
+def _stored(array: NDArray) -> list[NDArray]:
+    """Return what an array consists of; a CSR one without a number is nothing."""
+    if not isinstance(array, CSRNDArray):
+        return [array]
+    return [part for part in (array.data, array.indices) if part.size] + [array.indptr]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
+from gluon_svrg.arrays.rows import is_row_sparse
 from gluon_svrg.svrg.gradient import BatchGradient
 from gluon_svrg.svrg.snapshot import Backward, Snapshot
 from gluon_svrg.workers import Single, Workers
@@ -230,7 +231,9 @@ def average_ratio(points: Sequence[float], ratios: Sequence[float], at_snapshot:
 
 def _sum(grads: Sequence[NDArray]) -> NDArray:
     """Return the sum over the devices: flat, float64, on the first of them."""
-    flat = [g.reshape(-1).astype("float64").as_in_context(grads[0].context) for g in grads]
+    # Of a row_sparse gradient, too, the variance is that of all elements.
+    dense = [g.tostype("default") if is_row_sparse(g) else g for g in grads]
+    flat = [g.reshape(-1).astype("float64").as_in_context(grads[0].context) for g in dense]
     return mx.nd.add_n(*flat)
 
 

@@ -431,14 +431,6 @@ def test_what_is_refused(arrays, arguments, error, message):
         ArrayLoader(*arrays, **({"batch_size": 4} | arguments))
 
 
-def test_sparse_arrays_are_refused():
-    sparse = pytest.importorskip("scipy.sparse").csr_matrix(np.eye(3))
-    with pytest.raises(TypeError, match=r"got a csr_matrix: .* x.toarray\(\) if it is sparse"):
-        ArrayLoader(sparse, batch_size=2)
-    with pytest.raises(TypeError, match=r"storage type 'csr', .* with x.tostype\('default'\)"):
-        ArrayLoader(mx.nd.array(np.eye(3)).tostype("csr"), batch_size=2)
-
-
 @pytest.mark.parametrize("epoch", [-1, 1.5])
 def test_an_epoch_is_a_non_negative_integer(epoch):
     loader = ArrayLoader(X, batch_size=4)

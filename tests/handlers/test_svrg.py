@@ -420,15 +420,6 @@ def test_a_full_gradient_that_is_not_finite_is_an_error_and_nothing_is_trained(v
     assert problems.same(problem.params, before)
 
 
-def test_sparse_gradients_are_an_error():
-    net = nn.Embedding(10, 3, sparse_grad=True)
-    net.initialize()
-    problem = problems.make("softmax")._replace(net=net)
-    data = [(mx.nd.array([1, 2]), mx.nd.array([0, 1]))]
-    with pytest.raises(ValueError, match="does not support sparse weights or gradients yet"):
-        estimator_for(problem).fit(data, epochs=1, event_handlers=[gs.SVRGHandler()])
-
-
 def test_a_trained_parameter_outside_of_the_network_is_an_error():
     problem = problems.make("softmax")
     center = gluon.Parameter("center", shape=(3,))

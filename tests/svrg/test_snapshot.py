@@ -302,10 +302,11 @@ def test_a_parameter_that_is_not_ready_is_an_error(initialize, state):
         gs.Snapshot(net).take()
 
 
-def test_sparse_gradients_are_an_error():
-    net = nn.Embedding(10, 4, sparse_grad=True)
+def test_a_gradient_of_csr_storage_is_an_error():
+    net = nn.Dense(3, in_units=4)
+    net.weight._grad_stype = "csr"
     net.initialize()
-    with pytest.raises(ValueError, match="does not support sparse weights or gradients yet"):
+    with pytest.raises(ValueError, match="takes dense weights, whose gradients are dense or row"):
         gs.Snapshot(net).take()
 
 

@@ -22,6 +22,7 @@ class Parameter:
     _stype: str
     _grad_stype: str
     _trainer: Trainer | None
+    def _check_and_get(self, arr_list: list[NDArray] | None, ctx: Any) -> list[NDArray]: ...
     def __init__(
         self,
         name: str,

@@ -17,6 +17,11 @@ class Trainer:
     _kv_initialized: bool
     _update_on_kvstore: bool | None
     _params_to_init: list[Parameter]
+    _kvstore_params: dict[str, Any]
+    _compression_params: dict[str, Any] | None
+    def _row_sparse_pull(
+        self, parameter: Parameter, out: Any, row_id: Any, full_idx: bool = False
+    ) -> None: ...
     def __init__(
         self,
         params: ParameterDict | Mapping[str, Parameter] | Sequence[Parameter],

@@ -1,0 +1,165 @@
+"""GradientSums: from the gradients of all batches to the full gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg.arrays.finite import FiniteWatch
+from gluon_svrg.arrays.fused import FusedFunction
+from gluon_svrg.arrays.replicas import by_device
+from gluon_svrg.arrays.rows import is_row_sparse, row_sparse, rows_of, values_of
+from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
+from gluon_svrg.svrg.row_sums import RowSums
+from mxnet.ndarray import NDArray
+
+
+class GradientSums:
+    """The sums of the gradients of a full pass, by parameter and context.
+
+    In float64, so that 10^5 small batches do not wash out, in accumulators that are new in each
+    pass. Whether a sum is finite is noted on the device after each batch and read once, at the end:
+    the error can name the batch without a wait at each.
+
+    Parameters
+    ----------
+    grads : dict of str to list of NDArray
+        Where the gradients of each batch will be.
+    add : FusedFunction
+        From totals and gradients to new totals; outlives the pass.
+
+    Attributes
+    ----------
+    batches, samples : int
+        How many have been added.
+    """
+
+    def __init__(self, grads: Mapping[str, list[NDArray]], add: FusedFunction) -> None:
+        self._sums = {
+            name: [mx.nd.zeros(grad.shape, grad.context, "float64") for grad in arrays]
+            for name, arrays in grads.items()
+            if not is_row_sparse(arrays[0])
+        }
+        self._rows = {
+            name: _RowSparseSums(arrays) for name, arrays in grads.items() if name not in self._sums
+        }
+        self._by_context = by_device(self._sums.values())
+        self._add = add
+        self._watch = FiniteWatch()
+        self.batches = self.samples = 0
+
+    def add(self, gradient: BatchGradient) -> None:
+        """Add the gradient of one more batch."""
+        if self._sums:
+            dense = by_device(gradient.sums[name] for name in self._sums)
+            for totals, grads in zip(self._by_context, dense, strict=True):
+                self._add(totals, grads, out=totals)
+            self._watch.see(self._by_context)
+        for name, sums in self._rows.items():
+            sums.add(gradient.sums[name], sum(gradient.samples), self.batches)
+        self.batches += 1
+        self.samples += sum(gradient.samples)
+
+    def full_gradient(self, dtypes: Mapping[str, object]) -> FullGradient:
+        """Return the means, of these dtypes by parameter; the sums are gone then.
+
+        Raises
+        ------
+        ValueError
+            If there was no batch.
+        FloatingPointError
+            If the gradient of a batch is NaN or infinite; names the parameter and the batch.
+        """
+        if not self.batches:
+            raise ValueError(
+                "the full gradient needs at least one batch, got none: the training data is "
+                "empty, or an iterator that is used up"
+            )
+        self._check_finite()
+        self._by_context = []
+        means, shares = {}, {}
+        for name, dtype in dtypes.items():
+            # One by one: the sums take twice the memory of the means.
+            mean_dtype = "float32" if dtype == np.float16 else dtype
+            if name in self._sums:
+                means[name] = _mean(self._sums.pop(name), mean_dtype, self.samples)
+            else:
+                rows = self._rows.pop(name)
+                means[name] = rows.mean(mean_dtype, self.samples)
+                shares[name] = rows.shares(self.samples)
+        return FullGradient(means, self.samples, row_shares=shares)
+
+    def _check_finite(self) -> None:
+        """Raise FloatingPointError if a sum is not finite: once it is not, it stays so."""
+        first = self._watch.first()
+        for name, totals in self._sums.items() if first is not None else ():
+            if first and not all(np.isfinite(total.asnumpy()).all() for total in totals):
+                raise _not_finite(name, first[0])
+        for name, sums in self._rows.items():
+            if sums.first_not_finite is not None:
+                raise _not_finite(name, sums.first_not_finite)
+
+
+class _RowSparseSums:
+    """The sums of one parameter's row_sparse gradients, and how many samples' batches have a row.
+
+    Parameters
+    ----------
+    grads : list of NDArray
+        One on each context.
+    """
+
+    def __init__(self, grads: list[NDArray]) -> None:
+        self._shape: tuple[int, ...] = grads[0].shape
+        self._context = grads[0].context
+        self._sums = [RowSums(self._shape[0], self._shape[1:]) for _ in grads]
+        self._samples = RowSums(self._shape[0])
+        self.first_not_finite: int | None = None
+
+    def add(self, grads: list[NDArray], samples: int, batch: int) -> None:
+        """Add the gradient of a batch with so many samples on all contexts."""
+        on_contexts = []
+        for sums, grad in zip(self._sums, grads, strict=True):
+            rows, values = rows_of(grad), values_of(grad)
+            sums.add(rows, values)
+            if self.first_not_finite is None and not np.isfinite(values).all():
+                self.first_not_finite = batch
+            on_contexts.append(rows)
+        # The contexts share a batch out: it has a row if one of them has.
+        self._samples.add(reduce(np.union1d, on_contexts), samples)
+
+    def mean(self, dtype: object, samples: int) -> NDArray:
+        """Return the mean over all samples: the rows that occur, on the first context."""
+        total, *others = self._sums
+        for other in others:
+            total.add(other.rows(), other.values())
+        values = total.values() / max(1, samples)
+        return row_sparse(
+            values.astype(np.dtype(dtype)),  # type: ignore[call-overload]
+            total.rows(),
+            self._shape,
+            self._context,
+        )
+
+    def shares(self, samples: int) -> NDArray:
+        """Return of each of these rows the share of the samples whose batch has it; float64."""
+        return mx.nd.array(self._samples.values() / max(1, samples), dtype="float64")
+
+
+def _not_finite(name: str, batch: int) -> FloatingPointError:
+    return FloatingPointError(
+        f"the full gradient of parameter {name!r} is NaN or infinite; batch {batch} "
+        "(the first is 0) is the first that gave such a gradient: look at its data and "
+        "labels, or lower the learning rate if the weights have diverged"
+    )
+
+
+def _mean(sums: list[NDArray], dtype: object, samples: int) -> NDArray:
+    """Return the sum over contexts, divided by the number of samples; overwrites the first."""
+    total = sums[0]
+    for other in sums[1:]:
+        total += other.as_in_context(total.context)
+    total /= max(1, samples)  # other workers may have all samples
+    return total.astype(dtype, copy=False)

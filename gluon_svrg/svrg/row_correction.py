@@ -1,0 +1,138 @@
+"""RowCorrection: the rule of SVRG for row_sparse gradients, exact or as sparse as the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg._compat import NumPyArray
+from gluon_svrg.arrays.rows import indices_of, row_sparse, rows_of, values_of
+from gluon_svrg.svrg.rule import correct
+from mxnet.ndarray import NDArray
+
+SPARSE_CORRECTIONS = ("exact", "sparse")
+
+
+class RowCorrection:
+    r"""Corrects row_sparse gradients by a row_sparse full gradient.
+
+    *exact* is the rule as it stands: the corrected gradient has each row that the full gradient
+    has, as with dense storage. *sparse* takes the full gradient on the rows of the batch only, each
+    divided by the share of batches that have it:
+
+    .. math:: g = \nabla f_B(w) - \alpha\,(\nabla f_B(\tilde w) - D_B \mu), \quad
+        (D_B)_{rr} = [r \in B] / p_r
+
+    The mean of :math:`D_B` over the batches is the identity on the rows that occur, so the mean of
+    the corrected gradients is the full gradient, and the update has the rows of the batch.
+
+    Parameters
+    ----------
+    way : 'exact' or 'sparse'
+        Which.
+    means : dict of str to list of NDArray
+        The row_sparse full gradients, by parameter name and context.
+    row_shares : dict of str to NDArray
+        p of each of their rows: see :class:`gluon_svrg.svrg.gradient.FullGradient`.
+
+    Raises
+    ------
+    ValueError
+        If `way` is neither.
+
+    References
+    ----------
+    H. Mania et al., "Perturbed iterate analysis for asynchronous stochastic optimization", SIAM
+    Journal on Optimization 27, 2017, section 4 (sparse SVRG). R. Leblond, F. Pedregosa,
+    S. Lacoste-Julien, "Improved asynchronous parallel optimization analysis for stochastic
+    incremental methods", JMLR 19, 2018, section 2.
+    """
+
+    def __init__(
+        self,
+        way: str,
+        means: Mapping[str, list[NDArray]],
+        row_shares: Mapping[str, NDArray],
+    ) -> None:
+        check_sparse_correction(way)
+        self.is_sparse = way == "sparse"
+        self._means = dict(means)
+        if self.is_sparse:
+            self._means = {n: _weighted(arrays, row_shares[n]) for n, arrays in means.items()}
+
+    def correct(
+        self,
+        name: str,
+        grads: Sequence[NDArray],
+        snapshot_grads: Sequence[NDArray],
+        samples: Sequence[int],
+        coefficient: float,
+        scale: float,
+        snapshot_scale: float,
+    ) -> None:
+        """Correct the gradients of one parameter on all contexts in place.
+
+        Parameters
+        ----------
+        name
+            The parameter's.
+        grads, snapshot_grads : sequences of NDArray
+            One on each context: sums over its samples at the weights and at the snapshot.
+        samples : sequence of int
+            How many each context had; one without any is left as it is.
+        coefficient, scale, snapshot_scale : float
+            As for :meth:`gluon_svrg.svrg.control_variate.ControlVariate.apply`.
+        """
+        parts = self._parts_of_batch(name, snapshot_grads, samples)
+        for grad, snapshot_grad, part, number in zip(
+            grads, snapshot_grads, parts, samples, strict=True
+        ):
+            if number:
+                if snapshot_scale != scale:
+                    snapshot_grad = snapshot_grad * (scale / snapshot_scale)
+                full, counted = part
+                corrected = correct(grad, snapshot_grad, full * (counted * scale), coefficient)
+                corrected.copyto(grad)
+
+    def _parts_of_batch(
+        self, name: str, snapshot_grads: Sequence[NDArray], samples: Sequence[int]
+    ) -> list[tuple[NDArray, int]]:
+        """Return of each context what of the full gradient is there, and its factor."""
+        means = self._means[name]
+        if not self.is_sparse:
+            return list(zip(means, samples, strict=True))
+        if len(means) == 1:
+            return [(mx.nd.sparse.retain(means[0], indices_of(snapshot_grads[0])), samples[0])]
+        # A row counts once for the batch, whatever contexts share it: on the first that has it.
+        parts, seen = [], np.zeros(0, "int64")
+        for mean, grad in zip(means, snapshot_grads, strict=True):
+            rows = rows_of(grad)
+            own = np.setdiff1d(rows, seen, assume_unique=True)
+            seen = np.union1d(seen, own)
+            parts.append((_retained(mean, own), sum(samples)))
+        return parts
+
+
+def check_sparse_correction(way: object) -> None:
+    """Raise ValueError if `way` is none."""
+    if way not in SPARSE_CORRECTIONS:
+        raise ValueError(
+            f"sparse_correction must be 'exact' or 'sparse', got {way!r}: 'exact' corrects each "
+            "row that ever occurs, 'sparse' those of the batch"
+        )
+
+
+def _retained(array: NDArray, rows: NumPyArray) -> NDArray:
+    if not len(rows):
+        return mx.nd.zeros(array.shape, array.context, array.dtype, stype="row_sparse")
+    return mx.nd.sparse.retain(array, mx.nd.array(rows, array.context, "int64"))
+
+
+def _weighted(means: Sequence[NDArray], shares: NDArray) -> list[NDArray]:
+    """Return the means with each row divided by its share: the same on all contexts."""
+    first = means[0]
+    values = values_of(first)
+    divisors = shares.asnumpy().reshape(-1, *[1] * (values.ndim - 1))
+    weighted = (values / divisors).astype(values.dtype)
+    return [row_sparse(weighted, rows_of(first), mean.shape, mean.context) for mean in means]
