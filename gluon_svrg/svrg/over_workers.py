@@ -93,7 +93,7 @@ def mean_of_batch(
     Returns
     -------
     dict of str to NDArray
-        By name, on the first context; of the gradient's dtype, for float16 float32.
+        By name, on the first context; dense; of the gradient's dtype, for float16 float32.
 
     Raises
     ------
@@ -111,7 +111,8 @@ def mean_of_batch(
         total = mx.nd.zeros(grads[0].shape, grads[0].context, "float64")
         for data, grad in zip(datas, grads, strict=True):
             if param.name in used or param.grad_req == "add" or _mxnet.is_fresh(data):
-                total += grad.as_in_context(total.context).astype("float64")
+                dense = grad.tostype("default")
+                total += dense.as_in_context(total.context).astype("float64")
         totals[param.name] = total
     workers.sum(list(totals.values()))
     dtypes = {param.name: np.dtype(param.dtype) for param in params}

@@ -4,10 +4,11 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.svrg import BatchGradient, FullGradient
+from gluon_svrg.svrg import BatchGradient, FullGradient, Snapshot
 from gluon_svrg.svrg.over_workers import mean_of_batch
 from gluon_svrg.workers import Single
 from mxnet import autograd, gluon
+from mxnet.gluon import nn
 from problems import ONE, TWO
 
 SHAPES = {"a": (3,), "b": (2, 2)}
@@ -166,3 +167,29 @@ def test_a_batch_without_samples_is_an_error(samples):
     trainer.correct(snapshot_gradient(params, 0.5, [2]))
     with pytest.raises(ValueError, match=rf"samples must be positive, got {samples}: the number"):
         trainer.corrected_gradient(samples)
+
+
+def test_of_a_row_sparse_gradient_it_is_that_of_dense_storage():
+    found = []
+    for sparse_grad in (False, True):
+        net = nn.Embedding(5, 2, sparse_grad=sparse_grad)
+        net.initialize(mx.init.One())
+        trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0})
+        snapshot = Snapshot(net)
+        snapshot.take()
+
+        def run(words, net=net):
+            with autograd.record():
+                losses = (net(words) * words.expand_dims(1)).sum(axis=1)
+            losses.backward()
+            return losses
+
+        batches = [mx.nd.array([1, 3]), mx.nd.array([3, 4])]
+        trainer.set_control_variate(snapshot.full_gradient(run, batches), 0.5)
+        run(batches[0])
+        trainer.correct(snapshot.gradient(run, batches[0]))
+        (mean,) = trainer.corrected_gradient(2).means.values()
+        assert mean.stype == "default"
+        found.append(mean.asnumpy())
+    np.testing.assert_array_equal(*found)
+    assert found[0].any()
