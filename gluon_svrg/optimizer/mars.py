@@ -53,9 +53,10 @@ class MARS(ExemptByName, AdamW):
 
     It is a momentum of the quasi-hyperbolic kind, and no reduction of the gradient's variance:
     where the norm is not cut, :math:`m_t = (1 - \gamma)\, u_t + \gamma\, g_t`, u being the plain
-    moving average (Ma & Yarats), and the variance of m is a little larger than that of u (6 % at
-    the defaults). The change of the gradient itself would take the last weights' gradient on the
-    *same* batch, so a second gradient a step; for that much more it has not been seen to pay.
+    moving average (Ma & Yarats), but for a part of the first gradient that fades as
+    :math:`\beta_1^t`; and the variance of m is a little larger than that of u (6 % at the
+    defaults). The change of the gradient itself would take the last weights' gradient on the *same*
+    batch, so a second gradient a step; for that much more it has not been seen to pay.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ def test_gamma_0_without_a_cut_is_adamw_bit_for_bit(dtype, fused, clip):
             assert np.array_equal(a, b)
 
 
-@pytest.mark.parametrize("gamma", [0.025, 0.05, 0.5, 1.0])
+@pytest.mark.parametrize("gamma", [0.025, 0.5])
 def test_without_a_cut_it_is_quasi_hyperbolic_momentum(gamma):
     """m = (1 - gamma) u + gamma g, where u is the plain moving average (from c_1 = g_1 on)."""
     beta = 0.95
@@ -91,7 +91,7 @@ def test_gamma_1_with_the_same_batchs_gradient_is_storm():
             assert np.abs(state[0].asnumpy() - d).max() < 1e-12 * np.abs(d).max() + 1e-14
 
 
-@pytest.mark.parametrize("gamma", [0.025, 0.3, 1.0])
+@pytest.mark.parametrize("gamma", [0.025, 1.0])
 def test_without_noise_it_is_exact_mars(gamma):
     """The last gradient is that of the same (the only) batch at the last weights."""
     h = [np.random.default_rng(i).uniform(0.1, 2, shape) for i, shape in SHAPES.items()]
@@ -108,7 +108,7 @@ def test_without_noise_it_is_exact_mars(gamma):
             np.testing.assert_allclose(stepper.weights[i].asnumpy(), weights[i], rtol=1e-10)
 
 
-def growth(eta, beta, gamma, steps=300):
+def growth(eta, beta, gamma, steps=200):
     """By how much the distance to the optimum of half x^2 grows, from the middle to the end."""
     # With so large an epsilon the root counts for nothing: the step is eta times the mean.
     optimizer = gs.MARS(eta * 1e50, beta, 0.0, 1e50, gamma=gamma, max_norm=None)
@@ -122,7 +122,7 @@ def growth(eta, beta, gamma, steps=300):
     return distances[-20:].max() / distances[steps // 2 - 20 : steps // 2].max()
 
 
-@pytest.mark.parametrize(("beta", "gamma"), [(0.9, 0.0), (0.9, 0.1), (0.9, 1.0), (0.95, 0.025)])
+@pytest.mark.parametrize(("beta", "gamma"), [(0.9, 0.0), (0.9, 1.0), (0.95, 0.025)])
 def test_the_limit_of_stability_from_both_sides(beta, gamma):
     limit = 2 * (1 + beta) / (1 - beta + 2 * gamma * beta)
     if gamma == 1:
