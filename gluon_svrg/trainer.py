@@ -134,11 +134,6 @@ class SVRGTrainer(gluon.Trainer):
         return self.control_variate.full_gradient
 
     @property
-    def row_shares(self) -> Mapping[str, NDArray]:
-        """Of each row_sparse full gradient: how many samples' batches have each of its rows."""
-        return self.control_variate.row_shares
-
-    @property
     def loss_scale(self) -> float:
         """What MXNet's AMP multiplies the losses by at the moment; 1.0 without it."""
         return _mxnet.loss_scale_of(self)
@@ -164,32 +159,19 @@ class SVRGTrainer(gluon.Trainer):
             1 is SVRG; 0 leaves the gradient as it is. An :class:`OptimalCoefficient` estimates it,
             from this snapshot on.
         sparse_correction : 'exact' or 'sparse'
-            How row_sparse gradients are corrected: on each row that ever occurs, as with dense
-            storage, or on the rows of the batch: see
-            :class:`gluon_svrg.svrg.row_correction.RowCorrection`.
+            Row_sparse gradients: see :class:`gluon_svrg.svrg.row_correction.RowCorrection`.
 
         Raises
         ------
         TypeError, ValueError
             If `coefficient` is not a number in [0, 1], if `full_gradient` is none or lacks a
-            parameter that is trained here, or if one has a row_sparse gradient that optimizer or
-            kvstore cannot take, or would take for another.
+            parameter that is trained here; if optimizer or kvstore cannot take row_sparse ones.
         """
         check_sparse_correction(sparse_correction)
         if not isinstance(coefficient, OptimalCoefficient):
             coefficient = check_coefficient(coefficient)
-        if not isinstance(full_gradient, FullGradient):
-            raise TypeError(
-                f"full_gradient must be what Snapshot.full_gradient() returns, got "
-                f"{full_gradient!r}"
-            )
         trained = _mxnet.trained_parameters(self)
-        missing = [param.name for param in trained if param.name not in full_gradient.means]
-        if missing:
-            raise ValueError(
-                f"the full gradient lacks parameter {missing[0]!r}, which this trainer trains: "
-                "take the snapshot of the Block that holds all the trainer's parameters"
-            )
+        _check_full_gradient(full_gradient, trained)
         self._begin_alike()
         means = mean_over_workers(full_gradient, self.workers).means
         on_all_contexts = by_parameter(means, trained, self._scale_of(full_gradient))
@@ -351,6 +333,19 @@ class SVRGTrainer(gluon.Trainer):
         for param in [] if self.control_variate.is_idle else self._corrected_params():
             for data in _mxnet.data_of(param):
                 _mxnet.mark_fresh(data, fresh)
+
+
+def _check_full_gradient(full_gradient: object, trained: Sequence[gluon.Parameter]) -> None:
+    if not isinstance(full_gradient, FullGradient):
+        raise TypeError(
+            f"full_gradient must be what Snapshot.full_gradient() returns, got {full_gradient!r}"
+        )
+    missing = [param.name for param in trained if param.name not in full_gradient.means]
+    if missing:
+        raise ValueError(
+            f"the full gradient lacks parameter {missing[0]!r}, which this trainer trains: "
+            "take the snapshot of the Block that holds all the trainer's parameters"
+        )
 
 
 def _check_is_optimizer(optimizer: object) -> None:
