@@ -232,8 +232,8 @@ class Snapshot:
                 for grad in grads:
                     set_to_zero(grad)
         whole = {name: self._data[name] for name in self._pulled}
-        data = self._data | self._pulled
-        with _worn(self._params, data, self._grads, whole, self._blocks):
+        worn = self._data | self._pulled
+        with _worn(self._params, worn, self._grads, whole, self._blocks):
             losses = backward(batch)
         samples = _count_samples(losses, self._contexts)
         for name, grads in self._grads.items():
