@@ -136,11 +136,6 @@ class SVRGTrainer(gluon.Trainer):
         return self.control_variate.full_gradient
 
     @property
-    def row_shares(self) -> Mapping[str, NDArray]:
-        """Of each row_sparse full gradient: how many samples' batches have each of its rows."""
-        return self.control_variate.row_shares
-
-    @property
     def loss_scale(self) -> float:
         """What MXNet's AMP multiplies the losses by at the moment; 1.0 without it."""
         return _mxnet.loss_scale_of(self)
@@ -166,16 +161,13 @@ class SVRGTrainer(gluon.Trainer):
             1 is SVRG; 0 leaves the gradient as it is. An :class:`OptimalCoefficient` estimates it,
             from this snapshot on.
         sparse_correction : 'exact' or 'sparse'
-            How row_sparse gradients are corrected: on each row that ever occurs, as with dense
-            storage, or on the rows of the batch: see
-            :class:`gluon_svrg.svrg.row_correction.RowCorrection`.
+            Row_sparse gradients: see :class:`gluon_svrg.svrg.row_correction.RowCorrection`.
 
         Raises
         ------
         TypeError, ValueError
             If `coefficient` is not a number in [0, 1], if `full_gradient` is none or lacks a
-            parameter that is trained here, or if one has a row_sparse gradient that optimizer or
-            kvstore cannot take, or would take for another.
+            parameter that is trained here; if optimizer or kvstore cannot take row_sparse ones.
         """
         check_sparse_correction(sparse_correction)
         if not isinstance(coefficient, OptimalCoefficient):

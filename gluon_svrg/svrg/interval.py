@@ -174,8 +174,8 @@ class Interval:
         if self._data_lock.is_off():
             batches_of_run.unlock()
         self.gradient_evaluations += full_gradient.samples
-        self._is_at_snapshot = True
-        self.epoch = epoch
+        self.table = self._choice.kept(self.table)
+        self._is_at_snapshot, self.epoch = True, epoch
         return full_gradient
 
     def before(self, batch: object, index: int | None = None) -> None:
@@ -313,21 +313,14 @@ class Interval:
     def _full_gradient(self, data: TrainingData, batches: Iterator[Numbered]) -> FullGradient:
         """Run the full pass, anew with a smaller loss scale after each overflow."""
         while True:
-            self.table = self._new_table(data)
+            self.table = _table_for(data, self._choice, self.snapshot)
             begin_pass(self._backward)
             try:
-                full_gradient = self._pass.over(data, batches, self.table)
-                self.table = self._choice.kept(self.table)
-                return full_gradient
+                return self._pass.over(data, batches, self.table)
             except FloatingPointError:
                 if not self._pass.lower_loss_scale():
                     raise
             batches = enumerate(data.in_order())
-
-    def _new_table(self, data: TrainingData) -> GradientTable | None:
-        return self._choice.new_table(
-            data, self.snapshot.gradient_nbytes, self.snapshot.has_row_sparse_gradients
-        )
 
     def _count_evaluations(self) -> None:
         """Count what the workers have computed since the last time; all of them are here."""
@@ -337,9 +330,13 @@ class Interval:
     def _compute_table_again(self, data: TrainingData, known: FullGradient) -> None:
         """Make the full pass over the same batches once more, with the same random numbers."""
         self._logger.info("SVRG computes the gradients of its table again")
-        self.table = self._new_table(data)
+        self.table = _table_for(data, self._choice, self.snapshot)
         full_gradient = self._pass.over(data, enumerate(data.in_order()), self.table, watches=False)
         _check_is_known(full_gradient, known)
+
+
+def _table_for(data: TrainingData, choice: TableChoice, snapshot: Snapshot) -> GradientTable | None:
+    return choice.new_table(data, snapshot.gradient_nbytes, snapshot.has_row_sparse_gradients)
 
 
 def _index_of(batch: object, index: int | None, is_own: bool) -> int:

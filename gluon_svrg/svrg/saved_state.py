@@ -10,6 +10,7 @@ from gluon_svrg.arrays.rows import is_row_sparse, row_sparse, rows_of, values_of
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import State
 from gluon_svrg.svrg.coefficient import Coefficient, OptimalCoefficient, resumed_coefficient
+from gluon_svrg.svrg.control_variate import ControlVariate
 from gluon_svrg.svrg.giving_up import GivingUp
 from gluon_svrg.svrg.gradient import FullGradient
 from gluon_svrg.svrg.interval import Interval
@@ -20,6 +21,7 @@ class CorrectingTrainer(Protocol):
     """What is asked of an SVRGTrainer here."""
 
     is_corrected: bool
+    control_variate: ControlVariate
 
     @property
     def full_gradient(self) -> dict[str, list[NDArray]] | None:
@@ -32,10 +34,6 @@ class CorrectingTrainer(Protocol):
     @property
     def optimal_coefficient(self) -> OptimalCoefficient | None:
         """What estimates it."""
-
-    @property
-    def row_shares(self) -> Mapping[str, NDArray]:
-        """How many samples' batches have each row of its row_sparse parts."""
 
     def set_control_variate(
         self,
@@ -74,7 +72,7 @@ def state_of(parts: Parts) -> State:
     """Return snapshot, full gradient and counts as plain data, but not the table."""
     trainer, interval, giving_up, names, _ = parts
     full_gradient, optimal = trainer.full_gradient, trainer.optimal_coefficient
-    shares = trainer.row_shares
+    shares = trainer.control_variate.row_shares
     return {
         "giving_up": giving_up.state_dict(),
         "pass": interval.state_dict(),

@@ -128,10 +128,7 @@ class Snapshot:
 
     @property
     def gradient_nbytes(self) -> int:
-        """The size of one gradient at the snapshot, on all contexts, in bytes; 0 without one.
-
-        Of row_sparse gradients nothing is known before there is one: they are not counted.
-        """
+        """The size of all dense parts of one gradient, on all contexts, in bytes."""
         return sum(
             data.size * np.dtype(data.dtype).itemsize
             for name in self._grad_reqs
@@ -234,7 +231,9 @@ class Snapshot:
             if self._grad_reqs[name] == "add":
                 for grad in grads:
                     set_to_zero(grad)
-        with self._worn():
+        whole = {name: self._data[name] for name in self._pulled}
+        worn = self._data | self._pulled
+        with _worn(self._params, worn, self._grads, whole, self._blocks):
             losses = backward(batch)
         samples = _count_samples(losses, self._contexts)
         for name, grads in self._grads.items():
@@ -322,32 +321,39 @@ class Snapshot:
         self.net.apply(lambda block: blocks.setdefault(id(block), block))
         self._blocks = [_mxnet.BlockState(block) for block in blocks.values()]
 
-    @contextmanager
-    def _worn(self) -> Iterator[None]:
-        """Let the network wear the snapshot's weights inside the ``with`` block.
 
-        Why the network itself, and no copy of it: ``copy.deepcopy`` fails once a network has a
-        trainer with a kvstore, and a copy that is rebuilt from its symbol excludes plain Blocks,
-        Python control flow and losses that look at the network.
-        """
-        own = [(param, *_mxnet.arrays_of(param)) for param in self._params.values()]
-        entered, ends = [], []
-        try:
-            for name, param in self._params.items():
-                _mxnet.set_arrays(param, self._worn_data(name), self._grads.get(name))
-                if name in self._pulled:
-                    ends.append(_mxnet.wear_rows_of(param, self._data[name]))
-            for state in self._blocks:
-                entered.append(state)
-                state.enter()
-            yield
-        finally:
-            for state in entered:
-                state.leave()
-            for end in ends:
-                end()
-            for param, data, grad in own:
-                _mxnet.set_arrays(param, data, grad)
+@contextmanager
+def _worn(
+    params: Mapping[str, gluon.Parameter],
+    data: Mapping[str, list[NDArray]],
+    grads: Mapping[str, list[NDArray]],
+    whole: Mapping[str, list[NDArray]],
+    blocks: Iterable[_mxnet.BlockState],
+) -> Iterator[None]:
+    """Let the network wear these weights inside the ``with`` block; rows are pulled from `whole`.
+
+    Why the network itself, and no copy of it: ``copy.deepcopy`` fails once a network has a
+    trainer with a kvstore, and a copy that is rebuilt from its symbol excludes plain Blocks,
+    Python control flow and losses that look at the network.
+    """
+    own = [(param, *_mxnet.arrays_of(param)) for param in params.values()]
+    entered, ends = [], []
+    try:
+        for name, param in params.items():
+            _mxnet.set_arrays(param, data[name], grads.get(name))
+            if name in whole:
+                ends.append(_mxnet.wear_rows_of(param, whole[name]))
+        for state in blocks:
+            entered.append(state)
+            state.enter()
+        yield
+    finally:
+        for state in entered:
+            state.leave()
+        for end in ends:
+            end()
+        for param, arrays, grad in own:
+            _mxnet.set_arrays(param, arrays, grad)
 
 
 def _check_is_ready(param: gluon.Parameter) -> None:

@@ -42,7 +42,7 @@ def test_the_batches_are_those_of_dense_rows(kind, dtype, arguments):
     for _ in range(2):
         for (rows, label), (expected, same) in zip(loader, dense, strict=True):
             assert rows.stype == "csr"
-            assert np.dtype(rows.dtype) == expected.dtype == dtype
+            assert rows.dtype == expected.dtype == np.dtype(dtype).type
             np.testing.assert_array_equal(rows.asnumpy(), expected.asnumpy())
             np.testing.assert_array_equal(label.asnumpy(), same.asnumpy())
 

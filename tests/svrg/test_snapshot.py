@@ -306,7 +306,7 @@ def test_a_gradient_of_csr_storage_is_an_error():
     net = nn.Dense(3, in_units=4)
     net.weight._grad_stype = "csr"
     net.initialize()
-    with pytest.raises(ValueError, match="takes dense weights, whose gradients are dense or row"):
+    with pytest.raises(ValueError, match="SVRG takes dense and row_sparse weights and gradients"):
         gs.Snapshot(net).take()
 
 
