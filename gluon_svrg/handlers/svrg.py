@@ -169,9 +169,7 @@ class SVRGHandler(
         self._course.end()
         self._data.unlock()  # a run that failed may have left it locked
         course = self._course
-        measured = Measured(
-            self.interval, self.giving_up, course.coefficient_now, course.consider
-        )
+        measured = Measured(self.interval, self.giving_up, course.coefficient_now, course.consider)
         self.giving_up.is_metered = measured.is_given_to(self._run.handlers)
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

@@ -126,7 +126,6 @@ class DataLock:
                 reason,
             )
 
-
     def expect(self, data: TrainingData, draw: int) -> None:
         """Lock `data` already before the full pass.
 

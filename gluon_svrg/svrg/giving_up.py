@@ -20,8 +20,8 @@ class GivingUp:
     come, so that the decision comes as early as it is certain. In its first epoch a run moves far,
     whatever the network, and the ratio is great (0.65 for a softmax regression that stands at 0.05
     from the second epoch on). So SVRG is switched off for good only if the ratio is too great in
-    the epoch after that as well, in which it is measured without a full pass. Nor is there one before
-    the first decision: see :class:`gluon_svrg.svrg.trial.Trial`.
+    the epoch after that as well, in which it is measured without a full pass. Nor is there one
+    before the first decision: see :class:`gluon_svrg.svrg.trial.Trial`.
 
     Parameters
     ----------
