@@ -131,9 +131,8 @@ class Interval:
         self._data_lock = DataLock(lock, self._logger)
         self._choice = TableChoice(gradient_table, table_memory, lock != "off", self._logger)
         self._source: object = None
-        self._numbers_batches = False
         self._data: TrainingData | None = None
-        self._is_at_snapshot = False
+        self._numbers_batches = self._is_at_snapshot = False
 
     def begin(self, data: object, epoch: int = 0) -> FullGradient:
         """Take the snapshot, and return the full gradient over `data`.
