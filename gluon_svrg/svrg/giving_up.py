@@ -185,12 +185,13 @@ class GivingUp:
         )
 
     def state_dict(self) -> State:
-        """Return what has been decided."""
+        """Return what has been decided; without a trial, as before there were any."""
+        trial = {"trial": self.trial.state_dict()} if self.trial.is_there else {}
         return {
             "epoch": self.epoch,
             "times": self.times,
             "failed_look": self._failed_look,
-            "trial": self.trial.state_dict(),
+            **trial,
         }
 
     def load_state_dict(self, state: State) -> None:

@@ -62,6 +62,11 @@ class Trial:
         self.is_due = False
         self.part = 0.0
 
+    @property
+    def is_there(self) -> bool:
+        """Whether this run has had a trial, or will have one."""
+        return self.epoch is not None or not self.is_over
+
     def begin(self, epoch: int) -> None:
         """Begin, with this epoch."""
         self.epoch = epoch
