@@ -53,13 +53,36 @@ def test_the_coefficient_job(few_images, monkeypatch, method):
     assert half == pytest.approx(rows[1]["loss"])
 
 
-@pytest.mark.parametrize("method", ["plain", "gives up"])
+@pytest.mark.parametrize("method", ["plain", "measures first"])
 def test_the_giving_up_job(few_images, monkeypatch, method):
     monkeypatch.setattr(evidence_giving_up, "EPOCHS", 1)
     monkeypatch.setattr(common, "BATCH_SIZE", 32)
     result = evidence_giving_up.work({"model": "softmax", "seed": 0, "method": method})
-    assert bool(result["records"]) == (method == "gives up")
-    assert (result["evaluations"] > 0) == (method == "gives up")
+    assert bool(result["records"]) == (method != "plain")
+    assert (result["evaluations"] > 0) == (method != "plain")
+    assert len(result["corrected"]) == (method != "plain")
+
+
+@pytest.mark.parametrize(
+    ("shares", "text"),
+    [
+        ([0, 0], "none"),
+        ([0, 0, 1, 1], "2 to 3"),
+        ([0.02, 0], "0 (2 %)"),
+        ([0.02, 0, 1], "0 (2 %), 2"),
+        ([0.89, 1, 1], "0 (89 %) to 2"),
+    ],
+)
+def test_the_epochs_in_words(shares, text):
+    assert evidence_giving_up.epochs_on(shares) == text
+
+
+def test_the_epochs_of_an_earlier_version_follow_from_its_decisions():
+    off = {"records": [[0, 0.02, 0.6, 0.59], [1, 0.02, 0.1, 0.1], [1, 0.11, 0.5, 0.4]]}
+    assert evidence_giving_up.corrected_of(off) == [0.02] + 9 * [0]
+    again = {"records": [[0, 0.02, 0.6, 0.59], [1, 0.02, 0.1, 0.1], [1, 1.0, 0.1, 0.1]]}
+    again["records"] += [[2, 1.0, 0.1, 0.05]]
+    assert evidence_giving_up.corrected_of(again) == [0.02, 0] + 8 * [1]
 
 
 def test_a_job_is_done_once(tmp_path, monkeypatch):

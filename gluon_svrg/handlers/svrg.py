@@ -15,8 +15,9 @@ from gluon_svrg.run.backward import backward_of, shape_inference_of
 from gluon_svrg.run.mxnet_run import located
 from gluon_svrg.svrg import GradientTable, Interval, OptimalCoefficient
 from gluon_svrg.svrg.choices import check_choices
-from gluon_svrg.svrg.coefficient import Coefficient, checked_coefficient, coefficient_at
+from gluon_svrg.svrg.coefficient import Coefficient, checked_coefficient
 from gluon_svrg.svrg.cost import passes_of
+from gluon_svrg.svrg.course import Course
 from gluon_svrg.svrg.giving_up import GivingUp
 from gluon_svrg.svrg.saved_state import Parts, load_state, state_of
 from gluon_svrg.svrg.snapshot_epochs import SnapshotEpochs
@@ -33,6 +34,7 @@ class SVRGHandler(
     events.EpochEnd,
     events.TrainEnd,
     events.ExceptionRaised,
+    events.CatchesUp,
     events.Stateful,
     events.HasCompanions,
     events.HasPasses,
@@ -65,7 +67,9 @@ class SVRGHandler(
         Whether augmentation and masks stay from one full pass to the next; 'require': or an error.
     give_up_above : float, optional
         Switch SVRG off when the variance ratio of an epoch exceeds this (it pays under about 1/3),
-        and on again if the next one's does not. This package's Estimator measures it.
+        and on again if the next one's does not. This package's Estimator measures it. The epoch
+        of the first snapshot begins plain: the full pass comes within its first third, or, if the
+        ratio is too great, not at all (:class:`gluon_svrg.svrg.trial.Trial`).
     look_again_every : int, optional
         Measure again every that many epochs after SVRG was switched off.
     sparse_correction : 'exact' or 'sparse'
@@ -154,23 +158,30 @@ class SVRGHandler(
             logger=estimator.logger,
         )
         self.interval.masks.skip(self._epochs.number_before(self._run.position.epoch))
-        self._end_interval()
-        self._data.unlock()  # a run that failed may have left it locked
         self.giving_up.reset()
-        measured = Measured(self.interval, self.giving_up, self._coefficient_now, self._consider)
+        self._course = Course(
+            self._run,
+            self._data,
+            self._trainer,
+            self.interval,
+            self._epochs,
+            self.coefficient,
+            self.sparse_correction,
+            self.giving_up,
+        )
+        self._course.end()
+        self._data.unlock()  # a run that failed may have left it locked
+        course = self._course
+        measured = Measured(self.interval, self.giving_up, course.coefficient_now, course.consider)
         self.giving_up.is_metered = measured.is_given_to(self._run.handlers)
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take the snapshot and the full gradient, if it is time for one."""
         self.giving_up.check(estimator)
         self._run.note_epoch_begin()
-        epoch = self._run.position.epoch
-        if self.giving_up.epoch is not None or self._epochs.is_over(epoch):
-            self._end_interval()
-        elif self._epochs.has_snapshot(epoch):
-            self._begin_interval()
+        self._course.begin_epoch()
         if not isinstance(self.coefficient, OptimalCoefficient):
-            self._tell_coefficient()
+            self._course.tell_coefficient()
 
     def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let the network draw the random numbers that are drawn at the snapshot."""
@@ -192,16 +203,20 @@ class SVRGHandler(
         """Raise if the batches of the epoch were others than those of the full pass."""
         self.interval.check()
         self._run.note_epoch_end()
-        self._tell_coefficient()
+        self._course.tell_coefficient()
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Leave a trainer that steps by itself again, and hold on to nothing of the run."""
-        if "_trainer" in vars(self):  # else an exception came before train begin
-            self._end_interval()
+        if "_course" in vars(self):  # else an exception came before train begin
+            self._course.end()
             self.interval.release()
-            del self._trainer, self._run, self._data
+            del self._course, self._trainer, self._run, self._data
 
     exception_raised = train_end
+
+    def catch_up(self, estimator: Run) -> bool:
+        """Take the snapshot that a stop has broken off in the middle of an epoch."""
+        return self._course.take_what_is_due()
 
     def state_dict(self, estimator: Run) -> State:
         """Return the snapshot, the full gradient and the counts, but not the table."""
@@ -217,34 +232,3 @@ class SVRGHandler(
     def _parts(self, estimator: Run) -> Parts:
         names = names_by_place(estimator.net, _mxnet.parameters_of(self._trainer))
         return Parts(self._trainer, self.interval, self.giving_up, names, self.sparse_correction)
-
-    def _coefficient_now(self, under_way: int = 1) -> float | OptimalCoefficient:
-        """Return the coefficient that a snapshot now, at *batch end*, would have."""
-        return coefficient_at(self.coefficient, self._run.part_done(under_way))
-
-    def _begin_interval(self) -> None:
-        """Take a snapshot, and correct by its full gradient from now on."""
-        coefficient = self._coefficient_now(under_way=0)
-        # The last interval's memory goes first; with 0 no pass is made, no random number drawn.
-        self._end_interval()
-        if coefficient != 0:
-            full_gradient = self.interval.begin(self._data, self._run.position.epoch)
-            self._trainer.set_control_variate(full_gradient, coefficient, self.sparse_correction)
-
-    def _end_interval(self) -> None:
-        """Continue with the plain optimizer, and with an augmentation of each epoch's own."""
-        self._trainer.clear_control_variate()
-        self.interval.end()
-
-    def _consider(self, estimator: Run, ratio: float, at: float, epoch: int, is_last: bool) -> None:
-        """Switch SVRG off, or on again, as the variance ratio says: see `GivingUp.decide`."""
-        stays_on = self.giving_up.decide(estimator, self._is_on, ratio, at, epoch, is_last)
-        if self._is_on and not stays_on:
-            self._tell_coefficient()
-            self.interval.break_off()
-            self._trainer.clear_control_variate()
-
-    def _tell_coefficient(self) -> None:
-        """Let the row of the epoch have the coefficient; one that is estimated is waited for."""
-        if self._is_on:
-            self._run.figures["coefficient"] = self._trainer.coefficient

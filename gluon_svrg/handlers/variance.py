@@ -34,7 +34,14 @@ from gluon_svrg.svrg.full_pass import Numbered
 from gluon_svrg.svrg.giving_up import GivingUp
 from gluon_svrg.svrg.interval import Interval
 from gluon_svrg.svrg.snapshot import Snapshot
-from gluon_svrg.svrg.variance import Coefficients, GradientMoments, VarianceMeter, average_ratio
+from gluon_svrg.svrg.trial import batches_of_measurement, points_of_trial
+from gluon_svrg.svrg.variance import (
+    Coefficients,
+    GradientMoments,
+    VarianceMeter,
+    average_ratio,
+    greatest_average,
+)
 from gluon_svrg.trainer import SVRGTrainer
 from mxnet.ndarray import NDArray
 
@@ -87,13 +94,13 @@ class Measured:
         Returns the coefficient that a snapshot at this *batch end* would have.
     tell : callable
         Gets the estimator, the average ratio of the epoch, how much of the epoch is done, its
-        number, and whether nothing more is measured in it.
+        number, whether nothing more is measured in it, and what the average may become at most.
     """
 
     interval: Interval
     giving_up: GivingUp
     coefficient: Callable[[], float | OptimalCoefficient]
-    tell: Callable[[Run, float, float, int, bool], None]
+    tell: Callable[[Run, float, float, int, bool, float], None]
 
     def is_given_to(self, handlers: Iterable[EventHandler]) -> bool:
         """Give it to every VarianceHandler among `handlers`; return whether there is one."""
@@ -101,6 +108,18 @@ class Measured:
         for meter in meters:
             meter.measure(self)
         return bool(meters)
+
+    def counts(self, epoch: int) -> bool:
+        """Return whether its coefficient is that of a measurement while it is off."""
+        return self.giving_up.epoch is not None or self.is_asking(epoch)
+
+    def is_asking(self, epoch: int) -> bool:
+        """Return whether this plain epoch is measured to know whether to begin."""
+        return self.giving_up.is_asking(epoch)
+
+    def points(self, at: tuple[float, ...], epoch: int) -> tuple[float, ...]:
+        """Return those of the points, in percent, at which to measure in this epoch."""
+        return points_of_trial(at) if self.giving_up.trial.is_under_way(epoch) else at
 
 
 class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
@@ -116,7 +135,9 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
     While SVRG is off it measures what it *would* do, from a copy of the weights at the beginning of
     the epoch. That needs no full pass, since the variance does not depend on the full gradient,
     which is a constant: a plain run with a VarianceHandler says whether SVRG would pay. (After SVRG
-    has been switched off, only in the epochs in which it is to be measured again.)
+    has been switched off, only in the epochs in which it is to be measured again.) Where it decides
+    whether SVRG begins, it takes at most 2.5 % of an epoch's batches, but 3, and before the first
+    snapshot only the last two points of the first third.
 
     A row of the history gets ``variance_ratio``, the ratio averaged over the epoch, and
     ``variance_ratio_at_11``, the ratio when 11 % of it are done, for each point.
@@ -239,7 +260,8 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         length = self._data.num_batches
         if not length or not self._measures_in(epoch):
             return
-        numbers = [max(1, round(point / 100 * length)) for point in self.at]
+        points = self.at if self._method is None else self._method.points(self.at, epoch)
+        numbers = [max(1, round(point / 100 * length)) for point in points]
         is_on = self._is_on(estimator)
         if done not in numbers or not (is_on or self._has_reference):
             return
@@ -282,7 +304,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         return self._method is not None and is_correcting
 
     def _measures_in(self, epoch: int) -> bool:
-        if self._method is not None and self._method.giving_up.is_looking_again(epoch):
+        if self._method is not None and self._method.is_asking(epoch):
             return True
         return epoch % self.every_n_epochs == 0
 
@@ -298,14 +320,18 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         moments = self._moments(estimator, epoch, is_on)
         coefficient = self._coefficient_now(estimator, moments, is_on)
         ratio = moments.ratio(coefficient)
-        earlier = [r for r in self.records if r.epoch == epoch]
+        # In the epoch of a trial the snapshot is taken in the middle.
+        begin = self._method.giving_up.trial.part_before_snapshot(epoch) if self._method else 0.0
+        earlier = [r for r in self.records if r.epoch == epoch and r.at > begin]
         # At the snapshot both gradients are the same, for which 1 is the best coefficient.
         at_snapshot = (1 - coefficient) ** 2 if isinstance(coefficient, float) else 0.0
         if is_on and self._method is not None and self._method.interval.epoch < epoch:
             # The snapshot is of an earlier epoch: continue from what was measured last.
             at_snapshot = next((r.ratio for r in reversed(self.records) if r.epoch < epoch), ratio)
         average = average_ratio(
-            [*(r.at for r in earlier), at], [*(r.ratio for r in earlier), ratio], at_snapshot
+            [(x - begin) / (1 - begin) for x in (*(r.at for r in earlier), at)],
+            [*(r.ratio for r in earlier), ratio],
+            at_snapshot,
         )
         own = VarianceRecord(
             epoch=epoch,
@@ -331,8 +357,11 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         points = self._points_of(at)
         estimator.figures |= {f"variance_ratio_at_{point:g}": record.ratio for point in points}
         estimator.figures["variance_ratio"] = record.average
-        if self._method is not None and not math.isnan(record.average):
-            self._method.tell(estimator, record.average, at, epoch, self.at[-1] in points)
+        trial = self._method is not None and self._method.giving_up.trial.is_under_way(epoch)
+        if self._method is not None and (trial or not math.isnan(record.average)):
+            is_last = self._method.points(self.at, epoch)[-1] in points
+            greatest = greatest_average(at, record.ratio, at_snapshot)
+            self._method.tell(estimator, record.average, at, epoch, is_last, greatest)
             self._has_reference &= not self._method_decides(estimator, epoch)
 
     def _points_of(self, at: float) -> list[float]:
@@ -378,26 +407,36 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             is_number = trainer.optimal_coefficient is None
             return trainer.coefficient if is_number else trainer.coefficients
         coefficient: float | OptimalCoefficient | None = self.coefficient
-        if self._method is not None and self._method.giving_up.epoch is not None:
+        if self._method is not None and self._method.counts(estimator.position.epoch):
             coefficient = self._method.coefficient()
         return coefficient if isinstance(coefficient, float) else moments.optimal_coefficients()
 
     def _draw(self, estimator: Run, epoch: int) -> Iterator[Numbered]:
         """Yield the batches to measure on, each with its index in the full pass."""
-        data, length = self._data, self._data.num_batches
-        if not data.is_indexed or length is None:
-            yield from enumerate(data.first_batches(self.batches))
-            return
-        # A smaller batch varies more than the others.
-        is_last_smaller = _size_of(data.batch(length - 1), estimator) < _size_of(
-            data.batch(0), estimator
-        )
-        candidates = length - (is_last_smaller and length > 2)
+        number, length = self.batches, self._data.num_batches
+        if length and self._method is not None and self._method.is_asking(epoch):
+            number = batches_of_measurement(number, length)
         key = (epoch, estimator.position.batch_in_epoch)
         sequence = np.random.SeedSequence(self.seed, spawn_key=key)
-        order = np.random.Generator(np.random.PCG64(sequence)).permutation(candidates)
-        for index in order[: self.batches].tolist():
-            yield index, data.batch(index)
+        return _drawn(self._data, number, sequence, estimator)
+
+
+def _drawn(
+    data: TrainingData, number: int, sequence: np.random.SeedSequence, estimator: Run
+) -> Iterator[Numbered]:
+    """Yield that many batches, at random, or of data without an index the first ones."""
+    length = data.num_batches
+    if not data.is_indexed or length is None:
+        yield from enumerate(data.first_batches(number))
+        return
+    # A smaller batch varies more than the others.
+    is_last_smaller = _size_of(data.batch(length - 1), estimator) < _size_of(
+        data.batch(0), estimator
+    )
+    candidates = length - (is_last_smaller and length > 2)
+    order = np.random.Generator(np.random.PCG64(sequence)).permutation(candidates)
+    for index in order[:number].tolist():
+        yield index, data.batch(index)
 
 
 def _checked_points(at: object) -> tuple[float, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import numbers
-from typing import NamedTuple
 
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.svrg.row_correction import check_sparse_correction
@@ -107,47 +106,63 @@ class TableChoice:
         return True, size
 
 
-class DataLock(NamedTuple):
+class DataLock:
     """Whether each sample has one augmentation from one full pass to the next.
 
-    Attributes
+    Parameters
     ----------
     policy : 'auto', 'require' or 'off'
-        As `lock` of :class:`gluon_svrg.SVRGHandler`.
+        As `lock` of :class:`gluon_svrg.SVRGHandler`; with 'off' nothing is locked but for the full
+        pass itself.
     logger : logging.Logger
         Is told if the data cannot be locked.
     """
 
-    policy: str
-    logger: logging.Logger
+    def __init__(self, policy: str, logger: logging.Logger) -> None:
+        self._policy = policy
+        self._logger = logger
+        self._told_of: TrainingData | None = None
 
-    def is_off(self) -> bool:
-        """Return whether nothing is locked but for the full pass itself."""
-        return self.policy == "off"
-
-    def lock(self, data: TrainingData, draw: int, is_told: bool) -> None:
-        """Lock `data` to this draw, or say that it cannot be locked, unless that `is_told`.
+    def lock(self, data: TrainingData, draw: int) -> None:
+        """Lock `data` to this draw, or say, once, that it cannot be locked.
 
         Raises
         ------
         ValueError
             If the lock is required.
         """
+        is_told, self._told_of = data is self._told_of, data
         if data.can_lock:
             data.lock(draw)
             return
-        reason = "" if self.is_off() or is_told else data.why_not_locked()
-        if reason and self.policy == "require":
+        reason = "" if self._policy == "off" or is_told else data.why_not_locked()
+        if reason and self._policy == "require":
             raise ValueError(
                 f"lock='require', but train_data is not locked: {reason}; or give lock='auto'"
             )
         if reason:
-            self.logger.warning(
+            self._logger.warning(
                 "SVRG's train_data is not locked: %s. If a sample is augmented anew each time, the "
                 "full gradient belongs to other samples than the batches do, so the corrected "
                 "gradient is biased and a gradient table would raise its variance",
                 reason,
             )
+
+    def expect(self, data: TrainingData, draw: int) -> None:
+        """Lock `data` already before the full pass.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`lock`.
+        """
+        if self._policy != "off":
+            self.lock(data, draw)
+
+    def after_pass(self, data: TrainingData) -> None:
+        """Let `data` draw anew after the full pass, if nothing is to be locked."""
+        if self._policy == "off":
+            data.unlock()
 
 
 def check_choices(

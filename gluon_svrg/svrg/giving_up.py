@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.events import State
+from gluon_svrg.svrg.trial import Trial
 
 if TYPE_CHECKING:
     from gluon_svrg.events import Run
@@ -18,7 +20,8 @@ class GivingUp:
     come, so that the decision comes as early as it is certain. In its first epoch a run moves far,
     whatever the network, and the ratio is great (0.65 for a softmax regression that stands at 0.05
     from the second epoch on). So SVRG is switched off for good only if the ratio is too great in
-    the epoch after that as well, in which it is measured without a full pass.
+    the epoch after that as well, in which it is measured without a full pass. Nor is there one
+    before the first decision: see :class:`gluon_svrg.svrg.trial.Trial`.
 
     Parameters
     ----------
@@ -36,6 +39,8 @@ class GivingUp:
         How often it was.
     is_metered : bool
         Whether a VarianceHandler measures in this run.
+    trial : Trial
+        What is measured before the first snapshot.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class GivingUp:
         self.above = above
         self.look_again_every = look_again_every
         self._stop_epoch = stop_epoch
+        self.trial = Trial(above is not None)
         self.reset()
 
     def reset(self) -> None:
@@ -72,6 +78,7 @@ class GivingUp:
         self.times = 0
         self._failed_look: int | None = None
         self.is_metered = False
+        self.trial.reset()
 
     def check(self, estimator: object) -> None:
         """Raise ValueError if nothing measures."""
@@ -92,6 +99,10 @@ class GivingUp:
         since, every = epoch - self.epoch, self.look_again_every
         return (since == 1 and self.times == 1) or (every is not None and since % every == 0)
 
+    def is_asking(self, epoch: int) -> bool:
+        """Return whether it is measured in this epoch, a plain one, whether to begin."""
+        return self.trial.is_under_way(epoch) or self.is_looking_again(epoch)
+
     def decide(
         self,
         estimator: Run,
@@ -100,8 +111,11 @@ class GivingUp:
         at: float,
         epoch: int,
         is_last: bool,
+        greatest: float = math.inf,
     ) -> bool:
         """Return whether SVRG is on from here on, or may be from the next epoch on.
+
+        Where the trial ends well, the snapshot is due: ``trial.is_due``.
 
         Parameters
         ----------
@@ -117,6 +131,8 @@ class GivingUp:
             Its number.
         is_last : bool
             Whether nothing more is measured in this epoch.
+        greatest : float
+            The most that this average may still become.
         """
         if self.above is None:
             return is_on
@@ -124,18 +140,19 @@ class GivingUp:
             f"epoch {epoch} ({100 * at:.3g} % done): the variance of the corrected gradient is "
             f"{ratio:.3g} times the plain one's, averaged over the epoch"
         )
+        if self.trial.is_under_way(epoch):
+            pays = self.trial.decide(ratio, greatest, self.above, is_last)
+            if pays:
+                estimator.logger.info(
+                    "SVRG is switched on after %s, and not above give_up_above=%.3g",
+                    measured,
+                    self.above,
+                )
+            elif pays is False:
+                self._give_up(estimator, epoch, f"is not switched on in {measured}")
+            return pays is True
         if is_on and ratio > self.above:
-            self.epoch = epoch
-            self.times += 1
-            every = 1 if self.times == 1 else self.look_again_every
-            then = "" if every is None else f"; it is measured again in epoch {epoch + every}"
-            estimator.logger.info(
-                "SVRG is switched off in %s, above give_up_above=%.3g. The plain optimizer "
-                "continues%s",
-                measured,
-                self.above,
-                then,
-            )
+            self._give_up(estimator, epoch, f"is switched off in {measured}")
             return False
         if not self.is_looking_again(epoch):
             return is_on
@@ -155,11 +172,30 @@ class GivingUp:
             return True
         return is_on
 
+    def _give_up(self, estimator: Run, epoch: int, what: str) -> None:
+        self.epoch = epoch
+        self.times += 1
+        every = 1 if self.times == 1 else self.look_again_every
+        then = "" if every is None else f"; it is measured again in epoch {epoch + every}"
+        estimator.logger.info(
+            "SVRG %s, above give_up_above=%.3g. The plain optimizer continues%s",
+            what,
+            self.above,
+            then,
+        )
+
     def state_dict(self) -> State:
-        """Return what has been decided."""
-        return {"epoch": self.epoch, "times": self.times, "failed_look": self._failed_look}
+        """Return what has been decided; without a trial, as before there were any."""
+        trial = {"trial": self.trial.state_dict()} if self.trial.is_there else {}
+        return {
+            "epoch": self.epoch,
+            "times": self.times,
+            "failed_look": self._failed_look,
+            **trial,
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Continue from what :meth:`state_dict` returned."""
         self.epoch, self.times = state["epoch"], state["times"]
         self._failed_look = state["failed_look"]
+        self.trial.load_state_dict(state.get("trial"))

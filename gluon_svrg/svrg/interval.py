@@ -111,8 +111,8 @@ class Interval:
         self.snapshot = Snapshot(net, params)
         self.masks = MaskLock(is_on=lock != "off", workers=self._workers)
         self.table: GradientTable | None = None
-        self.gradient_evaluations = 0
-        self._own_evaluations = 0  # which `gradient_evaluations` does not count yet
+        # The own are those that the first does not count yet.
+        self.gradient_evaluations = self._own_evaluations = 0
         self.epoch = 0
         self._net = net
         self._backward = backward
@@ -131,9 +131,8 @@ class Interval:
         self._data_lock = DataLock(lock, self._logger)
         self._choice = TableChoice(gradient_table, table_memory, lock != "off", self._logger)
         self._source: object = None
-        self._numbers_batches = False
         self._data: TrainingData | None = None
-        self._is_at_snapshot = self._is_told = False
+        self._numbers_batches = self._is_at_snapshot = False
 
     def begin(self, data: object, epoch: int = 0) -> FullGradient:
         """Take the snapshot, and return the full gradient over `data`.
@@ -153,8 +152,7 @@ class Interval:
             If `is_cancelled` says so; it is as if the pass had not begun.
         """
         batches_of_run = self._training_data(data)
-        self._data_lock.lock(batches_of_run, self.masks.snapshot + 1, self._is_told)
-        self._is_told = True
+        self._data_lock.lock(batches_of_run, self.masks.snapshot + 1)
         batches = enumerate(batches_of_run.in_order())
         first = next(batches, None)
         if first is None:
@@ -171,12 +169,15 @@ class Interval:
             batches_of_run.unlock()
             raise
         self.masks.release()
-        if self._data_lock.is_off():
-            batches_of_run.unlock()
+        self._data_lock.after_pass(batches_of_run)
         self.gradient_evaluations += full_gradient.samples
         self.table = self._choice.kept(self.table)
         self._is_at_snapshot, self.epoch = True, epoch
         return full_gradient
+
+    def expect(self, data: object) -> None:
+        """Lock `data` as the next :meth:`begin` will, for an epoch that is under way by then."""
+        self._data_lock.expect(self._training_data(data), self.masks.snapshot + 1)
 
     def before(self, batch: object, index: int | None = None) -> None:
         """Let the network draw the random numbers that the snapshot's pass draws for `batch`."""
@@ -306,7 +307,7 @@ class Interval:
         if self._data is None or data is not self._source:
             if self._data is not None:
                 self._data.unlock()  # the former ones
-            self._source, self._data, self._is_told = data, training_data(data), False
+            self._source, self._data = data, training_data(data)
             self._numbers_batches = self._data.numbers_batches
         return self._data
 

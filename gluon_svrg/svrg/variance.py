@@ -229,6 +229,23 @@ def average_ratio(points: Sequence[float], ratios: Sequence[float], at_snapshot:
     return trapezoids + (1 - x[-1]) * y[-1]
 
 
+def greatest_average(at: float, ratio: float, at_snapshot: float) -> float:
+    """Return the ratio's average over the epoch if it grows on in proportion to the way gone.
+
+    As a rule it grows so at most, and saturates: see :func:`average_ratio` for the least.
+
+    Parameters
+    ----------
+    at : float
+        The part of the epoch that is done, in (0, 1].
+    ratio : float
+        The ratio there.
+    at_snapshot : float
+        That at the snapshot.
+    """
+    return at_snapshot + (ratio - at_snapshot) / (2 * at)
+
+
 def _sum(grads: Sequence[NDArray]) -> NDArray:
     """Return the sum over the devices: flat, float64, on the first of them."""
     # Of a row_sparse gradient, too, the variance is that of all elements.
