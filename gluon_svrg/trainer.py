@@ -38,6 +38,14 @@ _NOT_CORRECTED = (
     "there is no corrected gradient: call correct() after the backward pass, and "
     "corrected_gradient() after it, before step() or allreduce_grads()"
 )
+_STEP_NOT_CORRECTED = (
+    "a control variate is set, but the gradient of this step was not corrected: call correct() "
+    "after each backward pass, or clear_control_variate() to continue without"
+)
+_NOT_SAVED = (
+    "the control variate is not part of the saved states in %s: take a new snapshot after loading "
+    "them"
+)
 
 
 class SVRGTrainer(gluon.Trainer):
@@ -176,7 +184,7 @@ class SVRGTrainer(gluon.Trainer):
         _check_is_full_gradient(full_gradient, trained)
         self._begin_alike()
         means = mean_over_workers(full_gradient, self.workers).means
-        on_all_contexts = by_parameter(means, trained, self._scale_of(full_gradient))
+        on_all_contexts = by_parameter(means, trained, _scale_of(full_gradient, self))
         check_row_sparse(self, coefficient, sparse_correction)
         self.control_variate.set(
             on_all_contexts, coefficient, full_gradient.row_shares, sparse_correction
@@ -208,7 +216,7 @@ class SVRGTrainer(gluon.Trainer):
         """
         _check_can_be_corrected(self)
         params = [] if self.control_variate.is_idle else self._corrected_params()
-        snapshot_scale = self._scale_of(snapshot_gradient)
+        snapshot_scale = _scale_of(snapshot_gradient, self)
         self.control_variate.correct(
             params, snapshot_gradient, self.loss_scale, snapshot_scale, uses_all=self.is_corrected
         )
@@ -235,9 +243,6 @@ class SVRGTrainer(gluon.Trainer):
         used = [] if self.control_variate.is_idle else [p.name for p in self._corrected_params()]
         means = mean_of_batch(_mxnet.trained_parameters(self), used, samples, self.workers)
         return FullGradient(means, samples, self.loss_scale, is_of_all_workers=True)
-
-    def _scale_of(self, gradient: BatchGradient | FullGradient) -> float:
-        return self.loss_scale if gradient.loss_scale is None else gradient.loss_scale
 
     def _corrected_params(self) -> list[gluon.Parameter]:
         # A parameter that was frozen at the snapshot has no full gradient: until the next snapshot
@@ -292,11 +297,7 @@ class SVRGTrainer(gluon.Trainer):
             If the servers of a dist kvstore run the optimizer, because they hold its states.
         """
         if self.full_gradient is not None:
-            _logger.warning(
-                "the control variate is not part of the saved states in %s: take a new snapshot "
-                "after loading them",
-                fname,
-            )
+            _logger.warning(_NOT_SAVED, fname)
         states_of(self).write(fname)
 
     def load_states(self, fname: str | os.PathLike[str]) -> None:
@@ -324,10 +325,7 @@ class SVRGTrainer(gluon.Trainer):
     def _allreduce_grads(self) -> None:
         # step() and allreduce_grads() both pass here: the last moment to notice it.
         if self.full_gradient is not None and not self.is_corrected:
-            raise RuntimeError(
-                "a control variate is set, but the gradient of this step was not corrected: call "
-                "correct() after each backward pass, or clear_control_variate() to continue without"
-            )
+            raise RuntimeError(_STEP_NOT_CORRECTED)
         self.is_corrected = False
         if self._is_alone:
             super()._allreduce_grads()
@@ -356,6 +354,10 @@ def _check_is_optimizer(optimizer: object) -> None:
             f"optimizer must be a name or an Optimizer, got {optimizer!r}: give 'sgd', or "
             "gluon_svrg.LARS(...)"
         )
+
+
+def _scale_of(gradient: BatchGradient | FullGradient, trainer: SVRGTrainer) -> float:
+    return trainer.loss_scale if gradient.loss_scale is None else gradient.loss_scale
 
 
 def _check_is_full_gradient(full_gradient: object, trained: Sequence[gluon.Parameter]) -> None:

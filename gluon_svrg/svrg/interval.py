@@ -114,8 +114,7 @@ class Interval:
         # The own are those that the first does not count yet.
         self.gradient_evaluations = self._own_evaluations = 0
         self.epoch = 0
-        self._net = net
-        self._backward = backward
+        self._net, self._backward = net, backward
         self._pass = FullPass(
             self.snapshot,
             self.masks,
