@@ -10,7 +10,7 @@ import evidence_variance
 import numpy as np
 import pytest
 
-PAGE = common.ROOT / "docs" / "evidence.md"
+DOCS = common.ROOT / "docs"
 
 
 @pytest.fixture
@@ -100,16 +100,17 @@ def test_a_job_is_done_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", evidence.PARTS)
 def test_the_page_says_what_the_results_say(name):
     section = evidence.PARTS[name].section(common.Results(name))
-    assert section.strip() in PAGE.read_text()
+    page = DOCS / evidence.page_of(evidence.PARTS[name])
+    assert section.strip() in page.read_text()
 
 
 def test_the_command_writes_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr(common, "IMAGES", tmp_path)
-    page = tmp_path / "page.md"
-    monkeypatch.setattr(sys, "argv", ["evidence.py", "page", "--out", str(page)])
+    monkeypatch.setattr(sys, "argv", ["evidence.py", "page", "--out", str(tmp_path)])
     evidence.main()
-    text = page.read_text()
-    assert all(f"<!-- evidence-{name} -->" in text for name in evidence.PARTS)
+    for name, part in evidence.PARTS.items():
+        text = (tmp_path / evidence.page_of(part)).read_text()
+        assert f"<!-- evidence-{name} -->" in text
     assert {path.suffix for path in tmp_path.iterdir()} == {".md", ".png"}
 
 
