@@ -1,4 +1,4 @@
-"""LARS against SGD over batch sizes, each at the best of five learning rates.
+"""LARS against SGD over batch sizes, each at the best of five learning rates or more.
 
     python recipes/large_batch.py                                # Fashion-MNIST, 120 runs
     OMP_NUM_THREADS=1 python recipes/large_batch.py --only sgd   # in two processes at once,
@@ -11,7 +11,8 @@ momentum 0.9, no weight decay on BatchNorm and biases, a warm-up over a fifth of
 the learning rate falls as the square of what is left (You et al. 2017). The grid of learning rates
 is around one for each optimizer and batch size, by factors of 2. A tenth of the training set is
 kept out of training: the learning rate whose mean accuracy on it is best is chosen, and the test
-accuracy told. The net ``lenet`` is LeNet with BatchNorm, and strides in the place of pooling: 5
+accuracy told. Where the best is at the edge of the grid, the grid grows beyond it, by --more-rates
+at most. The net ``lenet`` is LeNet with BatchNorm, and strides in the place of pooling: 5
 epochs of it take 15 s on one core.
 
 The result of each run is a line of ``runs.jsonl``, written as it ends: a sweep that was killed goes
@@ -288,9 +289,36 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--wd", type=number(0), default=1e-4)
     parser.add_argument("--batch-size", type=integer(1), nargs="+", default=[128, 512, 2048, 8192])
     parser.add_argument("--only", choices=OPTIMIZERS, help="one optimizer only")
+    parser.add_argument(
+        "--more-rates", type=integer(0), default=2, help="learning rates beyond the grid's edge"
+    )
     parser.add_argument("--seeds", type=integer(1), default=3, help="seeds 0, 1, ...")
     parser.add_argument("--out", type=Path, default=Path("runs/large_batch"))
     return show_defaults(parser).parse_args(arguments)
+
+
+def runs_left(options: argparse.Namespace, results: list[Result]) -> list[tuple]:
+    """Return the runs that have no result yet: the grid's, and then those beyond its edges."""
+    done = {_key(result) for result in results}
+    optimizers = [options.only] if options.only else OPTIMIZERS
+    combinations = list(itertools.product(options.batch_size, optimizers))
+    grids = {both: learning_rates(both[1], both[0]) for both in combinations}
+    for (batch_size, optimizer), grid in grids.items():
+        by_rate = curve(results, optimizer, batch_size)
+        while len(grid) < len(FACTORS) + options.more_rates and set(grid) <= set(by_rate):
+            scores = {lr: mean(r["validation_accuracy"] for r in by_rate[lr]) for lr in grid}
+            best = max(grid, key=lambda lr: scores[lr])
+            if best not in (grid[0], grid[-1]):
+                break
+            beyond = best * 2 if best == grid[-1] else best / 2
+            grid.append(float(f"{beyond:.3g}"))
+            grid.sort()
+    return [
+        (optimizer, batch_size, lr, seed)
+        for seed, (batch_size, optimizer) in itertools.product(range(options.seeds), combinations)
+        for lr in grids[batch_size, optimizer]
+        if (optimizer, batch_size, lr, seed) not in done
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -301,27 +329,18 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     splits = list(normalised(cifar_data.load(options)))
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "runs.jsonl"
-    done = {_key(result) for result in read_results(path, options)}
-    optimizers = [options.only] if options.only else OPTIMIZERS
-    runs = [
-        (optimizer, batch_size, lr, seed)
-        for seed, batch_size, optimizer in itertools.product(
-            range(options.seeds), options.batch_size, optimizers
-        )
-        for lr in learning_rates(optimizer, batch_size)
-    ]
-    left = [run for run in runs if run not in done]
-    print(f"{len(runs)} runs, {len(runs) - len(left)} of them done")
-    for count, run in enumerate(left, 1):
-        result = train_one(options, splits, *run)
-        append(path, result)
-        optimizer, batch_size, lr, seed = run
-        print(
-            f"{count}/{len(left)}: {optimizer}, batch {batch_size}, learning rate {lr:g}, seed "
-            f"{seed}: validation {result['validation_accuracy']:.2%}, test "
-            f"{result['test_accuracy']:.2%} ({result['seconds']:.1f} s)",
-            flush=True,
-        )
+    while left := runs_left(options, read_results(path, options)):
+        print(f"{len(left)} runs to do")
+        for count, run in enumerate(left, 1):
+            result = train_one(options, splits, *run)
+            append(path, result)
+            optimizer, batch_size, lr, seed = run
+            print(
+                f"{count}/{len(left)}: {optimizer}, batch {batch_size}, learning rate {lr:g}, seed "
+                f"{seed}: validation {result['validation_accuracy']:.2%}, test "
+                f"{result['test_accuracy']:.2%} ({result['seconds']:.1f} s)",
+                flush=True,
+            )
     results = read_results(path, options)
     write_report(options, results, arguments)
     return best_rows(results)

@@ -448,7 +448,7 @@ def test_compare_adds_up_the_seconds(tmp_path):
 
 def test_large_batch_goes_on_where_it_was_killed(tmp_path, monkeypatch, capsys):
     sweep = ["--data", "synthetic", "--samples", "60", "--epochs", "1", "--seeds", "1"]
-    sweep += ["--batch-size", "27", "--out", str(tmp_path)]
+    sweep += ["--batch-size", "27", "--more-rates", "0", "--out", str(tmp_path)]
     (row,) = large_batch.main([*sweep, "--only", "lars"])
     assert (row["optimizer"], row["of"], row["steps"]) == ("lars", 5, 2)
     lines = (tmp_path / "runs.jsonl").read_text().splitlines()
@@ -457,7 +457,7 @@ def test_large_batch_goes_on_where_it_was_killed(tmp_path, monkeypatch, capsys):
     other = json.dumps(json.loads(lines[3]) | {"epochs": 2})
     (tmp_path / "runs.jsonl").write_text("\n".join([*lines[:3], other, lines[4][:20]]))
     rows = large_batch.main(sweep)
-    assert "10 runs, 3 of them done" in capsys.readouterr().out
+    assert "7 runs to do" in capsys.readouterr().out
     assert [row["optimizer"] for row in rows] == ["sgd", "lars"]
     assert rows[1] == row | {"seconds a run": rows[1]["seconds a run"]}  # the same runs again
     assert is_picture(tmp_path / "large_batch.png")
@@ -465,6 +465,28 @@ def test_large_batch_goes_on_where_it_was_killed(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "table.md").read_text().startswith("| optimizer | batch size |")
     monkeypatch.setattr(large_batch, "train_one", None)  # nothing is left to be trained
     assert large_batch.main(sweep) == rows
+
+
+def test_the_grid_of_large_batch_grows_beyond_an_edge(tmp_path, monkeypatch):
+    tried = []
+
+    def train_one(options, splits, optimizer, batch_size, lr, seed):
+        tried.append((lr, seed))
+        accuracy = 0.9 - abs(lr - 0.9)  # the best is beyond the greatest of the grid, 0.4
+        return {
+            "optimizer": optimizer, "batch_size": batch_size, "lr": lr, "seed": seed,
+            **{name: vars(options)[name] for name in large_batch.SETTINGS},
+            "validation_accuracy": accuracy, "test_accuracy": accuracy, "steps": 1, "seconds": 1.0,
+        }  # fmt: skip
+
+    monkeypatch.setattr(large_batch, "train_one", train_one)
+    sweep = ["--data", "synthetic", "--samples", "60", "--seeds", "2", "--only", "sgd"]
+    sweep += ["--batch-size", "128", "--out", str(tmp_path)]
+    (row,) = large_batch.main([*sweep, "--more-rates", "1"])
+    assert (row["best learning rate"], row["of"], row["at the edge"]) == (0.8, 6, "yes")
+    (row,) = large_batch.main(sweep)
+    assert (row["best learning rate"], row["of"], row["at the edge"]) == (0.8, 7, "no")
+    assert len(tried) == len(set(tried)) == 14
 
 
 def test_large_batch_chooses_by_the_validation_set():
