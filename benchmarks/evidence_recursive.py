@@ -101,7 +101,7 @@ def work(job: common.Row) -> common.Row:
     begin, watched = time.perf_counter(), 0.0
     budget = job["share"] * BUDGET
     for batch in method.batches():
-        done = method.evaluations / budget
+        done = method.done(budget)
         while done >= POINTS[len(points)] - 1e-9:
             mx.nd.waitall()
             before = time.perf_counter()
@@ -155,10 +155,10 @@ def _table(results: common.Results, model: str) -> str:
                 f"{round(mean(run['steps'] for run in runs))} x {kind.batch_size}",
                 grid.cell(found),
                 str(len(runs)),
-                common.spread([run["training_loss"] for run in runs], 3),
-                common.spread([end["held_out_loss"] for end in ends], 4),
-                common.spread([end["held_out_accuracy"] for end in ends], 2, 100),
-                common.spread([run["test_accuracy"] for run in runs], 2, 100),
+                _spread([run["training_loss"] for run in runs], 3),
+                _spread([end["held_out_loss"] for end in ends], 4),
+                _spread([end["held_out_accuracy"] for end in ends], 2, 100),
+                _spread([run["test_accuracy"] for run in runs], 2, 100),
                 verdict(results, model, method),
                 f"{mean(run['seconds'] for run in runs):.0f}",
             )
@@ -177,6 +177,13 @@ def _table(results: common.Results, model: str) -> str:
         "seconds",
     ]
     return report.markdown_table(header, rows)
+
+
+def _spread(values: list[float | None], digits: int, scale: float = 1.0) -> str:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return f"diverged in {len(values) - len(known)} of {len(values)}"
+    return common.spread(known, digits, scale)
 
 
 def verdict(results: common.Results, model: str, method: str) -> str:
@@ -205,7 +212,8 @@ def _answers(
         deviations = [stdev(v) ** 2 / len(v) if len(v) > 1 else math.inf for v in (own, best)]
         is_far = sign * (mean(own) - mean(best)) > 2 * math.sqrt(sum(deviations))
         less = _ends(results.of(**job_of(model, method, LESS)), name) if with_less else []
-        yield is_far and (not less or sign * (mean(less) - mean(best)) >= 0)
+        is_enough = None not in less and (not less or sign * (mean(less) - mean(best)) >= 0)
+        yield is_far and is_enough
 
 
 def _ends(runs: list[common.Row], name: str) -> list[float]:

@@ -86,6 +86,10 @@ class Method:
         self.trainer = gs.SVRGTrainer(setup.net.collect_params(), kind, settings)
         self.trainer.optimizer.wd = self.decay if setup.decay is None else setup.decay
 
+    def done(self, budget: float) -> float:
+        """Return how much of the run is done, if it is to cost that many gradients."""
+        return self.evaluations / budget
+
     def batches(self) -> Iterator[Batch]:
         """Yield batches without an end, in a new order each epoch."""
         return self._batches(self.batch_size, self.setup.seed)
@@ -209,12 +213,32 @@ class Sarah(Recursive):
     name, title, cost = "sarah", "SARAH, a full gradient an epoch", "2 + n/m"
     batch_size = common.BATCH_SIZE
 
+    def period(self) -> int:
+        """Return the number of steps from one full gradient to the next."""
+        return len(self.setup.train[1]) // self.batch_size
+
     def _step(self, batch: Batch) -> None:
-        samples = len(self.setup.train[1])
-        if self.number % (samples // self.batch_size) == 0:
+        begins = self.number % self.period() == 0
+        if begins:
             everything = list(self.setup.loader_of(self.setup.train, self.batch_size))
             self.evaluations += self._begin(everything, 1.0)
         self._recursive_step(batch, 1.0)
+        if begins:  # the first step is along the full gradient: its two gradients cancel
+            self.evaluations -= 2 * len(batch[0])
+
+
+class HalfSarah(Sarah):
+    """SARAH of which a full gradient and its steps cost two passes."""
+
+    title = "SARAH, a full gradient every two passes"
+    batch_size = common.BATCH_SIZE // 2
+
+    def period(self) -> int:
+        return 1 + len(self.setup.train[1]) // (2 * self.batch_size)
+
+    def done(self, budget: float) -> float:
+        """Return the share of the steps: full gradients come in lumps."""
+        return self.number * 2 * len(self.setup.train[1]) / self.period() / budget
 
 
 class Page(Recursive):
@@ -266,7 +290,7 @@ METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
         NAG, SGD, AdamWUsual, AdamW, QH, MARS, ExactMARS, Storm, StormAdamW, StormTenth,
-        StormHundredth, Sarah, Page,
+        StormHundredth, HalfSarah, Page,
     )
 }  # fmt: skip
 

@@ -16,9 +16,9 @@ from gluon_svrg.run.position import Located
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.control_variate import ControlVariate, by_parameter
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
-from gluon_svrg.svrg.over_workers import mean_of_batch, mean_over_workers
+from gluon_svrg.svrg.over_workers import mean_of_batch, mean_over_workers, stored_as_gradients
 from gluon_svrg.svrg.row_correction import check_sparse_correction
-from gluon_svrg.svrg.sparse_checks import check_row_sparse
+from gluon_svrg.svrg.sparse_checks import check_has_shares, check_row_sparse
 from gluon_svrg.workers import Single, Workers
 from gluon_svrg.workers.gradients import (
     add_up,
@@ -164,7 +164,8 @@ class SVRGTrainer(gluon.Trainer):
         ----------
         full_gradient : FullGradient
             The gradient of all samples at the snapshot. If it is that of this worker's samples,
-            the mean is taken over those of all workers.
+            the mean is taken over those of all workers. A dense mean of a row_sparse gradient, as
+            :meth:`corrected_gradient` gives, is taken for the rows that are not zero.
         coefficient : float in [0, 1] or OptimalCoefficient
             1 is SVRG; 0 leaves the gradient as it is. An :class:`OptimalCoefficient` estimates it,
             from this snapshot on.
@@ -184,8 +185,11 @@ class SVRGTrainer(gluon.Trainer):
         _check_is_full_gradient(full_gradient, trained)
         self._begin_alike()
         means = mean_over_workers(full_gradient, self.workers).means
+        means = stored_as_gradients(means, trained)
         on_all_contexts = by_parameter(means, trained, _scale_of(full_gradient, self))
         check_row_sparse(self, coefficient, sparse_correction)
+        if sparse_correction == "sparse":
+            check_has_shares(means, full_gradient.row_shares)
         self.control_variate.set(
             on_all_contexts, coefficient, full_gradient.row_shares, sparse_correction
         )
@@ -243,6 +247,10 @@ class SVRGTrainer(gluon.Trainer):
         used = [] if self.control_variate.is_idle else [p.name for p in self._corrected_params()]
         means = mean_of_batch(_mxnet.trained_parameters(self), used, samples, self.workers)
         return FullGradient(means, samples, self.loss_scale, is_of_all_workers=True)
+
+    def has_waiting_gradient(self) -> bool:
+        """Return whether a backward pass has written a gradient since the last step."""
+        return _mxnet.has_fresh_gradient(self)
 
     def _corrected_params(self) -> list[gluon.Parameter]:
         # A parameter that was frozen at the snapshot has no full gradient: until the next snapshot

@@ -82,16 +82,21 @@ def test_storm(kind):
     assert method.evaluations == 20 * 16
 
 
-def test_sarah():
-    method, everything = method_of(methods.Sarah), loader_of(rows(), N)[0]
+@pytest.mark.parametrize(("kind", "period"), [(methods.Sarah, 8), (methods.HalfSarah, 5)])
+def test_sarah(kind, period):
+    method, everything = method_of(kind), loader_of(rows(), N)[0]
     for number, (before, batch, after) in enumerate(follow(method)):
-        if number % (N // 8) == 0:
+        if number % period == 0:
             d = gradient(before, everything)
         else:
             d = gradient(before, batch) + d - gradient(last, batch)  # noqa: F821
         np.testing.assert_allclose(after, before - RATE * d, rtol=0, atol=1e-12)
         last = before  # noqa: F841
-    assert method.evaluations == 3 * N + 20 * 16
+    begins = -(-20 // period)
+    assert method.evaluations == begins * N + (20 - begins) * 16
+    if kind is methods.HalfSarah:  # as much of a run of 8 passes
+        assert method.evaluations == 8 * N
+        assert method.done(8 * N) == 1
 
 
 def test_page():

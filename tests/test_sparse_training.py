@@ -206,3 +206,27 @@ def test_a_word_table_that_some_batches_do_not_use(way):
     (before, *_), (after, *_) = weights[0][0], weights[0][1]
     moved = np.flatnonzero((before != after).any(axis=1)).tolist()
     assert moved == ([2, 3, 5] if way == "exact" else [])
+
+
+def test_a_table_that_does_not_fit_after_a_resume_is_left_out(tmp_path, caplog):
+    def run(problem, memory, resume=None, folder=tmp_path / "one", **duration):
+        trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
+        estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+        svrg = gs.SVRGHandler(update_freq=3, table_memory=memory)
+        handlers = [svrg, gs.CheckpointHandler(folder, every_n_batches=1)]
+        estimator.fit(problem.data, event_handlers=handlers, resume=resume, **duration)
+        return sp.weights_of(problem.net)
+
+    small = 700  # of bytes, of which the rows take more
+    expected = train(
+        sp.make("embedding"), update_freq=3, gradient_table=False, duration={"epochs": 3}
+    )
+    run(sp.make("embedding"), 2**20, batches=7)
+    again = sp.make("embedding", seed=1)._replace(data=sp.make("embedding").data)
+    weights = run(again, small, resume="auto", epochs=3)
+    for own, other in zip(weights, expected[-1], strict=True):
+        np.testing.assert_allclose(own, other, atol=1e-12)
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        run(sp.make("embedding"), small, folder=tmp_path / "two", epochs=6)
+    assert caplog.text.count("with their rows they take more than table_memory") == 1

@@ -66,6 +66,7 @@ class IterableData:
     locked_draw: int | None = None
     num_samples: int | None = None
     is_shared = False  # whether several workers have a part each
+    _passes = 0
 
     def __init__(self, data: Iterable[object], name: str) -> None:
         self._data = data
@@ -93,7 +94,18 @@ class IterableData:
 
     def one_pass(self) -> Iterator[Any]:
         """Return the batches in the order of the data's own; nothing is drawn before the first."""
-        yield from self._data
+        self._passes += 1
+        own, given = self._passes, 0
+        for batch in self._data:
+            yield batch
+            given += 1
+        if own != self._passes and given < (self.num_batches or 0):
+            raise ValueError(
+                f"{self._name} gave {given} of its {self.num_batches} batches, because another "
+                "pass over it began meanwhile, as measurements and full passes do: let its "
+                "__iter__ return an iterator with a position of its own, as a generator function "
+                "does"
+            )
 
     def begin_epoch(self, epoch: int, done: int = 0) -> Iterator[Any]:
         """See TrainingData."""

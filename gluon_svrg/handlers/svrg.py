@@ -21,7 +21,7 @@ from gluon_svrg.svrg.course import Course
 from gluon_svrg.svrg.giving_up import GivingUp
 from gluon_svrg.svrg.saved_state import Parts, load_state, state_of
 from gluon_svrg.svrg.snapshot_epochs import SnapshotEpochs
-from gluon_svrg.svrg.sparse_checks import checked_for_rows
+from gluon_svrg.svrg.sparse_checks import checked_for_rows, warn_of_other_batches
 from gluon_svrg.trainer import svrg_trainer_of
 
 
@@ -143,6 +143,7 @@ class SVRGHandler(
         data = None if self.train_data is None else training_data(self.train_data)
         self._run = located(estimator, data)
         self._data = sharded(data or self._run.data, self._run.workers, self._run.batch_axis)
+        warn_of_other_batches(self._trainer, self, self._data, estimator.logger)
         self.interval = Interval(
             estimator.net,
             backward_of(estimator),

@@ -7,11 +7,23 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from gluon_svrg.arguments import check_finite, check_number
 from gluon_svrg.optimizer.optimizer import Optimizer, State, check_is_dense, register
 from mxnet import ndarray as nd
 from mxnet.ndarray import NDArray
 
 _LEARNING_RATE = 0.001  # Adam's, of its paper and of every implementation
+
+
+# What PyTorch and optax call them.
+_NAMES_ELSEWHERE = {
+    "b1": "beta1",
+    "b2": "beta2",
+    "betas": "beta1 and beta2",
+    "eps": "epsilon",
+    "lr": "learning_rate",
+    "weight_decay": "wd",
+}
 
 
 class Update(NamedTuple):
@@ -79,6 +91,10 @@ class AdamW(Optimizer):
         aggregate_num: float = np.inf,
         **kwargs: Any,
     ) -> None:
+        for name in sorted(_NAMES_ELSEWHERE.keys() & kwargs.keys()):
+            raise TypeError(
+                f"{type(self).__name__} has no argument {name!r}: give {_NAMES_ELSEWHERE[name]}"
+            )
         if learning_rate is None and kwargs.get("lr_scheduler") is None:
             learning_rate = _LEARNING_RATE
         super().__init__(
@@ -89,12 +105,13 @@ class AdamW(Optimizer):
         )
         self.beta1 = _checked_beta("beta1", beta1)
         self.beta2 = _checked_beta("beta2", beta2)
-        if not 0 < epsilon < math.inf:
-            raise ValueError(
-                f"epsilon must be positive and finite, got {epsilon!r}: with 0 a weight whose "
-                "gradients are 0 would become NaN"
-            )
-        self.epsilon = epsilon
+        self.epsilon = check_finite(
+            "epsilon",
+            epsilon,
+            "with 0 a weight whose gradients are 0 would become NaN",
+            0,
+            above=True,
+        )
 
     def create_state(self, index: int, weight: NDArray) -> tuple[NDArray, ...]:
         """Return mean and variance: zeros of the shape and dtype of `weight`, for float16 float32.
@@ -156,7 +173,8 @@ class AdamW(Optimizer):
             raise ValueError(
                 f"the state of {self._name(index)!r} has arrays of the shapes {shapes}, but "
                 f"{type(self).__name__} needs {', '.join(names)} of shape {weight.shape}: it is "
-                "from other parameters or another optimizer, load the states of this run"
+                "from other parameters, another optimizer, or one with other settings (of MARS, "
+                "gamma and exempt): load the states of this run"
             )
 
     def _apply(self, update: Update) -> None:
@@ -220,6 +238,7 @@ class AdamW(Optimizer):
 
 
 def _checked_beta(name: str, beta: float) -> float:
+    check_number(name, beta, "how much of a moving average stays in a step")
     if not 0 <= beta < 1:
         raise ValueError(
             f"{name} must be in [0, 1), got {beta!r}: from 1 on, old gradients never fade"

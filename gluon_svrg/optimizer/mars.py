@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gluon_svrg.arguments import check_finite, check_number
 from gluon_svrg.optimizer.adamw import AdamW, Update
 from gluon_svrg.optimizer.exemption import Exempt, ExemptByName
 from gluon_svrg.optimizer.optimizer import register
@@ -119,15 +119,14 @@ class MARS(ExemptByName, AdamW):
             aggregate_num=aggregate_num,
             **kwargs,
         )
+        check_number("gamma", gamma, "how much the change of the gradient counts")
         if not 0 <= gamma <= 1:
             raise ValueError(
                 f"gamma must be in [0, 1], got {gamma!r}: 0 is AdamW, 1 the whole change of the "
                 "gradient"
             )
-        if max_norm is not None and not 0 < max_norm < math.inf:
-            raise ValueError(
-                f"max_norm must be positive and finite, or None for no limit, got {max_norm!r}"
-            )
+        if max_norm is not None:
+            check_finite("max_norm", max_norm, "None is no limit", 0, above=True)
         self.gamma = gamma
         self.max_norm = max_norm
         self._set_exempt(exempt, warns=True)

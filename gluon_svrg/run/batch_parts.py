@@ -266,6 +266,8 @@ def _items_of(batch: object) -> tuple[object, object, object]:
         way_out = _WAY_OUT
         if isinstance(batch, (NDArray, np.ndarray)):
             what, way_out = _words_for(batch), f"{_OF_ARRAYS}; {_WAY_OUT}"
+        elif hasattr(batch, "tocsr"):  # SciPy's, whose len() raises
+            what, way_out = f"a {type(batch).__name__}", f"{_OF_ARRAYS}; {_WAY_OUT}"
         elif isinstance(batch, Sized):
             what = f"a {type(batch).__name__} of {len(batch)}"
         else:

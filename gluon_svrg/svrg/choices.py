@@ -39,6 +39,7 @@ class TableChoice:
         logger: logging.Logger,
     ) -> None:
         self.said = ""
+        self._has_overflowed = False
         self._gradient_table = gradient_table
         self._table_memory = table_memory
         self._is_locked = is_locked
@@ -63,6 +64,8 @@ class TableChoice:
         ValueError
             If a table is required, and the batches may not repeat.
         """
+        if self._has_overflowed:
+            return None
         is_made, reason = self._decide(data, nbytes)
         if has_rows and is_made:
             reason += " without the rows of row_sparse gradients"
@@ -79,6 +82,7 @@ class TableChoice:
         """Return the table after the full pass; None, and say so, if it took too much memory."""
         if table is None or not table.has_overflowed:
             return table
+        self._has_overflowed = True
         limit = self._table_memory / 2**20
         self._say(f"{_NO_TABLE}: with their rows they take more than table_memory={limit:.1f} MiB")
         return None

@@ -105,7 +105,8 @@ class Course(NamedTuple):
         position, length = self.run.position, self.data.num_batches or 1
         part = (position.batch_in_epoch + under_way) / length
         is_due = self.giving_up.trial.is_due and position.is_in_epoch and not position.is_cut
-        if not is_due or part >= 1:
+        # Not for a run that is to end with this batch either.
+        if not is_due or part >= 1 or self.run.part_done(under_way) >= 1:
             return False
         drawn = host_states()
         try:
@@ -113,6 +114,8 @@ class Course(NamedTuple):
         except Interrupted:
             set_host_states(drawn)
         else:
+            # Plain gradients that wait for an accumulated step are right as they are.
+            self.trainer.is_corrected = self.trainer.has_waiting_gradient()
             self.tell_coefficient()
         return True
 

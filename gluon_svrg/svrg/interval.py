@@ -333,6 +333,7 @@ class Interval:
         self.table = _table_for(data, self._choice, self.snapshot)
         full_gradient = self._pass.over(data, enumerate(data.in_order()), self.table, watches=False)
         _check_is_known(full_gradient, known)
+        self.table = self._choice.kept(self.table)
 
 
 def _table_for(data: TrainingData, choice: TableChoice, snapshot: Snapshot) -> GradientTable | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
+from gluon_svrg.arguments import check_number
 from gluon_svrg.data.batch import is_empty
 from gluon_svrg.svrg.gradient import FullGradient
 from gluon_svrg.workers import Workers
@@ -97,14 +98,12 @@ def mean_of_batch(
 
     Raises
     ------
-    ValueError
-        If `samples` is not positive.
+    TypeError, ValueError
+        If `samples` is not a positive number.
     """
-    if not samples > 0:
-        raise ValueError(
-            f"samples must be positive, got {samples!r}: the number of samples of the batch, on "
-            "all workers"
-        )
+    check_number(
+        "samples", samples, "the number of samples of the batch, on all workers", 0, above=True
+    )
     totals = {}
     for param in params:
         datas, grads = param.list_data(), param.list_grad()
@@ -120,6 +119,18 @@ def mean_of_batch(
         name: (total / samples).astype("float32" if dtypes[name] == np.float16 else dtypes[name])
         for name, total in totals.items()
     }
+
+
+def stored_as_gradients(
+    means: Mapping[str, NDArray], params: Sequence[Parameter]
+) -> dict[str, NDArray]:
+    """Return the means of `params`, those of row_sparse gradients as row_sparse arrays."""
+    stored = {}
+    for param in params:
+        mean = means[param.name]
+        _, of_gradient = _mxnet.storage_types(param)
+        stored[param.name] = mean if mean.stype == of_gradient else mean.tostype(of_gradient)
+    return stored
 
 
 def fail_together(failure: FloatingPointError | None, workers: Workers) -> None:

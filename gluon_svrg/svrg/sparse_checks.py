@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
+import mxnet as mx
 from gluon_svrg import _mxnet
+from gluon_svrg.arrays.rows import is_row_sparse
+from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.optimizer import Optimizer
 from gluon_svrg.svrg.coefficient import OptimalCoefficient
 from gluon_svrg.svrg.giving_up import GivingUp
 from mxnet.gluon import Parameter, Trainer
+from mxnet.ndarray import NDArray
 
 OfTrainer = TypeVar("OfTrainer", bound=Trainer)
 
@@ -32,6 +37,12 @@ def check_row_sparse(trainer: Trainer, coefficient: object, way: str) -> None:
     if not params:
         return
     name = params[0].name
+    for param in params:
+        if param.grad_req == "add":
+            raise ValueError(
+                f"the gradient of {param.name!r} is row_sparse, and MXNet adds up dense gradients "
+                f"only: set its grad_req to 'write', or {_DENSE}"
+            )
     if isinstance(coefficient, OptimalCoefficient):
         raise ValueError(
             f"coefficient='auto' is estimated from dense gradients, and that of {name!r} is "
@@ -42,16 +53,36 @@ def check_row_sparse(trainer: Trainer, coefficient: object, way: str) -> None:
         _check_optimizer(trainer, param, way)
 
 
+def check_has_shares(means: Mapping[str, NDArray], row_shares: Mapping[str, NDArray]) -> None:
+    """Raise ValueError if of a row_sparse mean nobody knows which share of the batches has a row.
+
+    Parameters
+    ----------
+    means, row_shares : mappings of str to NDArray
+        Those of a :class:`gluon_svrg.svrg.gradient.FullGradient`.
+    """
+    for name, mean in means.items():
+        if is_row_sparse(mean) and name not in row_shares:
+            raise ValueError(
+                f"sparse_correction='sparse' divides each row of {name!r} by the share of the "
+                "batches that have it, which this full gradient does not tell: take that of "
+                "Snapshot.full_gradient(), or sparse_correction='exact'"
+            )
+
+
 class Settings(Protocol):
     """What of an SVRGHandler is asked here."""
 
     coefficient: float | Callable[[float], float] | OptimalCoefficient
     sparse_correction: str
+    update_freq: int
     giving_up: GivingUp
 
 
 def checked_for_rows(trainer: OfTrainer, settings: Settings) -> OfTrainer:
     """Return `trainer`; raise as :func:`check_row_sparse`, before anything of a run is paid."""
+    if settings.coefficient == 0:  # the plain optimizer
+        return trainer
     check_row_sparse(trainer, settings.coefficient, settings.sparse_correction)
     above = settings.giving_up.above
     if settings.sparse_correction == "sparse" and above is not None:
@@ -63,6 +94,38 @@ def checked_for_rows(trainer: OfTrainer, settings: Settings) -> OfTrainer:
                     "of the two out"
                 )
     return trainer
+
+
+def warn_of_other_batches(
+    trainer: Trainer, settings: Settings, data: TrainingData, logger: logging.Logger
+) -> None:
+    """Say so if the sparse way may meet other batches than those whose rows were counted.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        Whose gradients are meant.
+    settings : SVRGHandler
+        What it was asked for.
+    data : TrainingData
+        The batches.
+    logger : logging.Logger
+        Is told.
+    """
+    if settings.sparse_correction != "sparse" or settings.coefficient == 0:
+        return
+    why_not = data.why_it_may_not_repeat()
+    # A full pass has the batches of its own epoch, if they can be asked for by number.
+    is_of_its_epoch = settings.update_freq == 1 and data.is_indexed
+    has_rows = any(map(_has_sparse_gradient, _mxnet.trained_parameters(trainer)))
+    if has_rows and why_not and not is_of_its_epoch:
+        logger.warning(
+            "sparse_correction='sparse' divides by the share of the batches that have a row, "
+            "counted in the full pass, and %s. With other batches the corrected gradient is "
+            "biased, by a part of the full gradient: give batches that repeat, or "
+            "sparse_correction='exact'",
+            why_not,
+        )
 
 
 def _has_sparse_gradient(param: Parameter) -> bool:
@@ -88,9 +151,9 @@ def _check_optimizer(trainer: Trainer, param: Parameter, way: str) -> None:
     optimizer = _mxnet.optimizer_of(trainer)
     kind = type(optimizer).__name__
     is_lazy = bool(getattr(optimizer, "lazy_update", False))
-    if _mxnet.storage_types(param)[0] == "row_sparse" and (
-        isinstance(optimizer, Optimizer) or (hasattr(optimizer, "lazy_update") and not is_lazy)
-    ):
+    # MXNet's others raise in the kvstore's callback, where nobody hears of it, or touch all rows.
+    are_updated = isinstance(optimizer, mx.optimizer.SGD | mx.optimizer.Adam) and is_lazy
+    if _mxnet.storage_types(param)[0] == "row_sparse" and not are_updated:
         raise ValueError(
             f"the weights of {param.name!r} are row_sparse, and {kind} cannot update them so: "
             "give 'sgd' or 'adam' with lazy_update=True, or make the parameter with "
@@ -103,6 +166,11 @@ def _check_optimizer(trainer: Trainer, param: Parameter, way: str) -> None:
             f"only: {other}, or {_DENSE}"
         )
     decay = float(optimizer.wd) * float(param.wd_mult)
+    if decay and isinstance(optimizer, mx.optimizer.AdaGrad):
+        raise ValueError(
+            f"{kind} with a weight decay of {decay:g} cannot take the row_sparse gradient of "
+            f"{param.name!r}: set the parameter's wd_mult to 0, or {_DENSE}"
+        )
     if decay and is_lazy:
         rows = "of a batch, so often used ones more" if way == "sparse" else "that ever occur"
         raise ValueError(

@@ -10,7 +10,7 @@ from gluon_svrg.events import State
 _LATEST = 100 / 3
 # The share of an epoch's batches that one measurement takes at most. A network on which SVRG does
 # not pay is measured at most six times, twice here and four times in the epoch after it, with two
-# gradients a batch: 12 * 0.025 = 0.3 epochs, 3 % of ten.
+# gradients a batch: 12 * 0.025 = 0.3 epochs, 3 % of ten (from 120 batches an epoch on).
 _SHARE = 0.025
 # Of two batches the ratio scatters by a factor of four: 0.06 may look like 0.4.
 _LEAST_BATCHES = 3

@@ -277,10 +277,13 @@ def test_a_stop_breaks_the_pass_off_and_a_resume_makes_it(tmp_path, table):
 
 
 class Cut(BatchEnd):
-    """Ends each epoch after the second batch."""
+    """Ends each epoch after so many batches."""
+
+    def __init__(self, batches=2):
+        self._batches = batches
 
     def batch_end(self, estimator, *args, **kwargs):
-        return estimator.position.batch_in_epoch == 1
+        return estimator.position.batch_in_epoch == self._batches - 1
 
 
 def test_an_epoch_that_is_cut_short_leaves_it_to_the_next():
@@ -373,3 +376,47 @@ def test_the_log_says_so(caplog):
         "0.51 times the plain one's, averaged over the epoch, above give_up_above=0.333. The plain "
         "optimizer continues; it is measured again in epoch 1"
     ) in caplog.messages
+
+
+@pytest.mark.parametrize("ends", ["batches", "handler", "epoch"])
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+def test_plain_gradients_wait_while_it_is_decided(ends, accumulate):
+    """They are right as they are, and a pass that no batch would use is not made."""
+    problem = problems.make("softmax", samples=80)  # 10 batches
+    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.25})
+    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, context=problems.ONE)
+    svrg, corrections = gs.SVRGHandler(give_up_above=1 / 3), Corrections()
+    handlers = [svrg, Scripted([0.1] * 2, at=(30, 100)), corrections]
+    handlers.append(gs.GradientUpdateHandler(accumulate=accumulate))
+    if ends == "handler":
+        handlers.append(Cut(3))
+    arguments = {"batches": 3} if ends == "batches" else {"epochs": 2}
+    estimator.fit(problem.ndarrays(), event_handlers=handlers, **arguments)
+    counts = {"batches": [0], "handler": [0, 3], "epoch": [7, 10]}[ends]
+    assert corrections.counts == counts
+    assert (svrg.gradient_evaluations == 0) == (ends == "batches")
+
+
+class Rewinds:
+    """Batches whose position is the object's: each pass moves that of the others."""
+
+    def __init__(self, batches):
+        self._batches, self._at = batches, 0
+
+    def __len__(self):
+        return len(self._batches)
+
+    def __iter__(self):
+        self._at = 0
+        while self._at < len(self._batches):
+            self._at += 1
+            yield self._batches[self._at - 1]
+
+
+def test_data_that_are_moved_by_another_pass_are_told():
+    problem = problems.make("softmax", samples=80)
+    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.25})
+    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, context=problems.ONE)
+    handlers = [gs.SVRGHandler(give_up_above=1 / 3), Scripted([0.1] * 2, at=(30, 100))]
+    with pytest.raises(ValueError, match="gave 3 of its 10 batches, because another pass over it"):
+        estimator.fit(Rewinds(problem.ndarrays()), epochs=2, event_handlers=handlers)

@@ -162,14 +162,30 @@ def test_with_svrg_the_step_is_that_of_the_corrected_gradient():
         ({"beta1": 1.0}, r"beta1 must be in \[0, 1\), got 1.0: from 1 on"),
         ({"beta1": -0.1}, r"beta1 must be in \[0, 1\), got -0.1: "),
         ({"beta2": 1}, r"beta2 must be in \[0, 1\), got 1: "),
-        ({"beta2": float("nan")}, r"beta2 must be in \[0, 1\), got nan: "),
-        ({"epsilon": 0}, r"epsilon must be positive and finite, got 0: with 0 a weight"),
-        ({"epsilon": float("inf")}, r"epsilon must be positive and finite, got inf: "),
+        ({"beta2": float("nan")}, r"beta2 must be a number, got nan: "),
+        ({"epsilon": 0}, r"epsilon must be a number above 0, got 0: with 0 a weight"),
+        ({"epsilon": float("inf")}, r"epsilon must be a finite number, got inf: "),
         ({"clip_gradient": 0}, r"clip_gradient must be positive"),
     ],
 )
 def test_bad_arguments(kind, arguments, message):
     with pytest.raises(ValueError, match=message):
+        kind(**arguments)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"betas": (0.9, 0.99)}, "has no argument 'betas': give beta1 and beta2"),
+        ({"lr": 0.1}, "has no argument 'lr': give learning_rate"),
+        ({"weight_decay": 0.1}, "has no argument 'weight_decay': give wd"),
+        ({"beta1": "0.9"}, "beta1 must be a number, got '0.9': how much of a moving average"),
+        ({"epsilon": None}, "epsilon must be a number above 0, got None: "),
+    ],
+)
+def test_arguments_of_other_names_and_types(kind, arguments, message):
+    with pytest.raises(TypeError, match=message):
         kind(**arguments)
 
 

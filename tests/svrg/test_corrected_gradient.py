@@ -160,17 +160,20 @@ def test_before_a_correction_it_is_an_error():
         trainer.corrected_gradient(2)
 
 
-@pytest.mark.parametrize("samples", [0, -1])
-def test_a_batch_without_samples_is_an_error(samples):
+@pytest.mark.parametrize(
+    ("samples", "error"), [(0, ValueError), (-1, ValueError), (None, TypeError), ("2", TypeError)]
+)
+def test_what_is_no_number_of_samples_is_an_error(samples, error):
     trainer, params = make()
     backward(params)
     trainer.correct(snapshot_gradient(params, 0.5, [2]))
-    with pytest.raises(ValueError, match=rf"samples must be positive, got {samples}: the number"):
+    with pytest.raises(error, match=rf"samples must be a number above 0, got {samples!r}: the"):
         trainer.corrected_gradient(samples)
 
 
 def test_of_a_row_sparse_gradient_it_is_that_of_dense_storage():
-    found = []
+    """In a recursion, too: the estimate is dense, and corrects the rows that it has."""
+    found, weights = [], []
     for sparse_grad in (False, True):
         net = nn.Embedding(5, 2, sparse_grad=sparse_grad)
         net.initialize(mx.init.One())
@@ -186,10 +189,20 @@ def test_of_a_row_sparse_gradient_it_is_that_of_dense_storage():
 
         batches = [mx.nd.array([1, 3]), mx.nd.array([3, 4])]
         trainer.set_control_variate(snapshot.full_gradient(run, batches), 0.5)
-        run(batches[0])
-        trainer.correct(snapshot.gradient(run, batches[0]))
-        (mean,) = trainer.corrected_gradient(2).means.values()
-        assert mean.stype == "default"
+        for batch in [*batches, batches[0]]:
+            run(batch)
+            trainer.correct(snapshot.gradient(run, batch))
+            estimate = trainer.corrected_gradient(2)
+            (mean,) = estimate.means.values()
+            assert mean.stype == "default"
+            snapshot.take()
+            trainer.step(2)
+            trainer.set_control_variate(estimate, 0.5)
+            weights.append(net.weight.data().asnumpy())
         found.append(mean.asnumpy())
-    np.testing.assert_array_equal(*found)
+        if sparse_grad:
+            with pytest.raises(ValueError, match="which this full gradient does not tell: take"):
+                trainer.set_control_variate(estimate, 0.5, "sparse")
+    np.testing.assert_allclose(*found, rtol=1e-6)
+    np.testing.assert_allclose(weights[:3], weights[3:], rtol=1e-6)
     assert found[0].any()

@@ -18,6 +18,10 @@ REFUSED = {
         {"optimizer": "adam", "params": {"wd": 0.1}},
         r"Adam\(lazy_update=True\) with a weight decay",
     ),
+    "decay, AdaGrad": (
+        {"optimizer": "adagrad", "params": {"wd": 0.1}},
+        r"AdaGrad with a weight decay of 0.1 cannot take the row_sparse gradient",
+    ),
     "auto": ({"coefficient": "auto"}, "coefficient='auto' is estimated from dense gradients"),
     "giving up": (
         {"give_up_above": 0.5, "sparse_correction": "sparse"},
@@ -52,6 +56,77 @@ def test_what_is_refused(arguments, message, caplog):
 @pytest.mark.parametrize("way", ["exact", "sparse"])
 def test_what_is_taken_instead(params, way):
     fit(sp.make("embedding"), params=params, sparse_correction=way)
+
+
+def test_the_plain_optimizer_is_not_asked():
+    fit(sp.make("embedding"), params={"wd": 0.1}, coefficient=0.0)
+
+
+def test_gradients_that_add_up_are_refused():
+    problem = sp.make("embedding")
+    problem.net.collect_params().setattr("grad_req", "add")
+    with pytest.raises(ValueError, match="MXNet adds up dense gradients only: set its grad_req"):
+        fit(problem)
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "groupadagrad", "nag"])
+def test_row_sparse_weights_take_two_optimizers(optimizer):
+    with pytest.raises(ValueError, match=r"row_sparse, and \w+ cannot update them so: give 'sgd'"):
+        fit(sp.make("pulled"), optimizer=optimizer)
+
+
+def loaders():
+    x, y = np.random.default_rng(0).integers(0, 30, (40, 4)), np.arange(40.0) % 3
+    pairs = mx.gluon.data.ArrayDataset(x.astype("float64"), y)
+    return {
+        "fixed": gs.data.ArrayLoader(x.astype("float64"), y, batch_size=8, shuffle=True, seed=0),
+        "reshuffled": gs.data.ArrayLoader(
+            x.astype("float64"), y, batch_size=8, shuffle=True, reshuffle=True, seed=0
+        ),
+        "DataLoader": mx.gluon.data.DataLoader(pairs, batch_size=8, shuffle=True),
+    }
+
+
+class Mean(gs.events.GradientReady, gs.events.EpochEnd):
+    """Compares the mean of an epoch's corrected gradients with the full gradient."""
+
+    priority = 1000
+
+    def __init__(self):
+        self.errors, self._sum = [], 0.0
+
+    def gradient_ready(self, estimator, *args, **kwargs):
+        (param,) = estimator.net.collect_params().values()
+        self._sum = self._sum + param.grad().asnumpy()
+        self._full = estimator.trainer.full_gradient[param.name][0].asnumpy()
+
+    def epoch_end(self, estimator, *args, **kwargs):
+        self.errors.append(np.linalg.norm(self._sum / 40 - self._full) / np.linalg.norm(self._full))
+        self._sum = 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "update_freq", "is_biased"),
+    [
+        ("fixed", 3, False),
+        ("reshuffled", 1, False),
+        ("reshuffled", 3, True),
+        ("DataLoader", 3, True),
+    ],
+)
+def test_batches_that_are_others_than_those_counted_are_told(name, update_freq, is_biased, caplog):
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Embedding(30, 3, sparse_grad=True))
+    net.add(mx.gluon.nn.HybridLambda(lambda F, x: F.sum(x, axis=1)))
+    net.cast("float64")
+    net.initialize(mx.init.Normal(0.1))
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.0})
+    estimator = gs.Estimator(net, mx.gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    svrg, mean = gs.SVRGHandler(update_freq, sparse_correction="sparse"), Mean()
+    estimator.fit(loaders()[name], epochs=3, event_handlers=[svrg, mean])
+    assert (max(mean.errors) > 0.02) == is_biased
+    assert max(mean.errors) > 0.02 or max(mean.errors) < 1e-12
+    assert ("With other batches the corrected gradient is biased" in caplog.text) == is_biased
 
 
 def test_a_decay_that_leaves_the_parameter_out_is_taken():
