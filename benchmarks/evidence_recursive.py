@@ -190,6 +190,8 @@ def verdict(results: common.Results, model: str, method: str) -> str:
     """Return whether the method pays, by the rule of the page."""
     if method in ARE_CONTROLS:
         return "control"
+    if not all(results.of(**job_of(model, control)) for control in CONTROLS):
+        return ""
     return "yes" if any(_answers(results, model, method, with_less=True)) else "no"
 
 
