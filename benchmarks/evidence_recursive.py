@@ -223,26 +223,30 @@ def _ends(runs: list[common.Row], name: str) -> list[float]:
 
 
 def draw(results: common.Results) -> None:
-    """Draw the held-out loss by gradient evaluations."""
+    """Draw the held-out loss by gradient evaluations; dashed: the recursive methods."""
     models = [model for model in RATES if results.of(model=model)]
-    figure = Figure(figsize=(12, 4.4), layout="constrained")
+    figure = Figure(figsize=(12, 5.4), layout="constrained")
+    colors = {method: f"C{number % 10}" for number, method in enumerate(RATES["mlp"])}
+    lines = {}
     for number, model in enumerate(models, 1):
         axes = figure.add_subplot(1, len(models), number)
-        for color, method in enumerate(RATES[model]):
+        for method, color in colors.items():
             if not results.of(**job_of(model, method)):
                 continue
             runs = runs_of(results, model, method)
             x = np.mean([[p["evaluations"] for p in run["points"]] for run in runs], axis=0)
             y = np.array([[p["held_out_loss"] for p in run["points"]] for run in runs], "float64")
-            is_recursive = issubclass(methods.METHODS[method], methods.Recursive)
-            title = methods.METHODS[method].title.replace("`", "")
-            line = {"linestyle": "--" if is_recursive else "-", "color": f"C{color % 10}"}
-            marker = "x" if color >= 10 else "o"
-            axes.plot(x, y.mean(axis=0), marker=marker, markersize=3.5, label=title, **line)
-            lows, highs = y.min(axis=0), y.max(axis=0)
-            axes.fill_between(x, lows, highs, color=f"C{color % 10}", alpha=0.12, linewidth=0)
+            kind = methods.METHODS[method]
+            style = "--x" if issubclass(kind, methods.Recursive) else "-o"
+            (line,) = axes.plot(x, y.mean(axis=0), style, color=color, markersize=4)
+            axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=color, alpha=0.12, linewidth=0)
+            lines.setdefault(kind.title.replace("`", ""), line)
         axes.set(title=NAMES[model], xlabel="gradient evaluations", yscale="log")
+        for of_axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            of_axis("{x:.2g}")
         axes.grid(alpha=0.3, which="both")
-        axes.legend(fontsize="x-small")
     figure.axes[0].set_ylabel("held-out loss")
+    figure.legend(
+        lines.values(), lines.keys(), loc="outside lower center", ncols=3, fontsize="small"
+    )
     figure.savefig(common.IMAGES / "evidence_recursive.png", dpi=130)
