@@ -163,9 +163,8 @@ class SVRGTrainer(gluon.Trainer):
         Parameters
         ----------
         full_gradient : FullGradient
-            The gradient of all samples at the snapshot. If it is that of this worker's samples,
-            the mean is taken over those of all workers. A dense mean of a row_sparse gradient, as
-            :meth:`corrected_gradient` gives, is taken for the rows that are not zero.
+            The gradient of all samples at the snapshot; of this worker's, the mean over all workers
+            is taken. A dense mean of a row_sparse gradient is taken for its rows that are not 0.
         coefficient : float in [0, 1] or OptimalCoefficient
             1 is SVRG; 0 leaves the gradient as it is. An :class:`OptimalCoefficient` estimates it,
             from this snapshot on.
@@ -184,12 +183,10 @@ class SVRGTrainer(gluon.Trainer):
         trained = _mxnet.trained_parameters(self)
         _check_is_full_gradient(full_gradient, trained)
         self._begin_alike()
-        means = mean_over_workers(full_gradient, self.workers).means
-        means = stored_as_gradients(means, trained)
+        means = stored_as_gradients(mean_over_workers(full_gradient, self.workers).means, trained)
         on_all_contexts = by_parameter(means, trained, _scale_of(full_gradient, self))
         check_row_sparse(self, coefficient, sparse_correction)
-        if sparse_correction == "sparse":
-            check_has_shares(means, full_gradient.row_shares)
+        check_has_shares(sparse_correction, means, full_gradient.row_shares)
         self.control_variate.set(
             on_all_contexts, coefficient, full_gradient.row_shares, sparse_correction
         )
@@ -247,10 +244,6 @@ class SVRGTrainer(gluon.Trainer):
         used = [] if self.control_variate.is_idle else [p.name for p in self._corrected_params()]
         means = mean_of_batch(_mxnet.trained_parameters(self), used, samples, self.workers)
         return FullGradient(means, samples, self.loss_scale, is_of_all_workers=True)
-
-    def has_waiting_gradient(self) -> bool:
-        """Return whether a backward pass has written a gradient since the last step."""
-        return _mxnet.has_fresh_gradient(self)
 
     def _corrected_params(self) -> list[gluon.Parameter]:
         # A parameter that was frozen at the snapshot has no full gradient: until the next snapshot

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
+from gluon_svrg import _mxnet
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted
 from gluon_svrg.run.generators import host_states, set_host_states
@@ -16,6 +17,7 @@ from gluon_svrg.svrg.snapshot_epochs import SnapshotEpochs
 
 if TYPE_CHECKING:
     from gluon_svrg.events import Run
+    from mxnet.gluon import Trainer
 
 
 class Course(NamedTuple):
@@ -115,7 +117,7 @@ class Course(NamedTuple):
             set_host_states(drawn)
         else:
             # Plain gradients that wait for an accumulated step are right as they are.
-            self.trainer.is_corrected = self.trainer.has_waiting_gradient()
+            self.trainer.is_corrected = _mxnet.has_fresh_gradient(cast("Trainer", self.trainer))
             self.tell_coefficient()
         return True
 

@@ -330,10 +330,9 @@ class Interval:
     def _compute_table_again(self, data: TrainingData, known: FullGradient) -> None:
         """Make the full pass over the same batches once more, with the same random numbers."""
         self._logger.info("SVRG computes the gradients of its table again")
-        self.table = _table_for(data, self._choice, self.snapshot)
-        full_gradient = self._pass.over(data, enumerate(data.in_order()), self.table, watches=False)
-        _check_is_known(full_gradient, known)
-        self.table = self._choice.kept(self.table)
+        table, batches = _table_for(data, self._choice, self.snapshot), enumerate(data.in_order())
+        _check_is_known(self._pass.over(data, batches, table, watches=False), known)
+        self.table = self._choice.kept(table)
 
 
 def _table_for(data: TrainingData, choice: TableChoice, snapshot: Snapshot) -> GradientTable | None:

@@ -35,9 +35,6 @@ class CorrectingTrainer(Protocol):
     def optimal_coefficient(self) -> OptimalCoefficient | None:
         """What estimates it."""
 
-    def has_waiting_gradient(self) -> bool:
-        """Whether a backward pass has written a gradient since the last step."""
-
     def set_control_variate(
         self,
         full_gradient: FullGradient,

@@ -53,16 +53,20 @@ def check_row_sparse(trainer: Trainer, coefficient: object, way: str) -> None:
         _check_optimizer(trainer, param, way)
 
 
-def check_has_shares(means: Mapping[str, NDArray], row_shares: Mapping[str, NDArray]) -> None:
-    """Raise ValueError if of a row_sparse mean nobody knows which share of the batches has a row.
+def check_has_shares(
+    way: str, means: Mapping[str, NDArray], row_shares: Mapping[str, NDArray]
+) -> None:
+    """Raise ValueError if the sparse way does not know which share of the batches has a row.
 
     Parameters
     ----------
+    way : 'exact' or 'sparse'
+        As for :func:`check_row_sparse`.
     means, row_shares : mappings of str to NDArray
         Those of a :class:`gluon_svrg.svrg.gradient.FullGradient`.
     """
     for name, mean in means.items():
-        if is_row_sparse(mean) and name not in row_shares:
+        if way == "sparse" and is_row_sparse(mean) and name not in row_shares:
             raise ValueError(
                 f"sparse_correction='sparse' divides each row of {name!r} by the share of the "
                 "batches that have it, which this full gradient does not tell: take that of "
