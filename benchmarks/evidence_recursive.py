@@ -29,10 +29,7 @@ RATES = {
         "nag": 0.1, "sgd": 0.3, "adamw-999": 0.01, "adamw": 0.01, "qhadamw": 0.01, "mars": 0.01,
         "exact-mars": 0.005, "storm": 0.3, "storm-adamw": 0.005, "sarah": 0.1, "page": 0.1,
     },
-    "resnet20": {
-        "nag": 0.1, "adamw": 0.005, "qhadamw": 0.005, "mars": 0.01,
-        "exact-mars": 0.01, "storm": 0.3, "sarah": 0.1, "page": 0.1,
-    },
+    "resnet20": {"nag": 0.1, "adamw": 0.005, "qhadamw": 0.005, "exact-mars": 0.01, "storm": 0.3},
 }  # fmt: skip
 SEEDS = {"mlp": 5, "resnet20": 3}
 NAMES = {"mlp": "MLP 784-256-128-10 (dropout 0.2)", "resnet20": "ResNet-20"}
