@@ -252,7 +252,7 @@ def _gaps(gaps: Sequence[float | None]) -> str:
 
 def draw(results: common.Results) -> None:
     """Draw the gap to the optimum by passes."""
-    figure = Figure(figsize=(7, 4.4), layout="constrained")
+    figure = Figure(figsize=(10, 4.4), layout="constrained")
     axes = figure.add_subplot()
     for color, (name, method) in enumerate(METHODS.items()):
         if not results.of(method=name):
@@ -264,5 +264,5 @@ def draw(results: common.Results) -> None:
         axes.plot(range(1, PASSES + 1), line, style, color=f"C{color}", label=method.title)
     axes.set(xlabel="gradient evaluations / samples", ylabel="objective - optimum", yscale="log")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="x-small")
+    figure.legend(loc="outside right upper", fontsize="small")
     figure.savefig(common.IMAGES / "evidence_convex.png", dpi=130)
