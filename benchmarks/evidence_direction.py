@@ -91,7 +91,7 @@ def jobs() -> list[common.Row]:
 
 
 def work(job: common.Row) -> common.Row:
-    """Follow SGD with momentum 0.9; the path has the schedule and the data of the methods' runs."""
+    """Follow NAG 0.9; the path has the schedule and the data of the methods' runs."""
     train, _, _ = evidence_recursive.splits()
     gs.seed_everything(job["seed"])
     net = evidence_recursive.make_net(job["model"])

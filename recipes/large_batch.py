@@ -305,7 +305,10 @@ def runs_left(options: argparse.Namespace, results: list[Result]) -> list[tuple]
     grids = {both: learning_rates(both[1], both[0]) for both in combinations}
     for (batch_size, optimizer), grid in grids.items():
         by_rate = curve(results, optimizer, batch_size)
-        while len(grid) < len(FACTORS) + options.more_rates and set(grid) <= set(by_rate):
+        while len(grid) < len(FACTORS) + options.more_rates:
+            own = itertools.product([optimizer], [batch_size], grid, range(options.seeds))
+            if not done.issuperset(own):
+                break  # what is killed and goes on has to grow as what was not
             scores = {lr: mean(r["validation_accuracy"] for r in by_rate[lr]) for lr in grid}
             best = max(grid, key=lambda lr: scores[lr])
             if best not in (grid[0], grid[-1]):
