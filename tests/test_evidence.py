@@ -6,6 +6,7 @@ import evidence
 import evidence_coefficients
 import evidence_common as common
 import evidence_giving_up
+import evidence_recursive
 import evidence_variance
 import numpy as np
 import pytest
@@ -125,3 +126,41 @@ def test_an_unknown_part_is_an_error(monkeypatch, capsys):
 def test_every_job_of_a_committed_part_was_done(name):
     done = [row["job"] for row in common.Results(name).rows]
     assert [job for job in evidence.PARTS[name].jobs() if job not in done] == []
+
+
+@pytest.mark.parametrize("method", ["nag", "storm", "sarah"])
+def test_the_recursive_job(few_images, monkeypatch, method):
+    monkeypatch.setattr(evidence_recursive, "SAMPLES", 256)
+    monkeypatch.setattr(evidence_recursive, "HELD_OUT", 44)
+    monkeypatch.setattr(evidence_recursive, "BUDGET", 1024)
+    job = {**evidence_recursive.job_of("mlp", method), "seed": 0, "rate": 0.01}
+    result = evidence_recursive.work(job)
+    points = result["points"]
+    assert [point["evaluations"] for point in points][-1] == 1024
+    assert len(points) == 4
+    assert all(point["held_out_loss"] < 10 for point in points)
+    # Two full gradients and their steps are the whole budget, too.
+    assert result["steps"] == {"nag": 8, "storm": 8, "sarah": 6}[method]
+
+
+@pytest.mark.parametrize(
+    ("loss", "with_less", "answer"),
+    [(0.30, 0.39, "yes"), (0.30, 0.41, "no"), (0.399, 0.39, "no"), (0.5, 0.39, "no")],
+)
+def test_what_pays(tmp_path, monkeypatch, loss, with_less, answer):
+    """Better by more than twice the error, and not worse with nine tenths."""
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    results = common.Results("recursive")
+
+    def add(method, end, share=1.0):
+        for seed in range(3):
+            point = {"held_out_loss": end + 0.01 * (seed - 1), "held_out_accuracy": 0.5}
+            job = {**evidence_recursive.job_of("mlp", method, share), "seed": seed, "rate": 0.1}
+            results.rows.append({"job": job, "result": {"points": [point]}})
+
+    for control, end in zip(evidence_recursive.CONTROLS, (0.4, 0.41, 0.42), strict=True):
+        add(control, end)
+    add("storm", loss)
+    add("storm", with_less, evidence_recursive.LESS)
+    assert evidence_recursive.verdict(results, "mlp", "storm") == answer
+    assert evidence_recursive.verdict(results, "mlp", "nag") == "control"
