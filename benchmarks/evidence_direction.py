@@ -19,10 +19,13 @@ from mxnet.ndarray import NDArray
 PART = "direction"
 PAGE = "evidence_recursive.md"
 # Steps of the path, and after which of them the full gradient is computed.
-STEPS = {"mlp": 400}
-POINTS = {"mlp": (10, 40, 100, 150, 200, 250, 300, 350, 390, 400)}
-IN_TABLE = {"mlp": (40, 100, 200, 300, 390)}
-SEEDS = {"mlp": (0, 1, 2, 3, 4)}
+STEPS = {"mlp": 400, "resnet20": 200}
+POINTS = {
+    "mlp": (10, 40, 100, 150, 200, 250, 300, 350, 390, 400),
+    "resnet20": (40, 100, 150, 195),
+}
+IN_TABLE = {"mlp": (40, 100, 200, 300, 390), "resnet20": (40, 100, 150, 195)}
+SEEDS = {"mlp": (0, 1, 2, 3, 4), "resnet20": (0, 1)}
 # On how many batches the change of the gradient in a step is measured.
 CHANGE_BATCHES = 16
 LEARNING_RATE = 0.1
