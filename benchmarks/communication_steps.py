@@ -1,14 +1,13 @@
-"""Time the steps of a ResNet-20 without the launcher, and on one and two workers under it.
+"""Time the steps of a ResNet-20 without the launcher, on one and two workers, and in PyTorch.
 
-Each contestant is a job of its own, which waits for its turn: the rounds are interleaved. A worker
-under the launcher has no standard input, so the turns come by named pipes.
+Each contestant is a job of its own, which waits for its turn: the rounds are interleaved.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,92 +16,116 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import communication_pipes
 import report
 import resnet
 
 ALONE = "no launcher"
+HALF = "no launcher, half a batch"
+TWICE = "two of these at once"
 ALONE_2 = "no launcher, two threads"
 STORE = "launcher, one worker"
-SOCKETS = "launcher, one worker, sockets"
-STORE_2 = "**launcher, two workers**"
+STORE_2 = "**launcher, two workers**, dist_sync"
+MPI_2 = "**launcher, two workers**, MPI"
 SOCKETS_2 = "launcher, two workers, sockets"
+TORCH = "PyTorch"
+TORCH_HALF = "PyTorch, half a batch"
+DDP_2 = "PyTorch, DDP over Gloo, two workers"
 
 
 class Set(NamedTuple):
-    """How a job is started: its workers, threads of each, and the launcher's engine if any."""
+    """How a job is started: its workers, threads of each, the launcher's engine if any, its batch.
+
+    Without an engine several workers know nothing of each other, and each has a batch of its own.
+    `half` is the job of one worker with as many samples as each of these has.
+    """
 
     workers: int = 1
     threads: int = 1
     engine: str | None = None
+    batch_size: int = resnet.BATCH_SIZE
+    half: str | None = None
 
 
 SETS = {
     ALONE: Set(),
+    HALF: Set(batch_size=resnet.BATCH_SIZE // 2),
+    TWICE: Set(2, batch_size=resnet.BATCH_SIZE // 2, half=HALF),
     STORE: Set(engine="dist_sync"),
-    SOCKETS: Set(engine="sockets"),
     ALONE_2: Set(threads=2),
-    STORE_2: Set(2, engine="dist_sync"),
-    SOCKETS_2: Set(2, engine="sockets"),
+    STORE_2: Set(2, engine="dist_sync", half=HALF),
+    MPI_2: Set(2, engine="mpi", half=HALF),
+    SOCKETS_2: Set(2, engine="sockets", half=HALF),
+    TORCH: Set(),
+    TORCH_HALF: Set(batch_size=resnet.BATCH_SIZE // 2),
+    DDP_2: Set(2, half=TORCH_HALF),
 }
 
 
-class Job:
-    """A training that runs an epoch whenever it is told to."""
-
-    def __init__(self, how: Set, folder: Path, batches: int) -> None:
-        self.pipes = []
-        for rank in range(how.workers):
-            pipes = (folder / f"go-{rank}", folder / f"seconds-{rank}")
-            for pipe in pipes:
-                os.mkfifo(pipe)
-            self.pipes.append(pipes)
-        launcher = []
-        if how.engine is not None:
-            launcher = ["-m", "gluon_svrg.launch", "-n", str(how.workers), "--max-restarts", "0"]
-            launcher += ["--engine", how.engine, "--threads", str(how.threads)]
-        self.process = subprocess.Popen(
-            [sys.executable, *launcher, __file__, str(folder), "--batches", str(batches)],
-            env=os.environ | {"OMP_NUM_THREADS": str(how.threads)},
-            stdout=subprocess.DEVNULL,
+def start(name: str, folder: Path, batches: int, torch_python: str) -> communication_pipes.Job:
+    how = SETS[name]
+    communication_pipes.make(folder, how.workers)
+    size = [str(folder), "--batches", str(batches), "--batch-size", str(how.batch_size)]
+    environment = os.environ | {"OMP_NUM_THREADS": str(how.threads)}
+    if name in (TORCH, TORCH_HALF, DDP_2):
+        command = [torch_python, str(Path(__file__).with_name("communication_ddp.py")), *size]
+        # The launcher of PyTorch sets these, too.
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        environment |= {"WORLD_SIZE": str(how.workers)}
+        processes = [
+            subprocess.Popen(
+                command, env=environment | {"RANK": str(rank)}, stdout=subprocess.DEVNULL
+            )
+            for rank in range(how.workers)
+        ]
+        return communication_pipes.Job(folder, how.workers, processes)
+    launcher = []
+    if how.engine is not None:
+        launcher = ["-m", "gluon_svrg.launch", "-n", str(how.workers), "--max-restarts", "0"]
+        launcher += ["--engine", how.engine, "--threads", str(how.threads)]
+    command = [sys.executable, *launcher, __file__, *size]
+    processes = [
+        subprocess.Popen(
+            [*command, "--rank", str(rank)], env=environment, stdout=subprocess.DEVNULL
         )
-        self.epoch()
-
-    def epoch(self) -> float:
-        """Return the seconds of one epoch: those of the slowest worker."""
-        for go, _ in self.pipes:
-            go.write_text("go")
-        return max(json.loads(seconds.read_text()) for _, seconds in self.pipes)
-
-    def close(self) -> None:
-        for go, _ in self.pipes:
-            go.write_text("end")
-        self.process.wait()
+        for rank in range(1 if launcher else how.workers)
+    ]
+    return communication_pipes.Job(folder, how.workers, processes)
 
 
-def serve(folder: Path, batches: int) -> None:
-    """Run an epoch for each ``go``; the first one is to warm up."""
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def serve(folder: Path, batches: int, batch_size: int, rank: int) -> None:
     import gluon_svrg.workers
     import mxnet as mx
 
-    rank = gluon_svrg.workers.current().rank
-    data = resnet.our_batches(batches)
+    data = resnet.our_batches(batches, batch_size)
     estimator = resnet.our_estimator()
-    while (folder / f"go-{rank}").read_text() == "go":
+
+    def epoch() -> float:
         mx.nd.waitall()
         begin = time.perf_counter()
         estimator.fit(data, epochs=1)
         mx.nd.waitall()
-        seconds = time.perf_counter() - begin
-        (folder / f"seconds-{rank}").write_text(json.dumps(seconds))
+        return time.perf_counter() - begin
+
+    communication_pipes.serve(folder, rank or gluon_svrg.workers.current().rank, epoch)
 
 
-def measure(rounds: int, batches: int = 16) -> dict[str, list[float]]:
-    """Return the seconds a step of each job in each round."""
+def measure(rounds: int, torch_python: str, batches: int = 16) -> dict[str, list[float]]:
+    """Return the seconds a step of each job in each round; without PyTorch where there is none."""
+    has_torch = resnet.torch_version(torch_python) is not None
     with ExitStack() as stack:
         jobs = {}
-        for name, how in SETS.items():
+        for name in SETS:
+            if name in (TORCH, TORCH_HALF, DDP_2) and not has_torch:
+                continue
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            job = Job(how, folder, batches)
+            job = start(name, folder, batches, torch_python)
             stack.callback(job.close)
             jobs[name] = job.epoch
         epochs = report.interleaved(jobs, rounds)
@@ -113,16 +136,28 @@ def table(seconds: dict[str, list[float]]) -> str:
     """Return the table of the seconds a step, beside those of one thread without a launcher."""
     rows = []
     for name, times in seconds.items():
-        ratios = [one / alone for one, alone in zip(times, seconds[ALONE], strict=True)]
-        rows.append(
-            (
-                name,
-                SETS[name].workers * SETS[name].threads,
-                f"{report.median(times) * 1e3:.1f} ({report.spread(times, 1e3)})",
-                f"{report.median(ratios):.3f} ({report.spread(ratios, digits=3)})",
-            )
-        )
-    header = ["job", "threads in all", "ms a step", f"beside *{ALONE}*"]
+        how = SETS[name]
+        cells = []
+        for other in (ALONE, DDP_2, how.half, TWICE if how.workers == 2 else None):
+            if other not in seconds:
+                cells.append("")
+                continue
+            ratios = [a / b for a, b in zip(times, seconds[other], strict=True)]
+            if other in (how.half, TWICE):
+                ratios = [1 / ratio for ratio in ratios]
+            cells.append(f"{report.median(ratios):.3f} ({report.spread(ratios, digits=3)})")
+        milliseconds = f"{report.median(times) * 1e3:.1f} ({report.spread(times, 1e3)})"
+        rows.append((name, how.workers * how.threads, how.batch_size, milliseconds, *cells))
+    header = [
+        "job",
+        "threads in all",
+        "batch",
+        "ms a step",
+        f"beside *{ALONE}*",
+        "beside DDP",
+        "weak scaling",
+        "beside two without a sum",
+    ]
     return report.markdown_table(header, rows)
 
 
@@ -130,5 +165,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--batches", type=int, required=True)
+    parser.add_argument("--batch-size", type=int, required=True)
+    parser.add_argument("--rank", type=int, default=0, help="of one that is in no job")
     options = parser.parse_args()
-    serve(options.folder, options.batches)
+    serve(options.folder, options.batches, options.batch_size, options.rank)

@@ -190,10 +190,11 @@ def survive(job: Job, kills: list[Kill]) -> list[Kill]:
     return done
 
 
-def plan(number: int) -> list[Kill]:
+def plan(number: int, engine: str) -> list[Kill]:
     """Return kills of all roles in all phases, in a random order; each tenth of two at once."""
     rng = random.Random(0)
-    pairs = [(role, phase) for phase in PHASES for role in ROLES]
+    existing = ROLES if engine == "dist_sync" else ROLES[2:]
+    pairs = [(role, phase) for phase in PHASES for role in existing]
     kills = []
     for i in range(number):
         if i % len(pairs) == 0:
@@ -201,7 +202,7 @@ def plan(number: int) -> list[Kill]:
         role, phase = pairs[i % len(pairs)]
         roles = (role,)
         if i % 10 == 9 and role != "launcher":
-            roles = (role, rng.choice([one for one in ROLES[:-1] if one != role]))
+            roles = (role, rng.choice([one for one in existing[:-1] if one != role]))
         kills.append(Kill(roles, phase))
     return kills
 
@@ -232,7 +233,7 @@ def section(kills: Sequence[Kill], options: argparse.Namespace, jobs: int) -> st
     roles = [*ROLES, "two at once"]
     by_role = rows(kills, lambda k: k.roles[0] if len(k.roles) == 1 else "two at once", roles)
     by_phase = rows(kills, lambda k: k.phase, PHASES)
-    return f"""## What survives a SIGKILL
+    return f"""## What survives a SIGKILL: {options.engine}
 
 A training by `python -m gluon_svrg.launch -n {options.workers} --engine {options.engine}` (SVRG
 with a table, LARS, dropout, BatchNorm, a checkpoint every three batches), killed {len(kills)} times
@@ -253,12 +254,10 @@ def main() -> None:
     command.add_argument("--workers", type=int, default=2)
     command.add_argument("--engine", default="dist_sync")
     command.add_argument("--slowly", type=float, default=0.02, help="seconds after each batch")
-    command.add_argument("--start-up", type=float, default=4.0, help="seconds that a start takes")
+    command.add_argument("--start-up", type=float, default=3.0, help="seconds that a start takes")
     command.add_argument("--a-job", type=int, default=8, help="kills in one job")
     options = command.parse_args()
-    kills = plan(options.kills)
-    if options.engine == "sockets":
-        kills = [kill for kill in kills if not {"scheduler", "server 0"} & set(kill.roles)]
+    kills = plan(options.kills, options.engine)
     done: list[Kill] = []
     jobs = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -284,7 +283,7 @@ def main() -> None:
                 + ", ".join(f"{'+'.join(k.roles)} in {k.phase}" for k in survived),
                 flush=True,
             )
-    report.publish("soak", section(done, options, jobs), options.out)
+    report.publish(f"soak-{options.engine}", section(done, options, jobs), options.out)
     if any(not kill.same or kill.left for kill in done):
         raise SystemExit("not all jobs ended with the same bits and without processes left over")
 

@@ -24,8 +24,10 @@ import math
 import os
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Callable, MutableMapping, Sequence
+from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -76,6 +78,11 @@ _HOW_TO_WAIT = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
 _SPIN = "10000"
 
 
+SLOW_TO_IMPORT = {"sklearn", "scipy.stats"}
+"""What MXNet's import takes if it is there, and does as well without. It is more than half of its
+time: 2.9 of 5.2 s. scikit-learn is a base class of the retired ``mxnet.model.FeedForward`` and of
+nothing else; ``_mxnet/late.py`` gives ``scipy.stats`` back."""
+
 WITHOUT_MXNET = {"_compat", "_lazy", "arguments", "files", "linear", "svrg", "svrg.rule"}
 WITHOUT_MXNET |= {"run", "run.logger", "run.verbosity"}
 """The modules that import no MXNet, without the package's name; `linear` stands for all in it."""
@@ -87,14 +94,14 @@ def missing_for(module: str) -> str | None:
     """Return in a sentence what `module` of this package needs and is not installed; else None."""
     name = module.partition(".")[2]
     room = name.partition(".")[0]
-    if room == "linear" and not _is_installed("sklearn"):
+    if room == "linear" and not is_installed("sklearn"):
         return (
             "gluon_svrg.linear needs scikit-learn, which is not installed: "
             "`pip install 'gluon-svrg[sklearn]'`"
         )
     if not name or name in WITHOUT_MXNET or (room == "linear" and name != WITH_MXNET):
         return None
-    if not _is_installed("mxnet"):
+    if not is_installed("mxnet"):
         return (
             "gluon_svrg needs MXNet 1.9.1, which is not installed for Python "
             f"{sys.version_info[0]}.{sys.version_info[1]}: `pip install {MXNET_TO_INSTALL}`"
@@ -102,7 +109,8 @@ def missing_for(module: str) -> str | None:
     return _missing_distutils()
 
 
-def _is_installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
+    """Return whether `package` can be imported, without doing so."""
     if package in sys.modules:
         return sys.modules[package] is not None
     return importlib.util.find_spec(package) is not None
@@ -110,7 +118,12 @@ def _is_installed(package: str) -> bool:
 
 def _missing_distutils() -> str | None:
     """Make ``distutils`` importable where Python has none; return why it cannot be, or None."""
-    if not _is_installed("distutils"):
+    if "_distutils_hack" in sys.modules and "distutils" not in sys.modules:
+        # Its finder, of setuptools, would import setuptools while Python holds the lock on all
+        # imports, for which another thread may wait that holds a module's.
+        with suppress(ImportError):
+            importlib.import_module("setuptools")
+    if not is_installed("distutils"):
         try:
             importlib.import_module("setuptools")
         except ImportError:
@@ -339,7 +352,14 @@ class WhatIsNeeded(MetaPathFinder):
     """Says what is not installed, and looks after MXNet's import. The first to be asked.
 
     It finds nothing itself.
+
+    Attributes
+    ----------
+    importing_mxnet : int or None
+        The thread that imports MXNet now.
     """
+
+    importing_mxnet: int | None = None
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -349,7 +369,8 @@ class WhatIsNeeded(MetaPathFinder):
         Raises
         ------
         ImportError
-            If `fullname` is in this package and needs what is not installed.
+            If `fullname` is in this package and needs what is not installed; if MXNet, while it is
+            imported, asks for what is `SLOW_TO_IMPORT`.
         """
         if fullname.partition(".")[0] == __package__:
             if (sentence := missing_for(fullname)) is not None:
@@ -361,16 +382,19 @@ class WhatIsNeeded(MetaPathFinder):
             if spec is not None and spec.loader is not None:
                 spec.loader = AroundMXNet(spec.loader)
             return spec
+        elif fullname in SLOW_TO_IMPORT and self.importing_mxnet == threading.get_ident():
+            raise ModuleNotFoundError(f"{fullname} is not for MXNet's import", name=fullname)
         return None
 
 
 class AroundMXNet(Loader):
     """MXNet's own loader, with what has to be done before and after it, whoever imports MXNet.
 
-    Before: the cores, and ``distutils``. Not as soon as this package is imported, since a process
-    that never needs MXNet shall not hand ``OMP_NUM_THREADS`` on: joblib takes it as the user's word
-    and gives each of its workers as many threads. After: what is put right for NumPy 2 (``_mxnet``,
-    named by a string, since it is on a floor above).
+    Before: the cores, and ``distutils``; and what is slow is left out. Not as soon as this package
+    is imported, since a process that never needs MXNet shall not hand ``OMP_NUM_THREADS`` on:
+    joblib takes it as the user's word and gives each of its workers as many threads. After: what
+    was left out is given back, and what is wrong with NumPy 2 is put right (``_mxnet``, named by a
+    string, since it is on a floor above).
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -393,7 +417,11 @@ class AroundMXNet(Loader):
         if (sentence := _missing_distutils()) is not None:
             raise ImportError(sentence, name="mxnet")
         use_every_core(os.environ, mxnet_is_loaded=False)
-        self.loader.exec_module(module)
+        WhatIsNeeded.importing_mxnet = threading.get_ident()
+        try:
+            self.loader.exec_module(module)
+        finally:
+            WhatIsNeeded.importing_mxnet = None
         importlib.import_module(f"{__package__}._mxnet")
 
 

@@ -34,13 +34,15 @@ sys.exit(main())
 class Launched:
     """A launcher that was started; as a context it ends with all that is its own."""
 
-    def __init__(self, folder, *arguments, env=None, constants=None, ignored=(), **settings):
+    def __init__(
+        self, folder, *arguments, env=None, constants=None, ignored=(), prefix=(), **settings
+    ):
         self.mark = secrets.token_hex(8)
         start = ["-c", _SHIM] if constants else ["-m", "gluon_svrg.launch"]
         path = os.pathsep.join([str(ROOT), str(folder), os.environ.get("PYTHONPATH", "")])
         environment = os.environ | {MARK: self.mark, "PYTHONPATH": path, **(env or {})}
         self.process = subprocess.Popen(
-            [sys.executable, *start, *map(str, arguments)],
+            [*prefix, sys.executable, *start, *map(str, arguments)],
             env=environment | {"LAUNCHING_CONSTANTS": json.dumps(constants or {})},
             cwd=folder,
             text=True,

@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -191,6 +193,65 @@ def test_how_mxnet_is_installed():
 def test_the_import_alone_makes_mxnet_importable():
     result = python("import gluon_svrg, mxnet; print(mxnet.__version__)")
     assert (result.returncode, result.stdout.strip()) == (0, "1.9.1"), result.stderr
+
+
+SLOW = "import sys; print([name in sys.modules for name in ('sklearn', 'scipy.stats')])\n"
+FIRST = "import mxnet as mx; print(mx.model.FeedForward.__base__.__name__)\n"
+
+
+def test_mxnet_is_imported_without_what_is_slow_and_has_it_when_it_is_used():
+    code = (
+        f"import gluon_svrg\n{FIRST}{SLOW}"
+        "assert mx.contrib.quantization.stats is not None\n"
+        "import inspect; inspect.getmembers(mx.test_utils); inspect.unwrap(mx.test_utils.ss)\n"
+        f"{SLOW}print(mx.test_utils.ss.norm.ppf(0.5), mx.contrib.quantization.stats.norm.cdf(0))\n"
+        "import scipy.stats; assert scipy.stats.norm is mx.test_utils.ss.norm\n"
+        "make, given = mx.test_utils.ss.__reduce__()\n"
+        "assert make(*given) is scipy.stats\n"
+        "import sklearn.base\n"
+    )
+    result = python(code)
+    lines = ["object", "[False, False]", "[False, False]", "0.0 0.5"]
+    assert result.stdout.splitlines() == lines, result.stderr
+
+
+def test_mxnet_takes_what_is_slow_where_it_is_there_already():
+    code = f"import sklearn.base, scipy.stats, gluon_svrg\n{FIRST}"
+    result = python(code + "print(mx.test_utils.ss is scipy.stats)")
+    assert result.stdout.splitlines() == ["BaseEstimator", "True"], result.stderr
+
+
+def test_without_scipy_quantization_says_so_as_ever():
+    code = "import sys; sys.modules['scipy'] = None\nimport gluon_svrg, mxnet as mx\n"
+    result = python(code + "print(mx.contrib.quantization.stats, mx.test_utils.ss)")
+    assert result.stdout.strip() == "None None", result.stderr
+
+
+def test_only_the_thread_that_imports_mxnet_goes_without(monkeypatch):
+    finder = _compat.WhatIsNeeded()
+    assert finder.find_spec("sklearn", None) is None
+    monkeypatch.setattr(_compat.WhatIsNeeded, "importing_mxnet", threading.get_ident())
+    for name in _compat.SLOW_TO_IMPORT:
+        with pytest.raises(ModuleNotFoundError, match="is not for MXNet's import"):
+            finder.find_spec(name, None)
+    assert finder.find_spec("scipy", None) is None
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(finder.find_spec, "sklearn", None).result() is None
+
+
+def test_other_threads_may_import_what_is_slow_meanwhile():
+    """With setuptools' finder of distutils this was a deadlock, now and then."""
+    code = (
+        "import threading, gluon_svrg\n"
+        "names = ['scipy.stats', 'sklearn.linear_model']\n"
+        "threads = [threading.Thread(target=__import__, args=(name,)) for name in names]\n"
+        "for thread in threads: thread.start()\n"
+        "import mxnet, sys\n"
+        "for thread in threads: thread.join()\n"
+        "assert set(names) <= set(sys.modules)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
+    assert (result.returncode, result.stderr.count(b"Error")) == (0, 0), result.stderr
 
 
 def test_mxnet_alone_is_not_importable():

@@ -90,6 +90,12 @@ from gluon_svrg._mxnet.block import (
 from gluon_svrg._mxnet.block import (
     whole_data as whole_data,
 )
+from gluon_svrg._mxnet.late import (
+    Late as Late,
+)
+from gluon_svrg._mxnet.memory import (
+    Memory as Memory,
+)
 from gluon_svrg._mxnet.numpy_2 import (
     text_of as text_of,
 )

@@ -13,6 +13,18 @@ _MAX_ARRAYS = 200
 _MAX_STEPS = 512
 
 
+def sums_of_squares(arrays: Sequence[NDArray]) -> list[NDArray]:
+    """Return the sum of squares of each array, in a few arrays: nothing waits here.
+
+    Parameters
+    ----------
+    arrays : sequence of NDArray
+        On one context and of one dtype.
+    """
+    chunks = (arrays[i : i + _MAX_ARRAYS] for i in range(0, len(arrays), _MAX_ARRAYS))
+    return [mx.nd.multi_sum_sq(*chunk, num_arrays=len(chunk)) for chunk in chunks]
+
+
 class FiniteWatch:
     """Keeps the sums of squares of some arrays at each step, and reads them when asked.
 
@@ -33,13 +45,7 @@ class FiniteWatch:
         groups : sequence of sequences of NDArray
             The arrays; those of one group are on one context and of one dtype.
         """
-        self._waiting.append(
-            [
-                mx.nd.multi_sum_sq(*chunk, num_arrays=len(chunk))
-                for group in groups
-                for chunk in (group[i : i + _MAX_ARRAYS] for i in range(0, len(group), _MAX_ARRAYS))
-            ]
-        )
+        self._waiting.append([squares for group in groups for squares in sums_of_squares(group)])
         if len(self._waiting) == _MAX_STEPS:
             self.first()
 

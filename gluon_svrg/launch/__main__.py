@@ -11,8 +11,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from gluon_svrg.launch.cluster_options import across_of, add_cluster_options
 from gluon_svrg.launch.job import Job
 from gluon_svrg.launch.plan import OWN_NAMES, Options
+from gluon_svrg.launch.rendezvous import join
 
 _DESCRIPTION = """\
 Starts a training script on several worker processes of this machine, watches them, and starts
@@ -26,10 +28,14 @@ examples:
   python -m gluon_svrg.launch -n 2 -m package.train --epochs 10
   python -m gluon_svrg.launch -n 4 -s 2 --max-restarts 20 --log-dir logs train.py
   python -m gluon_svrg.launch -n 2 --engine sockets --env MXNET_ENGINE_TYPE=NaiveEngine train.py
+  python -m gluon_svrg.launch --hosts hosts.txt -n 2 train.py
+  python -m gluon_svrg.launch --nodes 4 --node-rank 0 --master node0:29500 -n 2 train.py
 
 exit codes:
   0       all workers have come to their end
   2       an argument is not possible, or the script cannot be started
+  69      a machine is gone or has not come, and no restart left
+  75      on all machines but the first: the launcher is gone
   124     no step for --progress-timeout, and no restart left
   130     ended by Ctrl-C; 143: by SIGTERM; 129: by SIGHUP
   others  that of the process that failed first in the last start; 128 + N after signal N
@@ -154,7 +160,7 @@ def new_parser() -> argparse.ArgumentParser:
         "--workers",
         required=True,
         type=whole_number("--workers", 1, "that many processes train; -n 1 is a plain run"),
-        help="worker processes, which share each batch",
+        help="worker processes, which share each batch; on each machine where there are several",
         metavar="N",
     )
     parser.add_argument(
@@ -168,11 +174,12 @@ def new_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--engine",
         default="dist_sync",
-        choices=["dist_sync", "sockets"],
-        help="what adds up arrays: MXNet's parameter servers, or plain sockets through worker 0, "
-        "which are slower and need no servers (dist_sync)",
+        choices=["dist_sync", "mpi", "sockets"],
+        help="what adds up arrays: MXNet's parameter servers; MPI, which is faster, and an extra; "
+        "or plain sockets through worker 0, which are slower (dist_sync)",
     )
     _add_options(parser)
+    add_cluster_options(parser)
     parser.add_argument(
         "-m", "--module", action="store_true", help="run a module, as python -m does"
     )
@@ -232,6 +239,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     given = parser.parse_args(arguments)
     try:
         check_module(given.script) if given.module else check_script(given.script)
+        if given.engine == "mpi" and importlib.util.find_spec("mpi4py") is None:
+            raise ValueError("--engine mpi needs mpi4py and MPICH: pip install 'gluon-svrg[mpi]'")
+        across = across_of(given)
     except ValueError as error:
         parser.error(str(error))
     start = ["-m", given.script] if given.module else [given.script]
@@ -246,6 +256,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         exact=given.exact,
         variables=dict(given.env),
         log_dir=given.log_dir,
+        across=across,
     )
 
 
@@ -254,7 +265,10 @@ def main() -> int:
     if sys.platform != "linux":
         print("gluon_svrg.launch needs Linux: run the script itself, as one process")
         return 2
-    return Job(parse()).run()
+    options = parse()
+    if options.across is not None and options.across.rank > 0:
+        return join(options, options.across)
+    return Job(options).run()
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gluon_svrg.launch.environment import PEER_FAILED
-from gluon_svrg.launch.keeper import Keeper
-from gluon_svrg.launch.output import Terminal
-from gluon_svrg.launch.plan import Options, orders_of
-from gluon_svrg.launch.processes import Process, end_orphans, status_of
+from gluon_svrg.launch.hosts import UNAVAILABLE
+from gluon_svrg.launch.nodes import Nodes, Running
+from gluon_svrg.launch.output import Output, Terminal
+from gluon_svrg.launch.plan import Options, Order, orders_of
 from gluon_svrg.launch.signals import Signals
 
 INTERVAL = 0.02
@@ -22,6 +22,8 @@ HUNG = 124
 """The exit code of a job without progress, as of the command ``timeout``."""
 _CULPRIT_WAIT = 2.0
 """Seconds in which the worker that began may end after those that ended because of it."""
+_CRASHES = (255, -signal.SIGABRT, -signal.SIGSEGV)
+"""Exit codes of a process that crashes; MXNet's own handler makes 255 of it."""
 _SERVER_WAIT = 10.0
 """Seconds that workers may go on without servers."""
 _STOP_WAIT = 5.0
@@ -34,8 +36,8 @@ class Failure:
 
     Attributes
     ----------
-    name, pid : str and int
-        The process that failed first.
+    name, pid : str and int or None
+        The process that failed first; a machine has a name only.
     what : str
         What it did, as the end of a sentence that begins with its name.
     code : int
@@ -51,7 +53,7 @@ class Failure:
     """
 
     name: str
-    pid: int
+    pid: int | None
     what: str
     code: int
     is_by_itself: bool
@@ -69,7 +71,7 @@ class Attempt:
         What is asked of the job.
     number : int
         How often it was started before.
-    keeper, terminal, signals : Keeper, Terminal and Signals
+    nodes, terminal, signals : Nodes, Terminal and Signals
         Those of the job.
     failed_at : float, optional
         When the attempt before was seen to fail: the first step tells how long ago that was.
@@ -86,7 +88,7 @@ class Attempt:
         self,
         options: Options,
         number: int,
-        keeper: Keeper,
+        nodes: Nodes,
         terminal: Terminal,
         signals: Signals,
         failed_at: float | None = None,
@@ -95,11 +97,11 @@ class Attempt:
         self.seconds = 0.0
         self._options = options
         self._number = number
-        self._keeper = keeper
+        self._nodes = nodes
         self._terminal = terminal
         self._signals = signals
         self._failed_at = failed_at
-        self._processes: list[Process] = []
+        self._processes: list[Running] = []
         self._selector = selectors.DefaultSelector()
         self._seen: dict[str, float] = {}
         self._looked = time.monotonic()
@@ -118,24 +120,31 @@ class Attempt:
             self.seconds = time.monotonic() - begin
         if failure is None:
             return None
+        # It may have said something since.
+        if failure.pid is None:
+            lost = self._nodes.lost()
+            return replace(failure, last_lines=lost.last_lines) if lost else failure
         culprit = next(one for one in self._processes if one.name == failure.name)
         return replace(failure, last_lines=culprit.last_lines)
 
     def _start(self) -> None:
         self._selector.register(self._signals, selectors.EVENT_READ)
-        is_alone = self._options.workers == 1
-        for order in orders_of(self._options, self._number):
-            process = Process(
-                order, self._keeper, self._terminal, self._log_of(order.name), is_alone
-            )
+        for descriptor, reader in self._nodes.readers().items():
+            self._selector.register(descriptor, selectors.EVENT_READ, reader)
+        layout = self._nodes.layout(self._options)
+        is_alone = sum(layout.workers) == 1
+        for order in orders_of(self._options, self._number, layout):
+            process = self._nodes.start(order, self._output_of(order, is_alone))
             self._processes.append(process)
             for descriptor in process.readers:
                 self._selector.register(descriptor, selectors.EVENT_READ, process)
 
-    def _log_of(self, name: str) -> Path | None:
-        if self._options.log_dir is None:
-            return None
-        return self._options.log_dir / f"{name.replace(' ', '-')}-attempt-{self._number}.log"
+    def _output_of(self, order: Order, is_alone: bool) -> Output:
+        path: Path | None = None
+        if self._options.log_dir is not None:
+            name = f"{order.name.replace(' ', '-')}-attempt-{self._number}.log"
+            path = self._options.log_dir / name
+        return Output(self._terminal, "" if is_alone else f"[{order.name}] ", path)
 
     def _watch(self) -> Failure | None:
         """Return at the first failure, or when all workers have ended."""
@@ -157,7 +166,9 @@ class Attempt:
                     "a worker failed after the signal", any(self._codes), _STOP_WAIT
                 ):
                     return None
-            elif failure := self._failed(now) or self._servers_gone(now) or self._silent(now):
+            elif failure := (
+                self._lost(now) or self._failed(now) or self._servers_gone(now) or self._silent(now)
+            ):
                 return failure
             self._looked = now
 
@@ -177,11 +188,11 @@ class Attempt:
     def _look(self, now: float) -> None:
         """See who has ended."""
         for process in self._processes:
-            if process.code is None and process.poll() is not None:
+            if process.name not in self._seen and process.poll() is not None:
                 self._seen[process.name] = now
 
     @property
-    def _workers(self) -> list[Process]:
+    def _workers(self) -> list[Running]:
         return [process for process in self._processes if process.is_worker]
 
     @property
@@ -189,13 +200,23 @@ class Attempt:
         """The exit codes that there are."""
         return [process.code for process in self._processes if process.code is not None]
 
+    def _lost(self, now: float) -> Failure | None:
+        """Return the failure of a machine that is gone."""
+        if (lost := self._nodes.lost()) is None:
+            return None
+        noticed = lost.noticed or now - self._looked
+        return Failure(lost.name, None, lost.what, UNAVAILABLE, False, [], noticed, now)
+
     def _failed(self, now: float) -> Failure | None:
         """Return the failure of the process that ended first, if one has ended badly."""
         ended = [process for process in self._processes if process.code]
-        first = [process for process in ended if process.code != PEER_FAILED]
+        failed = [process for process in ended if process.code != PEER_FAILED]
+        # MPI may crash in a worker when another one is gone.
+        crashes = _CRASHES if self._options.engine == "mpi" else ()
+        first = [process for process in failed if process.code not in crashes]
         if not first and not self._is_late("the one that began", bool(ended), _CULPRIT_WAIT):
             return None
-        process = min(first or ended, key=lambda one: self._seen[one.name])
+        process = min(first or failed or ended, key=lambda one: self._seen[one.name])
         code = process.code or 0
         what = f"was ended by {name_of(-code)}" if code < 0 else f"ended with exit code {code}"
         noticed = now - min(self._looked, self._seen[process.name])
@@ -220,7 +241,7 @@ class Attempt:
         ]
         if not any(now - worker.progress.last > limit for worker in waiting):
             return None
-        stopped = [p for p in self._processes if p.code is None and _is_stopped(p)]
+        stopped = [p for p in self._processes if p.code is None and p.is_stopped]
         slowest = min(waiting, key=lambda worker: worker.progress.beats)
         process = (stopped or [slowest])[0]
         what = f"has taken no step for {limit:g} s (--progress-timeout)"
@@ -253,11 +274,7 @@ class Attempt:
 
         Servers have nothing to lose: no worker needs them any more.
         """
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.wait()
-        end_orphans(self._keeper.pid)
+        self._nodes.end(self._processes)
         self._selector.close()
         for process in self._processes:
             process.close()
@@ -268,8 +285,3 @@ def name_of(number: int) -> str:
     with suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"
-
-
-def _is_stopped(process: Process) -> bool:
-    status = status_of(process.pid)
-    return status is not None and status[0] in "Tt"

@@ -9,7 +9,7 @@ ADDRESS, KEY = "GLUON_SVRG_ADDRESS", "GLUON_SVRG_KEY"
 """Where the first worker listens (``host:port``), and what they recognise each other by (hex)."""
 
 ENGINE = "GLUON_SVRG_ENGINE"
-"""What adds up the arrays: 'dist_sync' (the default) or 'sockets'."""
+"""What adds up the arrays: 'dist_sync' (the default), 'mpi' or 'sockets'."""
 
 EXACT = "GLUON_SVRG_EXACT"
 """'1' (the default) or '0': whether sums do not depend on who comes first."""
@@ -20,6 +20,9 @@ ATTEMPT = "GLUON_SVRG_ATTEMPT"
 PROGRESS = "GLUON_SVRG_PROGRESS"
 """The descriptor of a pipe into which a worker writes a byte at each step: b'.', or b'e' at the end
 of a `fit`, from when on nobody waits for it."""
+
+JOB_KEY = "GLUON_SVRG_JOB_KEY"
+"""By what the machines of a job recognise each other; processes of the job do not get it."""
 
 PEER_FAILED = 75
 """The exit code of a worker that ended because another one had failed (EX_TEMPFAIL)."""

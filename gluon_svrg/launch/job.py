@@ -8,7 +8,10 @@ import signal
 import time
 
 from gluon_svrg.launch.attempt import Attempt, Failure
+from gluon_svrg.launch.cluster import Cluster
+from gluon_svrg.launch.hosts import UNAVAILABLE
 from gluon_svrg.launch.keeper import Keeper
+from gluon_svrg.launch.nodes import Lost, Nodes, ThisMachine
 from gluon_svrg.launch.output import Terminal
 from gluon_svrg.launch.plan import Options
 from gluon_svrg.launch.processes import adopt
@@ -43,20 +46,30 @@ class Job:
         adopt()
         keeper = Keeper()
         signals = Signals()
+        nodes = self._nodes_of(keeper, signals)
+        code = 1
         try:
-            return self._run(keeper, signals)
+            code = self._run(nodes, signals)
         except OSError as error:
             self._terminal.say(f"a process could not be started or watched: {error}")
-            return 1
         finally:
+            nodes.close(code)
             keeper.close()
+        return code
 
-    def _run(self, keeper: Keeper, signals: Signals) -> int:
+    def _nodes_of(self, keeper: Keeper, signals: Signals) -> Nodes:
+        if self._options.across is None:
+            return ThisMachine(keeper, is_alone=self._options.workers == 1)
+        return Cluster(self._options, self._options.across, keeper, self._terminal, signals)
+
+    def _run(self, nodes: Nodes, signals: Signals) -> int:
         failed_at: float | None = None
         of_start: tuple[int, str] | None = None
         for number in itertools.count():
-            attempt = Attempt(self._options, number, keeper, self._terminal, signals, failed_at)
-            failure = attempt.run()
+            if lost := nodes.connect():
+                return self._give_up_on(lost)
+            attempt = Attempt(self._options, number, nodes, self._terminal, signals, failed_at)
+            failure = None if signals.received else attempt.run()
             if signals.received:
                 if failure is not None:
                     self._terminal.say(_sentence(failure))
@@ -95,6 +108,11 @@ class Job:
             f"{self._options.max_restarts}"
         )
 
+    def _give_up_on(self, lost: Lost) -> int:
+        said = f", and said last: {lost.last_lines[-1].strip()}" if lost.last_lines else ""
+        self._terminal.say(f"{lost.name} {lost.what}{said}")
+        return UNAVAILABLE
+
     def _give_up(self, failure: Failure, attempt: Attempt) -> int:
         """Say why there is no further start, and the last words of who failed; return its code."""
         if self._restarts < self._options.max_restarts:
@@ -117,6 +135,9 @@ class Job:
 
 
 def _sentence(failure: Failure) -> str:
+    if failure.pid is None:
+        said = f", and said last: {failure.last_lines[-1].strip()}" if failure.last_lines else ""
+        return f"{failure.name} {failure.what}{said}"
     sentence = f"{failure.name} (process {failure.pid}) {failure.what}"
     if failure.code == 128 + signal.SIGKILL:
         return f"{sentence}, by somebody or for want of memory"

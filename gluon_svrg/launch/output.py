@@ -7,6 +7,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 _KEPT = 100
 """Lines of each stream that are kept: a traceback of several exceptions is rarely longer."""
@@ -35,7 +36,12 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """Write a line of the launcher's own."""
-        self.write(STDERR, "".join(f"launch: {line}\n" for line in text.splitlines()).encode())
+        self.write(
+            STDERR,
+            "".join(f"launch: {line}\n" for line in text.splitlines()).encode(
+                "utf-8", "backslashreplace"
+            ),
+        )
 
 
 class Log:
@@ -74,9 +80,15 @@ class Stream:
         What each line begins with; may be empty.
     log : Log
         Where the bytes go as they are.
+
+    Attributes
+    ----------
+    known : set of bytes or None
+        Lines that are not shown once more, where a program says the same at each try.
     """
 
     def __init__(self, terminal: Terminal, target: int, tag: str, log: Log) -> None:
+        self.known: set[bytes] | None = None
         self._terminal = terminal
         self._target = target
         self._tag = tag.encode()
@@ -107,8 +119,60 @@ class Stream:
     def _show(self, lines: list[bytes]) -> None:
         if lines:
             self._kept.extend(line.rstrip(b"\r") for line in lines)
+            if self.known is not None:
+                lines = [line for line in lines if line not in self.known]
+                self.known.update(lines)
             tagged = b"".join(b"%b%b\n" % (self._tag, line) for line in lines)
             self._terminal.write(self._target, tagged)
+
+
+class Sink(Protocol):
+    """Who takes what comes through one pipe of a process."""
+
+    def feed(self, data: bytes) -> None:
+        """Take what has come."""
+
+    def end(self) -> None:
+        """Nothing more comes."""
+
+
+class Output:
+    """Both streams of one process of one start: tagged, and into its log.
+
+    Parameters
+    ----------
+    terminal : Terminal
+        Where the lines go.
+    tag : str
+        What each line begins with; may be empty.
+    path : Path, optional
+        Of its log.
+
+    Attributes
+    ----------
+    stdout, stderr : Sink
+        Who takes what comes.
+    has_log : bool
+        Whether there is one.
+    """
+
+    def __init__(self, terminal: Terminal, tag: str, path: Path | None) -> None:
+        self._log = Log(path)
+        self._streams = [Stream(terminal, target, tag, self._log) for target in (STDOUT, STDERR)]
+        self.stdout: Sink
+        self.stderr: Sink
+        self.stdout, self.stderr = self._streams
+        self.has_log = path is not None
+
+    @property
+    def last_lines(self) -> list[str]:
+        """What was said last: a traceback, or a few lines; of its errors, if there are any."""
+        stdout, stderr = self._streams
+        return worth_telling(stderr.last_lines or stdout.last_lines)
+
+    def close(self) -> None:
+        """Close the log."""
+        self._log.close()
 
 
 def worth_telling(lines: list[str]) -> list[str]:

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from gluon_svrg.launch.environment import PROGRESS
 from gluon_svrg.launch.keeper import Keeper
-from gluon_svrg.launch.output import STDERR, STDOUT, Log, Stream, Terminal, worth_telling
+from gluon_svrg.launch.output import Sink
 from gluon_svrg.launch.plan import Order
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -52,6 +53,29 @@ class Progress:
         """Nothing more comes."""
 
 
+class Streams(Protocol):
+    """Where the output of a process goes."""
+
+    @property
+    def stdout(self) -> Sink:
+        """Who takes what it prints."""
+
+    @property
+    def stderr(self) -> Sink:
+        """Who takes its errors."""
+
+    @property
+    def last_lines(self) -> list[str]:
+        """What was said last, as far as it is worth telling."""
+
+    @property
+    def has_log(self) -> bool:
+        """Whether it goes into a file, too."""
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
 class Process:
     """A process that was started, with its output.
 
@@ -61,10 +85,10 @@ class Process:
         What to start.
     keeper : Keeper
         Who ends it if the launcher is killed.
-    terminal : Terminal
+    output : Streams
         Where its output goes.
-    log : Path, optional
-        Where its output goes, too.
+    progress : Progress
+        Who is told of its steps.
     is_alone : bool
         Whether it is the only one: then it has the launcher's own output, unless there is a log,
         and nobody counts its steps.
@@ -79,22 +103,21 @@ class Process:
         How it ended, as in `subprocess`: a negative number is a signal's.
     progress : Progress
         What it has said of its steps.
+    readers : dict
+        Who takes what comes through its pipes, by descriptor.
     """
 
     def __init__(
-        self, order: Order, keeper: Keeper, terminal: Terminal, log: Path | None, is_alone: bool
+        self, order: Order, keeper: Keeper, output: Streams, progress: Progress, *, is_alone: bool
     ) -> None:
         self.name = order.name
         self.is_worker = order.is_worker
         self.code: int | None = None
-        self.progress = Progress()
+        self.progress = progress
         self._keeper = keeper
-        self._log = Log(log)
-        tag = "" if is_alone else f"[{self.name}] "
-        self._stdout = Stream(terminal, STDOUT, tag, self._log)
-        self._stderr = Stream(terminal, STDERR, tag, self._log)
-        self.readers: dict[int, Stream | Progress] = {}
-        is_piped = not (is_alone and log is None)
+        self._output = output
+        self.readers: dict[int, Sink] = {}
+        is_piped = not is_alone or output.has_log
         has_stdin = is_alone or self.name == "worker 0"
         environment, passed = dict(order.environment), []
         if self.is_worker and not is_alone:
@@ -119,8 +142,8 @@ class Process:
                 os.close(descriptor)
         keeper.add(self.pid)
         for pipe, stream in (
-            (self._popen.stdout, self._stdout),
-            (self._popen.stderr, self._stderr),
+            (self._popen.stdout, output.stdout),
+            (self._popen.stderr, output.stderr),
         ):
             if pipe is not None:
                 self._listen(os.dup(pipe.fileno()), stream)
@@ -133,8 +156,14 @@ class Process:
 
     @property
     def last_lines(self) -> list[str]:
-        """What it said last: a traceback, or a few lines; of its errors, if there are any."""
-        return worth_telling(self._stderr.last_lines or self._stdout.last_lines)
+        """What it said last, as far as it is worth telling."""
+        return self._output.last_lines
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it runs no longer, and has not ended: by a SIGSTOP, or a debugger."""
+        status = status_of(self.pid)
+        return status is not None and status[0] in "Tt"
 
     def read(self, descriptor: int) -> bool:
         """Take what has come through one of its pipes; return whether more may come."""
@@ -186,9 +215,9 @@ class Process:
             reader.end()
             os.close(descriptor)
         self.readers = {}
-        self._log.close()
+        self._output.close()
 
-    def _listen(self, descriptor: int, reader: Stream | Progress) -> None:
+    def _listen(self, descriptor: int, reader: Sink) -> None:
         os.set_blocking(descriptor, False)
         self.readers[descriptor] = reader
 
@@ -226,6 +255,14 @@ def end_orphans(spared: int) -> None:
         if time.monotonic() > end:  # one hangs in the kernel
             return
         time.sleep(0.002)
+
+
+def reap(spared: Collection[int]) -> None:
+    """Take the ends of children that were adopted; somebody else waits for those of `spared`."""
+    for pid in _children():
+        if pid not in spared:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
 
 def _children() -> Iterator[int]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
+from gluon_svrg.arguments import check_finite
 from mxnet import ndarray as nd
 from mxnet import optimizer as mxnet_optimizer
 from mxnet.lr_scheduler import CosineScheduler, LRScheduler, PolyScheduler
@@ -85,8 +86,9 @@ class Optimizer(mxnet_optimizer.Optimizer):
 
     Raises
     ------
-    ValueError
-        If `aggregate_num` is not a positive integer, or `clip_gradient` is not positive.
+    TypeError, ValueError
+        If `aggregate_num` is not a positive integer, `clip_gradient` is not positive, or
+        `learning_rate` or `wd` are no numbers, negative or not finite.
 
     References
     ----------
@@ -118,6 +120,9 @@ class Optimizer(mxnet_optimizer.Optimizer):
             raise ValueError(
                 f"clip_gradient must be positive, or None for no clipping, got {clip_gradient!r}"
             )
+        if learning_rate is not None:
+            check_finite("learning_rate", learning_rate, "a step goes down the gradient", 0)
+        check_finite("wd", wd, "below 0 the weights would grow by themselves", 0)
         aggregate_num = _checked_aggregate_num(1 if aggregate_num is None else aggregate_num)
         if lr_scheduler is not None and learning_rate is not None:
             _replace_base_lr(lr_scheduler, learning_rate)

@@ -11,11 +11,13 @@ from gluon_svrg import _lazy
 
 if _TYPE_CHECKING:
     from gluon_svrg.workers.base import Single, WorkerError, Workers
+    from gluon_svrg.workers.mpi import MPIWorkers
     from gluon_svrg.workers.process import alone, current, workers_on
     from gluon_svrg.workers.sockets import SocketWorkers
     from gluon_svrg.workers.store import StoreWorkers
 
 __all__ = [
+    "MPIWorkers",
     "Single",
     "SocketWorkers",
     "StoreWorkers",
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "MPIWorkers": "gluon_svrg.workers.mpi",
     "Single": "gluon_svrg.workers.base",
     "SocketWorkers": "gluon_svrg.workers.sockets",
     "StoreWorkers": "gluon_svrg.workers.store",

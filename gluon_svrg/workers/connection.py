@@ -59,6 +59,19 @@ class Connection:
             raise ConnectionError(f"a message of {length} bytes, expected at most {limit}")
         return self._read(length)
 
+    def peek(self) -> bytes | None:
+        """Return the first byte of the next message; nothing after the end, None if none is there.
+
+        It is not taken, and nothing waits.
+        """
+        try:
+            data = self._socket.recv(_LENGTH.size + 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+        return data[_LENGTH.size :] if len(data) > _LENGTH.size or not data else None
+
     def close(self) -> None:
         """Close this side of it."""
         self._socket.close()
@@ -116,6 +129,7 @@ def _greet(
         answer = connection.receive(limit=200)
         proof, own_challenge, rank = answer[:32], answer[32 : 32 + _NONCE], answer[32 + _NONCE :]
         if not hmac.compare_digest(proof, _proof(key, challenge + own_challenge + rank)):
+            connection.send(b"")  # an end alone would say that this process has come to its own
             connection.close()
             return
         connection.send(_proof(key, own_challenge))
@@ -157,12 +171,9 @@ def _introduce(connection: Connection, key: bytes, rank: int) -> None:
     challenge = connection.receive(limit=_NONCE)
     own_challenge, number = secrets.token_bytes(_NONCE), str(rank).encode()
     connection.send(_proof(key, challenge + own_challenge + number) + own_challenge + number)
-    try:
-        answer = connection.receive(limit=32)
-    except EOFError:
-        raise PermissionError("the key was refused") from None
+    answer = connection.receive(limit=32)
     if not hmac.compare_digest(answer, _proof(key, own_challenge)):
-        raise PermissionError("it does not know the key")
+        raise PermissionError("one of the two does not know the key")
     connection.set_timeout(None)
 
 

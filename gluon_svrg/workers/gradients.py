@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.workers.base import Workers
-from gluon_svrg.workers.process import current, workers_on
+from gluon_svrg.workers.compression import HalfPrecision, first_not_finite
+from gluon_svrg.workers.process import current, is_of_somebody_else, workers_on
 from mxnet.gluon import Parameter
-from mxnet.kvstore import KVStore
+from mxnet.kvstore import KVStoreBase
 
 
 def workers_and_local(
-    kvstore: str | KVStore | None,
-) -> tuple[Workers, str | KVStore | None]:
+    kvstore: str | KVStoreBase | None,
+) -> tuple[Workers, str | KVStoreBase | None]:
     """Return the workers of a trainer that is given `kvstore`, and the kvstore of each of them.
 
     That one adds up over the contexts of one worker, and the workers between each other. It is
     `kvstore` itself, unless that is one of several processes.
     """
     kind = kvstore if isinstance(kvstore, str) else getattr(kvstore, "type", "")
-    if kvstore is None or "dist" not in kind:
+    if kvstore is None or ("dist" not in kind and not _is_of_several(kvstore)):
         return current(), kvstore
     return workers_on(kvstore), "device"
+
+
+def _is_of_several(kvstore: str | KVStoreBase) -> bool:
+    """Return whether it is none of MXNet's own, and of several processes."""
+    with suppress(NotImplementedError):  # by one that knows of one process only
+        return is_of_somebody_else(kvstore) and kvstore.num_workers > 1
+    return False
 
 
 def check_can_be_added_up(
@@ -43,7 +52,7 @@ def check_can_be_added_up(
         raise ValueError(
             f"compression_params={compression_params!r} is for one worker: over several the "
             "gradients are added up as they are, so that the workers equal one process; leave it "
-            "out"
+            "out, or give {'type': 'fp16'}, which sends float16"
         )
     for param in params:
         stype, grad_stype = _mxnet.storage_types(param)
@@ -55,7 +64,13 @@ def check_can_be_added_up(
             )
 
 
-def add_up(params: Sequence[Parameter], workers: Workers) -> None:
+def add_up(
+    params: Sequence[Parameter],
+    workers: Workers,
+    half: HalfPrecision | None = None,
+    *,
+    may_overflow: bool = False,
+) -> None:
     """Replace the gradients on all contexts by their sums over the workers.
 
     Parameters
@@ -64,9 +79,27 @@ def add_up(params: Sequence[Parameter], workers: Workers) -> None:
         Whose gradients the contexts of a worker have in common already; the same on all workers.
     workers : Workers
         Who add up.
+    half : HalfPrecision, optional
+        What makes the sums, if they are to be of float16.
+    may_overflow : bool
+        Whether sums may be beyond float16's range: MXNet's AMP sees to that.
+
+    Raises
+    ------
+    FloatingPointError
+        If one is, or is NaN or infinite already: on all workers.
     """
     first, *others = by_device(param.list_grad() for param in params)
-    workers.sum(first)
+    if half is None:
+        workers.sum(first)
+    else:
+        half.sum(first, workers)
+        if not may_overflow and (wrong := first_not_finite(first)) is not None:
+            raise FloatingPointError(
+                f"the sum of the gradients of parameter {params[wrong].name!r} over the workers is "
+                "not finite: it is beyond float16's 65504, or was NaN or infinite before; make the "
+                "trainer without compression_params={'type': 'fp16'}, or lower the learning rate"
+            )
     for grads in others:
         for total, grad in zip(first, grads, strict=True):
             total.copyto(grad)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import secrets
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeGuard
 
 import mxnet as mx
-import numpy as np
 from gluon_svrg.launch.environment import ADDRESS, ENGINE, EXACT, KEY, RANK, SIZE
 from gluon_svrg.workers.base import Single, Workers
-from gluon_svrg.workers.connection import listen
+from gluon_svrg.workers.by_hand import workers_of_store, workers_under_mpirun
 from gluon_svrg.workers.ends import watched
+from gluon_svrg.workers.mpi import MPIWorkers
 from gluon_svrg.workers.sockets import SocketWorkers
 from gluon_svrg.workers.store import StoreWorkers
-from mxnet.kvstore import KVStore
+from mxnet.kvstore import KVStore, KVStoreBase
 
 _workers: list[Workers] = []
 
@@ -43,25 +42,29 @@ def alone() -> Iterator[Workers]:
 
 
 def _from_environment() -> Workers:
+    engine = os.environ.get(ENGINE, "dist_sync")
+    if engine == "mpi" and SIZE not in os.environ:
+        return workers_under_mpirun()
     size = int(os.environ.get(SIZE, "1"))
     if size == 1:
         return Single()
     host, _, port = os.environ[ADDRESS].rpartition(":")
     key = bytes.fromhex(os.environ[KEY])
     rank, address = int(os.environ[RANK]), (host, int(port))
-    engine = os.environ.get(ENGINE, "dist_sync")
     if engine == "sockets":
         return watched(lambda: SocketWorkers(rank, size, address, key))
+    if engine == "mpi":
+        return watched(lambda: MPIWorkers(rank, size, address, key))
     if engine == "dist_sync":
         exact = os.environ.get(EXACT, "1") != "0"
         return watched(lambda: StoreWorkers(rank, size, address, key, exact=exact))
     raise ValueError(
-        f"{ENGINE} must be 'dist_sync' or 'sockets', got {engine!r}: it says what adds up the "
-        "arrays of the workers"
+        f"{ENGINE} must be 'dist_sync', 'mpi' or 'sockets', got {engine!r}: it says what adds up "
+        "the arrays of the workers"
     )
 
 
-def workers_on(kvstore: str | KVStore, compression_params: object = None) -> Workers:
+def workers_on(kvstore: str | KVStoreBase, compression_params: object = None) -> Workers:
     """Return the workers of a distributed kvstore: those of the launcher, or of a cluster by hand.
 
     By hand is: scheduler, servers and workers were started with the ``DMLC_*`` variables of ps-lite
@@ -71,8 +74,9 @@ def workers_on(kvstore: str | KVStore, compression_params: object = None) -> Wor
 
     Parameters
     ----------
-    kvstore : str or KVStore
-        'dist_sync', 'dist_device_sync' or 'dist', or a kvstore of such a type.
+    kvstore : str or KVStoreBase
+        'dist_sync', 'dist_device_sync' or 'dist', or a kvstore of such a type; or one that is not
+        MXNet's own, whose `pushpull` leaves the sum over its workers in `out`.
     compression_params : object, optional
         What a trainer was given.
 
@@ -84,23 +88,31 @@ def workers_on(kvstore: str | KVStore, compression_params: object = None) -> Wor
         If a worker or a server is missing, or a server rounds float64.
     """
     kind = kvstore if isinstance(kvstore, str) else kvstore.type
-    _check_kind(kind)
+    is_foreign = is_of_somebody_else(kvstore)
+    if not is_foreign:
+        _check_kind(kind)
     if compression_params:
         raise ValueError(
             f"compression_params must be None with the kvstore {kind!r}, got "
             f"{compression_params!r}: MXNet compresses no sum that is read back in one step, and "
-            "the workers would not equal one process; leave it out"
+            "the workers would not equal one process; leave it out, or give {'type': 'fp16'} to "
+            "SVRGTrainer alone"
         )
     own = current()
     if own.are_several or len(_workers) > 1:  # the launcher's, or inside of alone()
         return own
-    if "DMLC_NUM_WORKER" not in os.environ:
+    if "DMLC_NUM_WORKER" not in os.environ and not is_foreign:
         raise ValueError(
             f"the kvstore {kind!r} needs a cluster, and DMLC_NUM_WORKER is not in the environment: "
             "start the script by python -m gluon_svrg.launch -n 2 script.py, or leave kvstore out"
         )
-    _workers[0] = _by_hand(mx.kv.create(kvstore) if isinstance(kvstore, str) else kvstore)
+    _workers[0] = workers_of_store(mx.kv.create(kvstore) if isinstance(kvstore, str) else kvstore)
     return _workers[0]
+
+
+def is_of_somebody_else(kvstore: object) -> TypeGuard[KVStoreBase]:
+    """Return whether it is a kvstore that is none of MXNet's own."""
+    return isinstance(kvstore, KVStoreBase) and not isinstance(kvstore, KVStore)
 
 
 def _check_kind(kind: str) -> None:
@@ -118,52 +130,3 @@ def _check_kind(kind: str) -> None:
 
 
 _SYNCHRONOUS = ("dist_sync", "dist_device_sync", "dist_sync_device", "dist")
-
-
-def _by_hand(store: KVStore) -> Workers:
-    """Return the workers of a kvstore; the first one listens, and tells the others where."""
-    rank, size = store.rank, store.num_workers
-    if size == 1:
-        return Single()
-    listener = listen(_own_host(), 0, size) if rank == 0 else None
-    told = ""
-    if listener is not None:
-        host, port = listener.getsockname()
-        told = f"{host}:{port}:{secrets.token_hex(16)}"
-    host, port, key = _of_first(told, store).split(":")
-    exact = os.environ.get(EXACT, "1") != "0"
-    address = host, int(port)
-    return watched(
-        lambda: StoreWorkers(
-            rank, size, address, bytes.fromhex(key), listener=listener, store=store, exact=exact
-        )
-    )
-
-
-def _own_host() -> str:
-    """Return where the others reach this process: the address that the scheduler sees."""
-    if host := os.environ.get("DMLC_NODE_HOST"):
-        return host
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
-        probe.connect((os.environ["DMLC_PS_ROOT_URI"], 9))
-        return str(probe.getsockname()[0])
-
-
-def _of_first(text: str, store: KVStore) -> str:
-    """Return the first worker's text on all of them, as numbers that are added up."""
-    array = mx.nd.zeros(_LONGEST)
-    store.init(_KEY_OF_TEXT, array)
-    numbers = np.zeros(_LONGEST, np.float32)
-    numbers[: len(text)] = np.frombuffer(text.encode(), np.uint8)
-    array[:] = mx.nd.array(numbers)
-    try:
-        store.pushpull(_KEY_OF_TEXT, array, out=array)
-    except mx.base.MXNetError as error:
-        raise ValueError(
-            f"the kvstore must add up what all workers give, and says {str(error).strip()!r}: make "
-            "it without gradient compression"
-        ) from None
-    return bytes(array.asnumpy().astype(np.uint8)).rstrip(b"\0").decode()
-
-
-_LONGEST, _KEY_OF_TEXT = 400, 99_999

@@ -17,7 +17,7 @@ from gluon_svrg.workers.base import WorkerError, Workers
 from gluon_svrg.workers.connection import Connection, accept, connect, listen
 from mxnet.ndarray import NDArray
 
-_MESSAGE, _FAILURE = b"M", b"F"
+_MESSAGE, _FAILURE, _WAITING = b"M", b"F", b"W"
 _CHUNK = 1 << 25  # bytes of arrays in one message of a broadcast
 
 
@@ -61,6 +61,8 @@ class SocketWorkers(Workers):
         super().__init__(rank, size)
         self._reason = "this worker's connections are closed"
         self._peers: dict[int, Connection]
+        self._early: dict[int, bytes] = {}  # messages that were read before their time
+        self._poll: select.poll | None = None
         if self.is_first:
             self._peers = self._accepted(listener or self._listening(address), key, timeout)
         else:
@@ -184,25 +186,74 @@ class SocketWorkers(Workers):
             return {rank: self._receive(rank) for rank in self._peers}
         # Not one after the other: one may wait for ever for another that has failed.
         poll, ranks = select.poll(), {}
+        messages, self._early = self._early, {}
         for rank, connection in self._peers.items():
-            poll.register(connection, select.POLLIN)
-            ranks[connection.fileno()] = rank
-        messages: dict[int, bytes] = {}
+            if rank not in messages:
+                poll.register(connection, select.POLLIN)
+                ranks[connection.fileno()] = rank
         while ranks:
             for descriptor, _ in poll.poll():
-                rank = ranks.pop(descriptor)
-                poll.unregister(descriptor)
-                messages[rank] = self._receive(rank)
+                message = self._receive_one(ranks[descriptor])
+                if message is not None:  # else it has said that it waits, and nothing may follow
+                    messages[ranks.pop(descriptor)] = message
+                    poll.unregister(descriptor)
         return messages
 
     def _receive(self, rank: int) -> bytes:
+        if rank in self._early:
+            return self._early.pop(rank)
+        while (message := self._receive_one(rank)) is None:
+            pass
+        return message
+
+    def _receive_one(self, rank: int) -> bytes | None:
+        """Return the next message of a peer; None if it is one that says that it waits."""
         try:
             message = self._peers[rank].receive()
         except (EOFError, OSError):
             self._fail(_gone(rank))
         if message[:1] == _FAILURE:
             self._fail(message[1:].decode())
-        return message[1:]
+        if message[:1] == _MESSAGE:
+            return message[1:]
+        self._check_waiting(rank, int(message[1:]))
+        return None
+
+    def _check_peers(self) -> None:
+        """Raise WorkerError if another worker has failed or is gone; what else it says stays."""
+        if not self._peers:
+            raise WorkerError(self._reason)
+        for rank, connection in list(self._peers.items()):
+            if connection.peek() in (b"", _FAILURE):
+                self._receive(rank)
+
+    def _have_news(self) -> bool:
+        """Return at once whether another worker has said something, or is gone."""
+        if self._poll is None:
+            self._poll = select.poll()
+            for connection in self._peers.values():
+                self._poll.register(connection, select.POLLIN)
+        return bool(self._poll.poll(0))
+
+    def _say_waiting(self, number: int) -> None:
+        """Tell the first worker that this one has waited long for the end of a sum.
+
+        If the first one is at a message by then, and not at that sum, the workers have parted.
+        """
+        if not self.is_first:
+            self._send(0, _WAITING + str(number).encode())
+
+    def _read_early(self) -> None:
+        """Read what the other workers have sent, without waiting, but no second message of one."""
+        for rank, connection in list(self._peers.items()):
+            while rank not in self._early and (kind := connection.peek()) is not None:
+                if kind == _WAITING:
+                    connection.receive()
+                else:
+                    self._early[rank] = self._receive(rank)
+
+    def _check_waiting(self, rank: int, number: int) -> None:
+        """See whether worker `rank` waits in a sum that this one has not begun."""
 
     def _sums_so_far(self) -> str:
         """Return in words which sums were begun that no message has compared."""

@@ -2,49 +2,85 @@
 
 from __future__ import annotations
 
-import math
 import socket
-import zlib
 from collections import Counter
 from collections.abc import Sequence
-from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mxnet as mx
-import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.launch.environment import SERVER_ENVIRONMENT
-from gluon_svrg.workers.buckets import LARGEST, Packing, plan
+from gluon_svrg.workers.buckets import LARGEST, Bucket, Packing, Slots, plan
 from gluon_svrg.workers.exact import slots_of
-from gluon_svrg.workers.sockets import SocketWorkers
-from mxnet import autograd
-from mxnet.kvstore import KVStore
+from gluon_svrg.workers.sums import Description, SumWorkers
+from mxnet.kvstore import KVStore, KVStoreBase
 from mxnet.ndarray import NDArray
 
-_FLOATS = ("float16", "float32", "float64")  # what a server of MXNet can add
 # A trainer's own keys are the small ones; ps-lite multiplies a key by 9973 in 32 bits.
 _FIRST_KEY = 100_000
 _PROBE = 1 + 2.0**-40  # is 1 in float32
 
 
-class StoreWorkers(SocketWorkers):
-    """Workers whose sums go through the servers of a ``dist_sync`` kvstore.
+_MOST_GROUPS = 8
+"""Of buckets that are packed by one call: the last layers' gradients can be on their way before the
+first layers' are there, and a call takes a tenth of a millisecond."""
+
+
+class _Place(NamedTuple):
+    """Where a bucket is added up: a key of the kvstore, and what is pushed from and pulled into."""
+
+    key: int
+    array: NDArray
+
+
+class _Kind(NamedTuple):
+    """What a place is good for, and which of them it is; other layouts use it, too."""
+
+    dtype: str
+    size: int
+    context: mx.Context
+    which: object
+
+
+class _Group(NamedTuple):
+    """Buckets that are packed by one call, and unpacked by one."""
+
+    packing: Packing
+    places: Sequence[_Place]
+
+    @classmethod
+    def of(cls, buckets: Sequence[Bucket], places: Sequence[_Place], slots: Slots) -> _Group:
+        return cls(Packing(buckets, [place.array for place in places], slots), places)
+
+    def bind(self, arrays: Sequence[NDArray]) -> _Bound:
+        return _Bound(self.packing, self.places, self.packing.views(arrays))
+
+
+class _Bound(NamedTuple):
+    """A group of certain arrays, with the views of their pieces."""
+
+    packing: Packing
+    places: Sequence[_Place]
+    views: Sequence[NDArray]
+
+
+class StoreWorkers(SumWorkers[_Bound]):
+    """Workers whose sums go through a kvstore: the servers of ``dist_sync``, or one of yours.
 
     The arrays are copied into a few flat buckets, each a key of the kvstore, which no array of a
     network ever is: what oneDNN has laid out in its own way never comes to a server, and no pull is
     under way when the first sum begins. All of it is left to MXNet's engine, so a sum takes its
-    place behind the backward pass that computes the arrays, and nothing waits here.
+    place behind the backward pass that computes the arrays, the last ones first, and nothing waits
+    here.
 
-    A server takes what comes for a key as the next summand, whoever it is of. So every message says
-    which sums were begun before it: workers that have parted in them hear of it at the next one.
-
-    Integers, and what :meth:`broadcast` sends, go over the sockets.
+    A server takes what comes for a key as the next summand, whoever it is of: see `SumWorkers` for
+    how workers hear that they have parted.
 
     Parameters
     ----------
     rank, size, address, key, timeout, listener
         As for `SocketWorkers`.
-    store : KVStore or str
+    store : KVStoreBase or str
         The kvstore of these workers, by hand, or the type of the one to make where the launcher has
         started the servers, and ends them: one that sums. A process must not have a second one.
     exact : bool
@@ -53,11 +89,10 @@ class StoreWorkers(SocketWorkers):
     Raises
     ------
     WorkerError
-        If the kvstore is of other workers, or if a server does not add float64 as float64.
+        If the kvstore is of other workers, or if it does not add float64 as float64.
     """
 
-    _store: KVStore | None = None
-    _number, _bits = 0, 0  # of the sums so far
+    _store: KVStoreBase | None = None
 
     def __init__(
         self,
@@ -68,13 +103,13 @@ class StoreWorkers(SocketWorkers):
         timeout: float = 60.0,
         *,
         listener: socket.socket | None = None,
-        store: KVStore | str = "dist_sync",
+        store: KVStoreBase | str = "dist_sync",
         exact: bool = True,
     ) -> None:
         super().__init__(rank, size, address, key, timeout, listener=listener)
         self._slots = slots_of(rank, size, exact=exact)
-        self._places: dict[tuple[object, ...], _Place] = {}
-        self._layouts: dict[tuple[_Description, ...], _Layout] = {}
+        self._servers = _mxnet.servers_of_cluster()
+        self._places: dict[_Kind, _Place] = {}
         self._is_by_hand = not isinstance(store, str)
         self._store = mx.kv.create(store) if isinstance(store, str) else store
         if self._store.num_workers != size:
@@ -84,28 +119,8 @@ class StoreWorkers(SocketWorkers):
             )
         self._probe()
 
-    def sum(self, arrays: Sequence[NDArray]) -> None:
-        """See Workers.
-
-        Raises
-        ------
-        ValueError
-            If an array is sparse, or if they are not all on one context.
-        WorkerError
-            If another worker adds arrays of other shapes or dtypes.
-        """
-        if not arrays:
-            return
-        with autograd.pause():
-            layout, views = self._layout_of(arrays)
-            layout.sum(views)
-        self._number += 1
-        self._bits = zlib.crc32(layout.label, self._bits)
-        if layout.others:
-            super().sum([arrays[i] for i in layout.others])
-
     @property
-    def store(self) -> KVStore:
+    def store(self) -> KVStoreBase:
         """The kvstore; its keys from 100000 on are taken."""
         assert self._store is not None  # but while the constructor runs
         return self._store
@@ -118,186 +133,91 @@ class StoreWorkers(SocketWorkers):
         that a worker waits for ever. By hand there is nobody else to end the servers.
         """
         super().leave()
+        if not isinstance(self.store, KVStore):
+            return
         if not self._is_by_hand:
             _mxnet.end_without_barrier(self.store)
         _mxnet.free(self.store)
 
     def _tell(self, reason: str) -> None:
-        if self._store is not None:
+        if isinstance(self._store, KVStore):
             # At its end a process would wait for all others, of which one has failed.
             _mxnet.end_without_barrier(self._store)
         super()._tell(reason)
 
-    def _sums_so_far(self) -> str:
-        return f"{self._number} times (of arrays {self._bits:08x})"
-
-    def _layout_of(self, arrays: Sequence[NDArray]) -> tuple[_Layout, list[NDArray]]:
-        """Return how `arrays` are packed, and the views of their pieces."""
-        ids = tuple(map(id, arrays))
-        for layout in self._layouts.values():
-            if layout.kept is not None and layout.kept.ids == ids:
-                return layout, layout.kept.views
-        key = tuple(_Description.of(array) for array in arrays)
-        if key not in self._layouts:
-            self._layouts[key] = self._new_layout(key)
-        layout = self._layouts[key]
-        views = layout.packing.views(arrays)
-        # To make the views costs more than the sum itself. What comes for the second time comes
-        # again, as gradients do; what comes once is not kept alive.
-        if layout.last_ids == ids:
-            layout.kept = _Kept(ids, list(arrays), views)
-        layout.last_ids = ids
-        return layout, views
-
-    def _new_layout(self, key: Sequence[_Description]) -> _Layout:
-        """Make the buckets of such arrays, and their keys on the servers."""
-        for i, own in enumerate(key):
-            if own.stype != "default":
-                raise ValueError(
-                    f"array {i} of a sum is {own.stype}: workers add dense arrays only; let the "
-                    "layer that has it make dense gradients (sparse_grad=False, "
-                    "grad_stype='default')"
-                )
-            if own.context != key[0].context:
-                raise ValueError(
-                    f"the arrays of a sum are on {key[0].context} and {own.context}: give those of "
-                    "one context, and copy the sums to the others"
-                )
-        self._agree(key)
-        floats = [i for i, own in enumerate(key) if own.dtype in _FLOATS]
+    def _planned(self, key: Sequence[Description]) -> list[_Group]:
         buckets = plan(
-            [own.size if i in floats else 0 for i, own in enumerate(key)],
+            [own.size for own in key],
             [own.dtype for own in key],
-            _mxnet.servers_of_cluster(),
+            self._servers,
             LARGEST // self._slots.number,
         )
         counts: Counter[tuple[object, ...]] = Counter()
-        places = []
+        kinds = []
         for bucket in buckets:
             kind = (bucket.dtype, bucket.size, key[0].context)
-            places.append((*kind, counts[kind]))
+            kinds.append(_Kind(*kind, counts[kind]))
             counts[kind] += 1
-        self._make([place for place in places if place not in self._places])
-        others = [i for i, own in enumerate(key) if own.size and i not in floats]
-        made = [self._places[place] for place in places]
-        packing = Packing(buckets, [place.array for place in made], self._slots)
-        return _Layout(self.store, packing, made, others, str(len(self._layouts)).encode())
+        places = self._places_for(kinds)
+        step = -(-len(buckets) // _MOST_GROUPS)
+        return [
+            _Group.of(buckets[i : i + step], places[i : i + step], self._slots)
+            for i in range(0, len(buckets), step)
+        ]
 
-    def _agree(self, key: Sequence[_Description]) -> None:
-        """Check that all workers are about to add the same; a server would mix them up."""
-        own = [[list(array.shape), array.dtype] for array in key]
-        everybody = self.gather_plain(own, "the first sum of these arrays")
-        for rank, others in enumerate(everybody):
-            if others != everybody[0]:
-                differ = [pair for pair in zip_longest(everybody[0], others) if pair[0] != pair[1]]
-                first, other = ("no array" if a is None else f"{a[1]} {a[0]}" for a in differ[0])
-                self._fail(
-                    f"worker {rank} adds {len(others)} arrays, worker 0 {len(everybody[0])}, and "
-                    f"the first that differ are {other} and {first}: all workers need the same "
-                    "network"
-                )
+    def _add_up(self, groups: Sequence[_Bound]) -> None:
+        for packing, places, views in reversed(groups):
+            packing.pack(views)
+            self._begin(places)
+        for packing, _, views in reversed(groups):
+            packing.unpack(views)
 
-    def _make(self, places: Sequence[tuple[Any, ...]]) -> None:
-        """Make keys, all at once: it takes the time of a barrier.
+    def _begin(self, places: Sequence[_Place]) -> None:
+        # The first arrays are those that the next forward pass begins with.
+        for key, array in places:
+            self.store.pushpull(key, array, out=array, priority=_FIRST_KEY - key)
 
-        Zeros are pushed, and nothing is pulled, so nothing is under way when this returns.
+    def _places_for(self, kinds: Sequence[_Kind]) -> list[_Place]:
+        """Return the place of each kind; those that there are not yet are made, all at once.
+
+        That takes the time of a barrier. Zeros are pushed, and nothing is pulled, so nothing is
+        under way when this returns.
         """
-        for place in places:
-            dtype, size, context, _ = place
-            array = mx.nd.zeros(size * self._slots.number, context, dtype)
-            self._places[place] = _Place(_FIRST_KEY + len(self._places), array)
-        if places:
-            new = [self._places[place] for place in places]
-            self.store.init([place.key for place in new], [place.array for place in new])
+        new = []
+        for kind in kinds:
+            if kind not in self._places:
+                array = mx.nd.zeros(kind.size * self._slots.number, kind.context, kind.dtype)
+                self._places[kind] = _Place(_FIRST_KEY + len(self._places), array)
+                new.append(self._places[kind])
+        if new:
+            begin_keys(self.store, *zip(*new, strict=True))
+        return [self._places[kind] for kind in kinds]
 
     def _probe(self) -> None:
         """Check that every server adds float64 as float64."""
         # Keys that follow each other go round the servers.
-        keys = [_FIRST_KEY + server for server in range(_mxnet.servers_of_cluster())]
-        self._make([("float64", 1, mx.cpu(), ("probe", key)) for key in keys])
-        places = list(self._places.values())
+        kinds = [_Kind("float64", 1, mx.cpu(), (server,)) for server in range(self._servers)]
+        places = self._places_for(kinds)
         for place in places:
             place.array[:] = _PROBE if self.is_first else 0.0
-            self.store.pushpull(place.key, place.array, out=place.array)
+            self._begin([place])
         wrong = [i for i, place in enumerate(places) if place.array[0].asscalar() != _PROBE]
-        if wrong:
-            needed = " ".join(f"{name}={value}" for name, value in SERVER_ENVIRONMENT.items())
-            self._fail(
-                f"server {wrong[0]} of the kvstore rounds float64 to float32: start the servers by "
-                f"python -m gluon_svrg.launch, or with {needed} in their environment"
-            )
-
-
-class _Description(NamedTuple):
-    """What the buckets of arrays depend on."""
-
-    shape: tuple[int, ...]
-    size: int
-    dtype: str
-    stype: str
-    context: mx.Context
-
-    @classmethod
-    def of(cls, array: NDArray) -> _Description:
-        shape = array.shape
-        dtype = np.dtype(array.dtype).name
-        return cls(shape, math.prod(shape), dtype, array.stype, array.context)
-
-
-class _Place(NamedTuple):
-    """A key of the kvstore, and the array that is pushed from and pulled into."""
-
-    key: int
-    array: NDArray
-
-
-class _Kept(NamedTuple):
-    """The arrays of the last sums, by which they are recognised, with their views."""
-
-    ids: tuple[int, ...]
-    arrays: list[NDArray]
-    views: list[NDArray]
-
-
-class _Layout:
-    """The sum of arrays of certain shapes and dtypes.
-
-    Attributes
-    ----------
-    packing : Packing
-        Which array is where.
-    others : list of int
-        The arrays that no server can add: integers.
-    label : bytes
-        What no other layout of these workers has.
-    last_ids : tuple of int
-        What was added last, by identity.
-    kept : _Kept or None
-        What was added twice, one after the other.
-    """
-
-    def __init__(
-        self,
-        store: KVStore,
-        packing: Packing,
-        places: Sequence[_Place],
-        others: list[int],
-        label: bytes,
-    ) -> None:
-        self._store = store
-        self._places = places
-        self.packing = packing
-        self.others = others
-        self.label = label
-        self.last_ids: tuple[int, ...] = ()
-        self.kept: _Kept | None = None
-
-    def sum(self, views: Sequence[NDArray]) -> None:
-        """Start the sums of the arrays that `views` show."""
-        if not views:
+        if not wrong:
             return
-        self.packing.pack(views)
-        # The first arrays are those that the next forward pass begins with.
-        for i, (key, array) in enumerate(self._places):
-            self._store.pushpull(key, array, out=array, priority=-i)
-        self.packing.unpack(views)
+        if not isinstance(self.store, KVStore):
+            self._fail(
+                f"the kvstore {type(self.store).__name__} adds {_PROBE!r} and 0 up to "
+                f"{float(places[0].array[0].asscalar())!r} in float64: its pushpull has to leave "
+                "the sum over all workers in out"
+            )
+        needed = " ".join(f"{name}={value}" for name, value in SERVER_ENVIRONMENT.items())
+        self._fail(
+            f"server {wrong[0]} of the kvstore rounds float64 to float32: start the servers by "
+            f"python -m gluon_svrg.launch, or with {needed} in their environment"
+        )
+
+
+def begin_keys(store: KVStoreBase, keys: Sequence[int], arrays: Sequence[NDArray]) -> None:
+    """Make new keys of a kvstore: those of MXNet need it, of others only `pushpull` is used."""
+    if isinstance(store, KVStore):
+        store.init(list(keys), list(arrays))

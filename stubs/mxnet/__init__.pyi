@@ -24,6 +24,7 @@ from mxnet import registry as registry
 from mxnet import runtime as runtime
 from mxnet import symbol as sym
 from mxnet import symbol as symbol
+from mxnet import test_utils as test_utils
 from mxnet import util as util
 from mxnet.base import MXNetError as MXNetError
 from mxnet.context import Context as Context

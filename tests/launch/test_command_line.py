@@ -1,6 +1,7 @@
 """What the command line takes and refuses: value, reason, way out; nothing is started."""
 
 import os
+import sys
 
 import pytest
 from gluon_svrg.launch.__main__ import new_parser, parse
@@ -52,9 +53,18 @@ REFUSED = [
     (["-n", "2", "--env", "DMLC_ROLE=server"], "--env must leave DMLC_ROLE alone"),
     (["-n", "2", "--env", "GLUON_SVRG_RANK=1"], "--env must leave GLUON_SVRG_RANK alone"),
     (["-n", "2", "--log-dir", "/dev/null/x"], "--log-dir cannot be made, got '/dev/null/x'"),
-    (["-n", "2", "--engine", "mpi"], "invalid choice: 'mpi'"),
+    (["-n", "2", "--engine", "nccl"], "invalid choice: 'nccl'"),
     ([], "-n/--workers"),
 ]
+
+
+def test_mpi_that_is_not_installed(script, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(SystemExit):
+        parse(["-n", "2", "--engine", "mpi", script])
+    assert "--engine mpi needs mpi4py and MPICH: pip install 'gluon-svrg[mpi]'" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(("arguments", "said"), REFUSED)

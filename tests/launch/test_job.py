@@ -167,6 +167,24 @@ def test_who_ended_because_of_another_is_not_the_culprit(script):
     assert "launch: worker 1 (process" in done.err
 
 
+def test_where_mpi_crashes_because_of_another_that_is_not_the_culprit(script):
+    """MXNet ends a process with 255 at a segmentation fault."""
+    path = script("step()\nif rank == 0: os._exit(255)\ntime.sleep(0.5)\nos.kill(os.getpid(), 9)")
+    done = run(path, "--max-restarts", 0, "--engine", "mpi", workers=2)
+    assert done.code == 137
+    assert "launch: worker 1 (process" in done.err
+    done = run(path, "--max-restarts", 0, workers=2)
+    assert done.code == 255
+
+
+def test_a_crash_of_mpi_alone_is_told_after_a_while(script):
+    path = script("if rank == 0: os._exit(255)\ntime.sleep(0.2)\nsys.exit(75)")
+    constants = {"attempt._CULPRIT_WAIT": 0.5}
+    done = run(path, "--max-restarts", 0, "--engine", "mpi", constants=constants)
+    assert done.code == 255
+    assert "worker 0 (process" in done.err
+
+
 def test_a_victim_without_a_culprit_is_told_after_a_while(script):
     path = script("if rank == 0: sys.exit(75)\ntime.sleep(60)")
     done = run(path, "--max-restarts", 0, constants={"attempt._CULPRIT_WAIT": 0.2})
@@ -392,10 +410,18 @@ def test_children_of_workers_end_with_them(script, end):
 
 
 def test_children_end_at_once_when_their_worker_does(script):
-    path = script("if rank == 0: subprocess.Popen(['sleep', '300']); sys.exit()\ntime.sleep(60)")
+    """The worker tells the number: a look at /proc may miss a child that lives so shortly."""
+    path = script(
+        """
+if rank == 0:
+    print(subprocess.Popen(["sleep", "300"]).pid, flush=True)
+    sys.exit()
+time.sleep(60)
+"""
+    )
     with Launched(path.parent, "-n", 2, *SOCKETS, path) as launched:
-        until(lambda: any("sleep" in line for line in launched.processes().values()) or None)
-        until(lambda: not any("sleep" in line for line in launched.processes().values()))
+        child = int(launched.process.stdout.readline().split()[-1])
+        until(lambda: child not in launched.processes())
         assert launched.process.poll() is None
 
 

@@ -22,14 +22,15 @@ def test_one_worker_has_three_variables_more_than_the_launcher():
     }
 
 
-def test_sockets_need_workers_only():
-    orders = orders_of(Options(["-m", "module", "x"], 3, engine="sockets", exact=False), 0)
+@pytest.mark.parametrize("engine", ["sockets", "mpi"])
+def test_sockets_and_mpi_need_workers_only(engine):
+    orders = orders_of(Options(["-m", "module", "x"], 3, engine=engine, exact=False), 0)
     assert [order.name for order in orders] == ["worker 0", "worker 1", "worker 2"]
     assert all(list(order.command[1:]) == ["-m", "module", "x"] for order in orders)
     assert [order.environment["GLUON_SVRG_RANK"] for order in orders] == ["0", "1", "2"]
     own = {name: orders[1].environment.get(name) for name in OWN_NAMES}
     assert own["GLUON_SVRG_WORKERS"] == "3"
-    assert own["GLUON_SVRG_ENGINE"] == "sockets"
+    assert own["GLUON_SVRG_ENGINE"] == engine
     assert own["GLUON_SVRG_EXACT"] == "0"
     assert own["GLUON_SVRG_ADDRESS"].startswith("127.0.0.1:")
     assert len(bytes.fromhex(own["GLUON_SVRG_KEY"])) == 32

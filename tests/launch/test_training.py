@@ -78,6 +78,24 @@ def test_kills_of_every_role_in_one_job(tmp_path, whole):
     assert told(tmp_path) == {whole}
 
 
+def test_kills_with_mpi(tmp_path, whole):
+    """Two summands have one sum, so the bits are those of the servers, too."""
+    pytest.importorskip("mpi4py")
+    with start(tmp_path, "--max-restarts", 4, "--engine", "mpi") as launched:
+        for role, phase in [
+            ("worker 1", "full_pass"),
+            ("worker 0", "checkpoint"),
+            ("worker 1", "step"),
+            ("worker 0", "evaluation"),
+        ]:
+            wait_for(launched, f"phase {phase}")
+            os.kill(roles(launched)[role], signal.SIGKILL)
+            assert f"launch: {role}" in wait_for(launched, "was ended by SIGKILL")
+            wait_for(launched, "launch: training again")
+        assert launched.finish(120) == 0, launched.out
+    assert told(tmp_path) == {whole}
+
+
 def test_the_launcher_is_killed_and_started_again(tmp_path, whole):
     with start(tmp_path, *SOCKETS) as launched:
         wait_for(launched, "phase evaluation")

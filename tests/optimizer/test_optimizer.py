@@ -246,6 +246,15 @@ def test_a_bad_clip_gradient(clip):
         package.Optimizer(clip_gradient=clip)
 
 
+@pytest.mark.parametrize("make", [package.Optimizer, gs.LARS, gs.Signum, gs.AdamW, gs.MARS])
+@pytest.mark.parametrize("name", ["learning_rate", "wd"])
+@pytest.mark.parametrize("value", [-1e-9, float("nan"), float("inf")])
+def test_rates_that_lead_nowhere(make, name, value):
+    with pytest.raises(ValueError, match=rf"{name} must be a .*number.*, got {value}"):
+        make(**{name: value})
+    assert getattr(make(**{name: 0}), "lr" if name == "learning_rate" else name) == 0
+
+
 def test_aggregate_num_inf_is_the_largest_integer_that_slices():
     assert package.Optimizer(aggregate_num=np.inf).aggregate_num == sys.maxsize
 

@@ -150,7 +150,7 @@ def refusals():
             own.sum(arrays)
         except ValueError as error:
             messages.append(str(error))
-    if own.is_first:
+    if own.is_first and isinstance(own, workers.StoreWorkers):
         own.store._send_command_to_servers(0, "cos\nsystem\n(S'echo unpickled'\ntR.")
     return messages
 

@@ -126,6 +126,25 @@ def test_who_fails_is_heard_by_those_who_gather(failing):
     assert together(3, runs) == expected
 
 
+def test_who_has_said_that_it_waits_keeps_nobody_waiting():
+    """Worker 1 has waited in a sum that is over, and says nothing more: worker 2 is heard."""
+    done = threading.Event()
+
+    def runs(own):
+        if own.rank == 1:
+            own._say_waiting(0)
+            done.wait(10)
+        elif own.rank == 2:
+            time.sleep(0.3)
+            own.abort("ValueError: no data")
+        else:
+            with pytest.raises(WorkerError, match="worker 2 has failed: ValueError: no data"):
+                own.gather(b"", "step")
+            done.set()
+
+    assert together(3, runs) == [None] * 3
+
+
 @pytest.mark.parametrize("gone", [0, 1])
 def test_who_dies_is_gone(gone):
     def runs(own):
@@ -209,6 +228,28 @@ def test_a_listener_that_does_not_know_the_key_is_not_trusted():
         SocketWorkers(1, 2, listener.getsockname(), KEY, 5.0)
     thread.join()
     listener.close()
+
+
+def test_a_listener_that_ends_while_it_is_asked_has_no_other_key():
+    """The next one is tried."""
+    listener = connection.listen("127.0.0.1", 0, 1)
+    listener.settimeout(5)
+
+    def answer():
+        other = connection.Connection(listener.accept()[0])
+        other.send(secrets.token_bytes(32))
+        other.receive()
+        other.close()
+        return SocketWorkers(0, 2, listener.getsockname(), KEY, 5.0, listener=listener)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(answer)
+        second = SocketWorkers(1, 2, listener.getsockname(), KEY, 5.0)
+        others = pool.submit(second.gather_plain, 1, "test")
+        assert first.result().gather_plain(0, "test") == [0, 1]
+        assert others.result() == [0, 1]
+    first.result().close()
+    second.close()
 
 
 def test_nobody_there_and_a_port_that_is_taken():

@@ -2,9 +2,14 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
-from cluster import MXNETS_SERVER, run_together
+from cluster import MXNETS_SERVER, TESTS, common_environment, free_port, run_together
+from forked import Forked
+from mxnet import libinfo
+from workers import foreign_programs
 
 PROGRAMS = "workers.store_programs:"
 # Fresh memory is not zero: what MXNet's server never initialises is true.
@@ -88,6 +93,16 @@ def test_a_server_unpickles_nothing_and_goes_on(cluster):
         assert "unpickled" not in printed.replace("unpickles", "")
 
 
+def test_a_server_loads_the_mxnet_library_and_no_python_of_it():
+    """All workers wait for the servers, and MXNet's Python takes seconds."""
+    code = (
+        "import sys; from gluon_svrg.workers.server import mxnet_library\n"
+        "print([name for name in sys.modules if name.split('.')[0] == 'mxnet'], mxnet_library())"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["[]", libinfo.find_lib_path()[0]]
+
+
 def test_the_bits_of_a_sum_of_three_do_not_depend_on_who_comes_first():
     answers = run_together(PROGRAMS + "patterns", 3, engine="dist_sync")
     assert len({digest for answer in answers for digest in answer["ours"]}) == 1
@@ -151,6 +166,56 @@ def test_a_cluster_by_hand_with_mxnets_own_servers():
 def test_a_distributed_kvstore_without_a_cluster_is_one_sentence():
     (message,) = run_together(PROGRAMS + "no_cluster", 1)
     assert "DMLC_NUM_WORKER is not in the environment: start the script by" in message
+
+
+def run_ring(program):
+    """Run it on two processes that no launcher knows of."""
+    environment = {"RING_SIZE": "2", "RING_PORT": str(free_port()), "GLUON_SVRG_WORKERS": "1"}
+    command = [TESTS / "cluster.py", f"workers.foreign_programs:{program}"]
+    processes = [
+        Forked(*command, env=common_environment(1) | environment | {"RING_RANK": str(rank)})
+        for rank in range(2)
+    ]
+    try:
+        for process in processes:
+            process.wait(120)
+    finally:
+        for process in processes:
+            process.end()
+    return processes
+
+
+def test_a_kvstore_of_somebody_else():
+    """It needs no more than what `gluon.Trainer` asks of one."""
+    for rank, process in enumerate(run_ring("train")):
+        assert process.returncode == 0, process.err
+        kind, own_rank, calls, weights, expected = json.loads(process.out.splitlines()[-1])
+        assert (kind, own_rank) == ("StoreWorkers", rank)
+        assert calls > 9
+        assert weights == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_kvstore_of_somebody_else_in_one_process():
+    """It adds up over the contexts, as it would in a gluon.Trainer."""
+    calls, weights = foreign_programs.alone()
+    assert calls > 0
+    assert weights == [pytest.approx([0.9, 0.9])] * 2
+
+
+def test_a_kvstore_that_leaves_the_mean_is_one_sentence():
+    processes = run_ring("mean")
+    assert [process.returncode for process in processes] == [1, 1]
+    for process in processes:
+        assert (
+            "the kvstore Mean does not add up what its 2 workers give: its pushpull" in process.err
+        )
+
+
+def test_a_kvstore_that_does_not_add_up_is_one_sentence():
+    processes = run_ring("wrong")
+    assert [process.returncode for process in processes] == [75, 75]
+    assert "the kvstore Lazy adds 1.0000000000009095 and 0 up to 0.0" in processes[1].err
+    assert "its pushpull has to leave the sum over all workers in out" in processes[1].err
 
 
 ENDS = {

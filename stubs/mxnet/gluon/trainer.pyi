@@ -3,7 +3,7 @@ from typing import Any
 
 from mxnet.context import Context
 from mxnet.gluon.parameter import Parameter, ParameterDict
-from mxnet.kvstore import KVStore
+from mxnet.kvstore import KVStore, KVStoreBase
 from mxnet.optimizer import Optimizer, Updater
 
 class Trainer:
@@ -27,7 +27,7 @@ class Trainer:
         params: ParameterDict | Mapping[str, Parameter] | Sequence[Parameter],
         optimizer: str | Optimizer,
         optimizer_params: dict[str, Any] | None = None,
-        kvstore: str | KVStore | None = "device",
+        kvstore: str | KVStoreBase | None = "device",
         compression_params: dict[str, Any] | None = None,
         update_on_kvstore: bool | None = None,
     ) -> None: ...

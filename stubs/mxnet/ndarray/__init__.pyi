@@ -15,6 +15,7 @@ _Index: TypeAlias = Any
 _Operand: TypeAlias = NDArray | float
 
 class NDArray:
+    handle: Any
     _fresh_grad: bool
     def __init__(self, handle: Any, writable: bool = True) -> None: ...
     def __getstate__(self) -> dict[str, Any]: ...

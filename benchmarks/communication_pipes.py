@@ -1,0 +1,51 @@
+"""How a job of communication_steps.py is told that it is its turn.
+
+A worker under the launcher has no standard input, so the turns come by named pipes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+
+class Job:
+    """Processes that run an epoch whenever they are told to.
+
+    The first epoch is to warm up.
+    """
+
+    def __init__(self, folder: Path, workers: int, processes: list[subprocess.Popen]) -> None:
+        self._pipes = [
+            (folder / f"go-{rank}", folder / f"seconds-{rank}") for rank in range(workers)
+        ]
+        self._processes = processes
+        self.epoch()
+
+    def epoch(self) -> float:
+        """Return the seconds of one epoch: those of the slowest worker."""
+        for go, _ in self._pipes:
+            go.write_text("go")
+        return max(json.loads(seconds.read_text()) for _, seconds in self._pipes)
+
+    def close(self) -> None:
+        for go, _ in self._pipes:
+            go.write_text("end")
+        for process in self._processes:
+            process.wait()
+
+
+def make(folder: Path, workers: int) -> None:
+    """Make the pipes, before the processes are started."""
+    for rank in range(workers):
+        os.mkfifo(folder / f"go-{rank}")
+        os.mkfifo(folder / f"seconds-{rank}")
+
+
+def serve(folder: Path, rank: int, epoch: Callable[[], float]) -> None:
+    """Run an epoch for each ``go``."""
+    while (folder / f"go-{rank}").read_text() == "go":
+        (folder / f"seconds-{rank}").write_text(json.dumps(epoch()))
