@@ -115,6 +115,7 @@ class Node:
         self.is_ready, self.has_ended = False, True
         self.gone: str | None = None
         self.noticed = self.again_from = 0.0
+        self._checked = self._listening_since = 0.0
         self.ports: Sequence[int] | str | None = None
         self.said: Hello | None = None
         self._terminal = terminal
@@ -200,16 +201,21 @@ class Node:
         return True
 
     def check_silence(self) -> None:
-        """Give it up if it has not said anything for too long."""
-        limit = self._silence
+        """Give it up if it has not said anything for too long, while this launcher listened.
+
+        It may have waited for its terminal meanwhile, or for a processor. Then what has come is
+        perhaps less than one message, and the agent needs a moment to let the rest go.
+        """
+        limit, now = self._silence, time.monotonic()
+        if now - self._checked > limit / 4:
+            self._listening_since = now
+        self._checked = now
         if self.said is None or self._channel is None or self._channel.closed is not None:
             return
-        if time.monotonic() - self._channel.heard > limit:
-            self.read(self._channel.fileno())  # the launcher may have been busy itself
-        if time.monotonic() - self._channel.heard > limit and self.gone is None:
+        if now - max(self._channel.heard, self._listening_since) > limit and self.gone is None:
             self.noticed = limit
             # Whoever is there still hears nothing of the launcher, and ends by itself until then.
-            self.again_from = time.monotonic() + limit
+            self.again_from = now + limit
             self.lose(f"is gone: not a word of it for {limit:g} s (--host-timeout)")
 
     def lose(self, why: str) -> None:

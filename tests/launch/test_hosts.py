@@ -170,7 +170,7 @@ def test_nobody_reads_the_output_for_a_while(script):
     with both(lines_of(path, "--host-timeout", 2)) as (first, second):
         time.sleep(5)
         assert (first.finish(), second.finish()) == (0, 0), first.err + second.err
-    assert len(first.out.splitlines()) == 2 * 20001
+    assert len(first.out.splitlines()) == 2 * 20001, first.err + second.err
     assert without_waiting(first.err) == ""
 
 
