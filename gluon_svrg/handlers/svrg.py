@@ -67,9 +67,9 @@ class SVRGHandler(
         Whether augmentation and masks stay from one full pass to the next; 'require': or an error.
     give_up_above : float, optional
         Switch SVRG off when the variance ratio of an epoch exceeds this (it pays under about 1/3),
-        and on again if the next one's does not. This package's Estimator measures it. The epoch
-        of the first snapshot begins plain: the full pass comes within its first third, or, if the
-        ratio is too great, not at all (:class:`gluon_svrg.svrg.trial.Trial`).
+        and on again if the next one's is at most half of it. This package's Estimator measures.
+        The epoch of the first snapshot begins plain: the full pass comes within its first third,
+        or, if the ratio is too great, not at all (:class:`gluon_svrg.svrg.trial.Trial`).
     look_again_every : int, optional
         Measure again every that many epochs after SVRG was switched off.
     sparse_correction : 'exact' or 'sparse'

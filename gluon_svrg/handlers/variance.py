@@ -34,7 +34,7 @@ from gluon_svrg.svrg.full_pass import Numbered
 from gluon_svrg.svrg.giving_up import GivingUp
 from gluon_svrg.svrg.interval import Interval
 from gluon_svrg.svrg.snapshot import Snapshot
-from gluon_svrg.svrg.trial import batches_of_measurement, points_of_trial
+from gluon_svrg.svrg.trial import batches_of_measurement, points_to_ask
 from gluon_svrg.svrg.variance import (
     Coefficients,
     GradientMoments,
@@ -117,9 +117,14 @@ class Measured:
         """Return whether this plain epoch is measured to know whether to begin."""
         return self.giving_up.is_asking(epoch)
 
-    def points(self, at: tuple[float, ...], epoch: int) -> tuple[float, ...]:
+    def points(
+        self, at: tuple[float, ...], epoch: int, batches: int, length: int
+    ) -> tuple[float, ...]:
         """Return those of the points, in percent, at which to measure in this epoch."""
-        return points_of_trial(at) if self.giving_up.trial.is_under_way(epoch) else at
+        if not self.is_asking(epoch):
+            return at
+        is_trial = self.giving_up.trial.is_under_way(epoch)
+        return points_to_ask(at, batches, length, is_trial=is_trial)
 
 
 class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
@@ -136,8 +141,8 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
     the epoch. That needs no full pass, since the variance does not depend on the full gradient,
     which is a constant: a plain run with a VarianceHandler says whether SVRG would pay. (After SVRG
     has been switched off, only in the epochs in which it is to be measured again.) Where it decides
-    whether SVRG begins, it takes at most 2.5 % of an epoch's batches, but 3, and before the first
-    snapshot only the last two points of the first third.
+    whether SVRG begins, it takes at most 2.5 % of an epoch's batches, but 3, and 15 % in two
+    epochs: before the first snapshot at one or two points of the first third, then at one to four.
 
     A row of the history gets ``variance_ratio``, the ratio averaged over the epoch, and
     ``variance_ratio_at_11``, the ratio when 11 % of it are done, for each point.
@@ -260,12 +265,14 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         length = self._data.num_batches
         if not length or not self._measures_in(epoch):
             return
-        points = self.at if self._method is None else self._method.points(self.at, epoch)
+        points = self.at
+        if self._method is not None:
+            points = self._method.points(points, epoch, self.batches, length)
         numbers = [max(1, round(point / 100 * length)) for point in points]
         is_on = self._is_on(estimator)
         if done not in numbers or not (is_on or self._has_reference):
             return
-        self._measure(estimator, epoch, done / length, is_on)
+        self._measure(estimator, epoch, done / length, is_on, done == numbers[-1])
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Forget the run: the next may have another method, or none; `records` stay."""
@@ -316,7 +323,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         is_off = giving_up.epoch is not None
         return self._is_on(estimator) or (is_off and not giving_up.is_looking_again(epoch))
 
-    def _measure(self, estimator: Run, epoch: int, at: float, is_on: bool) -> None:
+    def _measure(self, estimator: Run, epoch: int, at: float, is_on: bool, is_last: bool) -> None:
         moments = self._moments(estimator, epoch, is_on)
         coefficient = self._coefficient_now(estimator, moments, is_on)
         ratio = moments.ratio(coefficient)
@@ -359,10 +366,11 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         estimator.figures["variance_ratio"] = record.average
         trial = self._method is not None and self._method.giving_up.trial.is_under_way(epoch)
         if self._method is not None and (trial or not math.isnan(record.average)):
-            is_last = self._method.points(self.at, epoch)[-1] in points
             greatest = greatest_average(at, record.ratio, at_snapshot)
+            was_asking = self._method.is_asking(epoch)
             self._method.tell(estimator, record.average, at, epoch, is_last, greatest)
-            self._has_reference &= not self._method_decides(estimator, epoch)
+            if was_asking:  # else the epoch is measured whatever comes of it
+                self._has_reference = self._method.is_asking(epoch)
 
     def _points_of(self, at: float) -> list[float]:
         """Return the points, in percent, for which this part of the epoch stands."""

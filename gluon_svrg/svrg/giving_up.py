@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.events import State
-from gluon_svrg.svrg.trial import Trial
+from gluon_svrg.svrg.trial import CLEARLY, Trial
 
 if TYPE_CHECKING:
     from gluon_svrg.events import Run
@@ -21,7 +21,8 @@ class GivingUp:
     whatever the network, and the ratio is great (0.65 for a softmax regression that stands at 0.05
     from the second epoch on). So SVRG is switched off for good only if the ratio is too great in
     the epoch after that as well, in which it is measured without a full pass. Nor is there one
-    before the first decision: see :class:`gluon_svrg.svrg.trial.Trial`.
+    before the first decision: see :class:`gluon_svrg.svrg.trial.Trial`. To be switched on, the
+    ratio has to be at most half the bound; what is on stays on up to the bound.
 
     Parameters
     ----------
@@ -144,27 +145,23 @@ class GivingUp:
             pays = self.trial.decide(ratio, greatest, self.above, is_last)
             if pays:
                 estimator.logger.info(
-                    "SVRG is switched on after %s, and not above give_up_above=%.3g",
-                    measured,
-                    self.above,
+                    "SVRG is switched on after %s, under give_up_above=%.3g", measured, self.above
                 )
             elif pays is False:
-                self._give_up(estimator, epoch, f"is not switched on in {measured}")
+                self._give_up(estimator, epoch, f"is not switched on in {measured}", ratio)
             return pays is True
         if is_on and ratio > self.above:
-            self._give_up(estimator, epoch, f"is switched off in {measured}")
+            self._give_up(estimator, epoch, f"is switched off in {measured}", ratio)
             return False
         if not self.is_looking_again(epoch):
             return is_on
-        if ratio > self.above:
+        if ratio > (CLEARLY if is_last else 1) * self.above:
             self._failed_look = epoch  # no need to measure at the later points
-            estimator.logger.info(
-                "SVRG stays off after %s, above give_up_above=%.3g", measured, self.above
-            )
+            estimator.logger.info("SVRG stays off after %s, %s", measured, self._against(ratio))
         elif is_last:
             self.epoch = None
             estimator.logger.info(
-                "SVRG is switched on again, with its next snapshot, after %s, not above "
+                "SVRG is switched on again, with its next snapshot, after %s, under "
                 "give_up_above=%.3g",
                 measured,
                 self.above,
@@ -172,17 +169,21 @@ class GivingUp:
             return True
         return is_on
 
-    def _give_up(self, estimator: Run, epoch: int, what: str) -> None:
+    def _give_up(self, estimator: Run, epoch: int, what: str, ratio: float) -> None:
         self.epoch = epoch
         self.times += 1
         every = 1 if self.times == 1 else self.look_again_every
         then = "" if every is None else f"; it is measured again in epoch {epoch + every}"
         estimator.logger.info(
-            "SVRG %s, above give_up_above=%.3g. The plain optimizer continues%s",
-            what,
-            self.above,
-            then,
+            "SVRG %s, %s. The plain optimizer continues%s", what, self._against(ratio), then
         )
+
+    def _against(self, ratio: float) -> str:
+        """Return what speaks against being on."""
+        assert self.above is not None
+        if ratio > self.above:
+            return f"above give_up_above={self.above:.3g}"
+        return f"not clearly under give_up_above={self.above:.3g}: it is more than half of it"
 
     def state_dict(self) -> State:
         """Return what has been decided; without a trial, as before there were any."""

@@ -8,12 +8,15 @@ from gluon_svrg.events import State
 
 # Percent of an epoch: a third of it is enough to decide by, and leaves the most of it.
 _LATEST = 100 / 3
-# The share of an epoch's batches that one measurement takes at most. A network on which SVRG does
-# not pay is measured at most six times, twice here and four times in the epoch after it, with two
-# gradients a batch: 12 * 0.025 = 0.3 epochs, 3 % of ten (from 120 batches an epoch on).
-_SHARE = 0.025
+# The share of an epoch's batches that one measurement takes at most, and all of them until it is
+# known that SVRG does not pay: at two gradients a batch 0.3 epochs, 3 % of ten. So there are six,
+# two in the trial and four in the epoch after it, and fewer under 120 batches an epoch.
+_SHARE, _SHARE_OF_ALL = 0.025, 0.15
 # Of two batches the ratio scatters by a factor of four: 0.06 may look like 0.4.
 _LEAST_BATCHES = 3
+CLEARLY = 0.5
+"""To begin, the ratio has to be under the bound times this: so few batches say it to a factor of
+two or so, a full pass that is made in vain costs an epoch, and at the bound nothing is gained."""
 
 
 class Trial:
@@ -31,8 +34,8 @@ class Trial:
       (:func:`gluon_svrg.svrg.variance.greatest_average`), since what grows so first saturates
       later: under the bound, the snapshot is taken now.
 
-    In between the next point decides; at the last one, a third of the epoch, the first rule alone,
-    as where SVRG is on. To wait costs nothing, because the epoch is plain meanwhile.
+    In between the next point decides; at the last one, a third of the epoch, whether the first
+    figure is under half the bound (`CLEARLY`). To wait costs nothing: the epoch is plain meanwhile.
 
     Parameters
     ----------
@@ -94,15 +97,17 @@ class Trial:
         ratio, greatest : float
             The least and the greatest that its average over the epoch may be.
         above : float
-            The bound.
+            The bound; half of it at the last point.
         is_last : bool
             Whether this is the last point.
         """
         pays: bool | None = None
         if ratio > above:
             pays = False
-        elif is_last or greatest <= above:  # NaN says nothing against it
+        elif greatest <= above:
             pays = True
+        elif is_last:
+            pays = not ratio > CLEARLY * above  # NaN says nothing against it
         self.is_due, self.is_over = pays is True, pays is False
         return pays
 
@@ -129,15 +134,31 @@ class Trial:
         self.is_over, self.is_due = state["is_over"], state["is_due"]
 
 
-def points_of_trial(at: Sequence[float]) -> tuple[float, ...]:
-    """Return the points at which a trial measures, in percent: at most two.
+def points_to_ask(
+    at: Sequence[float], batches: int, length: int, *, is_trial: bool
+) -> tuple[float, ...]:
+    """Return the points at which a plain epoch is measured before it is known that SVRG pays.
+
+    As many as the share of the batches allows that may be measured until then, but one in the trial
+    and one in the epoch after it, where it is measured again.
 
     Parameters
     ----------
     at : sequence of float
-        Those of a VarianceHandler, rising: the last two in the first third; or the first at all.
+        Those of a VarianceHandler, in percent, rising.
+    batches, length : int
+        As for :func:`batches_of_measurement`.
+    is_trial : bool
+        Whether the epoch is that of the trial. There they are the last ones in the first third, at
+        most two; in the other epoch one in the first half, then the last, which say most.
     """
-    return tuple([point for point in at if point <= _LATEST][-2:] or at[:1])
+    number = max(2, int(_SHARE_OF_ALL * length / batches_of_measurement(batches, length)))
+    of_trial = min(2, number // 2)
+    if is_trial:
+        return tuple([point for point in at if point <= _LATEST][-of_trial:] or at[:1])
+    first = [point for point in at if point <= 50][-1:] or list(at[:1])
+    rest = [point for point in reversed(at) if point not in first]
+    return tuple(sorted([*first, *rest][: number - of_trial]))
 
 
 def batches_of_measurement(batches: int, length: int) -> int:

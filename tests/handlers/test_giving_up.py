@@ -39,9 +39,13 @@ AGAIN = {"give_up_above": 0.3}
 @pytest.mark.parametrize(
     ("ratios", "arguments", "expected"),
     [
-        # The first point is at half of an epoch: with 0 at the snapshot, 0.4 averages to 0.3. Until
-        # then the first epoch is plain.
-        ([0.4] * 4, {"give_up_above": 1 / 3}, [5, 10, 10, 10]),
+        # The first point is at half of an epoch: with 0 at the snapshot, 0.2 averages to 0.15.
+        # Until then the first epoch is plain.
+        ([0.2] * 4, {"give_up_above": 1 / 3}, [5, 10, 10, 10]),
+        # 0.4 averages to 0.3: too much to begin with, in the first epoch or later, not to go on.
+        ([0.4] * 4, {"give_up_above": 1 / 3}, [0, 0, 0, 0]),
+        ([0.2, 0.4, 0.4], {"give_up_above": 1 / 3}, [5, 10, 10]),
+        ([0.6, 0.4, 0.2, 0.2], {"give_up_above": 1 / 3, "look_again_every": 2}, [0, 0, 0, 10]),
         ([0.6] * 4, {"give_up_above": 1 / 3}, [0, 0, 0, 0]),
         ([0.1, 0.6, 0.1, 0.1], {"give_up_above": 1 / 3}, [5, 5, 0, 10]),
         ([0.6, 0.1, 0.1, 0.6, 0.1, 0.1], {"give_up_above": 1 / 3}, [0, 0, 10, 5, 0, 0]),
@@ -147,12 +151,27 @@ def test_the_log_says_when_and_why(caplog):
         "optimizer continues; it is measured again in epoch 3"
     ) in caplog.messages
     assert any(
-        m.startswith(
-            "SVRG is switched on again, with its next snapshot, after epoch 1 (100 % done)"
-        )
+        m.startswith("SVRG is switched on again, with its next snapshot, after epoch 1 (50 % done)")
         for m in caplog.messages
     )
     assert any(m.startswith("SVRG stays off after epoch 3 (50 % done)") for m in caplog.messages)
+
+
+def test_the_log_says_that_it_is_not_clear(caplog):
+    caplog.set_level(logging.INFO)
+    run([0.4, 0.4], 2, give_up_above=1 / 3)
+    why = (
+        "0.3 times the plain one's, averaged over the epoch, not clearly under "
+        "give_up_above=0.333: it is more than half of it"
+    )
+    assert sum(why in message for message in caplog.messages) == 2
+
+
+def test_what_is_decided_is_not_measured_again():
+    """At the only point of the second epoch it is switched on: nothing more is asked in it."""
+    _, svrg, meter = run([0.6, 0.1], 2, give_up_above=1 / 3)
+    assert [(r.epoch, r.at) for r in meter.records] == [(0, 0.5), (1, 0.5)]
+    assert svrg.giving_up.epoch is None
 
 
 def test_the_estimator_adds_a_meter():

@@ -122,14 +122,15 @@ def test_the_ratio_and_its_average_are_those_of_numpy(kind, monkeypatch):
 @pytest.mark.parametrize(
     ("ratio", "corrected", "measured"),
     [
-        # Of 40 batches; the points are 4 (10 %) and 12 (30 %).
-        (0.05, 36, [0.1, 0.3, 1.0]),  # 0.05 / 0.2 is not above 1/3: on at the first
-        (0.3, 28, [0.1, 0.3, 1.0]),  # on at the second
+        # Of 80 batches; the points are 8 (10 %) and 24 (30 %).
+        (0.05, 72, [0.1, 0.3, 1.0]),  # 0.05 / 0.2 is not above 1/3: on at the first
+        (0.18, 56, [0.1, 0.3, 1.0]),  # on at the second: 0.153 is not above 1/6
+        (0.3, 0, [0.1, 0.3]),
         (0.5, 0, [0.1]),
     ],
 )
 def test_when_it_begins(ratio, corrected, measured):
-    problem, corrections = problems.make("softmax", samples=320), Corrections()
+    problem, corrections = problems.make("softmax", samples=640), Corrections()
     meter = Scripted([ratio], at=(2, 10, 30, 100))
     svrg = gs.SVRGHandler(give_up_above=1 / 3)
     estimator_of(problem).fit(
@@ -238,10 +239,10 @@ class Stop(BatchEnd):
 @pytest.mark.parametrize(
     ("ratios", "stop", "contexts"),
     [
-        ([0.2, 0.2], 2, problems.ONE),
-        ([0.2, 0.2], 3, problems.TWO),
-        ([0.2, 0.2], 4, problems.ONE),
-        ([0.2, 0.2], 13, problems.ONE),
+        ([0.15, 0.15], 2, problems.ONE),
+        ([0.15, 0.15], 3, problems.TWO),
+        ([0.15, 0.15], 4, problems.ONE),
+        ([0.15, 0.15], 13, problems.ONE),
         ([0.6, 0.1], 2, problems.ONE),
         ([0.6, 0.1], 13, problems.ONE),
     ],
@@ -259,18 +260,18 @@ def test_resume(tmp_path, ratios, stop, contexts):
 @pytest.mark.parametrize("table", [True, False], ids=["table", "recompute"])
 def test_a_stop_breaks_the_pass_off_and_a_resume_makes_it(tmp_path, table):
     options = {"gradient_table": table}
-    whole = run_of_images([0.2] * 2, gs.CheckpointHandler(tmp_path / "whole"), **options)
+    whole = run_of_images([0.15] * 2, gs.CheckpointHandler(tmp_path / "whole"), **options)
     assert whole[3] == [7, 10]
-    # Three batches of training, two times two of two measurements, and then the pass.
+    # Three batches of training, two times two of the measurement, and then the pass.
     handlers = [gs.CheckpointHandler(tmp_path / "stopped")]
-    stopped = run_of_images([0.2] * 2, *handlers, stop_in=3 + 8 + 4, **options)
+    stopped = run_of_images([0.15] * 2, *handlers, stop_in=3 + 4 + 4, **options)
     assert stopped[4] == 3
     assert stopped[2] == 0
     # Once more, in the pass that the resume makes; nothing was trained meanwhile.
-    again = run_of_images([0.2] * 2, *handlers, resume="auto", seed=1, stop_in=4, **options)
+    again = run_of_images([0.15] * 2, *handlers, resume="auto", seed=1, stop_in=4, **options)
     assert again[4] == 3
     assert problems.same(again[0], stopped[0])
-    resumed = run_of_images([0.2] * 2, *handlers, resume="auto", seed=2, **options)
+    resumed = run_of_images([0.15] * 2, *handlers, resume="auto", seed=2, **options)
     assert problems.same(whole[0], resumed[0])
     assert whole[1:3] == resumed[1:3]
     assert resumed[4] == 20
@@ -332,7 +333,7 @@ def test_the_epoch_has_the_augmentation_of_the_full_pass():
         def gradient_ready(self, estimator, *args, **kwargs):
             draws.append(estimator.data.locked_draw)
 
-    _, _, evaluations, counts, _ = run_of_images([0.2] * 2, Look(), gradient_table=True)
+    _, _, evaluations, counts, _ = run_of_images([0.15] * 2, Look(), gradient_table=True)
     assert counts == [7, 10]
     assert draws == [1] * 20
     assert evaluations == 80
@@ -369,7 +370,7 @@ def test_the_log_says_so(caplog):
         estimator_of(problem).fit(problem.ndarrays(), epochs=1, event_handlers=handlers)
     assert (
         "SVRG is switched on after epoch 0 (30 % done): the variance of the corrected gradient is "
-        "0.085 times the plain one's, averaged over the epoch, and not above give_up_above=0.333"
+        "0.085 times the plain one's, averaged over the epoch, under give_up_above=0.333"
     ) in caplog.messages
     assert (
         "SVRG is not switched on in epoch 0 (30 % done): the variance of the corrected gradient is "

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from gluon_svrg.svrg.trial import Trial, batches_of_measurement, points_of_trial
+from gluon_svrg.svrg.trial import Trial, batches_of_measurement, points_to_ask
 from gluon_svrg.svrg.variance import average_ratio, greatest_average
 
 NAN = float("nan")
@@ -16,7 +16,9 @@ NAN = float("nan")
         (0.1, 0.3, False, True),
         (0.1, 0.6, False, None),
         (0.5, 0.5, False, True),  # the bound itself is not above it
-        (0.1, 0.6, True, True),
+        (0.25, 0.6, True, True),
+        (0.26, 0.6, True, False),  # at the last point it has to be clear
+        (0.26, 0.5, True, True),  # as it is where it cannot become more
         (math.inf, math.inf, False, False),
         (NAN, NAN, False, None),
         (NAN, NAN, True, True),  # the full pass will say what is the matter
@@ -32,18 +34,30 @@ def test_the_decision(ratio, greatest, is_last, pays):
     assert trial.is_over == (pays is False)
 
 
+USUAL = (2.0, 11.0, 33.0, 100.0)
+
+
 @pytest.mark.parametrize(
-    ("at", "expected"),
+    ("at", "length", "first", "second"),
     [
-        ((2.0, 11.0, 33.0, 100.0), (11.0, 33.0)),
-        ((1.0, 2.0, 3.0, 4.0), (3.0, 4.0)),
-        ((5.0, 50.0), (5.0,)),
-        ((50.0, 100.0), (50.0,)),
-        ((100.0,), (100.0,)),
+        (USUAL, 469, (11.0, 33.0), USUAL),
+        (USUAL, 120, (11.0, 33.0), USUAL),
+        (USUAL, 119, (11.0, 33.0), (11.0, 33.0, 100.0)),
+        (USUAL, 80, (11.0, 33.0), (33.0, 100.0)),
+        (USUAL, 79, (33.0,), (33.0, 100.0)),
+        (USUAL, 50, (33.0,), (33.0,)),
+        (USUAL, 2, (33.0,), (33.0,)),
+        ((1.0, 2.0, 3.0, 4.0), 469, (3.0, 4.0), (1.0, 2.0, 3.0, 4.0)),
+        ((1.0, 2.0, 3.0, 4.0), 50, (4.0,), (4.0,)),
+        ((5.0, 50.0), 469, (5.0,), (5.0, 50.0)),
+        ((50.0, 100.0), 469, (50.0,), (50.0, 100.0)),
+        ((60.0, 100.0), 50, (60.0,), (60.0,)),
+        ((100.0,), 469, (100.0,), (100.0,)),
     ],
 )
-def test_its_points(at, expected):
-    assert points_of_trial(at) == expected
+def test_its_points_and_those_of_the_epoch_after_it(at, length, first, second):
+    assert points_to_ask(at, 8, length, is_trial=True) == first
+    assert points_to_ask(at, 8, length, is_trial=False) == second
 
 
 @pytest.mark.parametrize(
@@ -54,10 +68,13 @@ def test_its_batches(asked, length, expected):
     assert batches_of_measurement(asked, length) == expected
 
 
-@pytest.mark.parametrize("length", [120, 200, 469, 1000, 10_000])
-def test_two_failures_cost_three_percent_of_ten_epochs_at_most(length):
-    # Two points of the trial and four of the epoch after it, two gradients a batch.
-    assert (2 + 4) * 2 * batches_of_measurement(10**6, length) <= 0.03 * 10 * length
+@pytest.mark.parametrize("batches", [2, 8, 10**6])
+@pytest.mark.parametrize("length", [40, 50, 79, 119, 120, 200, 469, 1000, 10_000])
+@pytest.mark.parametrize("at", [USUAL, tuple(range(1, 101))])
+def test_two_failures_cost_three_percent_of_ten_epochs_at_most(at, length, batches):
+    points = [points_to_ask(at, batches, length, is_trial=is_trial) for is_trial in (True, False)]
+    measured = sum(map(len, points)) * batches_of_measurement(batches, length)
+    assert 2 * measured <= 0.03 * 10 * length  # two gradients a batch
 
 
 @pytest.mark.parametrize("at_snapshot", [0.0, 0.25])
