@@ -116,7 +116,7 @@ def serve(folder: Path, batches: int, batch_size: int, rank: int) -> None:
     communication_pipes.serve(folder, rank or gluon_svrg.workers.current().rank, epoch)
 
 
-def measure(rounds: int, torch_python: str, batches: int = 16) -> dict[str, list[float]]:
+def measure(rounds: int, torch_python: str, batches: int = 48) -> dict[str, list[float]]:
     """Return the seconds a step of each job in each round; without PyTorch where there is none."""
     has_torch = resnet.torch_version(torch_python) is not None
     with ExitStack() as stack:
