@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -98,6 +99,16 @@ def launch(folder, *arguments, timeout=60, **settings):
     with Launched(folder, *arguments, **settings) as launched:
         launched.code = launched.finish(timeout)
     return launched
+
+
+def wait_for(launched, pattern):
+    """Read what is printed until a line matches; return all of it."""
+    read = []
+    for line in launched.process.stdout:
+        read.append(line)
+        if re.search(pattern, line):
+            return "".join(read)
+    raise AssertionError(f"no {pattern!r} in:\n{''.join(read)}")
 
 
 def until(condition, seconds=20.0):

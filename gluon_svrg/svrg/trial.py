@@ -15,8 +15,8 @@ _SHARE, _SHARE_OF_ALL = 0.025, 0.15
 # Of two batches the ratio scatters by a factor of four: 0.06 may look like 0.4.
 _LEAST_BATCHES = 3
 CLEARLY = 0.5
-"""To begin, the ratio has to be under the bound times this: so few batches say it to a factor of
-two or so, a full pass that is made in vain costs an epoch, and at the bound nothing is gained."""
+"""To begin, the ratio is at most the bound times this: three batches say it to a factor of up to
+three only, a full pass that is made in vain costs an epoch, and at the bound nothing is gained."""
 
 
 class Trial:

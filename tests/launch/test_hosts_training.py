@@ -5,7 +5,7 @@ import subprocess
 import time
 
 import pytest
-from launching import ROOT, Launched, launch
+from launching import ROOT, Launched, launch, wait_for
 from machines import SOCKETS, Lines, agents, environ, fake_ssh, kill
 
 TRAINING = ROOT / "tests" / "training_worker.py"
@@ -27,16 +27,6 @@ def whole(tmp_path_factory):
     assert done.code == 0, done.err
     (text,) = told(folder)
     return text
-
-
-def wait_for(launched, pattern):
-    """Read what is printed until a line matches; return all of it."""
-    read = []
-    for line in launched.process.stdout:
-        read.append(line)
-        if re.search(pattern, line):
-            return "".join(read)
-    raise AssertionError(f"no {pattern!r} in:\n{''.join(read)}")
 
 
 def worker(launched, rank):

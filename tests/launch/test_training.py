@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 import pytest
-from launching import ROOT, Launched, launch
+from launching import ROOT, Launched, launch, wait_for
 
 TRAINING = ROOT / "tests" / "training_worker.py"
 SOCKETS = ("--engine", "sockets")
@@ -52,47 +52,27 @@ def start(folder, *options, arguments=(), **settings):
     return Launched(folder, *command, env=ONE_THREAD, stderr=subprocess.STDOUT, **settings)
 
 
-def wait_for(launched, pattern):
-    """Read what is printed until a line matches; return all of it."""
-    read = []
-    for line in launched.process.stdout:
-        read.append(line)
-        if re.search(pattern, line):
-            return "".join(read)
-    raise AssertionError(f"no {pattern!r} in:\n{''.join(read)}")
-
-
-def test_kills_of_every_role_in_one_job(tmp_path, whole):
-    with start(tmp_path, "--max-restarts", 4) as launched:
-        for role, phase in [
-            ("server", "full_pass"),
-            ("worker 0", "checkpoint"),
-            ("scheduler", "step"),
-            ("worker 1", "evaluation"),
-        ]:
+def kill_in_turn(folder, names, *options):
+    """Train to the end, and kill one of these in each phase."""
+    phases = ("full_pass", "checkpoint", "step", "evaluation")
+    with start(folder, "--max-restarts", len(names), *options) as launched:
+        for role, phase in zip(names, phases, strict=True):
             wait_for(launched, f"phase {phase}")
             os.kill(roles(launched)[role], signal.SIGKILL)
             assert f"launch: {role}" in wait_for(launched, "was ended by SIGKILL")
             wait_for(launched, "launch: training again")
         assert launched.finish(120) == 0, launched.out
+
+
+def test_kills_of_every_role_in_one_job(tmp_path, whole):
+    kill_in_turn(tmp_path, ["server", "worker 0", "scheduler", "worker 1"])
     assert told(tmp_path) == {whole}
 
 
 def test_kills_with_mpi(tmp_path, whole):
     """Two summands have one sum, so the bits are those of the servers, too."""
     pytest.importorskip("mpi4py")
-    with start(tmp_path, "--max-restarts", 4, "--engine", "mpi") as launched:
-        for role, phase in [
-            ("worker 1", "full_pass"),
-            ("worker 0", "checkpoint"),
-            ("worker 1", "step"),
-            ("worker 0", "evaluation"),
-        ]:
-            wait_for(launched, f"phase {phase}")
-            os.kill(roles(launched)[role], signal.SIGKILL)
-            assert f"launch: {role}" in wait_for(launched, "was ended by SIGKILL")
-            wait_for(launched, "launch: training again")
-        assert launched.finish(120) == 0, launched.out
+    kill_in_turn(tmp_path, ["worker 1", "worker 0"] * 2, "--engine", "mpi")
     assert told(tmp_path) == {whole}
 
 
