@@ -124,4 +124,5 @@ if __name__ == "__main__":
 
     module, _, name = sys.argv[1].partition(":")
     result = getattr(__import__(module, fromlist=[name]), name)(*sys.argv[2:])
-    print(json.dumps(result))
+    # In one call: `print`, unbuffered, makes two, and mpirun would mix those of several workers.
+    sys.stdout.write(json.dumps(result) + "\n")

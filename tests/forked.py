@@ -49,7 +49,8 @@ class Forked:
         self.args = [str(script), *map(str, arguments)]
         self.returncode = None
         self.output = Output()
-        self._end, theirs = socket.socketpair()
+        # Number and exit code are two messages; a stream would join them.
+        self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = json.dumps({"arguments": self.args, "environment": dict(env)}).encode()
         assert len(request) < LARGEST
         with theirs:

@@ -19,6 +19,10 @@ import os, signal, subprocess, sys, time
 rank, attempt = (int(os.environ["GLUON_SVRG_" + name]) for name in ("RANK", "ATTEMPT"))
 def step(byte=b"."):
     os.write(int(os.environ["GLUON_SVRG_PROGRESS"]), byte)
+def tell(name):
+    open(name, "w").close()
+def wait_for(*names):
+    while not all(map(os.path.exists, names)): time.sleep(0.01)
 """
 
 # Sets constants of the launcher's modules, "module.NAME=value", before it begins.
@@ -62,7 +66,7 @@ class Launched:
         self.process.communicate()
         assert left == []
 
-    def finish(self, timeout=60):
+    def finish(self, timeout=120):
         """Wait for its end; set `out`, `err` and return the exit code."""
         self.out, self.err = self.process.communicate(timeout=timeout)
         return self.process.returncode
@@ -94,7 +98,7 @@ def _signals(ignored):
         signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
 
 
-def launch(folder, *arguments, timeout=60, **settings):
+def launch(folder, *arguments, timeout=120, **settings):
     """Run the launcher to its end; return it, with `code`, `out` and `err`."""
     with Launched(folder, *arguments, **settings) as launched:
         launched.code = launched.finish(timeout)

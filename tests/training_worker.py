@@ -89,7 +89,7 @@ def parse():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--slowly", type=float, default=0.01)
+    parser.add_argument("--slowly", type=float, default=0.05)
     parser.add_argument("--full-disk", type=int, default=-1, help="worker that can write nothing")
     parser.add_argument("--fail", type=int, nargs=2, default=(-1, 0), help="worker, batch")
     return parser.parse_args()

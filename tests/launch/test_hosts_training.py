@@ -22,7 +22,7 @@ def told(folder):
 def whole(tmp_path_factory):
     """What becomes of a training on one machine that nothing happens to."""
     folder = tmp_path_factory.mktemp("whole")
-    line = ("-n", 2, *SOCKETS, "--max-restarts", 0, TRAINING, folder, *RUN)
+    line = ("-n", 2, *SOCKETS, "--max-restarts", 0, TRAINING, folder, *RUN, "--slowly", 0)
     done = launch(folder, *line, env=ONE_THREAD)
     assert done.code == 0, done.err
     (text,) = told(folder)

@@ -22,9 +22,7 @@ def told(folder):
 def whole(tmp_path_factory):
     """What becomes of a training that nothing happens to."""
     folder = tmp_path_factory.mktemp("whole")
-    done = launch(
-        folder, "-n", 2, "--max-restarts", 0, TRAINING, folder, "--epochs", 2, env=ONE_THREAD
-    )
+    done = launch(folder, "-n", 2, "--max-restarts", 0, TRAINING, folder, *QUICKLY, env=ONE_THREAD)
     assert done.code == 0, done.err
     (text,) = told(folder)
     assert json.loads(text)["size"] == 2
@@ -32,6 +30,7 @@ def whole(tmp_path_factory):
 
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+QUICKLY = ("--epochs", 2, "--slowly", 0)
 
 
 def roles(launched):
@@ -55,7 +54,8 @@ def start(folder, *options, arguments=(), **settings):
 def kill_in_turn(folder, names, *options):
     """Train to the end, and kill one of these in each phase."""
     phases = ("full_pass", "checkpoint", "step", "evaluation")
-    with start(folder, "--max-restarts", len(names), *options) as launched:
+    slowly = ("--slowly", 0.1)  # it must not be over before the last one is killed
+    with start(folder, "--max-restarts", len(names), *options, arguments=slowly) as launched:
         for role, phase in zip(names, phases, strict=True):
             wait_for(launched, f"phase {phase}")
             os.kill(roles(launched)[role], signal.SIGKILL)
