@@ -246,7 +246,7 @@ def send(port, data):
 
 
 def test_strangers_are_refused_and_the_job_goes_on(script):
-    path = script(f"{READY}\nwhile not os.path.exists('end'): time.sleep(0.02)")
+    path = script(f"{READY}\nwait_for('end')")
     lines = lines_of(path)
     with Between(lines) as between, lines.start(0) as first, between.start(1) as second:
         ready(first)

@@ -11,6 +11,8 @@ from launching import ROOT, Launched, launch, wait_for
 
 TRAINING = ROOT / "tests" / "training_worker.py"
 SOCKETS = ("--engine", "sockets")
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+QUICKLY = ("--epochs", 2, "--slowly", 0)
 
 
 def told(folder):
@@ -27,10 +29,6 @@ def whole(tmp_path_factory):
     (text,) = told(folder)
     assert json.loads(text)["size"] == 2
     return text
-
-
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-QUICKLY = ("--epochs", 2, "--slowly", 0)
 
 
 def roles(launched):
