@@ -87,8 +87,8 @@ class SVRGTrainer(gluon.Trainer):
     Raises
     ------
     ValueError
-        If `optimizer` is none. Over several workers: if one of the last two arguments has another
-        value than these, or a parameter is sparse.
+        If `optimizer` is none, or `compression_params` of an unknown type. Over several workers: if
+        one of the last two arguments has another value than these, or a parameter is sparse.
 
     References
     ----------

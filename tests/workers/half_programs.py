@@ -145,7 +145,7 @@ def refusals():
     param = gluon.Parameter("weight", shape=(2,))
     param.initialize()
     said = []
-    for wrong in (FP16 | {"threshold": 0.5}, {"type": "bf16"}, "fp16"):
+    for wrong in (FP16 | {"threshold": 0.5}, {"type": "2bit"}, "fp16"):
         try:
             gs.SVRGTrainer([param], "sgd", compression_params=wrong)
         except ValueError as error:

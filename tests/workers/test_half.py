@@ -75,8 +75,16 @@ def test_other_values_are_refused(results):
         more, other, text = result["refusals"]
         assert text == "compression_params must be a dict, as {'type': 'fp16'}, or None, got 'fp16'"
         assert more.endswith("'threshold': 0.5}: 'fp16' has no 'threshold'; leave it out")
-        assert other.startswith("compression_params={'type': 'bf16'} is for one worker")
+        assert other.startswith("compression_params={'type': '2bit'} is for one worker")
         assert other.endswith("leave it out, or give {'type': 'fp16'}, which sends float16")
+
+
+@pytest.mark.parametrize("wrong", [{"type": "bf16"}, {"typ": "2bit"}, {"threshold": 0.5}])
+def test_a_type_that_is_not_known_is_refused_by_one_worker_too(wrong):
+    with pytest.raises(ValueError, match="the type must be 'fp16'") as refused:
+        gs.SVRGTrainer([gluon.Parameter("weight")], "sgd", compression_params=wrong)
+    assert repr(wrong) in str(refused.value)
+    assert str(refused.value).endswith(f"got {wrong.get('type')!r}")
 
 
 def test_workers_that_do_not_agree_about_it():
