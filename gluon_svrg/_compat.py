@@ -237,7 +237,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 def _limits_of_control_groups(root: Path) -> list[float]:
     """Return each limit, in cores, on the control groups that this process is in."""
     try:
-        text = (root / "proc/self/cgroup").read_text(encoding="utf-8")
+        text = os.fsdecode((root / "proc/self/cgroup").read_bytes())
     except OSError:
         return []
     limits = []

@@ -276,9 +276,9 @@ def _children() -> Iterator[int]:
 def status_of(pid: int) -> tuple[str, int] | None:
     """Return the state of a process (``T``: stopped) and its parent; None if there is none."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        data = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    # The name, in parentheses, may have anything in it.
-    state, parent = text.rpartition(")")[2].split()[:2]
-    return state, int(parent)
+    # The name, in parentheses, may have anything in it; it is cut at 15 bytes, within a character.
+    state, parent = data.rpartition(b")")[2].split()[:2]
+    return state.decode(), int(parent)

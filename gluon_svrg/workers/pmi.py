@@ -154,8 +154,8 @@ def _library() -> ctypes.CDLL:
 
 def _unlink_shared_memory() -> None:
     """Take the names of the memory that MPICH shares; else it would outlive a killed process."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = Path(line.split(maxsplit=5)[-1])
+    for line in Path("/proc/self/maps").read_bytes().strip().split(b"\n"):
+        path = Path(os.fsdecode(line.split(maxsplit=5)[-1]))
         if path.parent == _SHARED_MEMORY and path.name.startswith("mpich_shm_"):
             start = path.name.rpartition("_")[0]  # the rest is the number of a process
             for one in _SHARED_MEMORY.glob(f"{start}_*"):

@@ -434,6 +434,27 @@ def test_children_of_workers_end_with_them(script, end):
     run(script(CHILDREN + end), "--max-restarts", 0)
 
 
+NAMED = """
+if len(sys.argv) > 1:
+    import ctypes
+    PR_SET_NAME = 15  # of which 15 bytes are kept
+    ctypes.CDLL(None).prctl(PR_SET_NAME, ("x" * 14 + "ä").encode())
+    print("named", open("/proc/self/comm", "rb").read(), flush=True)
+    time.sleep(300)
+if rank == 0:
+    child = subprocess.Popen([sys.executable, __file__, "child"], stdout=subprocess.PIPE)
+    print(child.stdout.readline(), flush=True)
+    sys.exit(3)
+time.sleep(300)
+"""
+
+
+def test_a_name_of_a_process_that_is_cut_within_a_character(script):
+    done = run(script(NAMED), "--max-restarts", 0)
+    assert done.code == 3
+    assert "worker 0" in done.err
+
+
 def test_children_end_at_once_when_their_worker_does(script):
     """The worker tells the number: a look at /proc may miss a child that lives so shortly."""
     path = script(

@@ -18,7 +18,7 @@ def machine_of(tmp_path, monkeypatch):
         for name, text in {"proc/self/cgroup": cgroup, **files}.items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_bytes(os.fsencode(text))
         return tmp_path
 
     return make
@@ -74,6 +74,8 @@ def machine_of(tmp_path, monkeypatch):
             },
             64,
         ),
+        # A name that is not UTF-8.
+        ("0::/\udcff\n", {f"{V2}/\udcff/cpu.max": "200000 100000"}, 2),
         # What cannot be understood is no limit.
         ("nonsense\n0::/a\n", {f"{V2}/a/cpu.max": "what\n"}, 64),
         ("0::/\n", {f"{V2}/cpu.max": ""}, 64),

@@ -1,6 +1,7 @@
 """Sums by MPI: those of one process, the same bits each time, and no hang when a worker is gone."""
 
 import json
+import mmap
 import os
 import re
 import sys
@@ -203,6 +204,17 @@ def test_a_missing_package_is_one_sentence(monkeypatch):
         ImportError, match=r"needs mpi4py and MPICH.*pip install 'gluon-svrg\[mpi\]"
     ):
         pmi.check_installed()
+
+
+def test_the_name_of_a_mapped_file_may_be_any_bytes(tmp_path):
+    """All that a process has mapped is looked through for MPICH's shared memory."""
+    path = os.fsencode(tmp_path) + b"/\xff\x85"
+    with open(path, "wb+") as file:
+        file.write(b"x")
+        file.flush()
+        with mmap.mmap(file.fileno(), 1):
+            assert path in Path("/proc/self/maps").read_bytes()
+            pmi._unlink_shared_memory()
 
 
 def test_the_class_is_public():
