@@ -3,22 +3,19 @@
 import json
 import os
 import secrets
-import socket
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from forked import Forked, Output
 from gluon_svrg.launch.environment import SERVER_ENVIRONMENT
+from ports import free_port
 
 TESTS = Path(__file__).parent
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+GRACE = 10.0  # seconds that workers may outlive a server that has failed: they may be done
 
 
 def common_environment(size):
@@ -53,7 +50,7 @@ class Process(subprocess.Popen):
     def __init__(self, command, env):
         self._output = Output()
         out, err = self._output.files
-        command = [sys.executable, "-W", "ignore", *command]
+        command = [sys.executable, "-X", "faulthandler", "-W", "ignore", *command]
         super().__init__(command, env=env, stdout=out, stderr=err)
 
     def end(self):
@@ -72,6 +69,44 @@ def start_servers(environment, servers, command=OWN_SERVER, more=SERVER_ENVIRONM
     scheduler = environment | {"DMLC_ROLE": "scheduler"}
     server = environment | {"DMLC_ROLE": "server"} | more
     return [Process(command, scheduler), *(Process(command, server) for _ in range(servers))]
+
+
+def finish(processes, others=(), timeout=240):
+    """Wait until the processes are over, and end the others, who serve them.
+
+    Nobody waits for those whose servers have failed. A process that does not end writes where it
+    is, and has the exit code of SIGABRT.
+    """
+    end = time.monotonic() + timeout
+    try:
+        for process in processes:
+            while not is_over(process) and time.monotonic() < end:
+                if any(other.poll() for other in others):
+                    end = min(end, time.monotonic() + GRACE)
+        for process in processes:
+            if not is_over(process, 0.01):
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGABRT)
+                is_over(process, GRACE)
+    finally:
+        for process in [*processes, *others]:
+            process.end()
+
+
+def is_over(process, patience=0.5):
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def answers_of(processes, others=()):
+    """Return the JSON of each process's last line; the others are shown if one has failed."""
+    if any(process.returncode for process in processes):
+        said = (f"{p.args}: {p.returncode}\n{p.out}\n{p.err}" for p in [*processes, *others])
+        raise AssertionError("\n".join(said))
+    return [json.loads(process.out.splitlines()[-1]) for process in processes]
 
 
 def run_together(
@@ -103,20 +138,8 @@ def run_together(
     processes = [
         Forked(*command, env=common | {"GLUON_SVRG_RANK": str(rank)}) for rank in range(size)
     ]
-    end = time.monotonic() + timeout
-    try:
-        for process in processes:
-            process.wait(max(0.1, end - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        pass  # seen by the return codes
-    finally:
-        for process in [*processes, *others]:
-            process.end()
-    if not check:
-        return [*processes, *others]
-    for rank, process in enumerate(processes):
-        assert process.returncode == 0, f"worker {rank}:\n{process.out}\n{process.err}"
-    return [json.loads(process.out.splitlines()[-1]) for process in processes]
+    finish(processes, others, timeout)
+    return answers_of(processes, others) if check else [*processes, *others]
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ one test are forked from two, which differ in how they hash.
 """
 
 import atexit
+import faulthandler
 import functools
 import itertools
 import json
@@ -166,6 +167,8 @@ def become(arguments, environment, descriptors):
 
 
 if __name__ == "__main__":
+    faulthandler.enable()
+
     import gluon_svrg
     import mxnet  # noqa: F401
 

@@ -88,7 +88,7 @@ class Launched:
             except OSError:
                 continue
             if is_own and command:  # a zombie has none
-                found[int(folder.name)] = command.replace(b"\0", b" ").decode()
+                found[int(folder.name)] = os.fsdecode(command.replace(b"\0", b" "))
         return found
 
 

@@ -3,12 +3,12 @@
 import os
 import re
 import signal
-import socket
 import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from launching import PROLOGUE, Launched
+from ports import free_port
 
 KEY = "0123456789abcdef0123456789abcdef"
 ADDRESSES = ["127.0.0.2", "127.0.0.3"]
@@ -37,17 +37,11 @@ def fake_ssh(folder, text=FAKE_SSH):
     return "--hosts", hosts, "--ssh", path
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.2", 0))
-        return probe.getsockname()[1]
-
-
 class Lines:
     """The same line on several machines, each started by itself."""
 
     def __init__(self, folder, *arguments, nodes=2, env=None, **settings):
-        self.port = free_port()
+        self.port = free_port(ADDRESSES[0])
         self._folder, self._arguments, self._nodes = folder, arguments, nodes
         self._env, self._settings = env or {}, settings
 
@@ -72,7 +66,7 @@ def environ(pid):
     """The environment that a process was started with."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return dict(v.decode().partition("=")[::2] for v in file.read().split(b"\0") if v)
+            return dict(os.fsdecode(v).partition("=")[::2] for v in file.read().split(b"\0") if v)
     except OSError:
         return {}
 
@@ -103,8 +97,8 @@ def zombies(pid):
 
 
 def _status(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()
+    data = Path(f"/proc/{pid}/stat").read_bytes()
+    return data.rpartition(b")")[2].decode().split()
 
 
 def kill(pid):

@@ -1,56 +1,23 @@
 """A kvstore that the user has started: two workers, a server and a scheduler of MXNet's own."""
 
-import json
 import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import optimizer_oracle
 import pytest
-from gluon_svrg.launch.environment import SERVER_ENVIRONMENT
+from cluster import Process, answers_of, finish, ps_lite, start_servers
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
-TIMEOUT = 240
 
 
 def run_workers(task):
     """Run `task` of distributed_worker.py on two workers; return what each printed, as JSON."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    cluster = os.environ | {
-        "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(port),
-        "DMLC_NUM_SERVER": "1",
-        "DMLC_NUM_WORKER": "2",
-        "DMLC_INTERFACE": "lo",
-        "OMP_NUM_THREADS": "1",
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(WORKER), task],
-            env=cluster | {"DMLC_ROLE": role} | (SERVER_ENVIRONMENT if role == "server" else {}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for role in ("scheduler", "server", "worker", "worker")
-    ]
-    try:
-        outputs = [process.communicate(timeout=TIMEOUT) for process in processes[2:]]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-            process.stderr.close()
-    for process, (_, errors) in zip(processes[2:], outputs, strict=True):
-        assert process.returncode == 0, errors
-    results = [json.loads(out.splitlines()[-1]) for out, _ in outputs]
-    return sorted(results, key=lambda result: result["rank"])
+    environment = os.environ | ps_lite(2, 1) | {"OMP_NUM_THREADS": "1"}
+    servers = start_servers(environment, 1, [WORKER, task])
+    workers = [Process([WORKER, task], environment) for _ in range(2)]
+    finish(workers, servers)
+    return sorted(answers_of(workers, servers), key=lambda result: result["rank"])
 
 
 def test_the_full_gradient_is_the_mean_over_the_samples_of_all_workers():

@@ -21,13 +21,13 @@ from machines import (
     WAIT,
     agents,
     fake_ssh,
-    free_port,
     kill,
     parent_of,
     ready,
     without_waiting,
     write_script,
 )
+from ports import free_port
 
 SLEEPER = "subprocess.Popen(['sleep', '300'])\n"
 HELLO = """
@@ -212,7 +212,7 @@ def sshd(tmp_path):
     for name in ("host_key", "user_key"):
         line = [programs[2], "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name]
         subprocess.run(line, check=True)
-    port = free_port()
+    port = free_port("127.0.0.2")
     text = CONFIG.format(port=port, folder=tmp_path, root=ROOT, mark="sshd")
     (tmp_path / "config").write_text(text)
     Path("/run/sshd").mkdir(exist_ok=True)
@@ -246,7 +246,7 @@ def agents_of_sshd():
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             environment = (folder / "environ").read_bytes()
-            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            command = os.fsdecode((folder / "cmdline").read_bytes().replace(b"\0", b" "))
         except OSError:
             continue
         if b"LAUNCHING_TEST=sshd" in environment and command:

@@ -36,7 +36,7 @@ def roles(launched):
     found = {}
     for pid in launched.processes():
         with open(f"/proc/{pid}/environ", "rb") as file:
-            values = dict(v.decode().partition("=")[::2] for v in file.read().split(b"\0") if v)
+            values = dict(os.fsdecode(v).partition("=")[::2] for v in file.read().split(b"\0") if v)
         name = f"worker {values.get('GLUON_SVRG_RANK')}"
         if name == "worker None":
             name = values.get("DMLC_ROLE", "launcher")

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 from contextlib import contextmanager
 
 import gluon_svrg as gs
@@ -11,6 +10,7 @@ import numpy as np
 from gluon_svrg import events, workers
 from gluon_svrg.workers import process
 from gluon_svrg.workers.sockets import SocketWorkers
+from ports import free_port
 
 FEATURES, CLASSES = 6, 3
 
@@ -77,10 +77,11 @@ def fitted(handlers=(), train=None, val=None, made=None, **arguments):
 
 
 @contextmanager
-def connected_anew(port):
+def connected_anew():
     """Let the workers of this process be connected anew: an error ends the connections."""
     own = process.current()
-    fresh = SocketWorkers(own.rank, own.size, ("127.0.0.1", port), b"key")
+    address = "127.0.0.1", own.of_first(free_port(), "port")
+    fresh = SocketWorkers(own.rank, own.size, address, b"key")
     process._workers.append(fresh)
     try:
         yield fresh
@@ -89,21 +90,11 @@ def connected_anew(port):
         fresh.close()
 
 
-def free_ports(number):
-    probes = [socket.socket() for _ in range(number)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return workers.current().of_first(ports, "ports")
-
-
 def errors_of(*cases):
     """Return what each case raises here, as type and message."""
     raised = []
-    for port, case in zip(free_ports(len(cases)), cases, strict=True):
-        with connected_anew(port) as fresh:
+    for case in cases:
+        with connected_anew() as fresh:
             try:
                 case(fresh)
                 raised.append(None)

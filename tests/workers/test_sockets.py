@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import mxnet as mx
 import numpy as np
 import pytest
-from cluster import free_port
 from gluon_svrg.workers import SocketWorkers, WorkerError, connection, ends
+from ports import free_port
 
 KEY = b"a key"
 PR_GET_PDEATHSIG = 2

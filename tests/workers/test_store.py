@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from cluster import MXNETS_SERVER, TESTS, common_environment, free_port, run_together
+from cluster import MXNETS_SERVER, TESTS, answers_of, common_environment, finish, run_together
 from forked import Forked
 from mxnet import libinfo
+from ports import free_port
 from workers import foreign_programs
 
 PROGRAMS = "workers.store_programs:"
@@ -176,20 +177,14 @@ def run_ring(program):
         Forked(*command, env=common_environment(1) | environment | {"RING_RANK": str(rank)})
         for rank in range(2)
     ]
-    try:
-        for process in processes:
-            process.wait(120)
-    finally:
-        for process in processes:
-            process.end()
+    finish(processes)
     return processes
 
 
 def test_a_kvstore_of_somebody_else():
     """It needs no more than what `gluon.Trainer` asks of one."""
-    for rank, process in enumerate(run_ring("train")):
-        assert process.returncode == 0, process.err
-        kind, own_rank, calls, weights, expected = json.loads(process.out.splitlines()[-1])
+    for rank, answer in enumerate(answers_of(run_ring("train"))):
+        kind, own_rank, calls, weights, expected = answer
         assert (kind, own_rank) == ("StoreWorkers", rank)
         assert calls > 9
         assert weights == pytest.approx(expected, rel=1e-12)
