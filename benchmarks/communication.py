@@ -174,9 +174,10 @@ def section(seconds: dict[str, dict[str, list[float]]], steps: dict[str, list[fl
             "SGD, momentum and a global batch of 128 images, on one machine; beside it PyTorch's "
             "loop by hand, without a metric or a handler. Ratios are those of the same round. "
             "Weak scaling: the step of one worker alone with as many samples, divided by that of "
-            "all. Two processes on one machine share its memory and caches, whatever they do: so "
-            "beside it the same with two that know nothing of each other, which is what the "
-            "workers' sums cost.",
+            "all. Alone, a worker has a core for Python beside that of its kernels; of two workers "
+            "on two cores each has one for both. So beside it the same from a worker that is kept "
+            "on one core. Two processes share a machine's memory and caches, whatever they do: "
+            "beside two that know nothing of each other is what working together costs.",
             communication_steps.table(steps),
             "Milliseconds (quartiles) from a barrier until two workers have the sums of their "
             "float32 arrays: two workers, a server and a scheduler on one machine, a thread each.",

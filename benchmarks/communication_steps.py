@@ -22,7 +22,8 @@ import resnet
 
 ALONE = "no launcher"
 HALF = "no launcher, half a batch"
-TWICE = "two of these at once"
+HALF_CORE = "no launcher, half a batch, on one core"
+TWICE = "no launcher, half a batch, two at once"
 ALONE_2 = "no launcher, two threads"
 STORE = "launcher, one worker"
 STORE_2 = "**launcher, two workers**, dist_sync"
@@ -37,7 +38,8 @@ class Set(NamedTuple):
     """How a job is started: its workers, threads of each, the launcher's engine if any, its batch.
 
     Without an engine several workers know nothing of each other, and each has a batch of its own.
-    `half` is the job of one worker with as many samples as each of these has.
+    `half` is the job of one worker with as many samples as each of these has. With `is_on_one_core`
+    Python and the kernels share a core, as those of two workers on two cores do.
     """
 
     workers: int = 1
@@ -45,11 +47,13 @@ class Set(NamedTuple):
     engine: str | None = None
     batch_size: int = resnet.BATCH_SIZE
     half: str | None = None
+    is_on_one_core: bool = False
 
 
 SETS = {
     ALONE: Set(),
     HALF: Set(batch_size=resnet.BATCH_SIZE // 2),
+    HALF_CORE: Set(batch_size=resnet.BATCH_SIZE // 2, half=HALF, is_on_one_core=True),
     TWICE: Set(2, batch_size=resnet.BATCH_SIZE // 2, half=HALF),
     STORE: Set(engine="dist_sync"),
     ALONE_2: Set(threads=2),
@@ -79,6 +83,8 @@ def start(name: str, folder: Path, batches: int, torch_python: str) -> communica
             for rank in range(how.workers)
         ]
         return communication_pipes.Job(folder, how.workers, processes)
+    if how.is_on_one_core:
+        size.append("--one-core")
     launcher = []
     if how.engine is not None:
         launcher = ["-m", "gluon_svrg.launch", "-n", str(how.workers), "--max-restarts", "0"]
@@ -138,12 +144,13 @@ def table(seconds: dict[str, list[float]]) -> str:
     for name, times in seconds.items():
         how = SETS[name]
         cells = []
-        for other in (ALONE, DDP_2, how.half, TWICE if how.workers == 2 else None):
+        both = [HALF_CORE, TWICE] if how.workers == 2 and how.half == HALF else [None, None]
+        for other in (ALONE, DDP_2, how.half, *both):
             if other not in seconds:
                 cells.append("")
                 continue
             ratios = [a / b for a, b in zip(times, seconds[other], strict=True)]
-            if other in (how.half, TWICE):
+            if other in (how.half, *both):
                 ratios = [1 / ratio for ratio in ratios]
             cells.append(f"{report.median(ratios):.3f} ({report.spread(ratios, digits=3)})")
         milliseconds = f"{report.median(times) * 1e3:.1f} ({report.spread(times, 1e3)})"
@@ -156,6 +163,7 @@ def table(seconds: dict[str, list[float]]) -> str:
         f"beside *{ALONE}*",
         "beside DDP",
         "weak scaling",
+        "beside one on one core",
         "beside two without a sum",
     ]
     return report.markdown_table(header, rows)
@@ -167,5 +175,8 @@ if __name__ == "__main__":
     parser.add_argument("--batches", type=int, required=True)
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--rank", type=int, default=0, help="of one that is in no job")
+    parser.add_argument("--one-core", action="store_true")
     options = parser.parse_args()
+    if options.one_core:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     serve(options.folder, options.batches, options.batch_size, options.rank)
