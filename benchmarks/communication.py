@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -111,24 +110,18 @@ def measure(rounds: int) -> dict[str, dict[str, list[float]]]:
     return seconds
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def in_a_cluster(rounds: int) -> dict[str, dict[str, list[float]]]:
     """Return what `measure` returns on the first of two workers."""
     environment = os.environ | {
         "GLUON_SVRG_WORKERS": "2",
-        "GLUON_SVRG_ADDRESS": f"127.0.0.1:{free_port()}",
+        "GLUON_SVRG_ADDRESS": f"127.0.0.1:{communication_steps.free_port()}",
         "GLUON_SVRG_KEY": secrets.token_hex(16),
         "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(free_port()),
+        "DMLC_PS_ROOT_PORT": str(communication_steps.free_port()),
         "DMLC_NUM_SERVER": "1",
         "DMLC_NUM_WORKER": "2",
         "DMLC_INTERFACE": "lo",
-        "COMMUNICATION_MPI_PORT": str(free_port()),
+        "COMMUNICATION_MPI_PORT": str(communication_steps.free_port()),
         "OMP_NUM_THREADS": "1",
     }
     server = [sys.executable, "-m", "gluon_svrg.workers.server"]

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from cluster import TESTS, Process, run_together
+from cluster import TESTS, Process, finish, run_together
 from gluon_svrg import workers
 from gluon_svrg.workers import pmi
 
@@ -169,8 +169,7 @@ def test_a_script_under_mpirun():
     code = "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
     program = [*map(str, command), "workers.programs:gather"]
     process = Process(["-c", code, *program], environment)
-    process.wait(100)
-    process.end()
+    finish([process])
     assert process.returncode == 0, process.err
     answers = [json.loads(line) for line in process.out.splitlines()]
     assert len(answers) == 2
