@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -36,12 +36,7 @@ AT_0_1: dict[str, float | str] = {
     "files outside `_mxnet` that use private names of MXNet": 20,
     "`isinstance` tests for loaders outside data/": 16,
     "parameters annotated with `Any`": "33 %",
-    "lines of handlers/svrg.py": 461,
     "hops of one batch": "17 (20 by hand)",
-    "files at the package's top": 21,
-    "lines of the longest file": 461,
-    "lines of the longest function": 45,
-    "lines of the biggest class": 400,
 }
 LIMITS: dict[str, float] = {
     "modules in the largest import cycle": 0,
@@ -49,12 +44,7 @@ LIMITS: dict[str, float] = {
     "files outside `_mxnet` that use private names of MXNet": 0,
     "`isinstance` tests for loaders outside data/": 2,
     "parameters annotated with `Any`": 5,
-    "lines of handlers/svrg.py": 250,
     "hops of one batch": 10,
-    "files at the package's top": 13,
-    "lines of the longest file": 500,
-    "lines of the longest function": 60,
-    "lines of the biggest class": 300,
 }
 
 WITHOUT_MXNET = {"linear"}
@@ -258,47 +248,6 @@ def optional_extras(pyproject: Path = ROOT / "pyproject.toml") -> set[str]:
 
 
 # --- Sizes -------------------------------------------------------------------------------------
-
-
-def long_files(package: Package, limit: int = 500) -> list[str]:
-    """Return the files of more than `limit` lines."""
-    return [f"{m.path}: {m.lines} lines" for m in package.values() if m.lines > limit]
-
-
-def body_lines(function: Function) -> int:
-    """Return the lines of a function's body, without its docstring."""
-    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
-    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
-
-
-def class_lines(node: ast.ClassDef) -> int:
-    """Return the lines of a class, its docstring included."""
-    return (node.end_lineno or 0) - node.lineno + 1
-
-
-def long_functions(package: Package, limit: int = 60) -> list[str]:
-    """Return the functions with a body of more than `limit` lines."""
-    return [
-        f"{module.path}: {function.name} has {body_lines(function)} lines"
-        for module in package.values()
-        for function in module.functions
-        if body_lines(function) > limit
-    ]
-
-
-def big_classes(package: Package, limit: int = 300) -> list[str]:
-    """Return the classes of more than `limit` lines."""
-    return [
-        f"{module.path}: {node.name} has {class_lines(node)} lines"
-        for module in package.values()
-        for node in module.classes
-        if class_lines(node) > limit
-    ]
-
-
-def files_at_the_top(package: Package) -> list[str]:
-    """Return the files of the package that are in no folder of it."""
-    return [module.path for module in package.values() if "/" not in module.path]
 
 
 # --- Private names of MXNet --------------------------------------------------------------------
@@ -555,21 +504,7 @@ def measure(package: Package, floors: Floors) -> dict[str, float]:
         ),
         "`isinstance` tests for loaders outside data/": len(loader_tests(package)),
         "parameters annotated with `Any`": share_of_any(package),
-        "lines of handlers/svrg.py": package["handlers.svrg"].lines,
-        "files at the package's top": len(files_at_the_top(package)),
-        "lines of the longest file": max(module.lines for module in package.values()),
-        "lines of the longest function": _most(map(body_lines, _all(package, "functions"))),
-        "lines of the biggest class": _most(map(class_lines, _all(package, "classes"))),
     }
-
-
-def _all(package: Package, what: str) -> Iterator[ast.AST]:
-    for module in package.values():
-        yield from getattr(module, what)
-
-
-def _most(numbers: Iterable[int]) -> int:
-    return max(numbers, default=0)
 
 
 def table(measures: Mapping[str, float]) -> str:
@@ -606,7 +541,6 @@ def findings(package: Package, floors: Floors) -> list[str]:
     cycle = import_cycle(package)
     found = [f"import cycle: {' '.join(cycle)}"] if cycle else []
     found += uphill_imports(package, floors) + late_imports(package, optional_extras())
-    found += long_files(package) + long_functions(package) + big_classes(package)
     found += chain.from_iterable(private_uses(package, private_names_of_mxnet()).values())
     return found + loader_tests(package)
 
