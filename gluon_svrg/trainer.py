@@ -331,7 +331,9 @@ class SVRGTrainer(gluon.Trainer):
             raise RuntimeError(_STEP_NOT_CORRECTED)
         self.is_corrected = False
         if self._is_alone:
-            super()._allreduce_grads()
+            # A kvstore that runs the optimizer calls it back from C++.
+            with _mxnet.callback_errors():
+                super()._allreduce_grads()
             return
         trained = _mxnet.trained_parameters(self)
         self._mark_corrected_gradients(fresh=True)

@@ -439,3 +439,25 @@ def test_with_coefficient_zero_a_stale_gradient_is_gluons_warning_still():
     trainer.correct(snapshot.gradient(backward, batches[0]))
     with pytest.raises(UserWarning, match="has not been updated by backward since last `step`"):
         trainer.step(4)
+
+
+class Interrupted(gs.optimizer.Optimizer):
+    """Raises in its first step, as Ctrl-C does there."""
+
+    def create_state(self, index, weight):
+        return None
+
+    def step(self, indices, weights, grads, states):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("update_on_kvstore", [True, False])
+def test_an_error_in_the_optimizer_is_raised(update_on_kvstore):
+    """MXNet's kvstore calls the optimizer from C++, which loses errors: it raised nothing."""
+    net = make_net(TWO)
+    trainer = gs.SVRGTrainer(
+        net.collect_params(), Interrupted(), kvstore="device", update_on_kvstore=update_on_kvstore
+    )
+    backward_of(net)(data_for(TWO))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.step(8)

@@ -90,6 +90,9 @@ from gluon_svrg._mxnet.block import (
 from gluon_svrg._mxnet.block import (
     whole_data as whole_data,
 )
+from gluon_svrg._mxnet.callbacks import (
+    callback_errors as callback_errors,
+)
 from gluon_svrg._mxnet.late import (
     Late as Late,
 )

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit code: 0, or 2 after an error, which is one sentence on stderr.
+        The exit code: 0; 2 after an error, which is one sentence on stderr; 130 after Ctrl-C.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -46,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ImportError, OSError, TypeError, ValueError) as e:
         print(f"error: {_as_options(str(e))}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg._mxnet import reason_of
+from gluon_svrg._mxnet import callback_errors, reason_of
 from gluon_svrg.deploy.card import Model, as_path, check_target, read_model, write_model
 from gluon_svrg.deploy.int8 import warn_of_overflow
 from gluon_svrg.deploy.predictor import Predictor
@@ -202,13 +202,14 @@ def _quantized(
                 net = gluon.SymbolBlock.imports(
                     f"{prefix}-symbol.json", names, f"{prefix}-0000.params"
                 )
-                int8 = quantization.quantize_net_v2(
-                    net,
-                    calib_data=batches,
-                    calib_mode=mode,
-                    exclude_layers=list(exclude_layers),
-                    ctx=mx.cpu(),
-                )
+                with callback_errors():  # of what collects the ranges of the layers
+                    int8 = quantization.quantize_net_v2(
+                        net,
+                        calib_data=batches,
+                        calib_mode=mode,
+                        exclude_layers=list(exclude_layers),
+                        ctx=mx.cpu(),
+                    )
             int8.hybridize()
             int8(*(mx.nd.array(data[name][:1]) for name in names))
         except (MXNetError, ValueError, TypeError) as e:
