@@ -1,4 +1,4 @@
-"""Time a whole `trainer.step` of LARS, Signum, AdamW, MARS and SGD on ResNet-50's parameters.
+"""Time a whole `trainer.step` of LARS, NAG, Signum, AdamW, MARS and SGD on ResNet-50's parameters.
 
 Ours stands beside MXNet's in one process; the rounds are interleaved. Run it by
 ``make bench-optimizer``, which puts the table into docs/benchmarks.md.
@@ -69,6 +69,8 @@ def contestants(params: list[gluon.Parameter]) -> dict[str, Callable[[], None]]:
         "LARS, ours, step()": gluon_svrg.LARS(**momentum, use_fused_step=False),
         "SGD with momentum, MXNet": mxnet.SGD(**momentum),
         "SGD with momentum, MXNet, one by one": one_by_one(mxnet.SGD(**momentum)),
+        "NAG, MXNet": mxnet.NAG(**momentum),
+        "NAG, ours": gluon_svrg.NAG(**momentum),
         "Signum, MXNet": mxnet.Signum(**momentum),
         "Signum, ours": gluon_svrg.Signum(**momentum),
         "signSGD, MXNet": mxnet.Signum(**rates, momentum=0.0),
@@ -98,7 +100,12 @@ def timed(step: Callable[[], None]) -> Callable[[], float]:
 
 def section(seconds: dict[str, list[float]], rounds: int) -> str:
     medians = {name: report.median(values) for name, values in seconds.items()}
-    base = {"LARS": "LARS, MXNet", "Sign": "Signum, MXNet", "sign": "signSGD, MXNet"}
+    base = {
+        "LARS": "LARS, MXNet",
+        "NAG,": "NAG, MXNet",
+        "Sign": "Signum, MXNet",
+        "sign": "signSGD, MXNet",
+    }
     rows = [
         (
             name,

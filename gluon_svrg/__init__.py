@@ -34,7 +34,7 @@ if _TYPE_CHECKING:
     from gluon_svrg.handlers.variance import VarianceHandler
     from gluon_svrg.machine.cpu_tuning import tune_for_cpu
     from gluon_svrg.machine.versions import show_versions
-    from gluon_svrg.optimizer import LARS, MARS, AdamW, Signum
+    from gluon_svrg.optimizer import LARS, MARS, NAG, AdamW, Signum
     from gluon_svrg.run.batch_processor import BatchProcessor
     from gluon_svrg.run.history import History
     from gluon_svrg.run.monitor import Monitor
@@ -50,6 +50,7 @@ __version__ = _compat.version()
 __all__ = [
     "LARS",
     "MARS",
+    "NAG",
     "AdamW",
     "AutoLearningRateHandler",
     "BatchProcessor",
@@ -107,6 +108,7 @@ _NAMES = {
     "LogHandler": "gluon_svrg.handlers.log",
     "MetricHandler": "gluon_svrg.handlers.metric",
     "Monitor": "gluon_svrg.run.monitor",
+    "NAG": "gluon_svrg.optimizer",
     "NaNGuardHandler": "gluon_svrg.handlers.guard",
     "OptimalCoefficient": "gluon_svrg.svrg.coefficient",
     "PlateauHandler": "gluon_svrg.handlers.schedule",

@@ -28,6 +28,22 @@ class LARS(NamedTuple):
         return weight + mom, mom
 
 
+class NAG(NamedTuple):
+    """Sutskever et al. 2013 at the point where the gradient is taken; decay by the old weight."""
+
+    lr: float
+    momentum: float = 0.0
+    wd: float = 0.0
+    rescale: float = 1.0
+    clip: float = np.inf
+
+    def step(self, weight, grad, mom, exempt=False):
+        """Return the new weight and momentum."""
+        grad = np.clip(self.rescale * grad, -self.clip, self.clip) + self.wd * weight
+        mom = self.momentum * mom - self.lr * grad
+        return weight + self.momentum * mom - self.lr * grad, mom
+
+
 class Signum(NamedTuple):
     """Bernstein et al. 2018, with the sign of MXNet's momentum."""
 

@@ -211,7 +211,8 @@ def test_corrected_gradients_average_to_the_full_gradient(kind):
 def test_coefficient_zero_is_the_base_optimizer_bit_for_bit(optimizer):
     def train(trainer_class, handlers):
         problem = problems.make("mlp")
-        trainer = trainer_class(problem.net.collect_params(), optimizer, {"learning_rate": 0.1})
+        rule = gs.optimizer.create(optimizer, learning_rate=0.1)
+        trainer = trainer_class(problem.net.collect_params(), rule)
         gs.Estimator(problem.net, problem.loss, trainer=trainer).fit(
             problem.ndarrays(), epochs=3, event_handlers=handlers
         )

@@ -39,6 +39,8 @@ _A_FORMAT = re.compile(r"gluon_svrg\.states/[1-9]\d*")
 
 _logger = logging.getLogger(__name__)
 
+_MXNETS_NAG = "mxnet.optimizer.optimizer.NAG"
+
 # What ties an optimizer to this process, or is written apart.
 _NOT_SAVED = frozenset(
     {
@@ -171,6 +173,23 @@ class States:
         }
         return States(meta, self._arrays)
 
+    def for_optimizer(self, optimizer: mx.optimizer.Optimizer) -> States:
+        """Return the states in the form of `optimizer`, if it has another form for the same states.
+
+        Up to version 0.7 the name ``'nag'`` was MXNet's class. It has the momentum first and then
+        the float32 copy of a float16 weight, and updates one parameter per call.
+        """
+        if (self._meta["optimizer"], class_key(optimizer)) != (_MXNETS_NAG, "gluon_svrg.NAG"):
+            return self
+        attributes = {**self._meta["attributes"]}
+        attributes.pop("aggregate_num", None)
+        states = [
+            [index, {"tuple": state["tuple"][::-1]} if "tuple" in (state or {}) else state]
+            for index, state in self._meta["states"]["dict"]
+        ]
+        own = {"optimizer": class_key(optimizer), "attributes": attributes}
+        return States({**self._meta, **own, "states": {"dict": states}}, self._arrays)
+
     def check(self, optimizer: mx.optimizer.Optimizer, params: list[Parameter]) -> None:
         """Raise ValueError if these are not the states of such an optimizer and parameters."""
         saved, own = self._meta["optimizer"], class_key(optimizer)
@@ -270,6 +289,7 @@ def load_states(trainer: Trainer, states: States) -> None:
     """Let `trainer` continue from `states`; raises as :meth:`States.check` and `states_of` do."""
     updaters = _mxnet.updaters_in_use(trainer)
     optimizer = _mxnet.optimizer_of(trainer)
+    states = states.for_optimizer(optimizer)
     states.check(optimizer, _mxnet.parameters_of(trainer))
     states.apply(optimizer, _mxnet.contexts_of(trainer))
     for updater in updaters:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import mxnet as mx
 import numpy as np
@@ -219,7 +219,7 @@ class TrainerStates(Part):
 
     def _in_own_order(self, state: State) -> States:
         """Return the states in the trainer's order, which depends on the parameters' names."""
-        states: States = state["states"]
+        states = cast(States, state["states"]).for_optimizer(optimizer_of(self._run.trainer))
         saved, own = state["places"], self._places()
         if sorted(own) != sorted(saved):
             return states

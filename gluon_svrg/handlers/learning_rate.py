@@ -13,6 +13,7 @@ from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import EpochBegin, HasPasses, Order, Run, State, Stateful, TrainBegin
 from gluon_svrg.handlers.schedule import ScheduleHandler
 from gluon_svrg.handlers.step import GradientUpdateHandler
+from gluon_svrg.optimizer.nag import NAG
 from gluon_svrg.run.backward import backward_of, shape_inference_of
 from gluon_svrg.run.batch_parts import BatchParts, parts_of
 from gluon_svrg.run.batch_processor import BatchProcessor
@@ -341,7 +342,7 @@ def _check_owner(run: Run) -> None:
 def _momentum_of(run: Run) -> float:
     """Return the momentum; raises NotKnownError for other optimizers, and batches of one's own."""
     optimizer = _mxnet.optimizer_of(run.trainer)
-    if type(optimizer) not in (mx.optimizer.SGD, mx.optimizer.NAG):
+    if type(optimizer) not in (mx.optimizer.SGD, mx.optimizer.NAG, NAG):
         raise NotKnownError(
             f"the optimizer is {type(optimizer).__name__}, and the rule is one for SGD and NAG; "
             "give the trainer 'sgd' or 'nag'"

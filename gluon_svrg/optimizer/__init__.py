@@ -1,4 +1,4 @@
-"""AdamW, LARS, MARS, Signum, and a base class for optimizers: MXNet 2's contract on MXNet 1.9.1.
+"""AdamW, LARS, MARS, NAG, Signum, and a base class: MXNet 2's contract on MXNet 1.9.1.
 
 A server of a dist kvstore unpickles an optimizer, and so imports this package, in the middle of
 its own ``import mxnet``, which never ends there. The modules therefore import the submodules of
@@ -8,6 +8,7 @@ MXNet that they need, and nothing that MXNet defines later in that import, such 
 from gluon_svrg.optimizer.adamw import AdamW
 from gluon_svrg.optimizer.lars import LARS
 from gluon_svrg.optimizer.mars import MARS
+from gluon_svrg.optimizer.nag import NAG
 from gluon_svrg.optimizer.no_decay import exclude_from_decay
 from gluon_svrg.optimizer.optimizer import Optimizer, create, create_optimizer, register
 from gluon_svrg.optimizer.signum import Signum
@@ -15,6 +16,7 @@ from gluon_svrg.optimizer.signum import Signum
 __all__ = [
     "LARS",
     "MARS",
+    "NAG",
     "AdamW",
     "Optimizer",
     "Signum",

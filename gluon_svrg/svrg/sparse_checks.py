@@ -10,7 +10,7 @@ import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.rows import is_row_sparse
 from gluon_svrg.data.training_data import TrainingData
-from gluon_svrg.optimizer import Optimizer
+from gluon_svrg.optimizer import NAG, Optimizer
 from gluon_svrg.svrg.coefficient import OptimalCoefficient
 from gluon_svrg.svrg.giving_up import GivingUp
 from mxnet.gluon import Parameter, Trainer
@@ -163,7 +163,7 @@ def _check_optimizer(trainer: Trainer, param: Parameter, way: str) -> None:
             "give 'sgd' or 'adam' with lazy_update=True, or make the parameter with "
             "stype='default'"
         )
-    if isinstance(optimizer, Optimizer) and not is_lazy:
+    if isinstance(optimizer, Optimizer) and not (is_lazy or isinstance(optimizer, NAG)):
         other = "give lazy_update=True" if hasattr(optimizer, "lazy_update") else "train by 'sgd'"
         raise ValueError(
             f"the gradient of {param.name!r} is row_sparse, and {kind} takes dense gradients "

@@ -190,7 +190,7 @@ def test_loading_goes_back_to_an_earlier_step(tmp_path):
 
 
 @pytest.mark.parametrize("update_on_kvstore", [False, True])
-@pytest.mark.parametrize("optimizer", ["lars", "signum", "sgd", "adam", "adamw", "mars"])
+@pytest.mark.parametrize("optimizer", ["lars", "nag", "signum", "sgd", "adam", "adamw", "mars"])
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_master_copies_and_float64_go_on_exactly(optimizer, dtype, update_on_kvstore, tmp_path):
     ours, uninterrupted = resumed(
@@ -202,6 +202,28 @@ def test_master_copies_and_float64_go_on_exactly(optimizer, dtype, update_on_kvs
         multi_precision=dtype == "float16",
     )
     assert same(ours, uninterrupted)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_states_of_mxnets_nag_continue_in_this_packages(momentum, dtype, tmp_path):
+    """Up to version 0.7 the name 'nag' was MXNet's class."""
+
+    def optimizer(kind):
+        return kind(learning_rate=0.1, momentum=momentum, multi_precision=dtype == "float16")
+
+    params, others = parameters(ONE, dtype), parameters(ONE, dtype)
+    trainer = gs.SVRGTrainer(params, optimizer(mx.optimizer.NAG))
+    steps(trainer, params, range(10))
+    trainer.save_states(tmp_path / "a.states")
+    for other, param in zip(others, params, strict=True):
+        other.set_data(param.data())
+    loaded = gs.SVRGTrainer(others, optimizer(gs.NAG))
+    loaded.load_states(tmp_path / "a.states")
+    assert loaded.optimizer.aggregate_num > 1
+    steps(trainer, params, range(10, 20))
+    steps(loaded, others, range(10, 20))
+    assert same(values(others), values(params))
 
 
 def test_the_optimizer_and_its_rate_are_the_files(tmp_path):

@@ -93,12 +93,12 @@ def test_the_trainer_gives_the_optimizer_its_parameters():
 
 
 def test_the_learning_rate_is_001_where_there_is_no_scheduler_either():
-    for make in (package.Optimizer, gs.LARS, gs.Signum):
+    for make in (package.Optimizer, gs.LARS, gs.NAG, gs.Signum):
         assert make().learning_rate == 0.01
         assert make(lr_scheduler=FactorScheduler(5, base_lr=3.0)).learning_rate == 3.0
 
 
-@pytest.mark.parametrize("make", [package.Optimizer, gs.LARS, gs.Signum])
+@pytest.mark.parametrize("make", [package.Optimizer, gs.LARS, gs.NAG, gs.Signum])
 @pytest.mark.parametrize(
     "scheduler",
     [
@@ -164,7 +164,7 @@ def test_multipliers_of_a_symbol():
     assert optimizer._get_wds([0, 1]) == [3.0, 1.0]
 
 
-@pytest.mark.parametrize("optimizer", ["lars", "signum"])
+@pytest.mark.parametrize("optimizer", ["lars", "nag", "signum"])
 @pytest.mark.parametrize("fused", [False, True])
 def test_lr_mult_changed_in_mid_run_changes_the_next_step(optimizer, fused):
     params = parameters(names=("a_bias",))
@@ -246,7 +246,7 @@ def test_a_bad_clip_gradient(clip):
         package.Optimizer(clip_gradient=clip)
 
 
-@pytest.mark.parametrize("make", [package.Optimizer, gs.LARS, gs.Signum, gs.AdamW, gs.MARS])
+@pytest.mark.parametrize("make", [package.Optimizer, gs.LARS, gs.NAG, gs.Signum, gs.AdamW, gs.MARS])
 @pytest.mark.parametrize("name", ["learning_rate", "wd"])
 @pytest.mark.parametrize("value", [-1e-9, float("nan"), float("inf")])
 def test_rates_that_lead_nowhere(make, name, value):
@@ -284,7 +284,7 @@ def test_clipping_is_exact_in_float64():
 
 
 def test_a_step_leaves_the_gradient_as_it_is():
-    for optimizer in (gs.LARS(0.1, 0.9), gs.Signum(0.1, 0.9)):
+    for optimizer in (gs.LARS(0.1, 0.9), gs.NAG(0.1, 0.9), gs.Signum(0.1, 0.9)):
         for fused in (False, True):
             optimizer.use_fused_step = fused
             optimizer.rescale_grad = 0.5
@@ -396,7 +396,7 @@ def test_updates_are_counted_once_whoever_counts(
     assert len(set(result[0])) == 4  # the schedule moves
 
 
-@pytest.mark.parametrize("kind", ["lars", "signum", "adamw", "mars"])
+@pytest.mark.parametrize("kind", ["lars", "nag", "signum", "adamw", "mars"])
 @pytest.mark.parametrize("fused", [False, True])
 def test_this_packages_optimizers_are_counted_once(kind, fused):
     def rates():

@@ -1,4 +1,4 @@
-"""LARS and Signum against NumPy after every step, in every combination that they promise."""
+"""LARS, NAG and Signum against NumPy after every step, in every combination that they promise."""
 
 import itertools
 
@@ -136,7 +136,7 @@ class Run:
 
 PRODUCT = list(
     itertools.product(
-        ["LARS", "Signum"],
+        ["LARS", "NAG", "Signum"],
         [0.0, 0.9],
         FEATURES,
         [False, True],
@@ -170,7 +170,7 @@ def test_every_step_is_the_oracles(kind, momentum, feature, fused, aggregate, dt
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("kind", ["LARS", "Signum"])
+@pytest.mark.parametrize("kind", ["LARS", "NAG", "Signum"])
 def test_every_step_on_the_kvstore_is_the_oracles(kind, fused, dtype):
     run = Run(kind, 0.9, "all", TWO, dtype, use_fused_step=fused, update_on_kvstore=True)
     for _ in range(STEPS):
