@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from gluon_svrg.optimizer.optimizer import Optimizer
 
@@ -28,6 +28,17 @@ class ExemptByName(Optimizer):
     def is_exempt(self, name: str) -> bool:
         """Return whether the parameter called `name` is exempt."""
         return bool(self._is_exempt(name))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A lambda has no pickle, and `gluon.Trainer.save_states` pickles its optimizer.
+        state = super().__getstate__()
+        is_predicate = not isinstance(
+            getattr(self._is_exempt, "__self__", None), re.Pattern | frozenset
+        )
+        if is_predicate and state["idx2name"]:
+            exempt = frozenset(filter(self.is_exempt, state["idx2name"].values()))
+            state.update(_is_exempt=exempt.__contains__, _unchecked_exempt=None)
+        return state
 
     def _set_exempt(self, exempt: Exempt, warns: bool) -> None:
         """Take `exempt`; `warns` in the first step if it fits no parameter."""

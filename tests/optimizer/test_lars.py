@@ -371,3 +371,19 @@ def test_what_takes_a_sparse_gradient(kind, way_out):
     weight = mx.nd.ones((6, 3))
     with pytest.raises(ValueError, match=rf"sparse_grad=False, or {way_out}"):
         gs.optimizer.create(kind, momentum=0).update([0], [weight], [sparse_gradient(0)[0]], [None])
+
+
+@pytest.mark.parametrize("kind", [gs.LARS, gs.MARS])
+def test_gluons_own_save_states_keeps_who_is_exempt_by_a_predicate(kind, tmp_path):
+    def trainer():
+        param = gluon.Parameter("conv_weight", shape=(2,))
+        other = gluon.Parameter("dense_weight", shape=(2,))
+        for each in (param, other):
+            each.initialize(mx.init.One())
+        return gluon.Trainer([param, other], kind(exempt=lambda name: "conv" not in name))
+
+    trainer().save_states(str(tmp_path / "a.states"))
+    loaded = trainer()
+    loaded.load_states(str(tmp_path / "a.states"))
+    names = ("conv_weight", "dense_weight")
+    assert [loaded.optimizer.is_exempt(name) for name in names] == [False, True]
