@@ -22,10 +22,7 @@ Writes into ``runs/cifar_resnet``, or where ``--out`` says: ``report.html`` with
 from __future__ import annotations
 
 import argparse
-import tempfile
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import cifar_data
@@ -214,27 +211,11 @@ def make_estimator(
     )
 
 
-def without_amp(net: gluon.HybridBlock, directory: Path) -> gluon.SymbolBlock:
-    """Return the network in float32, as its parameters are: MXNet's export leaves out AMP's casts.
-
-    The operators of a graph that is read back are those of the file, which AMP does not change.
-    """
-    with tempfile.TemporaryDirectory(dir=directory) as folder, warnings.catch_warnings():
-        # MXNet warns that it cannot infer the dtype of the input, which the parameters tell.
-        warnings.filterwarnings("ignore", "Cannot decide type")
-        net.export(f"{folder}/model")
-        return gluon.SymbolBlock.imports(
-            f"{folder}/model-symbol.json", ["data"], f"{folder}/model-0000.params"
-        )
-
-
 def export(
     net: gluon.HybridBlock, data: cifar_data.Data, options: argparse.Namespace, row: dict[str, Any]
 ) -> None:
     """Write the network as a model that runs without gluoncv and this recipe."""
     sample = cifar_data.loader(data, data.test, batch_size=1)[0][0]
-    if options.dtype != "float32":
-        net = without_amp(net, options.out)
     deploy.export(
         net,
         options.out / "model",

@@ -27,7 +27,8 @@ from gluon_svrg.files import DamagedError, flush_folder, write_through
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
-FORMAT = 1
+FORMAT = 2
+"""Of a model with one output for two classes, which version 0.7 did not know; others have 1."""
 CARD = "model.json"
 SYMBOL = "model-symbol.json"
 PARAMS = "model-0000.params"
@@ -151,7 +152,9 @@ def write_model(
         write_through(aside / SYMBOL, symbol_json.encode())
         mx.nd.save(str(aside / PARAMS), dict(params))
         files = {name: _checksum((aside / name).read_bytes()) for name in (SYMBOL, PARAMS)}
-        text = _sealed({**card, **_provenance(), "files": files})
+        is_binary = card["outputs"]["shapes"] == [[1]] and bool(card["class_names"])
+        about = {"format": FORMAT if is_binary else 1, **_provenance()}
+        text = _sealed({**card, **about, "files": files})
         write_through(aside / CARD, text.encode())
         for item in (aside / PARAMS, aside):  # it flushes a file as it does a folder
             flush_folder(item)
@@ -230,7 +233,7 @@ def _provenance() -> Card:
     except importlib.metadata.PackageNotFoundError:  # not installed: run from its source folder
         versions["gluon_svrg"] = "unknown"
     now = datetime.datetime.now(datetime.timezone.utc)
-    return {"format": FORMAT, "versions": versions, "date": now.isoformat(timespec="seconds")}
+    return {"versions": versions, "date": now.isoformat(timespec="seconds")}
 
 
 def _sealed(card: Card) -> str:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeGuard
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg._mxnet import reason_of
+from gluon_svrg._mxnet import has_shape, reason_of
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.deploy import trace
 from gluon_svrg.deploy.card import InputRange, InputSpec, check_target, write_model
@@ -29,6 +29,8 @@ from mxnet.util import is_np_array
 # By dtype, how far the written graph may be from the network, relative to the greatest output:
 # kernels add up in different orders.
 _TOLERANCE = {"float16": 2e-2, "float64": 1e-4}
+# Under AMP the network computes in bfloat16 or float16, the graph in the dtype of the parameters.
+_AMP_TOLERANCE = 0.1
 
 Array: TypeAlias = "NDArray | NumPyArray"
 
@@ -49,8 +51,10 @@ def export(
 
     The directory has ``model-symbol.json``, ``model-0000.params`` and the card ``model.json``.
     It is written whole or not at all. The network is not changed: neither parameters, contexts,
-    nor the flags of ``hybridize``; if it is trained further, it reaches the same bits. The graph is
-    checked before it is written: run on `sample`, it has to return the outputs of `net`.
+    nor the flags of ``hybridize``; if it is trained further, it reaches the same bits. Parameters
+    whose shape is not known yet get it from `sample`. The graph is checked before it is written:
+    run on `sample`, it has to return the outputs of `net`, also if the samples come in other
+    batches. It has the dtype of the parameters, without the casts of MXNet's AMP.
 
     Parameters
     ----------
@@ -69,10 +73,12 @@ def export(
         ``(mean, std)`` or ``(mean, std, scale)``, or a dict of them, for image files: see
         :class:`~gluon_svrg.deploy.Normalization`.
     class_names : sequence of str, optional
-        One for each number of the output, in its order.
+        One for each number of the output, in its order. Two for an output of one number: it is the
+        score or the probability of the second. By default the attribute ``class_names`` of `net`,
+        which the layer that `to_gluon` of a linear classifier returns has.
     from_logits : bool, default True
-        Whether the outputs are scores before a softmax, as those of gluoncv's classifiers; False if
-        they are probabilities.
+        Whether the outputs are scores before a softmax, as those of gluoncv's classifiers, or, with
+        one number and two classes, before a logistic function; False if they are probabilities.
     metrics : dict of str to float, optional
         Written into the card, for example ``{"accuracy": 0.92}``.
     overwrite : bool, default False
@@ -87,8 +93,8 @@ def export(
     ------
     TypeError, ValueError
         If an argument is wrong, `net` is not initialized, has NaN in its parameters or cannot be
-        hybridized (the message names the layer), an output has no batch axis, or the outputs of
-        the graph differ from those of `net`.
+        hybridized (the message names the layer), an output has no batch axis, the outputs of
+        the graph differ from those of `net`, or those of one sample depend on the others.
     FileExistsError
         If `directory` exists and may not be replaced.
     OSError
@@ -102,6 +108,7 @@ def export(
     check_target(directory, overwrite)
     arrays = [_as_array(x, index) for index, x in enumerate(_as_sequence(sample))]
     names = _check_names(input_names, len(arrays))
+    _infer_shapes(net, arrays)
     graph = _graph_of(net, names)
     params = _params_of(net, graph.symbol, names)
     arrays = [_in_dtype_of(array, params) for array in arrays]
@@ -111,6 +118,8 @@ def export(
     ]
     shapes = _output_shapes(graph.symbol, inputs, len(arrays[0]))
     outputs = _check_outputs(net, graph, params, inputs, arrays)
+    if class_names is None:
+        class_names = getattr(net, "class_names", None)
     card = {
         "inputs": inputs,
         "outputs": {
@@ -123,7 +132,7 @@ def export(
         if normalization is None
         else check_normalization(normalization, [spec["shape"] for spec in inputs]),
         "class_names": _check_class_names(class_names, shapes),
-        "from_logits": _check_from_logits(from_logits),
+        "from_logits": _check_from_logits(from_logits, outputs),
         "metrics": _check_metrics(metrics),
     }
     auxiliary = set(graph.symbol.list_auxiliary_states())
@@ -133,7 +142,7 @@ def export(
 
 def _graph_of(net: HybridBlock, names: Sequence[str]) -> trace.Graph:
     try:
-        return trace.trace(net, names)
+        graph = trace.trace(net, names)
     except ValueError:
         if len(names) > 1 and _takes_one_input(net):
             raise ValueError(
@@ -141,6 +150,35 @@ def _graph_of(net: HybridBlock, names: Sequence[str]) -> trace.Graph:
                 "one input: give one batch, for example numpy.stack(sample)"
             ) from None
         raise
+    # As it is written: without the casts of AMP.
+    return graph._replace(symbol=mx.sym.load_json(graph.symbol.tojson()))
+
+
+def _infer_shapes(net: HybridBlock, arrays: Sequence[NumPyArray]) -> None:
+    """Let the parameters whose shape is not known yet take it from the samples."""
+    if not isinstance(net, HybridBlock):
+        return  # refused later, by its class
+    params = net.collect_params().values()
+    if all(has_shape(param) for param in params):
+        return
+    kind = _float_of({p.name: p for p in params})
+    arrays = [x.astype(kind) if x.dtype == np.float64 else x for x in arrays]
+    try:
+        with autograd.pause(train_mode=False):
+            net(*(mx.nd.array(x, ctx=_context_of(net), dtype=x.dtype) for x in arrays))
+    except MXNetError as e:
+        raise _cannot_run(e) from e
+
+
+def _context_of(net: HybridBlock) -> mx.Context:
+    return next((param.list_ctx()[0] for param in net.collect_params().values()), mx.cpu())
+
+
+def _cannot_run(e: MXNetError) -> ValueError:
+    return ValueError(
+        f"net fails on sample ({reason_of(e)}): give a batch of the shape and dtype that it was "
+        "trained with"
+    )
 
 
 def _takes_one_input(net: HybridBlock) -> bool:
@@ -212,7 +250,7 @@ def _value_of(param: Parameter) -> NDArray:
     except (RuntimeError, MXNetError) as e:  # MXNet's DeferredInitializationError is an MXNetError
         raise ValueError(
             f"net is not initialized: its parameter {param.name!r} has no value; call "
-            "net.initialize() and run a batch through it, or load its parameters"
+            "net.initialize(), or load its parameters"
         ) from e
     value = replicas[0]
     if any(np.isnan(replica).any() for replica in replicas):
@@ -225,7 +263,7 @@ def _value_of(param: Parameter) -> NDArray:
     return mx.nd.array(value, ctx=mx.cpu(), dtype=value.dtype)
 
 
-def _float_of(params: Mapping[str, NDArray]) -> np.dtype[Any]:
+def _float_of(params: Mapping[str, NDArray | Parameter]) -> np.dtype[Any]:
     """Return the dtype of the first parameter with a float dtype; float32 if there is none."""
     kinds = [np.dtype(param.dtype) for param in params.values()]
     return next((kind for kind in kinds if kind.kind == "f"), np.dtype("float32"))
@@ -280,22 +318,20 @@ def _check_outputs(
     arrays: Sequence[NumPyArray],
 ) -> list[NumPyArray]:
     """Return the outputs of the graph for `arrays`; they have to be the same as those of `net`."""
-    ctx = next((param.list_ctx()[0] for param in net.collect_params().values()), mx.cpu())
-    given = [mx.nd.array(array, ctx=ctx, dtype=array.dtype) for array in arrays]
+    given = [mx.nd.array(array, ctx=_context_of(net), dtype=array.dtype) for array in arrays]
     try:
         with autograd.pause(train_mode=False):
-            expected = [array.asnumpy() for array in trace.flatten(net(*given))]
+            results = trace.flatten(net(*given))
+        expected = [_as_numpy(array) for array in results]
         compiled = Compiled(graph.symbol, params, inputs, len(arrays[0]), ctx=mx.cpu())
         outputs = compiled(arrays)
     except MXNetError as e:
-        raise ValueError(
-            f"net fails on sample ({reason_of(e)}): give a batch of the shape and dtype "
-            "that it was trained with"
-        ) from e
+        raise _cannot_run(e) from e
+    _check_independence(graph, params, inputs, arrays, outputs)
     if not _has_equal_replicas(net):
         return outputs  # no replica computes the same as their mean
     for index, (one, other) in enumerate(zip(outputs, expected, strict=True)):
-        tolerance = _TOLERANCE.get(one.dtype.name, 1e-4)
+        tolerance = _AMP_TOLERANCE if graph.has_casts else _TOLERANCE.get(one.dtype.name, 1e-4)
         difference = difference_of(one, other)
         if difference > tolerance * scale_of(other):
             raise ValueError(
@@ -303,6 +339,39 @@ def _check_outputs(
                 "does not compute the same with symbols as with arrays, or draws random numbers"
             )
     return outputs
+
+
+def _as_numpy(array: NDArray) -> NumPyArray:
+    """Return `array` in NumPy, of bfloat16, which NumPy does not have, in float32."""
+    has_fields = np.dtype(array.dtype).fields is not None
+    return (array.astype("float32") if has_fields else array).asnumpy()
+
+
+def _check_independence(
+    graph: trace.Graph,
+    params: Mapping[str, NDArray],
+    inputs: Sequence[InputSpec],
+    arrays: Sequence[NumPyArray],
+    outputs: Sequence[NumPyArray],
+) -> None:
+    """Raise ValueError if a row of the outputs depends on the other samples, or on their order.
+
+    A Predictor splits batches, and pads them with zeros: here the last sample comes first once
+    more, and zeros at the end.
+    """
+    count = len(arrays[0])
+    compiled = Compiled(graph.symbol, params, inputs, count + 2, ctx=mx.cpu())
+    again = compiled([np.concatenate([array[-1:], array]) for array in arrays])
+    for index, (one, other) in enumerate(zip(again, outputs, strict=True)):
+        expected = np.concatenate([other[-1:], other])
+        difference = difference_of(one, expected)
+        if difference > _TOLERANCE.get(one.dtype.name, 1e-4) * scale_of(expected):
+            raise ValueError(
+                f"output {index} of net for a sample depends on the other samples of the batch (it "
+                f"differs by {difference:.3g} in another batch), and a Predictor splits and pads "
+                "batches: the first axis must be that of the samples (layout 'NTC' of a recurrent "
+                "layer, not 'TNC'), and no layer may mix them"
+            )
 
 
 def _has_equal_replicas(net: HybridBlock) -> bool:
@@ -314,19 +383,27 @@ def _check_class_names(names: object, shapes: Sequence[Sequence[int]]) -> list[s
         return None
     if not _are_strings(names):
         raise TypeError(f"class_names must be a sequence of names, got {names!r}: one per class")
-    if len(shapes) != 1 or list(shapes[0]) != [len(names)]:
+    is_binary = len(names) == 2 and [list(shape) for shape in shapes] == [[1]]
+    if not is_binary and (len(shapes) != 1 or list(shapes[0]) != [len(names)]):
         raise ValueError(
             f"class_names has {len(names)} names, net has outputs of the shapes "
-            f"{[tuple(shape) for shape in shapes]}: they need one output, one number per class"
+            f"{[tuple(shape) for shape in shapes]}: they need one output, with one number per "
+            "class, or one number for two classes"
         )
     return [str(name) for name in names]
 
 
-def _check_from_logits(value: object) -> bool:
+def _check_from_logits(value: object, outputs: Sequence[NumPyArray]) -> bool:
     if not isinstance(value, bool):
         raise TypeError(
             f"from_logits must be a bool, got {value!r}: it says whether the outputs are scores "
             "before a softmax"
+        )
+    if not value and not all(((x >= -1e-6) & (x <= 1 + 1e-6)).all() for x in outputs):
+        low, high = min(x.min() for x in outputs), max(x.max() for x in outputs)
+        raise ValueError(
+            f"from_logits is False, and the outputs for sample are from {low:.3g} to {high:.3g}, "
+            "which are not probabilities: leave it out if they are scores"
         )
     return value
 

@@ -19,6 +19,7 @@ Image: TypeAlias = "str | os.PathLike[str] | NumPyArray"
 _MODES = {1: "L", 3: "RGB"}
 # Pillow's switches and Python's warning filters are global to the process.
 _PILLOW = threading.Lock()
+_ORIENTATION = 0x0112  # of EXIF
 _INSTALL = "image files need Pillow: install it with `pip install 'gluon-svrg[deploy]'`"
 
 
@@ -181,7 +182,7 @@ def _check_array(image: NumPyArray, channels: int) -> NumPyArray:
 
 def _read_file(path: Path, shape: Sequence[int], resize: bool) -> NumPyArray:
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as e:
         raise ImportError(_INSTALL) from e
     channels, height, width = shape
@@ -196,10 +197,15 @@ def _read_file(path: Path, shape: Sequence[int], resize: bool) -> NumPyArray:
                     f"{_MODES[channels]!r}: convert it with PIL's image.convert("
                     f"{_MODES[channels]!r})"
                 )
-            if image.size != (width, height):
-                _check_size(f"{str(path)!r}", image.size, shape, resize)
-                return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
-            return np.asarray(image)
+            # A phone writes how it was held: 5 to 8 are on their side.
+            is_on_side = image.getexif().get(_ORIENTATION, 1) >= 5
+            size = image.size[::-1] if is_on_side else image.size
+            if size != (width, height):
+                _check_size(f"{str(path)!r}", size, shape, resize)
+            upright = ImageOps.exif_transpose(image)
+            if size != (width, height):
+                upright = upright.resize((width, height), Image.Resampling.BILINEAR)
+            return np.asarray(upright)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as e:
         raise ValueError(
             f"{str(path)!r} has too many pixels to be read ({e}): give a smaller image"

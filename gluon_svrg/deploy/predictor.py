@@ -68,6 +68,8 @@ class Predictor:
         The backend that fused the graph; None for the plain graph.
     batch_size : int
         The greatest number of samples that are computed at once.
+    check_finite : bool
+        Whether NaN and infinities in an input are an error.
     """
 
     def __init__(
@@ -76,10 +78,12 @@ class Predictor:
         ctx: mx.Context | None = None,
         backend: str | None = "auto",
         batch_size: int = 64,
+        check_finite: bool = True,
     ) -> None:
         self.batch_size = check_integer(
             "batch_size", batch_size, 1, "larger batches are split into batches of this size"
         )
+        self.check_finite = check_finite
         self.model = model if isinstance(model, Model) else read_model(model)
         self.card = self.model.card
         self.ctx = _check_context(ctx, self.card["precision"])
@@ -97,6 +101,7 @@ class Predictor:
         ctx: mx.Context | None = None,
         backend: str | None = "auto",
         batch_size: int = 64,
+        check_finite: bool = True,
     ) -> Predictor:
         """Read a model directory, and verify its checksums.
 
@@ -113,6 +118,10 @@ class Predictor:
             the plain graph, which is logged; otherwise the plain graph.
         batch_size : int, default 64
             The greatest number of samples that are computed at once.
+        check_finite : bool, default True
+            Whether NaN and infinities in an input are an error. Without the check MXNet's ReLU and
+            pooling drop NaN, so that the outputs look like those of a sample; False is for
+            networks that use them, such as an infinite mask.
 
         Raises
         ------
@@ -128,7 +137,20 @@ class Predictor:
         model = read_model(directory)
         if model.card["precision"] == "int8":
             warn_of_overflow(f"the model {os.fspath(directory)!r}")
-        return cls(model, ctx, backend, batch_size)
+        return cls(model, ctx, backend, batch_size, check_finite)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(
+            f"{spec['name']} {spec['dtype']} {tuple(spec['shape'])}" for spec in self.card["inputs"]
+        )
+        shapes = ", ".join(str(tuple(shape)) for shape in self.card["outputs"]["shapes"])
+        return f"<{type(self).__name__} of {inputs} -> {shapes} per sample, on {self.ctx}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a Predictor cannot be pickled, because MXNet's graphs cannot: load the model "
+            "directory in each process"
+        )
 
     def __call__(self, *inputs: NumPyArray | NDArray) -> Any:
         """Return the outputs of the network, as :meth:`predict`."""
@@ -152,9 +174,12 @@ class Predictor:
         Raises
         ------
         TypeError, ValueError
-            If an input has the wrong type, dtype or shape.
+            If an input has the wrong type, dtype or shape, or, with `check_finite`, NaN or
+            infinities, also those that a number becomes in the dtype of the model.
         """
         arrays, is_sample = checked_inputs(self.card, inputs)
+        if self.check_finite:
+            _check_finite(self.card, arrays, is_sample)
         outputs = self._run(arrays, len(arrays[0]))
         if is_sample:
             outputs = [output[0] for output in outputs]
@@ -221,27 +246,32 @@ class Predictor:
         ------
         TypeError, ValueError
             As :meth:`predict`; if `top` is not a positive integer up to the number of classes, or
-            the model does not have one output with one number per class.
+            the model does not have one output with one number per class, or one number and the
+            names of two classes.
         """
         top = check_integer("top", top, 1, "the number of classes that are returned")
         shapes = self.card["outputs"]["shapes"]
+        if shapes == [[1]] and not self.card["class_names"]:
+            raise ValueError(
+                "the model has one output with one number and no class names, which may be a "
+                "regression or the score of one of two classes: use predict(), or export it with "
+                "class_names=[negative, positive]"
+            )
         if self._structure != "array" or len(shapes[0]) != 1:
             raise ValueError(
                 f"the model has outputs of the shapes {[tuple(shape) for shape in shapes]} per "
                 "sample, which are not classes: use predict()"
             )
-        if top > shapes[0][0]:
-            raise ValueError(f"top is {top}, the model has {shapes[0][0]} classes: ask for fewer")
+        count = len(self.card["class_names"] or range(shapes[0][0]))
+        if top > count:
+            raise ValueError(f"top is {top}, the model has {count} classes: ask for fewer")
         outputs = self.predict(*inputs)
         if outputs.ndim == 1:
             return self._best(outputs[None], top)[0]
         return self._best(outputs, top)
 
     def _best(self, outputs: NumPyArray, top: int) -> list[list[Prediction]]:
-        probabilities = outputs.astype("float64")
-        if self.card["from_logits"]:
-            powers = np.exp(probabilities - probabilities.max(axis=1, keepdims=True))
-            probabilities = powers / powers.sum(axis=1, keepdims=True)
+        probabilities = probabilities_of(self.card, outputs)
         names = self.card["class_names"] or [str(i) for i in range(outputs.shape[1])]
         order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
         return [
@@ -306,6 +336,46 @@ class Predictor:
         with autograd.pause(train_mode=False):
             one, other = (self._compile(symbol, 1)(arrays) for symbol in (plain, fused))
         return max(difference_of(b, a) / scale_of(a) for a, b in zip(one, other, strict=True))
+
+
+def probabilities_of(card: Card, outputs: NumPyArray) -> NumPyArray:
+    """Return the probability of each class, float64, from the outputs of a classifier.
+
+    Parameters
+    ----------
+    card : dict
+        Its card.
+    outputs : numpy.ndarray of shape (N, K) or (N, 1)
+        Scores or probabilities, as the card's ``from_logits`` says. With one number for two classes
+        it is that of the second; a score of 0 is the first's, as in scikit-learn.
+    """
+    values = outputs.astype("float64")
+    is_binary = values.shape[1] == 1 and len(card["class_names"] or ()) == 2
+    if card["from_logits"]:
+        if is_binary:
+            values = np.concatenate([np.zeros_like(values), values], axis=1)
+        powers = np.exp(values - values.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+    return np.concatenate([1 - values, values], axis=1) if is_binary else values
+
+
+def _check_finite(card: Card, arrays: Sequence[NumPyArray], is_sample: bool) -> None:
+    """Raise ValueError if an input has NaN or infinities in the dtype of the model."""
+    for spec, array in zip(card["inputs"], arrays, strict=True):
+        dtype = np.dtype(spec["dtype"])
+        if dtype.kind != "f":
+            continue
+        with np.errstate(over="ignore"):
+            cast = array.astype(dtype, copy=False)
+        if np.isfinite(cast).all():
+            continue
+        position = tuple(int(i[0]) for i in np.nonzero(~np.isfinite(cast)))
+        value, shown = array[position], position[1:] if is_sample else position
+        too_large = f", which {dtype} cannot hold" if np.isfinite(value) else ""
+        raise ValueError(
+            f"{spec['name']} has {value} at {shown}{too_large}: replace such numbers as in "
+            "training, or load the model with check_finite=False"
+        )
 
 
 def _fused_by(backend: str, plain: Symbol) -> Symbol:

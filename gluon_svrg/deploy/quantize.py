@@ -16,7 +16,7 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import callback_errors, reason_of
 from gluon_svrg.deploy.card import Model, as_path, check_target, read_model, write_model
 from gluon_svrg.deploy.int8 import warn_of_overflow
-from gluon_svrg.deploy.predictor import Predictor
+from gluon_svrg.deploy.predictor import Predictor, probabilities_of
 from mxnet import gluon
 from mxnet.base import MXNetError
 from mxnet.contrib import quantization
@@ -265,7 +265,10 @@ def _evaluate(
         )
     if predictor.card["outputs"]["structure"] != "array":
         raise ValueError("evaluation_data needs a model with one output: leave it out")
-    of_float32, of_int8 = (model.predict(*arrays).argmax(axis=1) for model in (predictor, int8))
+    of_float32, of_int8 = (
+        probabilities_of(predictor.card, model.predict(*arrays)).argmax(axis=1)
+        for model in (predictor, int8)
+    )
     return {
         "samples": len(labels),
         "accuracy_float32": float((of_float32 == labels).mean()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import types
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -30,10 +31,13 @@ class Graph(NamedTuple):
         All outputs, flat.
     structure : Structure
         How they nest.
+    has_casts : bool
+        Whether MXNet's AMP has put casts into it.
     """
 
     symbol: Symbol
     structure: Structure
+    has_casts: bool
 
 
 def trace(net: HybridBlock, input_names: Sequence[str]) -> Graph:
@@ -63,7 +67,9 @@ def trace(net: HybridBlock, input_names: Sequence[str]) -> Graph:
         ) from e
     symbol = mx.sym.Group(flat)
     _check_custom(symbol)
-    return Graph(symbol, structure)
+    nodes = json.loads(symbol.tojson(remove_amp_cast=False))["nodes"]
+    has_casts = any(node["op"] in ("amp_cast", "amp_multicast") for node in nodes)
+    return Graph(symbol, structure, has_casts)
 
 
 def flatten(outputs: Nested[_T]) -> list[_T]:

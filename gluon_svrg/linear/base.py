@@ -79,7 +79,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             Initialized on the CPU, with ``in_units=n_features_in_``, and as many units as
             ``coef_`` has rows: the scores of `decision_function`, before softmax; one unit for two
             classes, the score of ``classes_[1]``, before the logistic function; one for a
-            regression: its prediction, for Poisson the logarithm of it.
+            regression: its prediction, for Poisson the logarithm of it. A classifier's layer has
+            the attribute ``class_names``, the names of ``classes_``, which `deploy.export` writes
+            into the card.
 
         Raises
         ------
@@ -91,6 +93,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         module = import_module("gluon_svrg.linear.to_gluon")
         coef = np.atleast_2d(self.coef_)
         layer: Dense = module.dense(coef, np.atleast_1d(self.intercept_), dtype)
+        if hasattr(self, "classes_"):
+            layer.class_names = [str(name) for name in self.classes_]
         return layer
 
     def __sklearn_tags__(self) -> Any:

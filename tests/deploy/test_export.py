@@ -326,11 +326,9 @@ def test_normalizations_that_do_not_fit(net, x, tmp_path, given, message):
         deploy.export(net, tmp_path / "model", x, normalization=given)
 
 
-@pytest.mark.parametrize("prepare", [lambda net: None, lambda net: net.initialize()])
-def test_a_network_without_values(prepare, tmp_path):
+def test_a_network_without_values(tmp_path):
     net = nn.HybridSequential()
     net.add(nn.Dense(3))
-    prepare(net)
     with pytest.raises(
         ValueError, match=r"net is not initialized: its parameter 'dense\d+_weight'"
     ):

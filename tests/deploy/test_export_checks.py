@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from gluon_svrg import deploy
 from gluon_svrg.deploy.difference import difference_of, scale_of
-from mxnet import gluon
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
 
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])  # MXNet's
 NAN, INF = float("nan"), float("inf")
 
 
@@ -100,3 +102,70 @@ def test_a_list_of_samples_for_one_input(net, x, tmp_path):
         ValueError, match=r"a sequence of 5 arrays, .* takes one input: give one ba"
     ):
         deploy.export(net, tmp_path / "model", list(x))
+
+
+class Cast(gluon.HybridBlock):
+    """Casts as AMP does: the input to bfloat16, and back or not."""
+
+    def __init__(self, is_back, **kwargs):
+        super().__init__(**kwargs)
+        self.is_back = is_back
+
+    def hybrid_forward(self, F, x):
+        x = F.amp_cast(x, dtype=BFLOAT16).reshape((0, -1))
+        return F.amp_cast(x, dtype="float32").reshape((0, -1)) if self.is_back else x
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_casts_of_amp_are_left_out(is_back, net, x, tmp_path):
+    net.add(Cast(is_back))
+    predictor = deploy.Predictor(deploy.export(net, tmp_path / "model", x))
+    assert predictor.card["outputs"]["dtypes"] == ["float32"]
+    assert "amp_cast" not in (tmp_path / "model" / "model-symbol.json").read_text()
+    with autograd.pause(train_mode=False):
+        expected = net(mx.nd.array(x)).astype("float32").asnumpy()
+    assert difference_of(predictor(x), expected) < 0.01 * scale_of(expected)
+
+
+def test_a_network_whose_shapes_are_not_known_takes_them_from_the_sample(tmp_path):
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Dense(2))
+    net.initialize()
+    sample = np.random.default_rng(0).normal(size=(2, 3, 8, 8))
+    predictor = deploy.Predictor(deploy.export(net, tmp_path / "model", sample))
+    expected = net(mx.nd.array(sample)).asnumpy()
+    np.testing.assert_allclose(predictor(sample), expected, rtol=1e-4, atol=1e-6)
+
+
+MIXING = {
+    "LSTM in TNC": lambda: gluon.rnn.LSTM(8, input_size=5),
+    "both directions": lambda: gluon.rnn.LSTM(8, input_size=5, bidirectional=True),
+    "less the mean of the batch": lambda: nn.HybridLambda(
+        lambda F, x: F.broadcast_sub(x, x.mean(axis=0, keepdims=True))
+    ),
+    "softmax over the batch": lambda: nn.HybridLambda(lambda F, x: F.softmax(x, axis=0)),
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 70])
+@pytest.mark.parametrize("name", MIXING)
+def test_samples_that_depend_on_each_other_are_refused(name, count, tmp_path):
+    net = MIXING[name]()
+    net.initialize(mx.init.Normal(1))
+    sample = np.random.default_rng(0).normal(size=(count, 3, 5)).astype("float32")
+    with pytest.raises(ValueError, match="depends on the other samples of the batch .* 'NTC'"):
+        deploy.export(net, tmp_path / "model", sample)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_lstm_in_ntc_is_exported(tmp_path):
+    net = gluon.rnn.LSTM(8, input_size=5, layout="NTC")
+    net.initialize(mx.init.Normal(1))
+    sample = np.random.default_rng(0).normal(size=(70, 3, 5)).astype("float32")
+    predictor = deploy.Predictor(deploy.export(net, tmp_path / "model", sample))
+    np.testing.assert_allclose(predictor(sample), net(mx.nd.array(sample)).asnumpy(), atol=1e-5)
+
+
+def test_scores_are_no_probabilities(net, x, tmp_path):
+    with pytest.raises(ValueError, match=r"from_logits is False, .* from -?\d.* to \d.*, which"):
+        deploy.export(net, tmp_path / "model", x * 9, from_logits=False)

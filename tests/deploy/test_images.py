@@ -168,3 +168,20 @@ def test_without_pillow(predictor, files, monkeypatch, resize):
     with pytest.raises(ImportError, match=r"pip install 'gluon-svrg\[deploy\]'"):
         predictor.predict_images(image, resize=resize)
     assert predictor.predict_images(PIXELS).shape == (3, 3)  # no file, no Pillow
+
+
+@pytest.mark.parametrize("resize", [False, True])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_photograph_is_read_upright(orientation, resize, model, tmp_path):
+    """The camera writes the pixels as they lay on its sensor, and how it was held."""
+    size = (12, 16) if resize else (6, 8)
+    upright = Image.fromarray(PIXELS[0]).resize(size)
+    undo = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # of Image.Transpose
+    stored = upright if orientation == 1 else upright.transpose(undo[orientation])
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored.save(tmp_path / "a.png", exif=exif)
+    upright.save(tmp_path / "b.png")
+    predictor = deploy.Predictor(model)
+    one, other = (predictor.read_images(tmp_path / n, resize=resize) for n in ("a.png", "b.png"))
+    assert np.array_equal(one, other)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import pickle
 import subprocess
 import sys
 import threading
@@ -231,8 +232,8 @@ class TestDamage:
 
     def test_a_later_format(self, model):
         card = json.loads((model / "model.json").read_text())
-        (model / "model.json").write_text(json.dumps({**card, "format": 2}))
-        with pytest.raises(ValueError, match="has the format 2, this version reads"):
+        (model / "model.json").write_text(json.dumps({**card, "format": 3}))
+        with pytest.raises(ValueError, match="has the format 3, this version reads"):
             deploy.Predictor.load(model)
 
 
@@ -338,3 +339,31 @@ def test_a_predictor_of_a_directory_is_a_loaded_one(model, x):
         deploy.Predictor("nothing")
     with pytest.raises(TypeError, match="directory must be the path of a model directory, got 3"):
         deploy.Predictor(3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_an_error(value, model, x):
+    """MXNet's ReLU drops NaN, and the outputs look like those of a sample."""
+    predictor = deploy.Predictor(model)
+    x[3, 2, 1, 5] = value
+    with pytest.raises(ValueError, match=rf"data has {value} at \(3, 2, 1, 5\): replace such"):
+        predictor.classes(x)
+    with pytest.raises(ValueError, match=rf"data has {value} at \(2, 1, 5\)"):
+        predictor(x[3])
+    assert deploy.Predictor(model, check_finite=False)(x).shape == (5, 3)
+
+
+def test_a_number_that_the_model_cannot_hold_is_an_error(model, x):
+    wide = x.astype("float64")
+    wide[0, 0, 0, 1] = 1e300
+    with pytest.raises(ValueError, match=r"data has 1e\+300 at \(0, 0, 0, 1\), which float32 can"):
+        deploy.Predictor(model)(wide)
+
+
+def test_what_it_shows_and_why_it_cannot_be_pickled(model):
+    predictor = deploy.Predictor(model)
+    assert repr(predictor) == (
+        "<Predictor of data float32 (3, 8, 6) -> (3,) per sample, on cpu(0)>"
+    )
+    with pytest.raises(TypeError, match="cannot be pickled.*load the model directory in each"):
+        pickle.dumps(predictor)
