@@ -30,6 +30,7 @@ from gluon_svrg.run.logger import quiet, run_logger
 from gluon_svrg.run.metrics import metrics_for
 from gluon_svrg.run.position import FitResult, Position, StopReason
 from gluon_svrg.run.prediction import predicted
+from gluon_svrg.run.settings import Settings, settings_of
 from gluon_svrg.run.together import (
     begin_alike,
     check_handlers,
@@ -100,6 +101,8 @@ class Estimator(mx_estimator.Estimator, Steerable):
         Where the run stands.
     stop_reason : StopReason or None
         Why the run is to end, or None if it is to continue.
+    settings : dict
+        What optimizer, schedule, loss and handlers were given when `fit` began, as plain data.
     handlers : HandlerList
         Those of the last call of `fit`, in their order.
     resumed_from : Checkpoint or None
@@ -145,6 +148,7 @@ class Estimator(mx_estimator.Estimator, Steerable):
         self.evaluation_seconds = 0.0
         self.position = Position()
         self.stop_reason: StopReason | None = None
+        self.settings: Settings = {}
         self.handlers: HandlerList = HandlerList([])
         self.resumed_from: Checkpoint | None = None
         self.evaluation_weights: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -234,6 +238,7 @@ class Estimator(mx_estimator.Estimator, Steerable):
         self.handlers = fit_handlers(
             self, val_data, event_handlers, resume is not None, sanity_check
         )
+        self.settings = settings_of(self)
         folders = checkpoint_folders(self.handlers)
         with quiet(self.logger, verbose):
             if self.workers.are_several:

@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from gluon_svrg.data.training_data import TrainingData
     from gluon_svrg.run.history import History
     from gluon_svrg.run.position import Position, StopReason
+    from gluon_svrg.run.settings import Settings
     from gluon_svrg.run.verbosity import Verbose
     from gluon_svrg.workers import Workers
 
@@ -167,6 +168,7 @@ class Run(Protocol):
     evaluation_weights: Callable[[], AbstractContextManager[None]]
     handlers: HandlerList
     stop_reason: StopReason | None
+    settings: Settings
     resumed_from: Checkpoint | None
     verbose: Verbose
     workers: Workers

@@ -87,7 +87,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     name = parser.parse_known_args(arguments)[0].preset
     if name == "list":
-        raise SystemExit(_presets())
+        print(_presets())
+        raise SystemExit(0)
     if name is not None:
         if name not in PRESETS:
             raise SystemExit(

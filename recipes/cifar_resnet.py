@@ -27,6 +27,7 @@ from typing import Any
 
 import cifar_data
 import gluon_svrg as gs
+import interruption
 import mxnet as mx
 import run_report
 from cifar_options import parse
@@ -63,7 +64,9 @@ class GradientEvaluations(BatchBegin, EpochEnd):
 
     def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         """Count, before the row of the epoch is made."""
-        own = (estimator.position.epoch + 1) * self._samples
+        position = estimator.position
+        share = min(1.0, position.batch_in_epoch / estimator.data.num_batches)
+        own = round((position.epoch + share) * self._samples)
         theirs = sum(handler.gradient_evaluations for handler in self._others)
         estimator.figures["gradient_evaluations"] = own + theirs
 
@@ -222,7 +225,8 @@ def export(
         sample,
         normalization=(data.mean, data.std, 1 / 255),
         class_names=data.class_names,
-        metrics={"test accuracy": row["validation accuracy"]},
+        # The weights of an epoch that was broken off were not evaluated.
+        metrics={"test accuracy": row["validation accuracy"]} if row["complete"] else {},
         overwrite=True,
     )
 
@@ -237,13 +241,16 @@ def write_report(
     drawn = [{k: v for k, v in row.items() if k != "gradient_evaluations"} for row in history]
     run_report.write_figure(options.out / "curves.png", gs.History(drawn).plot(title=title))
     last = history[-1]
+    # An epoch that was broken off has no evaluation.
+    accuracies = [row["validation accuracy"] for row in history if "validation accuracy" in row]
     result = {
-        "test accuracy": last["validation accuracy"],
-        "best test accuracy": max(history.column("validation accuracy")),
+        "test accuracy": accuracies[-1] if accuracies else None,
+        "best test accuracy": max(accuracies, default=None),
         "training loss": last["training loss"],
         "seconds": sum(history.column("seconds")),
         "gradient evaluations": last["gradient_evaluations"],
-        "epochs": len(history),
+        "epochs": sum(row["complete"] for row in history),
+        "complete": last["complete"],
     }
     run_report.write_json(options.out / "result.json", result)
     epochs = [{name: row.get(name) for name in history.names()} for row in history]
@@ -288,6 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> gs.FitResult:
         *svrg,
         evaluations,
         gs.LogHandler(options.out / "history.csv", overwrite=True),
+        gs.SignalHandler(),
     ]
     if options.resume:
         handlers.append(
@@ -306,14 +314,16 @@ def main(arguments: Sequence[str] | None = None) -> gs.FitResult:
         if evaluations.has_trained or not options.resume:
             raise
         raise SystemExit(f"--resume: {error}; or begin anew with another --out") from None
-    if not is_first:
-        return result
-    # A run that was done already keeps the report of its own options.
-    if evaluations.has_trained or not (options.out / "report.html").is_file():
-        run_report.write_json(options.out / "options.json", vars(options))
-        write_report(result.history, options, arguments)
-        export(net, data, options, result.history[-1])
-    print(f"See {options.out}: report.html, curves.png, history.csv, and the exported model/")
+    is_interrupted = result.stop_reason is gs.StopReason.SIGNAL
+    if is_first and result.history:
+        # A run that was done already keeps the report of its own options.
+        if evaluations.has_trained or not (options.out / "report.html").is_file():
+            run_report.write_json(options.out / "options.json", vars(options))
+            write_report(result.history, options, arguments)
+            export(net, data, options, result.history[-1])
+        print(f"See {options.out}: report.html, curves.png, history.csv, and the exported model/")
+    if is_interrupted:
+        raise SystemExit(interruption.EXIT_CODE)
     return result
 
 

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import cifar_options
 import cifar_resnet
 import run_report
+from interruption import EXIT_CODE
 from matplotlib.figure import Figure
 from option_types import show_defaults
 
@@ -66,20 +67,22 @@ def read(name: str, folder: Path) -> Run:
             'NAME="OPTIONS" to start one'
         )
     with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+        # An epoch that was broken off has no evaluation.
+        rows = [row for row in csv.DictReader(file) if row.get("complete") != "0"]
     for column in _COLUMNS:
         if not rows or not rows[-1].get(column):
             raise SystemExit(
                 f"{str(path)!r} has no {column!r} of its last epoch: it is not of a run of "
-                "cifar_resnet.py, or of an older one; run it again"
+                "cifar_resnet.py, of an older one, or of one that was broken off in its first "
+                "epoch; run it again"
             )
     columns = {column: [float(row[column] or "nan") for row in rows] for column in _COLUMNS}
     columns["seconds"] = list(itertools.accumulate(columns["seconds"]))
     return Run(name, columns)
 
 
-def launch(runs: dict[str, list[str]], out: Path) -> None:
-    """Run the recipe with the options of each run, one after the other."""
+def launch(runs: dict[str, list[str]], out: Path) -> bool:
+    """Run the recipe with the options of each run; return False if Ctrl-C has ended one."""
     # All command lines before any training: AMP, which changes MXNet for good, allows one dtype.
     dtypes = {cifar_options.parse(options).dtype for options in runs.values()}
     if len(dtypes) > 1:
@@ -89,7 +92,13 @@ def launch(runs: dict[str, list[str]], out: Path) -> None:
         )
     for name, options in runs.items():
         print(f"\n{name}: {shlex.join(options)}")
-        cifar_resnet.main([*options, "--out", str(out / name)])
+        try:
+            cifar_resnet.main([*options, "--out", str(out / name)])
+        except SystemExit as end:
+            if end.code != EXIT_CODE:
+                raise
+            return False
+    return True
 
 
 def draw(runs: list[Run]) -> Figure:
@@ -149,7 +158,9 @@ def main(arguments: Sequence[str] | None = None) -> list[Run]:
         folders[name] = folder
     for name in folders.keys() - started.keys():
         read(name, folders[name])  # what is not there is said before any training
-    launch(started, options.out)
+    is_whole = launch(started, options.out)
+    if not is_whole:  # what the runs before have reached is reported
+        folders = {n: f for n, f in folders.items() if (f / "result.json").is_file()}
     runs = [read(name, folder) for name, folder in folders.items()]
 
     options.out.mkdir(parents=True, exist_ok=True)
@@ -167,6 +178,8 @@ def main(arguments: Sequence[str] | None = None) -> list[Run]:
         [picture],
     )
     print(f"\n{table}\nSee {options.out}: report.html, compare.png, table.md, table.csv")
+    if not is_whole:
+        raise SystemExit(EXIT_CODE)
     return runs
 
 

@@ -41,6 +41,7 @@ import run_report
 from cifar_resnet import cifar_net
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.optimizer import exclude_from_decay
+from interruption import EXIT_CODE
 from matplotlib.figure import Figure
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -332,6 +333,20 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     splits = list(normalised(cifar_data.load(options)))
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "runs.jsonl"
+    try:
+        train_what_is_left(options, splits, path)
+    except KeyboardInterrupt:
+        if results := read_results(path, options):
+            write_report(options, results, arguments)
+        print(f"interrupted: {path} has {len(results)} runs, the same line goes on from there")
+        raise SystemExit(EXIT_CODE) from None
+    results = read_results(path, options)
+    write_report(options, results, arguments)
+    return best_rows(results)
+
+
+def train_what_is_left(options: argparse.Namespace, splits: list[Any], path: Path) -> None:
+    """Train until no run is left; write a line of each as it ends."""
     while left := runs_left(options, read_results(path, options)):
         print(f"{len(left)} runs to do")
         for count, run in enumerate(left, 1):
@@ -344,9 +359,6 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
                 f"{result['test_accuracy']:.2%} ({result['seconds']:.1f} s)",
                 flush=True,
             )
-    results = read_results(path, options)
-    write_report(options, results, arguments)
-    return best_rows(results)
 
 
 if __name__ == "__main__":

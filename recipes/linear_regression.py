@@ -29,6 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gluon_svrg as gs
 import matplotlib
+from interruption import EXIT_CODE, Interrupted, raise_if_interrupted
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -134,9 +135,10 @@ def train(
         trainer.optimizer.lr_scheduler = InverseTime(options.lr, half_life * len(batches))
     estimator = gs.Estimator(net, gluon.loss.L2Loss(), mx.metric.MSE(), trainer=trainer)
     curve = Curve(run, x, y, optimum, svrg)
-    handlers = [curve] + ([svrg] if svrg else [])
+    handlers = [curve, gs.SignalHandler()] + ([svrg] if svrg else [])
     # The curve prints what there is to say.
-    estimator.fit(batches, epochs=epochs, event_handlers=handlers, verbose=0)
+    result = estimator.fit(batches, epochs=epochs, event_handlers=handlers, verbose=0)
+    raise_if_interrupted(result, curve.rows)
     return curve.rows
 
 
@@ -190,16 +192,27 @@ def main(arguments: list[str] | None = None) -> list[list[dict[str, Any]]]:
     print(f"{options.data}: {len(x)} samples of {x.shape[1]} features", flush=True)
     optimum = half_mean_square(x, y, np.linalg.lstsq(x, y, rcond=None)[0], 0.0)
     handler = gs.SVRGHandler(update_freq=options.update_freq)
-    svrg = train("SVRG", x, y, optimum, options, options.epochs, handler)
-    # The same number of gradients for all.
-    epochs = round(svrg[-1]["gradient_evaluations_per_sample"])
-    runs = [
-        svrg,
-        train("SGD", x, y, optimum, options, epochs),
-        train("SGD, decayed step", x, y, optimum, options, epochs, half_life=options.half_life),
-    ]
-    if not is_first:
-        return runs
+    runs, is_interrupted = [], False
+    try:
+        runs.append(train("SVRG", x, y, optimum, options, options.epochs, handler))
+        # The same number of gradients for all.
+        epochs = round(runs[0][-1]["gradient_evaluations_per_sample"])
+        runs.append(train("SGD", x, y, optimum, options, epochs))
+        half_life = options.half_life
+        decayed = train("SGD, decayed step", x, y, optimum, options, epochs, half_life=half_life)
+        runs.append(decayed)
+    except Interrupted as interrupted:
+        runs.append(interrupted.run)
+        is_interrupted = True
+    if is_first:
+        report(runs, options)
+    if is_interrupted:
+        raise SystemExit(EXIT_CODE)
+    return runs
+
+
+def report(runs: list[list[dict[str, Any]]], options: argparse.Namespace) -> None:
+    """Print and write where the runs ended."""
     print(f"{'run':18} {'gradients/sample':>16} {'above optimum':>14}")
     for rows in runs:
         last = rows[-1]
@@ -223,7 +236,6 @@ def main(arguments: list[str] | None = None) -> list[list[dict[str, Any]]]:
             f"--batch-size than {options.batch_size}"
         )
     print(f"See {options.out}/curves.png and {options.out}/metrics.csv")
-    return runs
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import csv
 import os
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gluon_svrg as gs
 import matplotlib
+from interruption import EXIT_CODE, Interrupted, raise_if_interrupted
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -246,10 +248,13 @@ def train(
         handlers.append(gs.AutoLearningRateHandler())
     curve = Curve(run, judge, *handlers)
     # The table at the end says it all.
-    estimator.fit(batches, epochs=epochs, event_handlers=[curve, *handlers], verbose=0)
+    handlers = [curve, *handlers, gs.SignalHandler()]
+    result = estimator.fit(batches, epochs=epochs, event_handlers=handlers, verbose=0)
+    trained = Run(run, net, curve.rows)
+    raise_if_interrupted(result, trained)
     if lr == "auto":
         print(f"the automatic step is {trainer.learning_rate:.3g}, found in the first epoch")
-    return Run(run, net, curve.rows)
+    return trained
 
 
 def write_csv(path: Path, runs: list[Run]) -> None:
@@ -360,32 +365,45 @@ def main(arguments: list[str] | None = None) -> list[Run]:
         f"largest entry of its gradient {judge.gradient_at_optimum:.0e}"
     )
     common = {"judge": judge, "batch_size": options.batch_size, "l2": options.l2}
-    runs = []
+    runs: list[Run] = []
+    is_interrupted = False
+    try:
+        runs.extend(trained(options, samples, common))
+    except Interrupted as interrupted:
+        runs.append(interrupted.run)
+        is_interrupted = True
+    if is_first:
+        report(runs, options, data)
+    if is_interrupted:
+        raise SystemExit(EXIT_CODE)
+    return runs
+
+
+def trained(options: argparse.Namespace, samples: int, common: dict[str, Any]) -> Iterator[Run]:
+    """Yield each run when it is trained."""
     if options.lr == "auto":
         svrg = gs.SVRGHandler(update_freq=options.update_freq)
-        runs = [
-            train("SVRG, automatic step", epochs=options.epochs, lr="auto", svrg=svrg, **common)
-        ]
+        yield train("SVRG, automatic step", epochs=options.epochs, lr="auto", svrg=svrg, **common)
         options.lr = BY_HAND
     svrg = gs.SVRGHandler(update_freq=options.update_freq)
     name = f"step {options.lr:g}"
-    runs.append(train(f"SVRG, {name}", epochs=options.epochs, lr=options.lr, svrg=svrg, **common))
-    sgd_epochs = round(runs[-1].rows[-1]["gradient_evaluations_per_sample"])
+    first = train(f"SVRG, {name}", epochs=options.epochs, lr=options.lr, svrg=svrg, **common)
+    yield first
+    sgd_epochs = round(first.rows[-1]["gradient_evaluations_per_sample"])
     half_life = options.half_life * -(-samples // options.batch_size)
     decayed = InverseTime(options.decayed_lr, half_life)
-    runs += [
-        train(f"SGD, {name}", epochs=sgd_epochs, lr=options.lr, **common),
-        train("SGD, decayed step", epochs=sgd_epochs, lr=decayed, **common),
-    ]
-    if not is_first:
-        return runs
+    yield train(f"SGD, {name}", epochs=sgd_epochs, lr=options.lr, **common)
+    yield train("SGD, decayed step", epochs=sgd_epochs, lr=decayed, **common)
+
+
+def report(runs: list[Run], options: argparse.Namespace, data: Data) -> None:
+    """Print and write where the runs ended, and the model of the first."""
     print_table(runs)
     write_csv(options.out / "metrics.csv", runs)
     title = f"Softmax regression, {options.data}, L2 {options.l2:g}, batch {options.batch_size}"
     plot(options.out / "curves.png", runs, title)
     export_and_classify(runs[0].net, options.out, data)
     print(f"\nSee {options.out}/curves.png and {options.out}/metrics.csv")
-    return runs
 
 
 if __name__ == "__main__":

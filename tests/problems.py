@@ -9,6 +9,18 @@ from gluon_svrg.events import BatchBegin, BatchEnd, GradientReady
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
+
+def has_bfloat16():
+    """Return whether oneDNN multiplies matrices of bfloat16 here: it wants AVX-512."""
+    kind = np.dtype([("bfloat16", np.uint16)])  # MXNet's
+    x, weight = (mx.nd.amp_cast(mx.nd.ones((2, 2)), dtype=kind) for _ in range(2))
+    try:
+        mx.nd.FullyConnected(x, weight, no_bias=True, num_hidden=2).wait_to_read()
+    except mx.base.MXNetError:
+        return False
+    return True
+
+
 ONE, TWO = [mx.cpu(0)], [mx.cpu(0), mx.cpu(1)]
 
 

@@ -187,7 +187,7 @@ def _files_of(states: State, trainer: bytes) -> dict[str, bytes]:
     run = {
         **states,
         "net": {name: value for name, value in states["net"].items() if name != "weights"},
-        "trainer": {"places": states["trainer"]["places"]},
+        "trainer": {name: states["trainer"][name] for name in ("places", "settings")},
     }
     arrays: dict[str, NumPyArray] = {}
     return {

@@ -220,11 +220,43 @@ class States:
                     f"{np.dtype(param.dtype).name}"
                 )
 
-    def apply(self, optimizer: mx.optimizer.Optimizer, contexts: Sequence[mx.Context]) -> None:
-        """Set the attributes of `optimizer` and of its lr_scheduler, and its counts of updates."""
+    def have_the_form_of(
+        self, optimizer: mx.optimizer.Optimizer, params: Sequence[Parameter]
+    ) -> bool:
+        """Return whether `optimizer` would make such states, as far as the first ones tell."""
+        for index, encoded in self._meta["states"]["dict"]:
+            if _mxnet.has_data(params[index]):
+                weight = params[index].list_data()[0]
+                new = optimizer.create_state_multi_precision(index, weight)
+                return bool(_form_of(encode(new, {})) == _form_of(encoded))
+        return True
+
+    def overruled(self, settings: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """Return the saved attributes that differ from `settings`, but for the learning rate."""
+        saved = self._meta["attributes"]
+        return {
+            name: (saved[name], value)
+            for name, value in settings.items()
+            if name in saved and name != "lr" and saved[name] != value
+            if saved[name] is None or isinstance(saved[name], bool | int | float | str)
+        }
+
+    def apply(
+        self,
+        optimizer: mx.optimizer.Optimizer,
+        contexts: Sequence[mx.Context],
+        keep: frozenset[str] = frozenset(),
+        keeps_schedule: bool = False,
+    ) -> None:
+        """Set the attributes of `optimizer` and of its lr_scheduler, and its counts of updates.
+
+        But for the attributes in `keep` and, with `keeps_schedule`, those of the lr_scheduler.
+        """
         for target, name in ((optimizer, "attributes"), (optimizer.lr_scheduler, "schedule")):
             for key, value in self._meta[name].items():
-                vars(target)[key] = decode(value, self._arrays, contexts[0])
+                is_kept = keeps_schedule if name == "schedule" else key in keep
+                if not is_kept:
+                    vars(target)[key] = decode(value, self._arrays, contexts[0])
         counts = decode(self._meta["update_counts"], self._arrays, contexts[0])
         devices = {context.device_id for context in contexts}
         _mxnet.set_update_counts(optimizer, counts, devices)
@@ -233,6 +265,16 @@ class States:
         """Return new states of the parameters, by index; an Updater moves them to its device."""
         states: dict[int, Any] = decode(self._meta["states"], self._arrays, mx.cpu())
         return states
+
+
+def _form_of(encoded: Any) -> Any:
+    """Return how an encoded state nests."""
+    if not isinstance(encoded, dict):
+        return encoded
+    ((kind, content),) = ((k, v) for k, v in encoded.items() if k != "stype")
+    if isinstance(content, list) and kind != "dict":
+        return [kind, [_form_of(item) for item in content]]
+    return kind
 
 
 def fits(param: Parameter, shape: Sequence[int]) -> bool:
@@ -285,13 +327,21 @@ def states_of(trainer: Trainer) -> States:
     return States.of(_mxnet.optimizer_of(trainer), updater.states, params)
 
 
-def load_states(trainer: Trainer, states: States) -> None:
-    """Let `trainer` continue from `states`; raises as :meth:`States.check` and `states_of` do."""
+def load_states(
+    trainer: Trainer,
+    states: States,
+    keep: frozenset[str] = frozenset(),
+    keeps_schedule: bool = False,
+) -> None:
+    """Let `trainer` continue from `states`; raises as :meth:`States.check` and `states_of` do.
+
+    Its optimizer keeps the attributes in `keep` and, with `keeps_schedule`, its lr_scheduler's.
+    """
     updaters = _mxnet.updaters_in_use(trainer)
     optimizer = _mxnet.optimizer_of(trainer)
     states = states.for_optimizer(optimizer)
     states.check(optimizer, _mxnet.parameters_of(trainer))
-    states.apply(optimizer, _mxnet.contexts_of(trainer))
+    states.apply(optimizer, _mxnet.contexts_of(trainer), keep, keeps_schedule)
     for updater in updaters:
         updater.states = states.updater_states()
         updater.states_synced = dict.fromkeys(updater.states, False)

@@ -30,6 +30,7 @@ from gluon_svrg.events import Run, State
 from gluon_svrg.run.history import History
 from gluon_svrg.run.metrics import old_names
 from gluon_svrg.run.position import Position
+from gluon_svrg.run.settings import OPTIMIZER, SCHEDULE, differences
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
@@ -197,16 +198,59 @@ class TrainerStates(Part):
 
     def state_dict(self) -> State:
         """Return the states, and the place in the network of each parameter."""
-        return {"states": states_of(self._run.trainer), "places": self._places()}
+        return {
+            "states": states_of(self._run.trainer),
+            "places": self._places(),
+            "settings": self._run.settings,
+        }
 
     def check(self, state: State) -> None:
         """Compare optimizer, schedule and parameters with the trainer's."""
         trainer = self._run.trainer
-        self._in_own_order(state).check(optimizer_of(trainer), parameters_of(trainer))
+        states = self._in_own_order(state)
+        states.check(optimizer_of(trainer), parameters_of(trainer))
+        changed = self._changed(state).get(OPTIMIZER)
+        if changed and not states.have_the_form_of(optimizer_of(trainer), parameters_of(trainer)):
+            raise ValueError(
+                f"its optimizer has {_told(changed, 0)} and this trainer's {_told(changed, 1)}, "
+                "which needs states of another form: give the same, or begin a new run from its "
+                "net.params"
+            )
 
     def load_state_dict(self, state: State) -> None:
-        """Let the trainer continue."""
-        load_states(self._run.trainer, self._in_own_order(state))
+        """Let the trainer continue; what this run was given and that one was not stays."""
+        changed = self._changed(state)
+        load_states(
+            self._run.trainer,
+            self._in_own_order(state),
+            keep=frozenset(changed.get(OPTIMIZER, ())),
+            keeps_schedule=SCHEDULE in changed,
+        )
+        self._tell(changed, state)
+
+    def _changed(self, state: State) -> dict[str, dict[str, tuple[Any, Any]]]:
+        """Return the settings of this run that differ from those the checkpoint's run was given."""
+        return differences(state.get("settings") or {}, self._run.settings)
+
+    def _tell(self, changed: dict[str, dict[str, tuple[Any, Any]]], state: State) -> None:
+        if not self._run.workers.is_first:
+            return
+        if changed:
+            told = [f"{owner}: {_told(values, 1, 0)}" for owner, values in changed.items()]
+            self._run.logger.warning(
+                "resume: this run was given other settings than the checkpoint's, and goes on with "
+                "its own: %s",
+                "; ".join(told),
+            )
+        elif not state.get("settings"):  # of an earlier version, which did not note them
+            overruled = state["states"].overruled(self._run.settings[OPTIMIZER])
+            if overruled:
+                self._run.logger.warning(
+                    "resume: the checkpoint is of an earlier version, and its settings of the "
+                    "optimizer replace those of this run: %s; change them after the resume, by a "
+                    "ScheduleHandler",
+                    _told(overruled, 0, 1),
+                )
 
     def undo(self) -> Callable[[], None]:
         """Return what loads the states as they are now."""
@@ -366,6 +410,14 @@ class Data(Part):
 
     def load_state_dict(self, state: State) -> None:
         """Do nothing: the loop asks the data for the batches that are left of the epoch."""
+
+
+def _told(changed: dict[str, tuple[Any, Any]], which: int, instead_of: int | None = None) -> str:
+    """Return settings in words: one of their two values, and perhaps the other."""
+    return ", ".join(
+        f"{name} {values[which]}" + ("" if instead_of is None else f" (not {values[instead_of]})")
+        for name, values in changed.items()
+    )
 
 
 def _renamed(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:

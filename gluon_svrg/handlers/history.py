@@ -10,7 +10,7 @@ from typing import Any
 from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, State, Stateful, TrainBegin
 from gluon_svrg.run.batch_parts import count_samples
 from gluon_svrg.run.history import plain_figure
-from gluon_svrg.run.position import check_is_located
+from gluon_svrg.run.position import StopReason, check_is_located
 from gluon_svrg.workers import Workers
 
 
@@ -31,6 +31,11 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
     ``samples_per_second``
         ``samples`` divided by the seconds without those of the evaluations: how fast the run
         trains, however often it evaluates. SVRG's full pass counts as training.
+    ``batches``
+        The number of batches of the epoch that were trained on.
+    ``complete``
+        False if a stop (Ctrl-C, a time limit, ``fit(batches=...)``) has broken off the epoch: its
+        figures are those of its first batches, and it may have no evaluation.
     ``learning_rate``
         At the end of the epoch.
     ``coefficient``
@@ -80,6 +85,8 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
             "seconds": seconds,
             "samples": self._samples,
             "samples_per_second": self._samples / training if training > 0 else 0.0,
+            "batches": estimator.position.batch_in_epoch,
+            "complete": _is_complete(estimator),
             "learning_rate": estimator.trainer.learning_rate,
         }
         if "coefficient" in estimator.figures:
@@ -122,6 +129,14 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
         estimator.last_evaluation = {}
         # Estimator.evaluate adds to it.
         estimator.evaluation_seconds = 0.0
+
+
+def _is_complete(estimator: Run) -> bool:
+    """Return whether the epoch has come to its end, and not a stop before."""
+    if estimator.stop_reason is None:
+        return True
+    is_last = estimator.position.batch_in_epoch == estimator.data.num_batches
+    return is_last and estimator.stop_reason is StopReason.BATCHES_DONE
 
 
 def _row_of_first(row: dict[str, Any], workers: Workers) -> dict[str, Any]:

@@ -42,9 +42,9 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
     the old one. If it cannot be written (a full disk), the run continues with a warning in the log,
     and the next epoch tries again.
 
-    Numbers have all their digits. A figure that an epoch does not have, or that is NaN, is an
-    empty cell of a CSV file; in JSON it is left out, or null. An infinite value is ``inf`` in CSV
-    and null in JSON, which has no other way to write it.
+    Numbers have all their digits. A figure that an epoch does not have, or that is NaN, is an empty
+    cell of a CSV file; in JSON it is left out, or null. True and False are 1 and 0 in CSV. An
+    infinite value is ``inf`` in CSV and null in JSON, which has no other way to write it.
 
     Parameters
     ----------
@@ -356,6 +356,8 @@ def _cell(value: object) -> Any:
     value = _plain(value)
     if isinstance(value, float) and math.isnan(value):
         return None
+    if isinstance(value, bool):
+        return int(value)  # most readers take all columns of a table of figures as numbers
     return json.dumps(_json_value(value)) if isinstance(value, (list, dict)) else value
 
 

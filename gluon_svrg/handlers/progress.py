@@ -35,6 +35,8 @@ _SHOWN_APART = (
     "epoch",
     "seconds",
     "samples",
+    "batches",
+    "complete",
     "samples_per_second",
     "learning_rate",
     "coefficient",
@@ -114,7 +116,7 @@ class ProgressHandler(
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Show the row of the epoch."""
         self._close_epoch_bar()
-        estimator.logger.info(_line(estimator.history[-1]))
+        estimator.logger.info(_line(estimator.history[-1], estimator.data.num_batches))
         if self._has_bars and estimator.max_epoch:
             self._opened_run_bar(estimator).update()
 
@@ -186,8 +188,12 @@ def _metrics_of(estimator: Run) -> str:
     )
 
 
-def _line(row: Mapping[str, object]) -> str:
+def _line(row: Mapping[str, object], num_batches: int | None) -> str:
     """Return one line for a row of the history, with the figures that handlers have added."""
+    epoch = f"epoch {row['epoch']}"
+    if row.get("complete") is False:
+        of = "" if num_batches is None else f" of {num_batches}"
+        epoch += f", broken off after {row['batches']}{of} batches"
     figures = [
         f"{name.replace('_', ' ')} {_text_of(value)}"
         for name, value in row.items()
@@ -199,7 +205,7 @@ def _line(row: Mapping[str, object]) -> str:
     if "coefficient" in row:
         figures.append(f"coefficient {_text_of(row['coefficient'])}")
     return (
-        f"epoch {row['epoch']}: {', '.join(figures)} "
+        f"{epoch}: {', '.join(figures)} "
         f"({row['seconds']:.1f} s, {row['samples_per_second']:.0f} samples/s)"
     )
 

@@ -32,7 +32,9 @@ _LABELS = {
 # The average over an epoch and the ratio at points of it are in the same panel.
 RATIO, RATIO_AT = "variance_ratio", "variance_ratio_at_"
 _FROM_ZERO = ("learning rate", "SVRG coefficient", "seconds per epoch")
-_NOT_DRAWN = ("epoch", "samples", "samples_per_second", "peak_memory_mib")
+_NOT_DRAWN = (
+    "epoch", "batches", "complete", "samples", "samples_per_second", "peak_memory_mib"
+)  # fmt: skip
 _LOSS = "loss"
 _SPLITS = ("training ", "validation ")
 _MAX_MARKERS = 60
@@ -95,6 +97,23 @@ class History(list[dict[str, Any]]):
             raise ValueError(f"there is no figure {name!r} in the history: {there}")
         return [row.get(name) for row in self]
 
+    def last(self, name: str) -> Any:
+        """Return the last value of a figure: that of the last epoch which has it.
+
+        An epoch without an evaluation has no validation metrics: one that Ctrl-C has broken off.
+
+        Parameters
+        ----------
+        name : str
+            One of :meth:`names`.
+
+        Raises
+        ------
+        ValueError
+            If no epoch has it.
+        """
+        return [value for value in self.column(name) if value is not None][-1]
+
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows: a row per epoch, four digits of each number."""
         names = self.names()
@@ -108,11 +127,11 @@ class History(list[dict[str, Any]]):
         There is one panel for the losses, one for each other metric (training and validation
         together), and one each for the learning rate, the coefficient of SVRG, the variance ratio,
         the seconds per epoch, and the figures that your handlers have added, if the history has
-        them. A learning rate or coefficient that is the same in all epochs is told above the
-        panels instead. The axis of a loss or a variance ratio is logarithmic if its values are
-        positive and span a factor of 100. The first epoch's seconds are a number in their panel if
-        they would dwarf the others. `matplotlib.pyplot` is not used, so none of its windows or
-        state changes.
+        them. A line above the panels says which epoch was broken off. A learning rate or
+        coefficient that is the same in all epochs is told above the panels instead. The axis of a
+        loss or a variance ratio is logarithmic if its values are positive and span a factor of 100.
+        The first epoch's seconds are a number in their panel if they would dwarf the others.
+        `matplotlib.pyplot` is not used, so none of its windows or state changes.
 
         Parameters
         ----------
@@ -143,7 +162,7 @@ class History(list[dict[str, Any]]):
         rows = math.ceil(len(panels) / columns)
         width = 6.4 if columns == 1 else 4.4 * columns
         height = 4.4 if columns == 1 else 3.2 * rows
-        above = [line for line in (title, constants) if line]
+        above = [line for line in (title, constants, self._broken_off()) if line]
         figure = _new_figure(width, height + 0.3 * len(above))
         if above:
             figure.suptitle("\n".join(above))
@@ -166,6 +185,14 @@ class History(list[dict[str, Any]]):
         if _LABELS[RATIO] in panels:
             panels[_LABELS[RATIO]] += [n for n in drawn if n.startswith(RATIO_AT)]
         return panels
+
+    def _broken_off(self) -> str:
+        """Return a line that tells which epochs were broken off."""
+        return ", ".join(
+            f"epoch {row.get('epoch', index)} was broken off after {row['batches']} batches"
+            for index, row in enumerate(self)
+            if row.get("complete") is False
+        )
 
     def _take_constants(self, panels: dict[str, list[str]]) -> str:
         """Take away the panels of what never changes, and return a line that tells it."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import platform
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import Enum
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _compat, _mxnet
-from gluon_svrg.events import EventHandler, Interrupted, MayStop, Run
+from gluon_svrg.events import EventHandler, Interrupted, Run
 from gluon_svrg.run.backward import shape_inference_of
 from gluon_svrg.run.generators import host_states, seed_mxnet, take_host_states_of_first
+from gluon_svrg.run.settings import class_of, settings_of
 from gluon_svrg.workers import WorkerError, Workers
 from mxnet import gluon
 
@@ -28,9 +27,6 @@ _ALONE: dict[type[EventHandler], str] = {
     _HANDLERS.GradientUpdateHandler: "divides by the samples of its own worker",
     _HANDLERS.CheckpointHandler: "writes the same files on every worker",
 }
-# What a step or a name changes, and no worker decides.
-_COUNTS = {"rescale_grad", "num_update", "begin_num_update", "aggregate_num"}
-_NAMES = set(vars(gluon.HybridBlock()))
 
 
 @runtime_checkable
@@ -160,8 +156,7 @@ def _versions() -> dict[str, Any]:
 
 def _described(run: Run) -> dict[str, Any]:
     """Return what of the run must be the same on all workers, by what it is called."""
-    optimizer = _mxnet.optimizer_of(run.trainer)
-    described: dict[str, Any] = {"network": _class_of(run.net)}
+    described: dict[str, Any] = {"network": class_of(run.net)}
     params = _mxnet.parameters_by_place(run.net)
     described["list of the network's parameters"] = list(params)
     for place, param in params.items():
@@ -169,62 +164,15 @@ def _described(run: Run) -> dict[str, Any]:
         described[f"shape of the parameter {place!r}"] = shape
         described[f"dtype of the parameter {place!r}"] = np.dtype(param.dtype).name
         described[f"grad_req of the parameter {place!r}"] = param.grad_req
-    for name, block in (("loss", run.loss), ("loss of the evaluation", run.val_loss)):
-        described[name] = _class_of(block)
-        described |= _named(name, _plain_in(vars(block), _NAMES))
-    described["trainer"] = _class_of(run.trainer)
-    described["optimizer"] = _class_of(optimizer)
-    public = {name: value for name, value in vars(optimizer).items() if name[0] != "_"}
-    described |= _named("optimizer", _plain_in(public, _COUNTS))
+    described["trainer"] = class_of(run.trainer)
+    described["optimizer"] = class_of(_mxnet.optimizer_of(run.trainer))
     described["list of handlers"] = [type(handler).__name__ for handler in run.handlers]
     for number, handler in enumerate(run.handlers):
-        name = f"handler {number} ({type(handler).__name__})"
-        described[name] = _class_of(handler)
-        described |= _named(name, dict(_settings_of(handler)))
+        described[f"handler {number} ({type(handler).__name__})"] = class_of(handler)
+    for owner, settings in settings_of(run).items():
+        described |= {f"{name.lstrip('_')} of the {owner}": v for name, v in settings.items()}
     described["number of metrics"] = [len(run.train_metrics), len(run.val_metrics)]
     return described
-
-
-def _class_of(thing: object) -> str:
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"
-
-
-def _named(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{name.lstrip('_')} of the {owner}": value for name, value in settings.items()}
-
-
-def _plain_in(values: Mapping[str, Any], but: set[str]) -> dict[str, Any]:
-    return {
-        name: _plain(value)
-        for name, value in values.items()
-        if name not in but and _is_plain(value)
-    }
-
-
-def _settings_of(handler: EventHandler) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments of a handler of this package's or of MXNet's, as it keeps them."""
-    if type(handler).__module__.partition(".")[0] not in ("gluon_svrg", "mxnet"):
-        return  # one of the user's own may be told by what the workers differ
-    if isinstance(handler, MayStop):
-        return  # of the time that each has left, the least counts
-    for name in inspect.signature(type(handler).__init__).parameters:
-        value = vars(handler).get(name)
-        if name in vars(handler) and _is_plain(value):
-            yield name, _plain(value)
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, (bool, int, float, str, Enum, np.generic))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, Enum):
-        return value.name
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _are_alike(name: str, ours: Any, theirs: Any) -> bool:

@@ -153,7 +153,7 @@ def test_samples_that_depend_on_each_other_are_refused(name, count, tmp_path):
     net = MIXING[name]()
     net.initialize(mx.init.Normal(1))
     sample = np.random.default_rng(0).normal(size=(count, 3, 5)).astype("float32")
-    with pytest.raises(ValueError, match="depends on the other samples of the batch .* 'NTC'"):
+    with pytest.raises(ValueError, match=r"depends on the other samples of the batch .* 'NTC'"):
         deploy.export(net, tmp_path / "model", sample)
     assert not list(tmp_path.iterdir())
 

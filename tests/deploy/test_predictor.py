@@ -365,5 +365,5 @@ def test_what_it_shows_and_why_it_cannot_be_pickled(model):
     assert repr(predictor) == (
         "<Predictor of data float32 (3, 8, 6) -> (3,) per sample, on cpu(0)>"
     )
-    with pytest.raises(TypeError, match="cannot be pickled.*load the model directory in each"):
+    with pytest.raises(TypeError, match=r"cannot be pickled.*load the model directory in each"):
         pickle.dumps(predictor)

@@ -50,6 +50,8 @@ def test_a_row_has_these_figures():
         "seconds",
         "samples",
         "samples_per_second",
+        "batches",
+        "complete",
         "learning_rate",
         "peak_memory_mib",
         "training accuracy",
@@ -236,7 +238,7 @@ def test_the_coefficient_stands_after_the_learning_rate_and_other_figures_last()
 
     history = fit(2, handlers=lambda *_: [Figures()])
     for row in history:
-        assert list(row)[4:] == [
+        assert list(row)[6:] == [
             "learning_rate",
             "coefficient",
             "peak_memory_mib",

@@ -113,7 +113,7 @@ WRONG = {
     "lr of the optimizer": _rate,
     "sparse_label of the loss": _loss,
     "list of handlers": _handlers,
-    "update_freq of the handler": _setting,
+    "update_freq of the SVRGHandler": _setting,
     "kind of val_data": _validation,
     "version of NumPy": _version,
     "kind of train_data": _kind,

@@ -8,6 +8,7 @@ import numpy as np
 from gluon_svrg.workers import alone, current
 from mxnet import gluon
 from mxnet.contrib import amp
+from problems import has_bfloat16
 
 
 def new_net(seed=None):
@@ -110,10 +111,11 @@ def main():
         results[name] = [step_that_ignores(current().rank, 2, ways)]
         with alone():
             results[name].append(step_that_ignores(0, 1, ways))
-    amp.init("bfloat16")
-    results["scaled"] = [scaled_loss()]
-    with alone():
-        results["scaled"].append(scaled_loss())
+    if has_bfloat16():
+        amp.init("bfloat16")
+        results["scaled"] = [scaled_loss()]
+        with alone():
+            results["scaled"].append(scaled_loss())
     return results
 
 

@@ -1,0 +1,181 @@
+"""A resume with other settings: what this run was given counts, and is told; nothing is dropped."""
+
+import logging
+
+import gluon_svrg as gs
+import mxnet as mx
+import numpy as np
+import problems
+import pytest
+from mxnet import gluon
+from mxnet.gluon import nn
+from mxnet.lr_scheduler import FactorScheduler, PolyScheduler
+
+GIVEN = {"learning_rate": 0.1, "momentum": 0.9, "wd": 1e-3}
+
+
+class OtherLoss(gluon.loss.SoftmaxCELoss):
+    """A loss of another class."""
+
+
+def fit(folder, epochs, optimizer="sgd", loss=None, handlers=(), resume="auto", **given):
+    """Fit, and return the trainer and the weights."""
+    net = nn.Dense(3, in_units=6, prefix="dense_")
+    mx.random.seed(3)
+    net.initialize(mx.init.Normal(0.5))
+    trainer = gs.SVRGTrainer(net.collect_params(), optimizer, {**GIVEN, **given})
+    estimator = gs.Estimator(net, loss or gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    estimator.fit(
+        problems.make("softmax").ndarrays("float32"),
+        epochs=epochs,
+        event_handlers=[gs.CheckpointHandler(folder / "checkpoints"), *handlers],
+        resume=resume,
+    )
+    return trainer, [param.data().asnumpy() for param in net.collect_params().values()]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "nag", "lars", "signum"])
+@pytest.mark.parametrize(
+    ("name", "attribute", "value"),
+    [
+        ("learning_rate", "lr", 0.01),
+        ("momentum", "momentum", 0.5),
+        ("wd", "wd", 0.5),
+        ("clip_gradient", "clip_gradient", 0.25),
+    ],
+)
+def test_what_the_optimizer_is_given_at_the_resume_counts(
+    name, attribute, value, optimizer, tmp_path, caplog
+):
+    fit(tmp_path, 1, optimizer)
+    old = {**GIVEN, "clip_gradient": None}[name]
+    trainer, weights = fit(tmp_path, 2, optimizer, **{name: value})
+    assert getattr(trainer.optimizer, attribute) == value
+    told = f"goes on with its own: optimizer: {attribute} {value} (not {old})"
+    assert [r.getMessage() for r in caplog.records if told in r.getMessage()] != []
+    assert not problems.same(weights, fit(tmp_path / "x", 2, optimizer)[1])
+    # Once it is so, it is no change any more.
+    caplog.clear()
+    trainer, _ = fit(tmp_path, 3, optimizer, **{name: value})
+    assert getattr(trainer.optimizer, attribute) == value
+    assert "goes on with its own" not in caplog.text
+
+
+def test_what_the_run_itself_has_changed_goes_on(tmp_path, caplog):
+    def plateau():
+        return [gs.PlateauHandler("training loss", patience=1, mode="max", factor=0.5)]
+
+    trainer, _ = fit(tmp_path, 3, handlers=plateau())
+    assert trainer.learning_rate < 0.1
+    resumed, _ = fit(tmp_path, 4, handlers=plateau())
+    whole, _ = fit(tmp_path / "x", 4, handlers=plateau())
+    assert resumed.learning_rate == whole.learning_rate
+    assert "goes on with its own" not in caplog.text
+
+
+def test_another_schedule_counts_from_where_the_run_stands(tmp_path, caplog):
+    fit(tmp_path, 2, lr_scheduler=FactorScheduler(4, 0.5, base_lr=0.1))
+    trainer, _ = fit(tmp_path, 3, lr_scheduler=FactorScheduler(4, 0.9, base_lr=0.1))
+    # 15 updates, the last one 15: three steps of the new factor.
+    assert trainer.learning_rate == pytest.approx(0.1 * 0.9**3)
+    assert "lr_scheduler: factor 0.9 (not 0.5)" in caplog.text
+    with pytest.raises(ValueError, match=r"lr_scheduler mxnet.lr_scheduler.FactorScheduler, and"):
+        fit(tmp_path, 4, lr_scheduler=PolyScheduler(100, base_lr=0.1))
+
+
+def test_the_same_settings_are_not_worth_a_word(tmp_path, caplog):
+    fit(tmp_path, 1, lr_scheduler=FactorScheduler(4, 0.5, base_lr=0.1))
+    _, weights = fit(tmp_path, 3, lr_scheduler=FactorScheduler(4, 0.5, base_lr=0.1))
+    whole = fit(tmp_path / "x", 3, lr_scheduler=FactorScheduler(4, 0.5, base_lr=0.1))[1]
+    assert problems.same(weights, whole)
+    assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (
+            {"handlers": [gs.SVRGHandler(2, coefficient=1.0)]},
+            {"handlers": [gs.SVRGHandler(1, coefficient=0.5)]},
+            "SVRGHandler: update_freq 1 (not 2), coefficient 0.5 (not 1.0)",
+        ),
+        (
+            {"handlers": [gs.GradientUpdateHandler(accumulate=1, clip_norm=2.0)]},
+            {"handlers": [gs.GradientUpdateHandler(accumulate=2, clip_norm=1.0)]},
+            "GradientUpdateHandler: accumulate 2 (not 1), clip_norm 1.0 (not 2.0)",
+        ),
+        (
+            {},
+            {"loss": gluon.loss.SoftmaxCELoss(weight=0.5)},
+            "loss: weight 0.5 (not None)",
+        ),
+        (
+            {"loss": gluon.loss.SoftmaxCELoss()},
+            {"loss": OtherLoss()},
+            "OtherLoss (not mxnet.gluon.loss.SoftmaxCrossEntropyLoss)",
+        ),
+    ],
+    ids=["SVRG", "accumulation", "weight of the loss", "loss"],
+)
+def test_other_settings_are_told_too(before, after, told, tmp_path, caplog):
+    fit(tmp_path, 1, **before)
+    fit(tmp_path, 2, **after)
+    assert told in caplog.text
+
+
+def test_momentum_where_there_was_none_needs_other_states(tmp_path):
+    fit(tmp_path, 1)
+    with pytest.raises(
+        ValueError, match=r"optimizer has momentum 0.9 and this trainer's momentum 0.0, which need"
+    ):
+        fit(tmp_path, 2, momentum=0.0)
+
+
+def test_a_checkpoint_of_an_earlier_version_overrules_and_says_so(tmp_path, caplog, monkeypatch):
+    """It did not note what the run was given: the settings may have been changed by a handler."""
+    monkeypatch.setattr("gluon_svrg.estimator.settings_of", lambda _: {})
+    fit(tmp_path, 1)
+    monkeypatch.undo()
+    trainer, _ = fit(tmp_path, 2, wd=0.5)
+    assert trainer.optimizer.wd == 1e-3
+    assert "replace those of this run: wd 0.001 (not 0.5); change them" in caplog.text
+
+
+def test_a_broken_off_epoch_is_marked(caplog):
+    """In the line, the row and the picture; Ctrl-C breaks it off in the same way."""
+    net = nn.Dense(3, in_units=6)
+    net.initialize()
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+
+    class Stop(gs.events.BatchEnd):
+        def batch_end(self, estimator, *args, **kwargs):
+            if estimator.position.batch == 6:
+                estimator.stop(gs.StopReason.SIGNAL)
+
+    data = problems.make("softmax").ndarrays("float32")
+    caplog.set_level(logging.INFO)
+    history = estimator.fit(data, data, epochs=3, event_handlers=[Stop()]).history
+    assert [(row["epoch"], row["complete"], row["batches"]) for row in history] == [
+        (0, True, 5),
+        (1, False, 2),
+    ]
+    assert "epoch 1, broken off after 2 of 5 batches: training" in caplog.text
+    assert "epoch 0: training" in caplog.text
+    figure = history.plot(title="A title")
+    assert figure.get_suptitle().splitlines()[-1] == "epoch 1 was broken off after 2 batches"
+    assert history.last("validation accuracy") == history[0]["validation accuracy"]
+    with pytest.raises(ValueError, match="there is no figure 'nothing'"):
+        history.last("nothing")
+
+
+@pytest.mark.parametrize(("batches", "complete"), [(10, True), (7, False)])
+def test_a_run_of_batches_may_end_within_an_epoch(batches, complete):
+    net = nn.Dense(3, in_units=6)
+    net.initialize()
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    data = problems.make("softmax").ndarrays("float32")
+    history = estimator.fit(data, batches=batches).history
+    assert history[-1]["complete"] is complete
+    assert np.isfinite(history[-1]["training loss"])
