@@ -18,7 +18,7 @@ from gluon_svrg.data.inputs import batches_to_predict
 from gluon_svrg.data.repetition import IterableData
 from gluon_svrg.data.sharding import how_shared, sharded
 from gluon_svrg.data.training_data import check_data, length_of, training_data
-from gluon_svrg.events import HandlerList, Handlers
+from gluon_svrg.events import EvaluationEnd, HandlerList, Handlers
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
 from gluon_svrg.handlers.schedule import tell_what_is_left
 from gluon_svrg.loop import FitLoop, Steerable, evaluate
@@ -305,7 +305,9 @@ class Estimator(mx_estimator.Estimator, Steerable):
         verbose = self.verbose if verbose is None else check_verbose(verbose)
         shown = verbose if self.workers.is_first else 0
         with evaluation_bar(shown, length_of(val_data), data.one_pass()) as batches:
-            return evaluate(self, handlers, batches, batch_axis)
+            inside_fit: Iterable[object] = [] if self._loop is None else self.handlers
+            listeners = [h for h in inside_fit if isinstance(h, EvaluationEnd)]
+            return evaluate(self, handlers, batches, batch_axis, listeners)
 
     def predict(self, data: object, batch_size: int | None = None, batch_axis: int = 0) -> Any:
         """Return the network's outputs for all samples, in their order, on the CPU.

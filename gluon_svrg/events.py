@@ -111,6 +111,7 @@ __all__ = [
     "DecidesAboutNaN",
     "EpochBegin",
     "EpochEnd",
+    "EvaluationEnd",
     "EventHandler",
     "ExceptionRaised",
     "GradientReady",
@@ -391,6 +392,17 @@ EVENTS: dict[str, type[EventHandler]] = {
 
 Observer = Callable[[str, Sequence[EventHandler], Run, dict[str, Any]], list[EventHandler]]
 """Calls handlers as :meth:`HandlerList.notify` does, and returns what that returns."""
+
+
+class EvaluationEnd(EventHandler):
+    """A handler of a run that hears of the end of each evaluation in it."""
+
+    def evaluation_end(self, estimator: Run) -> None:
+        """Hear of the figures, ``estimator.last_evaluation``.
+
+        The network has the weights that were evaluated: the average, for example, and the mean of
+        running statistics. Called in the order of `priority`.
+        """
 
 
 class HandlerList:

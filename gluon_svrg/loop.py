@@ -14,6 +14,7 @@ from gluon_svrg.data.waiting import DataWatch
 from gluon_svrg.events import (
     CatchesUp,
     DecidesAboutNaN,
+    EvaluationEnd,
     EventHandler,
     HandlerList,
     Interrupted,
@@ -288,9 +289,16 @@ class FitLoop:
 
 
 def evaluate(
-    estimator: Run, handlers: HandlerList, batches: Iterable[object], batch_axis: int
+    estimator: Run,
+    handlers: HandlerList,
+    batches: Iterable[object],
+    batch_axis: int,
+    listeners: Iterable[EvaluationEnd] = (),
 ) -> dict[str, float]:
-    """Return the values of the validation metrics over `batches`: see `Estimator.evaluate`."""
+    """Return the values of the validation metrics over `batches`: see `Estimator.evaluate`.
+
+    The `listeners` hear of them while the network still has the weights that were evaluated.
+    """
 
     def run_batch(batch: object) -> dict[str, list[Any]]:
         _, label, pred, loss = evaluate_batch(estimator, batch, batch_axis)
@@ -311,18 +319,20 @@ def evaluate(
                 run_batch,
                 is_over=lambda _: False,
             )
-        handlers.notify("epoch_end", estimator)
+            handlers.notify("epoch_end", estimator)
+            estimator.last_evaluation = {
+                name: plain_figure(value)
+                for metric in estimator.val_metrics
+                for name, value in metric.get_name_value()
+            }
+            for listener in listeners:
+                listener.evaluation_end(estimator)
     except BaseException as exception:
         handlers.notify_each("exception_raised", estimator, exception=exception)
         raise
     finally:
         estimator.batch_axis = axis
         estimator.evaluation_seconds += time.perf_counter() - begin
-    estimator.last_evaluation = {
-        name: plain_figure(value)
-        for metric in estimator.val_metrics
-        for name, value in metric.get_name_value()
-    }
     return estimator.last_evaluation
 
 

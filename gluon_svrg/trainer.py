@@ -115,6 +115,12 @@ class SVRGTrainer(gluon.Trainer):
         super().__init__(
             params, optimizer, optimizer_params, kvstore, compression_params, on_kvstore
         )
+        if on_kvstore and len(self._contexts) == 1 and kvstore in ("local", "device", None):
+            raise ValueError(
+                f"update_on_kvstore=True needs a kvstore, and on one context MXNet makes none for "
+                f"kvstore={kvstore!r}: leave update_on_kvstore out, or pass "
+                "kvstore=mx.kv.create('device')"
+            )
         if not self._is_alone:
             check_can_be_added_up(self._params, update_on_kvstore, compression_params)
         self._start = SameStart(self.workers)
@@ -277,6 +283,13 @@ class SVRGTrainer(gluon.Trainer):
         """As `gluon.Trainer.step`; `batch_size` is the number of samples of all workers."""
         self._begin_alike()
         super().step(batch_size, ignore_stale_grad)
+
+    def _init_params(self) -> None:
+        # It reads and writes running statistics on several contexts: with static_shape MXNet does
+        # not order that after the backward pass, which may still be writing them.
+        if len(_mxnet.contexts_of(self)) > 1:
+            mx.nd.waitall()
+        super()._init_params()
 
     def allreduce_grads(self) -> None:
         """As `gluon.Trainer.allreduce_grads`, over contexts and workers."""

@@ -78,6 +78,10 @@ def updates_on_kvstore(trainer: Trainer) -> bool:
     if not trainer._kv_initialized:
         trainer._init_kvstore()
     if trainer._params_to_init:
+        if len(trainer._contexts) > 1:
+            # With static_shape MXNet does not order these reads after the backward pass, which may
+            # still be writing running statistics.
+            mx.nd.waitall()
         replicas = [
             [(data, data.copy()) for data in param.list_data()[1:]]
             for param in trainer._params_to_init
@@ -112,6 +116,10 @@ def forget_kvstore(trainer: Trainer) -> None:
     for param in trainer._params:
         if param._stype != "default" and param._data is not None:
             whole_data(param)  # which the kvstore alone has
+    given = trainer._kvstore_params["kvstore"]
+    if isinstance(given, mx.kvstore.KVStore) and trainer._kv_initialized:
+        # It knows its keys already, and takes none of them a second time.
+        trainer._kvstore_params["kvstore"] = mx.kv.create(given.type)
     trainer._reset_kvstore()
 
 

@@ -6,6 +6,9 @@ checkpoint are these states:
 ``net.params``
     The network's parameters and auxiliary states, in Gluon's own format: `net.load_parameters`
     reads it, too.
+``average.params``
+    The weights that an evaluation takes, if they are others: an EMAHandler's average. For people
+    to read; a run continues from ``run.npz``.
 ``trainer.npz``
     The optimizer's states, counts, rates and schedule, as `SVRGTrainer.save_states` writes them.
 ``run.npz``
@@ -20,7 +23,7 @@ from __future__ import annotations
 import platform
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import mxnet as mx
@@ -53,6 +56,7 @@ from gluon_svrg.run.position import Position
 from mxnet.ndarray import NDArray
 
 NET, TRAINER, RUN = "net.params", "trainer.npz", "run.npz"
+AVERAGE = "average.params"
 
 
 def parts_of(run: Run) -> dict[str, Part]:
@@ -88,7 +92,7 @@ def capture(run: Run) -> dict[str, bytes]:
     names = sorted(parts, key=lambda name: name != "handlers")
     if not run.workers.are_several:
         states = {name: parts[name].state_dict() for name in names}
-        return _files_of(states, states["trainer"]["states"].to_bytes())
+        return _files_of(states, states["trainer"]["states"].to_bytes()) | _average_of(run)
     states, problem = {}, None
     try:
         states = {name: parts[name].state_dict() for name in names}
@@ -97,7 +101,8 @@ def capture(run: Run) -> dict[str, bytes]:
     check_together(run.workers, problem)
     trainer: bytes = states["trainer"]["states"].to_bytes()
     others = gathered_differences(run.workers, _as_data(states, trainer))
-    return _files_of(states, trainer) | others if run.workers.is_first else {}
+    average = _average_of(run)
+    return _files_of(states, trainer) | average | others if run.workers.is_first else {}
 
 
 @contextmanager
@@ -195,6 +200,14 @@ def _files_of(states: State, trainer: bytes) -> dict[str, bytes]:
         TRAINER: trainer,
         RUN: to_bytes({"state": encode(run, arrays)}, arrays),
     }
+
+
+def _average_of(run: Run) -> dict[str, bytes]:
+    """Return the file of the weights that an evaluation takes, if they are not the network's."""
+    if run.evaluation_weights is nullcontext:
+        return {}
+    with run.evaluation_weights():
+        return {AVERAGE: _params_bytes(Network(run).state_dict()["weights"])}
 
 
 def _states_in(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:

@@ -93,7 +93,13 @@ class Network(Part):
             if not all(np.isfinite(array).all() for array in copies):
                 raise FloatingPointError(f"parameter {params[place].name!r} is NaN or infinite")
         return {
-            "weights": {place: whole_data(param)[0] for place, param in params.items()},
+            # For those who read the file by themselves: of running statistics the mean.
+            "weights": {
+                place: whole_data(param)[0]
+                if len(values[place]) == 1
+                else mx.nd.array(np.mean(values[place], axis=0, dtype="float64"), dtype=param.dtype)
+                for place, param in params.items()
+            },
             "contexts": len(self._run.context),
             # Auxiliary states differ from context to context.
             "replicas": {place: copies for place, copies in values.items() if len(copies) > 1},

@@ -18,6 +18,8 @@ from gluon_svrg.checkpoint.folder_lock import FolderLock
 from gluon_svrg.checkpoint.locate import HasCheckpoints, checkpoint_folders, is_in
 from gluon_svrg.checkpoint.metrics import warn_of_what_is_left_out
 from gluon_svrg.events import (
+    BatchBegin,
+    EvaluationEnd,
     EventHandler,
     ExceptionRaised,
     HasCompanions,
@@ -33,10 +35,18 @@ from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.run.monitor import Monitor
 from gluon_svrg.run.position import Position, check_is_located
 from gluon_svrg.workers import Workers
+from mxnet.gluon.contrib import estimator as mx_estimator
 
 
 class CheckpointHandler(
-    TrainBegin, SafePoint, TrainEnd, ExceptionRaised, HasCompanions, HasCheckpoints
+    TrainBegin,
+    BatchBegin,
+    EvaluationEnd,
+    SafePoint,
+    TrainEnd,
+    ExceptionRaised,
+    HasCompanions,
+    HasCheckpoints,
 ):
     """Writes checkpoints from which ``fit(..., resume='auto')`` continues, exact to the batch.
 
@@ -64,7 +74,8 @@ class CheckpointHandler(
         A checkpoint every that many batches, counted from the beginning of the run.
     monitor : str or EvalMetric, optional
         The figure by which the best checkpoints are chosen, as in the history:
-        ``'validation accuracy'``.
+        ``'validation accuracy'``. A checkpoint has a validation figure if its weights are those
+        that were evaluated: if no batch was trained on in between.
     mode : 'auto', 'min' or 'max'
         Which value of it is better; 'auto' infers it from the name, or raises.
     keep_last : int or None
@@ -118,6 +129,7 @@ class CheckpointHandler(
         self.keep_best = keep_best
         self.priority = float(priority)
         self._failed: str | None = None
+        self._is_evaluated = False  # whether no batch came after the last evaluation
         self._lock = FolderLock(self.directory)
         self._gone_on_from: Checkpoint | None = None
         # The monitored values of what is in the directory.
@@ -138,12 +150,22 @@ class CheckpointHandler(
         check_is_located(self, estimator)
         if self.monitor is not None:
             self.monitor.check(estimator)
+            self._check_can_be_evaluated(estimator)
+        self._is_evaluated = False
         estimator.data.check_can_resume()
         if estimator.workers.is_first:
             warn_of_what_is_left_out(estimator)
         self._gone_on_from, self._failed = estimator.resumed_from, None
         by_first(estimator.workers, lambda: self._open(estimator), "the checkpoints' directory")
         self._share_values(estimator.workers)
+
+    def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Note that the weights will not be those of the last evaluation."""
+        self._is_evaluated = False
+
+    def evaluation_end(self, estimator: Run) -> None:
+        """Note that the weights are evaluated."""
+        self._is_evaluated = True
 
     def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Write a checkpoint, if it is time for one or the run is to end."""
@@ -162,7 +184,9 @@ class CheckpointHandler(
         # The first one's disk decides.
         if not by_first(workers, lambda: self._is_missing(key, estimator), "a checkpoint"):
             return
-        value = None if self.monitor is None else self.monitor.read(estimator)
+        value = None
+        if self.monitor is not None and (self._is_evaluated or not self._is_of_evaluations()):
+            value = self.monitor.read(estimator)
         description = about(estimator)
         if self.monitor is not None:
             description["monitor"] = {"name": self.monitor.name, "value": value}
@@ -188,6 +212,24 @@ class CheckpointHandler(
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let others write into the directory."""
         self._lock.give_back()
+
+    def _is_of_evaluations(self) -> bool:
+        return self.monitor is not None and self.monitor.name.startswith("validation ")
+
+    def _check_can_be_evaluated(self, estimator: Run) -> None:
+        """Raise ValueError if no checkpoint can have the weights of an evaluation."""
+        given = [h for h in estimator.handlers if isinstance(h, mx_estimator.ValidationHandler)]
+        if (
+            self._is_of_evaluations()
+            and self.every_n_epochs is None
+            and not any(handler.batch_period for handler in given)
+        ):
+            assert self.monitor is not None
+            raise ValueError(
+                f"monitor={self.monitor.name!r} is known at the end of an epoch, and all "
+                f"checkpoints (every_n_batches={self.every_n_batches}) are written before: give "
+                "every_n_epochs=1 as well, or evaluate every so many batches by a ValidationHandler"
+            )
 
     def _open(self, estimator: Run) -> None:
         """Look at what is in the directory, and let no other run write into it."""

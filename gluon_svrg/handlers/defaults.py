@@ -64,7 +64,8 @@ def fit_handlers(
         defaults.append(ProgressHandler())
     if hears_of_epochs(estimator.batch_processor):
         defaults.append(CarriedStateHandler())
-    if estimator.workers.are_several and not _has(given, RunningStatisticsHandler):
+    are_several = estimator.workers.are_several or len(estimator.context) > 1
+    if are_several and not _has(given, RunningStatisticsHandler):
         defaults.append(RunningStatisticsHandler())
     if sanity_check and not _has(given, SanityCheckHandler):
         defaults.append(SanityCheckHandler())

@@ -1,4 +1,4 @@
-"""RunningStatisticsHandler: BatchNorm's running statistics, evened out over all workers."""
+"""RunningStatisticsHandler: BatchNorm's running statistics, evened out over all copies."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gluon_svrg.run.running_statistics import even_out, running_statistics_of
 
 
 class RunningStatisticsHandler(EpochEnd):
-    """Replaces running statistics, at the end of each epoch, by their mean over all workers.
+    """Replaces running statistics, at the end of each epoch, by their mean over all copies.
 
     Each worker and each context normalises its own rows of a batch, and its running statistics are
     of these: the mean of all copies takes their place, on all of them. Where they are equal nothing
     changes, bit for bit. An EMAHandler's averages of them are evened out, too. `fit` adds this
-    handler where several workers train together.
+    handler if there are several workers or contexts.
 
     Parameters
     ----------

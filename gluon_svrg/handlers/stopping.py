@@ -16,6 +16,7 @@ from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
 from gluon_svrg.events import (
     BatchEnd,
     EpochEnd,
+    EvaluationEnd,
     MayStop,
     Order,
     Run,
@@ -28,7 +29,7 @@ from gluon_svrg.run.monitor import Monitor
 from gluon_svrg.run.position import StopReason, check_is_located
 
 
-class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
+class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Stateful):
     """Ends the run when the monitored figure stops improving, and can restore the best weights.
 
     `patience` is that of Keras: the run ends after `patience` epochs in a row without improvement
@@ -53,10 +54,11 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
         An improvement must also be better than this, by more than `min_delta`.
     restore_best : bool
         Whether the network gets the parameters and auxiliary states of the best epoch back at
-        *train end*, whatever ended the run (except an exception). They are those
-        that were evaluated. A copy of them is kept in the memory of the host, and in checkpoints.
-        The optimizer's states stay those of the last step. To train further with
-        ``multi_precision``, whose optimizers hold weights of their own, make a new trainer.
+        *train end*, whatever ended the run (except an exception). They are those that were
+        evaluated: of the last evaluation in the epoch, whose figure the row has, or, for a figure
+        of the training, those of the epoch's end. A copy of them is kept in the memory of the host,
+        and in checkpoints. The optimizer's states stay those of the last step. To train further
+        with ``multi_precision``, whose optimizers hold weights of their own, make a new trainer.
     priority : float
         After the HistoryHandler, which has 1000, so that the figure is there.
 
@@ -117,28 +119,35 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
         self._to_beat: float | None = None
         self._wait = 0
         self._weights: dict[str, list[NumPyArray]] | None = None
+        # Those of the last evaluation in the epoch under way, if it may be the best.
+        self._evaluated: dict[str, list[NumPyArray]] | None = None
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check the figure, and forget earlier runs."""
         check_is_located(self, estimator)
         self.monitor.check(estimator)
-        self.best = self.best_epoch = self._weights = None
+        self.best = self.best_epoch = self._weights = self._evaluated = None
         self._to_beat = self.baseline
         self._wait = 0
+
+    def evaluation_end(self, estimator: Run) -> None:
+        """Keep the weights that were evaluated, if they may be the best."""
+        value = estimator.last_evaluation.get(self.monitor.name)
+        self._evaluated = None
+        if self.restore_best and value is not None and self.monitor.is_better(value, self.best):
+            self._evaluated = _copied(estimator)
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Count the epoch; keep the weights if they are the best; end the run if it is time."""
         value = self.monitor.read(estimator)
+        evaluated, self._evaluated = self._evaluated, None
         if value is None:
             return
         if self.monitor.is_better(value, self.best):
             self.best, self.best_epoch = value, estimator.position.epoch
             if self.restore_best:
                 with estimator.evaluation_weights():
-                    self._weights = {
-                        name: replicas_of(param.list_data())
-                        for name, param in _parameters(estimator).items()
-                    }
+                    self._weights = evaluated or _copied(estimator)
         if self.monitor.is_better(value, self._to_beat, self.min_delta):
             self._to_beat, self._wait = value, 0
         else:
@@ -160,6 +169,7 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
             "to_beat": self._to_beat,
             "wait": self._wait,
             "weights": self._weights,
+            **({} if self._evaluated is None else {"evaluated": self._evaluated}),
         }
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
@@ -167,6 +177,7 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd, Stateful):
         self.best, self.best_epoch = state["best"], state["best_epoch"]
         self._to_beat, self._wait = state["to_beat"], state["wait"]
         self._weights = state["weights"] if self.restore_best else None
+        self._evaluated = state.get("evaluated") if self.restore_best else None
         if self.restore_best and self._weights is None and self.best is not None:
             estimator.logger.warning(
                 "the checkpoint is of a run without restore_best and lacks the weights of the best "
@@ -247,6 +258,10 @@ def _parameters(estimator: Run) -> dict[str, mx.gluon.Parameter]:
     others = [*estimator.net.collect_params().values(), *parameters_of(estimator.trainer)]
     params |= {param.name: param for param in others if id(param) not in known}
     return {name: param for name, param in params.items() if has_data(param)}
+
+
+def _copied(estimator: Run) -> dict[str, list[NumPyArray]]:
+    return {name: replicas_of(param.list_data()) for name, param in _parameters(estimator).items()}
 
 
 def _write(weights: dict[str, list[NumPyArray]], estimator: Run) -> None:

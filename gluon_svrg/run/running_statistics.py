@@ -44,6 +44,8 @@ def even_out(copies: Sequence[Sequence[NDArray]], workers: Workers) -> None:
     """
     if not copies:
         return
+    # With static_shape MXNet does not order a read after the backward pass that writes them.
+    mx.nd.waitall()
     own = [[copy.asnumpy() for copy in arrays] for arrays in copies]
     data = b"".join(copy.tobytes() for arrays in own for copy in arrays)
     everybody = [_copies_in(part, own) for part in workers.gather(data, "running statistics")]
@@ -55,14 +57,15 @@ def even_out(copies: Sequence[Sequence[NDArray]], workers: Workers) -> None:
 
 @contextmanager
 def evened_out(net: gluon.Block, workers: Workers) -> Iterator[None]:
-    """Let the running statistics be their mean over all workers inside the ``with`` block.
+    """Let the running statistics be their mean over all copies inside the ``with`` block.
 
-    So all evaluate one network: a worker has seen its own rows of the batches only.
+    So all evaluate one network: a worker or a context has seen its own rows of the batches only.
     """
-    if not workers.are_several:
+    copies = running_statistics_of(net)
+    if not workers.are_several and all(len(arrays) == 1 for arrays in copies):
         yield
         return
-    copies = running_statistics_of(net)
+    mx.nd.waitall()
     own = [[array.copy() for array in arrays] for arrays in copies]
     even_out(copies, workers)
     try:

@@ -51,8 +51,8 @@ class OptimalCoefficient:
 
     A batch is corrected with what the batches *before* it gave, so the corrected gradient stays
     unbiased. The first one has 1. Both gradients are at hand in any case: it costs two sums over
-    the parameters a batch, and two numbers a parameter. Each device estimates from its own share;
-    several workers estimate from the whole batch, for which they add up both gradients.
+    the parameters a batch, and two numbers a parameter. Several
+    devices and workers estimate from the whole batch, for which they add up both gradients.
     With accumulation over batches, *a* is what has accumulated until then, which makes the estimate
     noisier. A batch whose gradient is not finite teaches nothing.
 

@@ -124,8 +124,8 @@ class ControlVariate:
             by_device(gradient.sums[param.name] for param in params),
             by_device(full_gradient[param.name] for param in params),
         )
-        devices = zip(*columns, gradient.samples, strict=True)
-        if self.optimal is not None and self._workers.are_several:
+        devices = list(zip(*columns, gradient.samples, strict=True))
+        if self.optimal is not None and (self._workers.are_several or len(devices) > 1):
             shares = [Share(a, c, mu, samples * scale) for a, c, mu, samples in devices]
             self._correct_shares(self.optimal, shares, scale / snapshot_scale)
             return

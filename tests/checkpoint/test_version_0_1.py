@@ -41,6 +41,8 @@ def test_a_run_with_every_kind_of_state_goes_on(tmp_path):
     estimator = resumed("full", "epoch-1-batch-7", tmp_path)
     expected = json.loads((FILES / "full.json").read_text())
     for name, values in exact_runs.bits_of(estimator).items():
+        if "running" in name:
+            continue  # version 0.1 did not even out those of the two devices
         # Another machine's kernels add up in another order: float32, 5 steps of lr 0.1.
         assert [float.fromhex(v) for v in values] == pytest.approx(
             [float.fromhex(v) for v in expected[name]], rel=1e-3, abs=1e-4
@@ -170,6 +172,11 @@ def test_every_other_part_arrives(kind, tmp_path):
     ours = look.states
     (tmp_path / "net.params").write_bytes(found.files["net.params"])
     weights = {n: a.asnumpy() for n, a in mx.nd.load(str(tmp_path / "net.params")).items()}
+    for place, copies in saved["replicas"].items():
+        # Version 0.1 wrote the first device's running statistics, today's is the mean.
+        mean = np.mean(copies, axis=0, dtype="float64")
+        check_same(ours["net"]["weights"].pop(place).asnumpy(), mean.astype("float32"), place)
+        weights.pop(place)
     check_same(ours["net"]["weights"], weights, "weights")
     for name in ("contexts", "replicas", "outside"):
         check_same(ours["net"][name], saved[name], name)

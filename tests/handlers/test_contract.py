@@ -81,7 +81,7 @@ EVENT_CLASSES = {
     *(events.HasCompanions, events.HasPasses, events.DecidesAboutNaN),
     events.InsteadOfGradientReady,
     *(HasCheckpoints, HasRandomState),
-    *(events.CatchesUp, events.MayStop),
+    *(events.CatchesUp, events.EvaluationEnd, events.MayStop),
 }
 
 each = pytest.mark.parametrize("cls", EXPORTED, ids=lambda cls: cls.__name__)

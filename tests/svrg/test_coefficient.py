@@ -13,36 +13,29 @@ def clipped(pair):
     return float(np.clip((pair[0] + 1e-30) / (pair[1] + 1e-30), 0, 1))
 
 
-def expected_run(problem, scope, window, epochs, order=None, shares=1):
-    """SVRG with the estimated coefficient in NumPy; a trajectory of weights, and the last alphas.
-
-    Each of `shares` devices has its own part of a batch and its own estimate.
-    """
+def expected_run(problem, scope, window, epochs):
+    """SVRG with the estimated coefficient in NumPy; the weights after each step, the last sums."""
     params = [p.copy() for p in problem.params]
     rate = float(np.float32(LR))
     trajectory = []
     for _ in range(epochs):
         snapshot = [p.copy() for p in params]
         mean = oracle.full_gradient(problem.gradient, snapshot, problem.batches)
-        sums = np.zeros((shares, len(params), 2))
+        sums = np.zeros((len(params), 2))
         for x, y in problem.batches:
-            total = [np.zeros_like(p) for p in params]
-            parts = np.array_split(np.arange(len(x)), shares)
-            for share, rows in enumerate(parts):
-                here = problem.gradient(params, x[rows], y[rows])
-                there = problem.gradient(snapshot, x[rows], y[rows])
-                used = sums[share] if scope == "parameter" else sums[share].sum(0, keepdims=True)
-                alphas = [clipped(used[i % len(used)]) for i in range(len(params))]
-                for i, (a, c, m) in enumerate(zip(here, there, mean, strict=True)):
-                    control = c - len(rows) * m
-                    total[i] += a - alphas[i] * control
-                    b = len(rows)
-                    pair = [(control * (a - b * m)).sum(), (control * control).sum()]
-                    sums[share, i] = (1 - 1 / window) * sums[share, i] + np.array(pair) / b**2
+            total, b = [np.zeros_like(p) for p in params], len(x)
+            here, there = (problem.gradient(point, x, y) for point in (params, snapshot))
+            used = sums if scope == "parameter" else sums.sum(0, keepdims=True)
+            alphas = [clipped(used[i % len(used)]) for i in range(len(params))]
+            for i, (a, c, m) in enumerate(zip(here, there, mean, strict=True)):
+                control = c - b * m
+                total[i] += a - alphas[i] * control
+                pair = [(control * (a - b * m)).sum(), (control * control).sum()]
+                sums[i] = (1 - 1 / window) * sums[i] + np.array(pair) / b**2
             for p, g in zip(params, total, strict=True):
                 p -= rate * float(np.float32(1 / len(x))) * g
             trajectory.append([p.copy() for p in params])
-    return trajectory, sums.sum(0)
+    return trajectory, sums
 
 
 @pytest.mark.parametrize("scope", ["parameter", "network"])
@@ -51,7 +44,7 @@ def expected_run(problem, scope, window, epochs, order=None, shares=1):
 @pytest.mark.parametrize("kind", ["linear", "softmax", "mlp"])
 def test_every_step_is_that_of_numpy(kind, contexts, window, scope):
     problem = problems.make(kind, contexts, samples=40)
-    expected, sums = expected_run(problem, scope, window, epochs=3, shares=len(contexts))
+    expected, sums = expected_run(problem, scope, window, epochs=3)
     trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": LR})
     estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, context=contexts)
     recorder = problems.Recorder()
