@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
+import re
+import stat
+import struct
 import tempfile
+import tokenize
+import zipfile
+import zlib
 from pathlib import Path
+
+_ASIDE = re.compile(r"\.(.+)\.(\d+)\.tmp")
+_AT_FDCWD, _EXCHANGE = -100, 2  # of Linux: fcntl.h, RENAME_EXCHANGE
 
 
 class DamagedError(ValueError):
     """The bytes are not what was once written."""
+
+
+DAMAGED: tuple[type[Exception], ...] = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    EOFError,
+    MemoryError,
+    OSError,
+    RuntimeError,  # NotImplementedError and RecursionError too
+    StopIteration,
+    SyntaxError,  # of a header of NumPy's, which is Python
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What NumPy, zipfile, zlib and json raise on bytes that somebody has changed."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -38,6 +69,69 @@ def write_through(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def read_regular(path: Path, size: int | None = None) -> bytes:
+    """Return the content of a regular file, which may have been written by somebody else.
+
+    Parameters
+    ----------
+    path : Path
+        A pipe or a device, which might never end, is not read.
+    size : int, optional
+        How many bytes it must have: compared before they are read.
+
+    Raises
+    ------
+    DamagedError
+        If it is no regular file, or has another size.
+    OSError
+        If it cannot be read.
+    """
+    with open(path, "rb", opener=_without_waiting) as file:  # of a folder it raises OSError
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise DamagedError(f"{path.name} is no regular file")
+        if size is not None and about.st_size != size:
+            raise DamagedError(f"{path.name} has {about.st_size} bytes, not {size}")
+        return file.read()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; of a pipe, do not wait until somebody writes into it."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two names in one folder change places at once; return whether the system can do so."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):  # no glibc, or an old one
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+def is_left_over(name: str) -> bool:
+    """Return whether :func:`aside` made this name in a process that is no more."""
+    match = _ASIDE.fullmatch(name)
+    return match is not None and not _is_another_process(int(match[2]))
+
+
+def _is_another_process(pid: int) -> bool:
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
 
 
 def flush_folder(path: Path) -> None:

@@ -21,7 +21,6 @@ checkpoint are these states:
 from __future__ import annotations
 
 import platform
-import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -29,6 +28,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray, version
+from gluon_svrg.arrays import params
 from gluon_svrg.checkpoint import version_0_1
 from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, to_bytes
 from gluon_svrg.checkpoint.folder import Checkpoint
@@ -53,7 +53,6 @@ from gluon_svrg.checkpoint.shares import (
 )
 from gluon_svrg.events import Run, State
 from gluon_svrg.run.position import Position
-from mxnet.ndarray import NDArray
 
 NET, TRAINER, RUN = "net.params", "trainer.npz", "run.npz"
 AVERAGE = "average.params"
@@ -196,7 +195,7 @@ def _files_of(states: State, trainer: bytes) -> dict[str, bytes]:
     }
     arrays: dict[str, NumPyArray] = {}
     return {
-        NET: _params_bytes(weights),
+        NET: params.to_bytes(weights),
         TRAINER: trainer,
         RUN: to_bytes({"state": encode(run, arrays)}, arrays),
     }
@@ -207,7 +206,7 @@ def _average_of(run: Run) -> dict[str, bytes]:
     if run.evaluation_weights is nullcontext:
         return {}
     with run.evaluation_weights():
-        return {AVERAGE: _params_bytes(Network(run).state_dict()["weights"])}
+        return {AVERAGE: params.to_bytes(Network(run).state_dict()["weights"])}
 
 
 def _states_in(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:
@@ -219,7 +218,7 @@ def _states_in(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:
             states = version_0_1.run_states(states, run.handlers)
         Position(**states["position"])
     with _reading(checkpoint, NET):
-        weights = dict(mx.nd.load_frombuffer(checkpoint.files[NET]).items())
+        weights = params.from_bytes(checkpoint.files[NET])
     with _reading(checkpoint, TRAINER):
         trainer = States.from_bytes(checkpoint.files[TRAINER])
     states["net"]["weights"] = weights
@@ -252,20 +251,3 @@ def _reading(checkpoint: Checkpoint, name: str) -> Iterator[None]:
             f"the checkpoint {str(checkpoint.path)!r} has a {name} that no CheckpointHandler wrote "
             f"({type(e).__name__}: {reason}): resume from another"
         ) from None
-
-
-def _params_bytes(arrays: Mapping[str, NDArray]) -> bytes:
-    """Return what `mx.nd.save` writes into a file.
-
-    That would not notice a full disk. It is the header that MXNet gives to lists of arrays, each
-    array as MXNet gives it for pickling, and the names.
-    """
-    parts = [struct.pack("<QQQ", 0x112, 0, len(arrays))]
-    for array in arrays.values():
-        pickled: Any = array.as_in_context(mx.cpu()).__getstate__()
-        parts.append(bytes(pickled["handle"]))
-    parts.append(struct.pack("<Q", len(arrays)))
-    for name in arrays:
-        encoded = name.encode()
-        parts += [struct.pack("<Q", len(encoded)), encoded]
-    return b"".join(parts)

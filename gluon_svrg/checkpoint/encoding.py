@@ -9,33 +9,15 @@ from __future__ import annotations
 import io
 import json
 import reprlib
-import struct
-import zipfile
-import zlib
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arrays.rows import row_sparse
-from gluon_svrg.files import DamagedError
+from gluon_svrg.files import DAMAGED, DamagedError
 from mxnet import nd
 from mxnet.ndarray import NDArray
-
-# What NumPy, zipfile, zlib and json raise on bytes that somebody has changed.
-_DAMAGED = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    OSError,
-    RuntimeError,  # NotImplementedError too
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-
 
 _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set}
 
@@ -62,7 +44,7 @@ def from_bytes(content: bytes) -> tuple[dict[str, Any], dict[str, NumPyArray]]:
         meta = json.loads(arrays.pop("meta").tobytes())
         if not isinstance(meta, dict):
             raise ValueError(f"its text is a {type(meta).__name__}")
-    except _DAMAGED as e:
+    except DAMAGED as e:
         raise DamagedError(str(e)) from e
     return meta, arrays
 

@@ -11,14 +11,20 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gluon_svrg.files import DamagedError, aside, flush_folder, write_through
+from gluon_svrg.files import (
+    DamagedError,
+    aside,
+    flush_folder,
+    is_left_over,
+    read_regular,
+    write_through,
+)
 
 FORMAT = 2
 """The number of the format that is written."""
@@ -159,9 +165,9 @@ def manifest_of(path: Path) -> dict[str, Any]:
         If its format is a later one than this version's, or one that is not read any more.
     """
     try:
-        text = (path / MANIFEST).read_text()
+        text = read_regular(path / MANIFEST).decode()
         manifest = json.loads(text)
-    except (*_NOT_THERE, ValueError) as e:
+    except (*_NOT_THERE, ValueError, RecursionError) as e:
         raise DamagedError(f"{MANIFEST} cannot be read ({e})") from e
     if not isinstance(manifest, dict) or text != _text_of(manifest):
         raise DamagedError(f"{MANIFEST} is not as it was written")
@@ -205,11 +211,9 @@ def read(path: Path) -> Checkpoint:
     files = {}
     for name, expected in manifest["files"].items():
         try:
-            content = (path / name).read_bytes()
+            content = read_regular(path / name, expected["bytes"])
         except _NOT_THERE as e:
             raise DamagedError(f"{name} is not there ({e})") from e
-        if len(content) != expected["bytes"]:
-            raise DamagedError(f"{name} has {len(content)} bytes, not {expected['bytes']}")
         if hashlib.sha256(content).hexdigest() != expected["sha256"]:
             raise DamagedError(f"{name} has another SHA-256 than it was written with")
         files[name] = content
@@ -275,7 +279,7 @@ def remove_leftovers(folder: Path) -> None:
     """Remove what a process that is no more has left half-written or half-removed in `folder`."""
     for path in folder.iterdir():
         match = _ASIDE.fullmatch(path.name)
-        if match and not _is_another_process(int(match[2])):
+        if match and is_left_over(path.name):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -290,22 +294,14 @@ def _is_of_this_form(manifest: dict[str, Any]) -> bool:
         isinstance(manifest.get("format"), int)
         and isinstance(files, dict)
         and all(
-            isinstance(entry, dict) and {"bytes", "sha256"} <= set(entry)
-            for entry in files.values()
+            isinstance(entry, dict)
+            and {"bytes", "sha256"} <= set(entry)
+            and type(entry["bytes"]) is int
+            and name not in ("", ".", "..")
+            and not set("/\\\0") & set(name)
+            for name, entry in files.items()
         )
     )
-
-
-def _is_another_process(pid: int) -> bool:
-    if pid == os.getpid():
-        return False
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # it is another user's
-        return True
-    return True
 
 
 def _text_of(manifest: dict[str, Any]) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import zipfile
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +13,7 @@ from gluon_svrg.deploy.benchmark import benchmark, format_timings, machine
 from gluon_svrg.deploy.onnx import export_onnx
 from gluon_svrg.deploy.predictor import Predictor
 from gluon_svrg.deploy.quantize import quantize
+from gluon_svrg.files import DAMAGED
 
 # How messages name an argument, and the option that gives it.
 _OPTIONS = {
@@ -101,7 +100,9 @@ def _read_archive(path: str) -> list[NumPyArray]:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds one array and no names")
             return [archive[name] for name in archive.files]
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as e:
+    except FileNotFoundError:
+        raise
+    except DAMAGED as e:
         raise ValueError(
             f"{path!r} is not an .npz of arrays of numbers ({e}): write it with numpy.savez"
         ) from e

@@ -14,16 +14,29 @@ import datetime
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import shutil
-import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.files import DamagedError, flush_folder, write_through
+from gluon_svrg._mxnet import reason_of
+from gluon_svrg.arrays import params as params_format
+from gluon_svrg.deploy import graph
+from gluon_svrg.files import (
+    DAMAGED,
+    DamagedError,
+    aside,
+    exchange,
+    flush_folder,
+    is_left_over,
+    read_regular,
+    write_through,
+)
+from mxnet.base import MXNetError
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
@@ -33,6 +46,8 @@ CARD = "model.json"
 SYMBOL = "model-symbol.json"
 PARAMS = "model-0000.params"
 _FILES = frozenset({CARD, SYMBOL, PARAMS})
+_FLOATS = ("float16", "float32", "float64")
+_DTYPES = frozenset({*_FLOATS, "uint8", "int8", "int32", "int64"})
 
 Card = dict[str, Any]
 """What ``model.json`` says: plain data, see :func:`read_card`."""
@@ -146,21 +161,24 @@ def write_model(
     """
     path = check_target(directory, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
+    for item in path.parent.iterdir():
+        if item.name.startswith(f".{path.name}.") and is_left_over(item.name):
+            shutil.rmtree(item, ignore_errors=True)  # of an export that was killed
+    temporary = aside(path)
     try:
-        aside.mkdir()
-        write_through(aside / SYMBOL, symbol_json.encode())
-        mx.nd.save(str(aside / PARAMS), dict(params))
-        files = {name: _checksum((aside / name).read_bytes()) for name in (SYMBOL, PARAMS)}
+        temporary.mkdir()
+        contents = {SYMBOL: symbol_json.encode(), PARAMS: params_format.to_bytes(params)}
+        for name, content in contents.items():
+            write_through(temporary / name, content)
+        files = {name: _checksum(content) for name, content in contents.items()}
         is_binary = card["outputs"]["shapes"] == [[1]] and bool(card["class_names"])
         about = {"format": FORMAT if is_binary else 1, **_provenance()}
         text = _sealed({**card, **about, "files": files})
-        write_through(aside / CARD, text.encode())
-        for item in (aside / PARAMS, aside):  # it flushes a file as it does a folder
-            flush_folder(item)
-        _move(aside, path)
+        write_through(temporary / CARD, text.encode())
+        flush_folder(temporary)
+        _move(temporary, path)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return path
 
 
@@ -194,7 +212,7 @@ def read_card(directory: str | os.PathLike[str]) -> Card:
     try:
         card = json.loads(content)
         written = card["format"]
-    except (ValueError, LookupError, TypeError) as e:
+    except (ValueError, LookupError, TypeError, RecursionError) as e:
         raise _changed(path / CARD) from e
     if isinstance(written, int) and written > FORMAT:
         raise ValueError(
@@ -204,25 +222,128 @@ def read_card(directory: str | os.PathLike[str]) -> Card:
     seal = card.pop("sha256", None)
     if seal != _digest_of(card) or _sealed(card).encode() != content:
         raise _changed(path / CARD)
+    try:
+        check_form(card)
+    except DAMAGED as e:
+        raise DamagedError(f"the card of {str(path)!r} is none that export writes ({e})") from e
     return dict(card)
 
 
-def read_model(directory: str | os.PathLike[str]) -> Model:
-    """Read a model directory onto the CPU; raises as :func:`read_card`, for all three files."""
+def read_model(directory: str | os.PathLike[str], operators: Collection[str] = ()) -> Model:
+    """Read a model directory onto the CPU; raises as :func:`read_card`, for all three files.
+
+    The graph may have `operators` beside those of :mod:`gluon_svrg.deploy.graph`.
+    """
     path = as_path(directory)
     card = read_card(path)
     contents = {}
     for name in (SYMBOL, PARAMS):
         # Read once, so that the bytes that are used are those that were checked.
-        contents[name] = _read(path, name)
+        contents[name] = _read(path, name, card["files"][name]["bytes"])
         if _checksum(contents[name]) != card["files"][name]:
             raise _changed(path / name)
-    params = mx.nd.load_frombuffer(contents[PARAMS])
-    return Model(
-        card,
-        mx.sym.load_json(contents[SYMBOL].decode()),
-        # If there are no parameters, MXNet returns an empty list.
-        {name.split(":", 1)[1]: array for name, array in dict(params).items()},
+    try:
+        symbol = graph.load(contents[SYMBOL].decode(), operators)
+        params = params_format.from_bytes(contents[PARAMS])
+        named = {name.split(":", 1)[1]: array for name, array in params.items()}
+        inputs = {spec["name"] for spec in card["inputs"]}
+        unknown = set(symbol.list_inputs()) - inputs - set(named)
+        if unknown or inputs - set(symbol.list_inputs()):
+            raise DamagedError(f"the card's inputs and the graph's differ: {sorted(unknown)}")
+        _check_shapes(symbol, card, named)
+    except DAMAGED as e:
+        raise DamagedError(f"the model {str(path)!r} is none that export writes: {e}") from e
+    return Model(card, symbol, named)
+
+
+def _check_shapes(symbol: Symbol, card: Card, params: Mapping[str, NDArray]) -> None:
+    """Raise DamagedError if MXNet infers other shapes than card and parameters have."""
+    given = {name: array.shape for name, array in params.items()}
+    given |= {spec["name"]: (1, *spec["shape"]) for spec in card["inputs"]}
+    try:
+        _, outputs, _ = symbol.infer_shape(**{n: given[n] for n in symbol.list_inputs()})
+    except MXNetError as e:
+        raise DamagedError(f"its shapes do not fit ({reason_of(e)})") from e
+    if [list(shape) for shape in outputs] != [[1, *s] for s in card["outputs"]["shapes"]]:
+        raise DamagedError(f"its outputs have the shapes {outputs}, and the card says others")
+
+
+def check_form(card: Card) -> None:
+    """Raise an exception of `DAMAGED` if a card has not the form that `export` writes."""
+    problems = [
+        name
+        for name, is_right in {
+            "format": type(card["format"]) is int and card["format"] > 0,
+            "inputs": _are_inputs(card["inputs"]),
+            "outputs": _are_outputs(card["outputs"]),
+            "precision": card["precision"] in (*_FLOATS, "int8"),
+            "normalization": _is_normalization(card["normalization"]),
+            "class_names": card["class_names"] is None or _are_texts(card["class_names"]),
+            "from_logits": isinstance(card["from_logits"], bool),
+            "metrics": isinstance(card["metrics"], dict),
+            "files": all(type(card["files"][name]["bytes"]) is int for name in (SYMBOL, PARAMS)),
+        }.items()
+        if not is_right
+    ]
+    names, shapes = card["class_names"], card["outputs"]["shapes"]
+    if names is not None and shapes not in ([[len(names)]], [[1]] if len(names) == 2 else None):
+        problems.append("class_names")
+    if problems:
+        raise DamagedError(f"wrong are {', '.join(problems)}")
+
+
+def _are_inputs(inputs: Any) -> bool:
+    names = [spec["name"] for spec in inputs]
+    return (
+        bool(names)
+        and _are_texts(names)
+        and len(set(names)) == len(names)
+        and all(_is_shape(spec["shape"]) and spec["dtype"] in _DTYPES for spec in inputs)
+        and all(
+            len(spec["integers"]) == 2
+            and all(type(i) is int for i in spec["integers"])
+            and spec["integers"][0] <= spec["integers"][1]
+            for spec in inputs
+            if "integers" in spec
+        )
+    )
+
+
+def _are_outputs(outputs: Any) -> bool:
+    shapes, dtypes = outputs["shapes"], outputs["dtypes"]
+    return (
+        bool(shapes)
+        and all(map(_is_shape, shapes))
+        and len(dtypes) == len(shapes) == _arrays_in(outputs["structure"])
+        and set(dtypes) <= _DTYPES
+    )
+
+
+def _arrays_in(structure: Any) -> int:
+    """Return how many arrays a structure has, as :mod:`gluon_svrg.deploy.trace` writes it."""
+    if structure is None:
+        return 0
+    if isinstance(structure, str):
+        return int(structure == "array")
+    ((kind, items),) = structure.items()
+    if kind not in ("tuple", "list"):
+        raise ValueError(f"a structure of the kind {kind!r}")
+    return sum(map(_arrays_in, items))
+
+
+def _is_shape(shape: Any) -> bool:
+    is_list = isinstance(shape, list) and all(type(n) is int and n > 0 for n in shape)
+    return is_list and math.prod(shape) < 2**31
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _is_normalization(value: Any) -> bool:
+    return value is None or (
+        all(isinstance(x, int | float) for x in (*value["mean"], *value["std"], value["scale"]))
+        and len(value["mean"]) == len(value["std"]) in (1, 3)
     )
 
 
@@ -249,13 +370,18 @@ def _checksum(content: bytes) -> dict[str, int | str]:
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _read(path: Path, name: str) -> bytes:
+def _read(path: Path, name: str, size: int | None = None) -> bytes:
     try:
-        return (path / name).read_bytes()
+        return read_regular(path / name, size)
     except (FileNotFoundError, IsADirectoryError) as e:
         raise DamagedError(
             f"{name} is missing in the model directory {str(path)!r}: copy the directory again, or "
             "export the network again"
+        ) from e
+    except DamagedError as e:
+        raise DamagedError(
+            f"{str(path / name)!r} is not as it was written ({e}): copy the model directory again, "
+            "or export the network again"
         ) from e
 
 
@@ -267,10 +393,10 @@ def _changed(file: Path) -> DamagedError:
 
 
 def _move(new: Path, path: Path) -> None:
-    """Rename `new` to `path`; an existing model is renamed first, and back if that fails."""
+    """Rename `new` to `path`; an existing model changes places with it, or is renamed first."""
     if not path.exists():
         new.rename(path)
-    else:
+    elif not exchange(new, path):
         old = new.with_suffix(".old")
         path.rename(old)
         try:

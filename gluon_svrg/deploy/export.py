@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
@@ -18,6 +19,7 @@ from gluon_svrg.deploy import trace
 from gluon_svrg.deploy.card import InputRange, InputSpec, check_target, write_model
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.difference import difference_of, scale_of
+from gluon_svrg.deploy.graph import OPERATORS, REFUSED, operators_in
 from gluon_svrg.deploy.images import Normalization, check_normalization
 from mxnet import autograd
 from mxnet.base import MXNetError
@@ -151,7 +153,21 @@ def _graph_of(net: HybridBlock, names: Sequence[str]) -> trace.Graph:
             ) from None
         raise
     # As it is written: without the casts of AMP.
-    return graph._replace(symbol=mx.sym.load_json(graph.symbol.tojson()))
+    symbol = mx.sym.load_json(graph.symbol.tojson())
+    operators = operators_in(symbol) - OPERATORS
+    if operators & REFUSED:
+        raise ValueError(
+            f"net has operators that can run code ({', '.join(sorted(operators & REFUSED))}), "
+            "which no model directory may have: write the layer with other operators"
+        )
+    if operators:
+        warnings.warn(
+            f"net has operators that are not known to check what they are given: load the model "
+            f"with operators={sorted(operators)}",
+            UserWarning,
+            stacklevel=4,
+        )
+    return graph._replace(symbol=symbol)
 
 
 def _infer_shapes(net: HybridBlock, arrays: Sequence[NumPyArray]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import mxnet as mx
@@ -79,12 +79,13 @@ class Predictor:
         backend: str | None = "auto",
         batch_size: int = 64,
         check_finite: bool = True,
+        operators: Collection[str] = (),
     ) -> None:
         self.batch_size = check_integer(
             "batch_size", batch_size, 1, "larger batches are split into batches of this size"
         )
         self.check_finite = check_finite
-        self.model = model if isinstance(model, Model) else read_model(model)
+        self.model = model if isinstance(model, Model) else read_model(model, operators)
         self.card = self.model.card
         self.ctx = _check_context(ctx, self.card["precision"])
         # cpu(0) and cpu(1) are the same memory, but a graph needs all its arrays on one context.
@@ -102,6 +103,7 @@ class Predictor:
         backend: str | None = "auto",
         batch_size: int = 64,
         check_finite: bool = True,
+        operators: Collection[str] = (),
     ) -> Predictor:
         """Read a model directory, and verify its checksums.
 
@@ -122,6 +124,10 @@ class Predictor:
             Whether NaN and infinities in an input are an error. Without the check MXNet's ReLU and
             pooling drop NaN, so that the outputs look like those of a sample; False is for
             networks that use them, such as an infinite mask.
+        operators : collection of str, optional
+            Operators of MXNet that the graph may have beside those that are known to check what
+            they are given, for a model of people whom you trust. ``export`` says if a model needs
+            some.
 
         Raises
         ------
@@ -134,7 +140,7 @@ class Predictor:
         UserWarning
             If an int8 model is loaded on a CPU without VNNI, on which it may be far off.
         """
-        model = read_model(directory)
+        model = read_model(directory, operators)
         if model.card["precision"] == "int8":
             warn_of_overflow(f"the model {os.fspath(directory)!r}")
         return cls(model, ctx, backend, batch_size, check_finite)

@@ -9,7 +9,10 @@ import math
 import numbers
 import os
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from logging import Logger
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, SupportsFloat
@@ -30,6 +33,8 @@ from gluon_svrg.files import make_folder, write_whole
 from gluon_svrg.run.heartbeat import is_started_again
 from gluon_svrg.run.history import History
 from gluon_svrg.run.position import check_is_located
+
+_SECONDS_BETWEEN_FLUSHES = 10.0
 
 
 class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
@@ -172,8 +177,14 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         return not self._is_table or set(row) <= set(self._columns)
 
     def _append(self, row: Mapping[str, object]) -> None:
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            file.write(self._line(row))  # in one piece, since it is flushed at once
+        size = self.path.stat().st_size
+        try:
+            with self.path.open("ab") as file:
+                file.write(self._line(row).encode("utf-8"))  # in one piece, at its end
+        except OSError:
+            with suppress(OSError):
+                os.truncate(self.path, size)  # a full disk takes the part that fits
+            raise
 
     def _is_of(self, history: History) -> bool:
         """Return whether the file holds these rows and no others, so that they can go on in it."""
@@ -214,6 +225,9 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
     after it is no longer shown. A new run hides an earlier one in the same `log_dir`, whose files
     stay. Give each run its own folder to see them side by side.
 
+    If the figures cannot be written (a full disk), the run continues with one warning in the log,
+    and each step tries again.
+
     Parameters
     ----------
     log_dir : str or path
@@ -249,12 +263,12 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
                 1,
                 "figures are written every that many batches",
             )
-        writer_class = _summary_writer_class()
+        file_class = _event_file_class()
         self.log_dir = Path(log_dir).expanduser().absolute()
         self.every_n_batches = every_n_batches
         self.priority = float(priority)
-        self._epochs = _Scalars(writer_class, self.log_dir)
-        self._batches = _Scalars(writer_class, self.log_dir / "batches")
+        self._epochs = _Scalars(file_class, self.log_dir)
+        self._batches = _Scalars(file_class, self.log_dir / "batches")
         self._writes = True
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -268,22 +282,28 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
         if self.every_n_batches is None or not self._writes:
             return
         step = estimator.position.batch + 1  # this batch is done, too
-        self._batches.go_to(step)
-        if step % self.every_n_batches == 0:
-            for metric in estimator.train_metrics:
-                for name, value in metric.get_name_value():
-                    self._batches.write(f"batch/{name}", value, step)
-            self._batches.write("batch/learning_rate", estimator.trainer.learning_rate, step)
+        if step % self.every_n_batches:
+            self._batches.go_to(step, estimator.logger)
+            return
+        figures = {
+            f"batch/{name}": value
+            for metric in estimator.train_metrics
+            for name, value in metric.get_name_value()
+        }
+        figures["batch/learning_rate"] = estimator.trainer.learning_rate
+        self._batches.write(figures, step, estimator.logger)
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Write the row of the epoch."""
         if not self._writes:
             return
         row = estimator.history[-1]
-        self._epochs.go_to(row["epoch"])
-        for name, value in row.items():
-            if name != "epoch" and isinstance(value, numbers.Real):
-                self._epochs.write(f"epoch/{name}", value, row["epoch"])
+        figures = {
+            f"epoch/{name}": value
+            for name, value in row.items()
+            if name != "epoch" and isinstance(value, numbers.Real)
+        }
+        self._epochs.write(figures, row["epoch"], estimator.logger)
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Close the files."""
@@ -299,50 +319,111 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
 
 
 class _Scalars:
-    """The scalars of one folder, whose steps count the same thing: TensorBoard hides by step."""
+    """The scalars of one folder, whose steps count the same thing: TensorBoard hides by step.
 
-    def __init__(self, writer_class: Callable[..., Any], folder: Path) -> None:
-        self._writer_class = writer_class
+    If a file cannot be written (a full disk), one warning says so, and the next step begins
+    another.
+    """
+
+    def __init__(self, file_class: Callable[..., _EventFile], folder: Path) -> None:
+        self._file_class = file_class
         self._folder = folder
-        self._writer: Any = None
+        self._file: _EventFile | None = None
         self._step = 0
+        self._has_warned = False
 
-    def go_to(self, step: int) -> None:
-        """Move to `step`; if it is no later one, hide what was written from it on."""
-        if self._writer is not None and step <= self._step:
+    def write(self, figures: Mapping[str, SupportsFloat], step: int, logger: Logger) -> None:
+        """Write figures of `step`; if it is no later one, hide what was written from it on."""
+        try:
+            file = self._file_at(step)
+            for name, value in figures.items():
+                file.add_scalar(re.sub(r"[^-/\w.]", "_", name), float(value), step)
+        except OSError as e:
             self.close()
-        if self._writer is None:
-            # The library names its files by the second in which they are made.
-            number = len(list(self._folder.glob("*.tfevents.*")))
-            self._writer = self._writer_class(
-                logdir=os.fspath(self._folder),
-                purge_step=step,
-                flush_secs=10,
-                filename_suffix=f".{number:04d}",
-            )
-        self._step = step
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "figures cannot be written for TensorBoard into %r (%s): the run continues, "
+                    "and each step tries again",
+                    os.fspath(self._folder),
+                    e,
+                )
 
-    def write(self, name: str, value: SupportsFloat, step: int) -> None:
-        """Write one figure."""
-        self._writer.add_scalar(re.sub(r"[^-/\w.]", "_", name), float(value), step)
+    def go_to(self, step: int, logger: Logger) -> None:
+        """Move to `step`, without figures."""
+        self.write({}, step, logger)
 
     def close(self) -> None:
         """Close the file, if one is open."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
+
+    def _file_at(self, step: int) -> _EventFile:
+        if self._file is not None and step <= self._step:
+            self.close()
+        if self._file is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            # The library names its files by the second in which they are made.
+            number = len(list(self._folder.glob("*.tfevents.*")))
+            self._file = self._file_class(self._folder, step, f".{number:04d}")
+        self._step = step
+        return self._file
 
 
-def _summary_writer_class() -> Callable[..., Any]:
+class _EventFile:
+    """Writes scalars into an event file, in the thread that calls it.
+
+    tensorboardX's SummaryWriter writes in a thread of its own. If that ends, as on a full disk, its
+    queue fills, and the next scalar waits for ever.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the file is made.
+    purge_step : int
+        TensorBoard hides what earlier files have from this step on.
+    suffix : str
+        The end of the file's name.
+    """
+
+    def __init__(self, folder: Path, purge_step: int, suffix: str) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2, summary_pb2
+
+        self._events, self._summaries = event_pb2, summary_pb2
+        self._writer = EventsWriter(os.fspath(folder / "events"), suffix)
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._write(purge_step, session_log=start)
+        self._flushed = time.monotonic()
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        """Write one figure."""
+        one = self._summaries.Summary.Value(tag=name, simple_value=value)
+        self._write(step, summary=self._summaries.Summary(value=[one]))
+        if time.monotonic() > self._flushed + _SECONDS_BETWEEN_FLUSHES:
+            self._writer.flush()
+            self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        """Write what is not written yet, and close the file."""
+        self._writer.close()
+
+    def _write(self, step: int, **content: Any) -> None:
+        event = self._events.Event(wall_time=time.time(), step=step, **content)
+        self._writer.write_event(event)
+
+
+def _event_file_class() -> Callable[..., _EventFile]:
     try:
-        from tensorboardX import SummaryWriter
+        import tensorboardX  # noqa: F401  # now, and not in the first epoch
     except ImportError as e:
         raise ImportError(
-            "TensorBoardHandler needs tensorboardX: install it with "
-            "pip install 'gluon-svrg[tensorboard]'"
+            f"TensorBoardHandler needs tensorboardX, which cannot be imported ({e}): install it "
+            "with pip install 'gluon-svrg[tensorboard]'"
         ) from e
-    writer_class: Callable[..., Any] = SummaryWriter
-    return writer_class
+    return _EventFile
 
 
 def _csv_line(cells: Sequence[object]) -> str:

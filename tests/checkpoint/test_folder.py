@@ -19,7 +19,7 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg import files as disk_files
-from gluon_svrg.checkpoint import contents as resume
+from gluon_svrg.arrays import params
 from gluon_svrg.checkpoint import folder as checkpoint
 from gluon_svrg.checkpoint.folder import Checkpoint, Key
 from gluon_svrg.files import DamagedError
@@ -635,7 +635,7 @@ def test_the_parameters_are_what_mxnet_writes(dtype, tmp_path):
     shapes = {"a": (3,), "b.weight": (2, 3, 4), "": (1,), "é": (1, 1)}
     arrays = {n: mx.nd.array(100 * rng.normal(size=s), dtype=dtype) for n, s in shapes.items()}
     mx.nd.save(str(tmp_path / "file"), arrays)
-    assert resume._params_bytes(arrays) == (tmp_path / "file").read_bytes()
+    assert params.to_bytes(arrays) == (tmp_path / "file").read_bytes()
 
 
 def test_a_folder_that_was_renamed_is_damaged(tmp_path):
@@ -649,9 +649,9 @@ def test_a_file_that_may_not_be_read_is_no_damage(tmp_path, monkeypatch):
     """Who puts it aside for that would lose a good checkpoint."""
     path = checkpoint.write(tmp_path, Key(3, 1), {"a": b"1"})
 
-    def refuse(self):
-        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+    def refuse(path, size=None):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(type(path), "read_bytes", refuse)
+    monkeypatch.setattr(checkpoint, "read_regular", refuse)
     with pytest.raises(PermissionError, match="Permission denied"):
         checkpoint.newest_in(tmp_path, pytest.fail)

@@ -6,8 +6,6 @@ import json
 import math
 import struct
 import sys
-from pathlib import Path
-from types import ModuleType
 
 import gluon_svrg as gs
 import mxnet as mx
@@ -354,15 +352,13 @@ def test_overwrite_is_a_bool():
 
 
 class Writer:
-    """Stands in for tensorboardX.SummaryWriter, as TensorBoard reads it."""
+    """Stands in for an event file, as TensorBoard reads it."""
 
     folders: dict
     is_open = 0
 
-    def __init__(self, logdir, purge_step, flush_secs, filename_suffix):
-        folder = Path(logdir)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"events.out.tfevents.1.host{filename_suffix}").touch(exist_ok=False)
+    def __init__(self, folder, purge_step, suffix):
+        (folder / f"events.out.tfevents.1.host{suffix}").touch(exist_ok=False)
         self.shown = self.folders.setdefault(folder, {})
         for steps in self.shown.values():
             for step in [step for step in steps if step >= purge_step]:
@@ -382,11 +378,10 @@ class Writer:
 @pytest.fixture
 def shown(monkeypatch):
     """What TensorBoard shows: value by step, by tag, by folder."""
-    module = ModuleType("tensorboardX")
-    module.SummaryWriter = type("SummaryWriter", (Writer,), {"folders": {}})
-    monkeypatch.setitem(sys.modules, "tensorboardX", module)
-    yield module.SummaryWriter.folders
-    assert module.SummaryWriter.is_open == 0
+    file_class = type("Writer", (Writer,), {"folders": {}})
+    monkeypatch.setattr("gluon_svrg.handlers.log._event_file_class", lambda: file_class)
+    yield file_class.folders
+    assert file_class.is_open == 0
 
 
 def scalars_of(history):
@@ -508,7 +503,7 @@ def test_without_the_library_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(
         ImportError,
-        match=r"needs tensorboardX: install it with pip install 'gluon-svrg\[tensorboard\]'",
+        match=r"needs tensorboardX, which .*: install it with pip install 'gluon-svrg\[tensorboard\]'",
     ):
         TensorBoardHandler("runs")
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.files import DAMAGED
 from gluon_svrg.linear.data.parts import CsrPart, Part, part_of
 from scipy.sparse import csr_array, issparse, vstack
 
@@ -270,7 +271,9 @@ def _mapped(name: str, path: str) -> NumPyArray:
         array: NumPyArray = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise FileNotFoundError(f"{name} is not there: give the path of a file") from None
-    except ValueError as error:
+    except DAMAGED as error:
+        if isinstance(error, OSError):
+            raise
         what = "it is cut off, or no .npy file"
         if "object" in str(error).lower():
             what = "it has objects, which only pickle could read"

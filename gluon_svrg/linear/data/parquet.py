@@ -18,7 +18,8 @@ try:
     import pyarrow.types as types
 except ImportError as missing:
     raise ImportError(
-        "Chunks.from_parquet needs pyarrow, which is not installed: pip install gluon-svrg[parquet]"
+        f"Chunks.from_parquet needs pyarrow, which cannot be imported ({missing}): "
+        "pip install 'gluon-svrg[parquet]'"
     ) from missing
 
 _KEPT = 3
