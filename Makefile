@@ -17,7 +17,7 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py t
 
 BENCHMARKS := bench-linear bench-large bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse
 
-.PHONY: FORCE demo test test-platform lint types unit format site tutorial wheel gpu-test clean bench bench-versions soak repeatability evidence scaling shape upstream $(BENCHMARKS)
+.PHONY: FORCE demo test test-platform lint types unit format site tutorial wheel gpu-test clean bench bench-versions soak fuzz repeatability evidence scaling shape upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -54,6 +54,9 @@ bench-versions: .venv/dev.installed  ## this version beside another: OTHER=a che
 soak: .venv/dev.installed  ## a training on two workers, killed a hundred times, by dist_sync and by MPI: the same bits, nothing left over
 	$(BIN)/python benchmarks/soak.py --out docs/benchmarks.md
 	$(BIN)/python benchmarks/soak.py --engine mpi --out docs/benchmarks.md
+
+fuzz: .venv/dev.installed  ## damaged models, checkpoints, .npy and Parquet files: no crash, no hang, one sentence each
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/fuzz.py
 
 repeatability: .venv/dev.installed  ## every optimizer on a ResNet-20, in seven runs each, bit for bit, into docs/benchmarks.md
 	$(BIN)/python benchmarks/repeatability.py --out docs/benchmarks.md

@@ -248,9 +248,9 @@ class Parquet(Kind):
     def read(self) -> None:
         from gluon_svrg.linear import Chunks, SVRGClassifier
 
-        chunks, y = Chunks.from_parquet(str(self.folder / "x.parquet"), target="y"), None
-        chunks, y = chunks if isinstance(chunks, tuple) else (chunks, y)
-        SVRGClassifier(max_iter=3).fit(chunks, y)
+        path = str(self.folder / "x.parquet")
+        chunks = Chunks.from_parquet(path, columns=[f"c{i}" for i in range(4)])
+        SVRGClassifier(max_iter=3).fit(chunks, np.arange(500) % 2)
 
 
 KINDS: dict[str, tuple[type[Any], int]] = {
@@ -272,6 +272,8 @@ def outcome_of(read: Callable[[], None]) -> str:
             warnings.simplefilter("ignore")
             read()
         except (ValueError, OSError):
+            code = b"refused"
+        except FloatingPointError:  # numbers that are not finite, noticed in training
             code = b"refused"
         except BaseException as e:
             code = f"{type(e).__name__}: {str(e)[:200]}".encode()

@@ -52,6 +52,7 @@ from gluon_svrg.checkpoint.shares import (
     with_differences,
 )
 from gluon_svrg.events import Run, State
+from gluon_svrg.files import DAMAGED
 from gluon_svrg.run.position import Position
 
 NET, TRAINER, RUN = "net.params", "trainer.npz", "run.npz"
@@ -122,7 +123,8 @@ def restored(run: Run, checkpoint: Checkpoint) -> Iterator[None]:
     undo = [part.undo() for part in parts.values()]
     try:
         for name, part in parts.items():
-            part.load_state_dict(states[name])
+            with _taking(checkpoint, name):
+                part.load_state_dict(states[name])
         with drawing_again(run):
             yield
     except BaseException:
@@ -164,6 +166,8 @@ def _states_for(run: Run, checkpoint: Checkpoint, parts: Mapping[str, Part]) -> 
         raise ValueError(
             f"the checkpoint {str(checkpoint.path)!r} does not fit this run: {e}"
         ) from e
+    except DAMAGED as e:  # MXNet's errors are RuntimeErrors
+        raise _not_written_by_us(checkpoint, "its states", e) from None
     if number != workers.size and workers.is_first:
         run.logger.warning(
             "the checkpoint was written by %d %s and this run has %d: sums over a batch are taken "
@@ -237,6 +241,26 @@ def _states_of(rank: int, checkpoint: Checkpoint, first: State) -> State:
         if not isinstance(trainer, States):
             states["trainer"]["states"] = States.from_bytes(trainer.tobytes())
     return states
+
+
+@contextmanager
+def _taking(checkpoint: Checkpoint, part: str) -> Iterator[None]:
+    """Say in one sentence which state is none that a run has, though the files are whole."""
+    try:
+        yield
+    except (ValueError, OSError):
+        raise
+    except DAMAGED as e:  # MXNet's errors are RuntimeErrors
+        raise _not_written_by_us(checkpoint, f"its state of {part!r}", e) from e
+
+
+def _not_written_by_us(checkpoint: Checkpoint, what: str, e: Exception) -> ValueError:
+    reason = (str(e).splitlines() or [""])[-1]
+    return ValueError(
+        f"the checkpoint {str(checkpoint.path)!r} cannot be continued from: {what} is not what a "
+        f"CheckpointHandler writes, or a handler does not take it ({type(e).__name__}: {reason}); "
+        "resume from another"
+    )
 
 
 @contextmanager

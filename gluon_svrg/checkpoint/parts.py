@@ -121,6 +121,8 @@ class Network(Part):
                     "network that it was written with"
                 )
             _check_parameter(place, param, weights[place])
+            if not np.isfinite(weights[place].asnumpy()).all():
+                raise ValueError(f"its parameter {place!r} is NaN or infinite")
 
     def load_state_dict(self, state: State) -> None:
         """Write the parameters in place: `Parameter.set_data` would reset the kvstore each time."""

@@ -647,7 +647,7 @@ def test_a_folder_that_was_renamed_is_damaged(tmp_path):
 
 def test_a_file_that_may_not_be_read_is_no_damage(tmp_path, monkeypatch):
     """Who puts it aside for that would lose a good checkpoint."""
-    path = checkpoint.write(tmp_path, Key(3, 1), {"a": b"1"})
+    checkpoint.write(tmp_path, Key(3, 1), {"a": b"1"})
 
     def refuse(path, size=None):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
