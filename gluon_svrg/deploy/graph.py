@@ -56,7 +56,9 @@ OPERATORS = frozenset(
     """.split()  # noqa: SIM905  # a line for each is three pages
 )
 # These may run code, or call it at an address that the graph names.
-REFUSED = frozenset({"_NDArray", "_Native", "Custom", "_CachedOp", "_cvimread", "_cvimdecode"})
+REFUSED = frozenset(
+    "_NDArray _Native Custom _CachedOp _cvimread _cvimdecode".split()  # noqa: SIM905  # as above
+)
 _KEYS = frozenset({"op", "name", "attrs", "inputs", "subgraphs"})
 _GRAPH_KEYS = frozenset({"nodes", "arg_nodes", "node_row_ptr", "heads", "attrs"})
 _MAX_DEPTH = 2  # a subgraph of int8 has none in it

@@ -5,8 +5,6 @@ import logging
 import numbers
 import re
 import shutil
-import sys
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import gluon_svrg as gs
@@ -108,24 +106,6 @@ def fit(estimator, *handlers, **arguments):
     result = estimator.fit(BATCHES, epochs=3, event_handlers=list(handlers), **arguments)
     rows = [{k: v for k, v in row.items() if k not in MEASURED} for row in result.history]
     return problems.weights_of(estimator.net), rows, result.stop_reason, result.epochs_run
-
-
-class Writer:
-    """Stands for tensorboardX', which need not be installed."""
-
-    def __init__(self, **arguments):
-        pass
-
-    def add_scalar(self, *arguments):
-        pass
-
-    def close(self):
-        pass
-
-
-@pytest.fixture(autouse=True)
-def _tensorboard(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=Writer))
 
 
 @pytest.fixture(scope="module")
