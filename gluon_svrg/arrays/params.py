@@ -132,8 +132,9 @@ class _Reader:
         shape = self.shape()
         self.raw(8)  # the context, which is the CPU here
         dtype = self.dtype()
+        values = self.values(shape, dtype)  # first: it checks the shape against the bytes
         array = mx.nd.empty(shape, mx.cpu(), dtype)
-        copy_from_numpy(array, self.values(shape, dtype))  # mx.nd.array copies twice
+        copy_from_numpy(array, values)  # mx.nd.array copies twice
         return array
 
     def _rows(self) -> NDArray:
