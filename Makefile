@@ -17,7 +17,7 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py t
 
 BENCHMARKS := bench-linear bench-large bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse
 
-.PHONY: FORCE demo test test-platform lint types unit format site tutorial wheel gpu-test clean bench bench-versions soak fuzz repeatability evidence scaling shape upstream $(BENCHMARKS)
+.PHONY: FORCE demo test test-platform lint types unit format site tutorial wheel gpu-test clean bench bench-versions soak fuzz faults endurance repeatability evidence scaling shape upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -57,6 +57,12 @@ soak: .venv/dev.installed  ## a training on two workers, killed a hundred times,
 
 fuzz: .venv/dev.installed  ## damaged models, checkpoints, .npy and Parquet files: no crash, no hang, one sentence each
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/fuzz.py
+
+faults: .venv/dev.installed  ## a full and a broken disk at each call of a run that changes a file: nothing is half-written
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/faults.py
+
+endurance: .venv/dev.installed  ## 32 threads on one Predictor for a minute, 10^5 predictions, 10^6 steps: memory does not grow; into docs/benchmarks.md
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/endurance.py --out docs/benchmarks.md
 
 repeatability: .venv/dev.installed  ## every optimizer on a ResNet-20, in seven runs each, bit for bit, into docs/benchmarks.md
 	$(BIN)/python benchmarks/repeatability.py --out docs/benchmarks.md

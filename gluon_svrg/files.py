@@ -12,6 +12,8 @@ import tempfile
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _ASIDE = re.compile(r"\.(.+)\.(\d+)\.tmp")
@@ -65,10 +67,21 @@ def aside(path: Path) -> Path:
 
 def write_through(path: Path, content: bytes) -> None:
     """Write `content` to `path`, and wait until it is on the disk."""
-    with open(path, "wb") as file:
+    with naming(path), open(path, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let each OSError name a path: that of a write or a flush names none by itself."""
+    try:
+        yield
+    except OSError as e:
+        if e.filename is not None or e.errno is None:
+            raise
+        raise OSError(e.errno, e.strerror, os.fspath(path)) from e
 
 
 def read_regular(path: Path, size: int | None = None) -> bytes:
@@ -138,7 +151,8 @@ def flush_folder(path: Path) -> None:
     """Wait until the names in the folder at `path` are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
