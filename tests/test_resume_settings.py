@@ -179,3 +179,36 @@ def test_a_run_of_batches_may_end_within_an_epoch(batches, complete):
     history = estimator.fit(data, batches=batches).history
     assert history[-1]["complete"] is complete
     assert np.isfinite(history[-1]["training loss"])
+
+
+def scheduled():
+    return [gs.ScheduleHandler("learning_rate", gs.schedules.linear(0.1, 0.0))]
+
+
+def test_a_schedule_that_the_resumed_run_lacks_is_told(tmp_path, caplog):
+    fit(tmp_path, 1, handlers=scheduled())
+    trainer, _ = fit(tmp_path, 2)
+    value = trainer.learning_rate
+    assert value < 0.1
+    told = f"had a ScheduleHandler for learning_rate and this one has none: it stays at {value:.4g}"
+    assert told in caplog.text
+
+
+def test_what_a_schedule_sets_is_not_told_to_be_the_optimizers(tmp_path, caplog):
+    fit(tmp_path, 1, handlers=scheduled())
+    fit(tmp_path, 2, learning_rate=0.5, wd=0.5, handlers=scheduled())
+    (told,) = [r.getMessage() for r in caplog.records if "with its own" in r.getMessage()]
+    assert told.endswith("its own: optimizer: wd 0.5 (not 0.001)")
+
+
+def test_an_estimate_does_not_continue_from_a_number(tmp_path):
+    fit(tmp_path, 1, handlers=[gs.SVRGHandler(coefficient="auto")])
+    with pytest.raises(
+        ValueError, match=r"was 'auto' in the run of the checkpoint, and is a number"
+    ):
+        fit(tmp_path, 2, handlers=[gs.SVRGHandler(coefficient=0.5)])
+    fit(tmp_path / "x", 1, handlers=[gs.SVRGHandler(coefficient=0.5)])
+    with pytest.raises(
+        ValueError, match=r"number or a schedule in the run .*, and is 'auto' in this"
+    ):
+        fit(tmp_path / "x", 2, handlers=[gs.SVRGHandler(coefficient="auto")])

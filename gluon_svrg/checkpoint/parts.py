@@ -30,7 +30,7 @@ from gluon_svrg.events import Run, State
 from gluon_svrg.run.history import History
 from gluon_svrg.run.metrics import old_names
 from gluon_svrg.run.position import Position
-from gluon_svrg.run.settings import OPTIMIZER, SCHEDULE, differences
+from gluon_svrg.run.settings import OPTIMIZER, SCHEDULE, differences, scheduled_in
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
@@ -243,6 +243,15 @@ class TrainerStates(Part):
     def _tell(self, changed: dict[str, dict[str, tuple[Any, Any]]], state: State) -> None:
         if not self._run.workers.is_first:
             return
+        own = scheduled_in(self._run.settings).values()
+        for name in scheduled_in(state.get("settings") or {}).values():
+            if name not in own:
+                self._run.logger.warning(
+                    "resume: the checkpoint's run had a ScheduleHandler for %s and this one has "
+                    "none: it stays at %.4g, as that has left it",
+                    name,
+                    self._value_of(name),
+                )
         if changed:
             told = [f"{owner}: {_told(values, 1, 0)}" for owner, values in changed.items()]
             self._run.logger.warning(
@@ -259,6 +268,12 @@ class TrainerStates(Part):
                     "ScheduleHandler",
                     _told(overruled, 0, 1),
                 )
+
+    def _value_of(self, hyperparameter: str) -> float:
+        trainer = self._run.trainer
+        if hyperparameter == "learning_rate":
+            return float(trainer.learning_rate)
+        return float(getattr(optimizer_of(trainer), hyperparameter))
 
     def undo(self) -> Callable[[], None]:
         """Return what loads the states as they are now."""
