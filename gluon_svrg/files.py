@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import os
 import re
+import secrets
 import stat
 import struct
 import tempfile
@@ -16,7 +18,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_ASIDE = re.compile(r"\.(.+)\.(\d+)\.tmp")
+# The name, and the writer: host, process, a token of the process, a number; up to 0.7 the process.
+_ASIDE = re.compile(r"\.(.+)\.(?:([^./]+)\.(\d+)-([0-9a-f]{8})-\d+|(\d+))\.tmp")
+_HOST = os.uname().nodename.replace(".", "_")
+_TOKEN, _numbers = secrets.token_hex(4), itertools.count()
 _AT_FDCWD, _EXCHANGE = -100, 2  # of Linux: fcntl.h, RENAME_EXCHANGE
 
 
@@ -55,14 +60,16 @@ def write_whole(path: Path, content: bytes) -> None:
     temporary = aside(path)
     try:
         write_through(temporary, content)
-        os.replace(temporary, path)
+        with naming(path):
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def aside(path: Path) -> Path:
-    """Return the name under which this process writes what is to become `path`."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Return a new name, of this process alone, for what is to become `path`."""
+    writer = f"{_HOST}.{os.getpid()}-{_TOKEN}-{next(_numbers)}"
+    return path.with_name(f".{path.name}.{writer}.tmp")
 
 
 def write_through(path: Path, content: bytes) -> None:
@@ -84,7 +91,7 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(e.errno, e.strerror, os.fspath(path)) from e
 
 
-def read_regular(path: Path, size: int | None = None) -> bytes:
+def read_regular(path: Path, size: int | None = None, at_most: int | None = None) -> bytes:
     """Return the content of a regular file, which may have been written by somebody else.
 
     Parameters
@@ -93,11 +100,13 @@ def read_regular(path: Path, size: int | None = None) -> bytes:
         A pipe or a device, which might never end, is not read.
     size : int, optional
         How many bytes it must have: compared before they are read.
+    at_most : int, optional
+        How many bytes it may have.
 
     Raises
     ------
     DamagedError
-        If it is no regular file, or has another size.
+        If it is no regular file, has another size, or is too large.
     OSError
         If it cannot be read.
     """
@@ -107,6 +116,8 @@ def read_regular(path: Path, size: int | None = None) -> bytes:
             raise DamagedError(f"{path.name} is no regular file")
         if size is not None and about.st_size != size:
             raise DamagedError(f"{path.name} has {about.st_size} bytes, not {size}")
+        if at_most is not None and about.st_size > at_most:
+            raise DamagedError(f"{path.name} has {about.st_size} bytes, more than {at_most}")
         return file.read()
 
 
@@ -130,14 +141,22 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def is_left_over(name: str) -> bool:
-    """Return whether :func:`aside` made this name in a process that is no more."""
+    """Return whether :func:`aside` made this name in a process that is no more.
+
+    Of another host that is not known: the answer is False.
+    """
     match = _ASIDE.fullmatch(name)
-    return match is not None and not _is_another_process(int(match[2]))
-
-
-def _is_another_process(pid: int) -> bool:
-    if pid == os.getpid():
+    if match is None:
         return False
+    _, host, pid, token, pid_of_0_7 = match.groups()
+    if host not in (None, _HOST):
+        return False
+    if int(pid or pid_of_0_7) == os.getpid():
+        return token != _TOKEN  # of an earlier process with the same number
+    return not _is_running(int(pid or pid_of_0_7))
+
+
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
