@@ -328,4 +328,4 @@ def main(arguments: Sequence[str] | None = None) -> gs.FitResult:
 
 
 if __name__ == "__main__":
-    main()
+    interruption.run(main)

@@ -141,6 +141,23 @@ def test_a_checkpoint_of_an_earlier_version_overrules_and_says_so(tmp_path, capl
     trainer, _ = fit(tmp_path, 2, wd=0.5)
     assert trainer.optimizer.wd == 1e-3
     assert "replace those of this run: wd 0.001 (not 0.5); change them" in caplog.text
+    monkeypatch.setattr("gluon_svrg.estimator.settings_of", lambda _: {})
+    schedule = FactorScheduler(4, 0.5, base_lr=0.1)
+    fit(tmp_path / "x", 1, lr_scheduler=schedule)
+    monkeypatch.undo()
+    fit(tmp_path / "x", 2, lr_scheduler=FactorScheduler(4, 0.9, base_lr=0.2))
+    assert "warmup_final_lr 0.1 (not 0.2), factor 0.5 (not 0.9); change them" in caplog.text
+
+
+def test_a_learning_rate_that_a_checkpoint_of_an_earlier_version_overrules(
+    tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr("gluon_svrg.estimator.settings_of", lambda _: {})
+    fit(tmp_path, 1)
+    monkeypatch.undo()
+    trainer, _ = fit(tmp_path, 2, learning_rate=0.01)
+    assert trainer.learning_rate == 0.1
+    assert "replace those of this run: lr 0.1 (not 0.01); change them" in caplog.text
 
 
 def test_a_broken_off_epoch_is_marked(caplog):

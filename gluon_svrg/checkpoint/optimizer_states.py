@@ -58,6 +58,9 @@ _NOT_SAVED = frozenset(
 )
 
 
+_COUNTS_OF_A_SCHEDULE = ("base_lr", "count", "cur_step_ind")
+
+
 class States:
     """The states of an optimizer, as they are in a file.
 
@@ -228,19 +231,30 @@ class States:
         """Return whether `optimizer` would make such states, nested so and of these shapes."""
         for index, encoded in self._meta["states"]["dict"]:
             if _mxnet.has_data(params[index]):
-                weight = params[index].list_data()[0]
+                weight = _mxnet.data_of(params[index])[0]
                 new = optimizer.create_state_multi_precision(index, weight)
                 if _form_of(new) != _form_of_encoded(encoded, self._arrays):
                     return False
         return True
 
-    def overruled(self, settings: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """Return the saved attributes that differ from `settings`, but for the learning rate."""
-        saved = self._meta["attributes"]
+    def overruled(
+        self, optimizer: dict[str, Any], schedule: dict[str, Any]
+    ) -> dict[str, tuple[Any, Any]]:
+        """Return what is saved of optimizer and lr_scheduler and differs from what is given.
+
+        But for what a schedule itself changes.
+        """
+        of_schedule = dict(self._meta["schedule"])
+        for name in _COUNTS_OF_A_SCHEDULE:
+            of_schedule.pop(name, None)
+        of_optimizer = dict(self._meta["attributes"])
+        if self._meta["lr_scheduler"]:
+            of_optimizer.pop("lr", None)
         return {
             name: (saved[name], value)
-            for name, value in settings.items()
-            if name in saved and name != "lr" and saved[name] != value
+            for saved, given in ((of_optimizer, optimizer), (of_schedule, schedule))
+            for name, value in given.items()
+            if name in saved and saved[name] != value
             if saved[name] is None or isinstance(saved[name], bool | int | float | str)
         }
 

@@ -260,7 +260,8 @@ class TrainerStates(Part):
                 "; ".join(told),
             )
         elif not state.get("settings"):  # of an earlier version, which did not note them
-            overruled = state["states"].overruled(self._run.settings[OPTIMIZER])
+            settings = self._run.settings
+            overruled = state["states"].overruled(settings[OPTIMIZER], settings.get(SCHEDULE, {}))
             if overruled:
                 self._run.logger.warning(
                     "resume: the checkpoint is of an earlier version, and its settings of the "
