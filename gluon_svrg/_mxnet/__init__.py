@@ -58,6 +58,9 @@ from gluon_svrg._mxnet.block import (
     has_shape as has_shape,
 )
 from gluon_svrg._mxnet.block import (
+    has_static_shape as has_static_shape,
+)
+from gluon_svrg._mxnet.block import (
     is_differentiable as is_differentiable,
 )
 from gluon_svrg._mxnet.block import (

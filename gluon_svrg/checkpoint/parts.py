@@ -88,6 +88,9 @@ class Network(Part):
             If one is NaN or infinite: to continue from there would be of no use.
         """
         params = parameters_by_place(self._run.net)
+        # With static_shape MXNet does not order a read after the backward pass that writes running
+        # statistics.
+        mx.nd.waitall()
         values = {place: replicas_of(whole_data(param)) for place, param in params.items()}
         for place, copies in values.items():
             if not all(np.isfinite(array).all() for array in copies):
