@@ -40,7 +40,7 @@ _SECONDS_BETWEEN_FLUSHES = 10.0
 class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
     """Writes the history into a file: a row at the end of each epoch. The first worker does.
 
-    The file always holds ``estimator.history``: after a resume it has the rows from before, none
+    The file holds ``estimator.history``: after a resume it has the rows from before, none
     twice and none missing, and after a roll-back to a checkpoint it no longer has the rows after
     it. It may be read during the run: a row is appended whole; if older rows change (a figure that
     no epoch had before is a new column of a CSV file), a new file is written, which then replaces

@@ -2,12 +2,15 @@
 
 import hashlib
 import json
+from pathlib import Path
 
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg import deploy
+from gluon_svrg.deploy import card
+from gluon_svrg.files import exchange
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
@@ -145,6 +148,30 @@ def test_dtypes(dtype, tolerance, tmp_path):
 def test_numpys_default_dtype_is_taken_as_that_of_the_parameters(net, tmp_path):
     path = deploy.export(net, tmp_path / "model", np.zeros((1, 3, 8, 6)))
     assert deploy.read_card(path)["inputs"][0]["dtype"] == "float32"
+
+
+def test_a_model_that_is_replaced_is_there_all_the_time(model, net, x, monkeypatch):
+    """Two directories change places at once; in 0.7 there was none for a moment."""
+    one, other = (model.parent / name for name in ("one", "other"))
+    for path in (one, other):
+        path.mkdir()
+    if not exchange(one, other):
+        pytest.skip("the file system cannot exchange two names")
+    seen = []
+
+    def looking(move):
+        def moved(*args):
+            result = move(*args)
+            seen.append((model / "model.json").exists())
+            return result
+
+        return moved
+
+    monkeypatch.setattr(Path, "rename", looking(Path.rename))
+    monkeypatch.setattr(card, "exchange", looking(card.exchange))
+    deploy.export(net, model, x, overwrite=True)
+    assert seen
+    assert all(seen)
 
 
 def test_a_model_that_was_read_can_be_exported_again(model, x, tmp_path, net):
