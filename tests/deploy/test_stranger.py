@@ -215,7 +215,7 @@ def test_an_operator_that_is_not_known_needs_its_name(picks, tmp_path, capsys):
     pytest.importorskip("onnx", reason="the extra onnx is not installed")
     with pytest.raises(ValueError, match=r"load it with operators=\['pick'\]"):
         deploy.export_onnx(path, tmp_path / "model.onnx")
-    with pytest.raises(ValueError, match="cannot translate the model .* op type pick"):
+    with pytest.raises(ValueError, match=r"cannot translate the model .* op type pick"):
         deploy.export_onnx(path, tmp_path / "model.onnx", operators=["pick"])
     assert deploy.Predictor(tmp_path / "int8", operators=("pick",))(x).shape == (40, 1)
     assert main(["benchmark", str(path)]) == 2
