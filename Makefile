@@ -17,7 +17,7 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py t
 
 BENCHMARKS := bench-linear bench-large bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse
 
-.PHONY: FORCE demo test test-platform lint types unit format site tutorial wheel gpu-test clean bench bench-versions soak fuzz faults endurance repeatability evidence scaling shape upstream $(BENCHMARKS)
+.PHONY: FORCE demo test test-platform test-unpinned lint types unit format site tutorial wheel gpu-test clean bench bench-versions soak fuzz faults endurance repeatability evidence scaling shape upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -41,6 +41,10 @@ test-platform:  ## the tests that matter for another Python
 	$(eval FOLDER := .venv/pythons/$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 	.ci/venv $(PYTHON) $(FOLDER) test
 	OMP_NUM_THREADS=1 $(FOLDER)/bin/python -m pytest $(PLATFORM_TESTS)
+
+test-unpinned:  ## the same tests at the versions that pip resolves alone, as for a user
+	.ci/venv $(PYTHON) .venv/unpinned test /dev/null
+	OMP_NUM_THREADS=1 .venv/unpinned/bin/python -m pytest $(PLATFORM_TESTS) tests/linear/test_parquet.py tests/deploy/test_images.py
 
 format: .venv/dev.installed  ## put the code into the form that `make lint` wants
 	$(BIN)/ruff check --fix .

@@ -6,6 +6,7 @@ from threading import Thread
 
 import pytest
 from gluon_svrg import files
+from gluon_svrg.linear import Chunks
 
 
 def test_each_writer_has_a_name_of_its_own(tmp_path):
@@ -55,3 +56,12 @@ def test_a_size_is_compared_before_the_bytes_are_read(tmp_path):
         files.read_regular(tmp_path / "file", at_most=100)
     with pytest.raises(files.DamagedError, match="has 1099511627776 bytes, not 3"):
         files.read_regular(tmp_path / "file", 3)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.parquet"])
+def test_a_pipe_is_not_waited_for(name, tmp_path):
+    pytest.importorskip("pyarrow")
+    os.mkfifo(tmp_path / name)
+    read = Chunks.from_parquet if name.endswith("parquet") else lambda path: Chunks([path])
+    with pytest.raises(ValueError, match="is no regular file"):
+        read(str(tmp_path / name))

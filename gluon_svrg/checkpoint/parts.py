@@ -260,7 +260,8 @@ class TrainerStates(Part):
                 "; ".join(told),
             )
         elif not state.get("settings"):  # of an earlier version, which did not note them
-            overruled = state["states"].overruled(self._run.settings[OPTIMIZER])
+            settings = self._run.settings
+            overruled = state["states"].overruled(settings[OPTIMIZER], settings.get(SCHEDULE, {}))
             if overruled:
                 self._run.logger.warning(
                     "resume: the checkpoint is of an earlier version, and its settings of the "
@@ -373,7 +374,9 @@ class HistoryOfRun(Part):
     def load_state_dict(self, state: State) -> None:
         """Put the rows back."""
         names = old_names(self._run)
-        self._run.history = History(_renamed(row, names) for row in state["history"])
+        # Up to version 0.7 rows did not say it, and a checkpoint had those of whole epochs.
+        rows = ({**row, "complete": row.get("complete", True)} for row in state["history"])
+        self._run.history = History(_renamed(row, names) for row in rows)
         self._run.figures = state["figures"]
         self._run.last_evaluation = _renamed(state["last_evaluation"], names)
 
