@@ -331,8 +331,10 @@ def _output_shapes(
         except DamagedError as e:
             raise ValueError(
                 f"net takes no batch of {size} samples of shapes "
-                f"{[tuple(spec['shape']) for spec in inputs]} ({e}): all inputs need the same "
-                "batch axis, first, and no layer may fix its size"
+                f"{[tuple(spec['shape']) for spec in inputs]} and dtypes "
+                f"{[spec['dtype'] for spec in inputs]} ({e}): give a batch like those that it was "
+                "trained with; all inputs need the same batch axis, first, and no layer may fix "
+                "its size"
             ) from e
         found.append(shapes)
     for index, (one, other) in enumerate(zip(*found, strict=True)):
