@@ -124,6 +124,12 @@ from gluon_svrg._mxnet.others import (
     has_workers as has_workers,
 )
 from gluon_svrg._mxnet.others import (
+    inferred_shapes as inferred_shapes,
+)
+from gluon_svrg._mxnet.others import (
+    inferred_types as inferred_types,
+)
+from gluon_svrg._mxnet.others import (
     onnx_translator as onnx_translator,
 )
 from gluon_svrg._mxnet.others import (
