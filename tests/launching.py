@@ -16,9 +16,11 @@ MARK = "LAUNCHING_TEST"
 # Lines for scripts that are run as workers.
 PROLOGUE = """
 import os, signal, subprocess, sys, time
-rank, attempt = (int(os.environ["GLUON_SVRG_" + name]) for name in ("RANK", "ATTEMPT"))
-def step(byte=b"."):
-    os.write(int(os.environ["GLUON_SVRG_PROGRESS"]), byte)
+rank = int(os.environ.get("PMI_RANK", 0))
+attempt = int(os.environ["GLUON_SVRG_ATTEMPT"])
+def meet():
+    from mpi4py import MPI
+    MPI.COMM_WORLD.Barrier()
 def tell(name):
     open(name, "w").close()
 def wait_for(*names):
@@ -39,15 +41,13 @@ sys.exit(main())
 class Launched:
     """A launcher that was started; as a context it ends with all that is its own."""
 
-    def __init__(
-        self, folder, *arguments, env=None, constants=None, ignored=(), prefix=(), **settings
-    ):
+    def __init__(self, folder, *arguments, env=None, constants=None, ignored=(), **settings):
         self.mark = secrets.token_hex(8)
         start = ["-c", _SHIM] if constants else ["-m", "gluon_svrg.launch"]
         path = os.pathsep.join([str(ROOT), str(folder), os.environ.get("PYTHONPATH", "")])
         environment = os.environ | {MARK: self.mark, "PYTHONPATH": path, **(env or {})}
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, *start, *map(str, arguments)],
+            [sys.executable, *start, *map(str, arguments)],
             env=environment | {"LAUNCHING_CONSTANTS": json.dumps(constants or {})},
             cwd=folder,
             text=True,
@@ -90,6 +90,10 @@ class Launched:
             if is_own and command:  # a zombie has none
                 found[int(folder.name)] = os.fsdecode(command.replace(b"\0", b" "))
         return found
+
+    def find(self, name):
+        """Return the processes whose command line has this in it, in the order of their start."""
+        return sorted(pid for pid, command in self.processes().items() if name in command)
 
 
 def _signals(ignored):
