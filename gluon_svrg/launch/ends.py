@@ -185,6 +185,8 @@ class _End:
         faulthandler.cancel_dump_traceback_later()
 
     def _wait_for_all(self) -> None:
+        if self._mpi.Is_finalized():  # by the script
+            return
         request = self._mpi.COMM_WORLD.Ibarrier()
         while not request.Test():
             time.sleep(_INTERVAL)
