@@ -7,6 +7,7 @@ from gluon_svrg import workers
 from gluon_svrg.svrg import Interval
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
+from workers.loop_programs import connected_anew
 
 FP16 = {"type": "fp16"}
 
@@ -21,17 +22,21 @@ def everything():
             overflows,
             what_is_not_single,
             refusals,
+            not_the_same,
         )
     }
 
 
 def not_the_same():
     """Only one worker sends float16."""
-    own = workers.current()
-    param = gluon.Parameter("weight", shape=(3,))
-    param.initialize()
-    trainer = gs.SVRGTrainer([param], "sgd", compression_params=None if own.is_first else FP16)
-    trainer.allreduce_grads()
+    with connected_anew() as own:
+        param = gluon.Parameter("weight", shape=(3,))
+        param.initialize()
+        trainer = gs.SVRGTrainer([param], "sgd", compression_params=None if own.is_first else FP16)
+        try:
+            trainer.allreduce_grads()
+        except workers.WorkerError as error:
+            return str(error)
 
 
 def network():
