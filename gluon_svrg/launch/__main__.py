@@ -187,7 +187,7 @@ def new_parser() -> argparse.ArgumentParser:
         "--hosts",
         type=Path,
         help="a file with the machines to run on: 'name' or 'name:workers' on each line; mpiexec "
-        "reaches them by ssh",
+        "reaches them by ssh (HYDRA_HOST_FILE, if it is set)",
         metavar="FILE",
     )
     parser.add_argument("--ssh", default="ssh", help="the program for ssh (ssh)", metavar="PROGRAM")
@@ -219,7 +219,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     given = parser.parse_args(arguments)
     try:
         check_module(given.script) if given.module else check_script(given.script)
-        hosts = {} if given.hosts is None else read_hosts(given.hosts)
+        # Kubeflow's MPI Operator sets it.
+        path = given.hosts or os.environ.get("HYDRA_HOST_FILE")
+        hosts = read_hosts(Path(path)) if path else {}
     except ValueError as error:
         parser.error(str(error))
     if given.min_workers is not None and not hosts:

@@ -25,12 +25,14 @@ INTERVAL = 0.5
 STOPPED_WAIT = 10.0
 """Seconds for which a process of the job may be stopped (SIGSTOP), which MPI does not notice."""
 GONE_WAIT = 2.0
-"""Seconds for which mpiexec may leave the end of its own proxy unnoticed: it then never does."""
+"""Seconds after which mpiexec has noticed the end of a proxy or ssh of its own, or never will: it
+does not if that is killed, or if a worker on another host ends before MPI_Init on this one."""
 END_WAIT = 10.0
 """Seconds in which mpiexec has ended all workers after one of them has said that it fails. It waits
 for ever for a host that does not answer."""
 _BLOCK = re.compile(r"=\s+PID (\d+) RUNNING AT (\S+)")
-_BLOCK_CODE = re.compile(r"EXIT STRING: .*\(signal (\d+)\)")
+_BLOCK_CODE = re.compile(r"=\s+EXIT CODE: (\d+)")
+"""mpiexec prints this block only after a signal, whose number the code is."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -89,6 +91,7 @@ class Attempt:
         self._reasons: list[tuple[str, int, int, str]] = []  # word, rank, exit code, text
         self._done: set[int] = set()
         self._ended: list[int] = []  # ranks on this machine, in the order of their ends
+        self._helpers: set[int] = set()  # of mpiexec, one per host: its proxy, or ssh
         self._seen: dict[tuple[int, str], float] = {}
         self._stuck: str | None = None
 
@@ -193,19 +196,19 @@ class Attempt:
         if self._workers and len(self._ended) == len(self._workers):
             # What they have started may hold their output open, for whose end mpiexec waits.
             kill_descendants(but=mpiexec)
-        processes = [(mpiexec, "mpiexec")]
         ranks = {pid: rank for rank, (pid, _) in self._workers.items()}
-        for proxy in children_of(mpiexec):
-            processes.append((proxy, "mpiexec's own helper"))
-            for pid in children_of(proxy):
-                name = f"worker {ranks[pid]}" if pid in ranks else "a worker before MPI_Init"
-                processes.append((pid, name))
-        for pid, name in processes:
+        helpers = children_of(mpiexec)
+        self._helpers.update(helpers)
+        names = {mpiexec: "mpiexec"} | dict.fromkeys(self._helpers, "mpiexec's own helper")
+        for pid in (pid for helper in helpers for pid in children_of(helper)):
+            names[pid] = f"worker {ranks[pid]}" if pid in ranks else "a worker before MPI_Init"
+        is_over = bool(self._workers) and self._done == self._workers.keys()
+        for pid, name in names.items():
             state = state_of(pid)
-            is_gone = state == "Z" and pid != mpiexec and name.startswith("mpiexec")
+            is_gone = pid in self._helpers and state in ("", "Z") and not is_over
             for key, is_so, limit, what in (
                 ("T", state == "T", STOPPED_WAIT, "is stopped, perhaps by a SIGSTOP"),
-                ("Z", is_gone, GONE_WAIT, "was killed"),
+                ("Z", is_gone, GONE_WAIT, "has ended before the workers"),
             ):
                 if not is_so:
                     self._seen.pop((pid, key), None)
@@ -265,7 +268,7 @@ class Attempt:
             own = int(block[1]), block[2]
             ranks = [rank for rank, process in self._workers.items() if process == own]
         if block and signal_:
-            name = self._name(ranks[0]) if ranks else f"a process of mpiexec on {block[2]}"
+            name = self._name(ranks[0]) if ranks else f"a worker on {block[2]}, before MPI started,"
             return _ended(name, -int(signal_[1]))
         if ranks and 0 < code < 128:
             return _ended(self._name(ranks[0]), code)

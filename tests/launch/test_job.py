@@ -376,7 +376,8 @@ def test_mpiexec_or_its_proxy_is_killed_or_stopped(script, number, victim, name)
     if number == signal.SIGSTOP:
         said = rf"{name} \(process \d+\) is stopped, perhaps by a SIGSTOP"
     else:  # mpiexec may see the end of its proxy, and end with a code of its own
-        said = rf"({name}|mpiexec) \(process \d+\) (was killed|ended with exit code 255)"
+        what = "(was killed by SIGKILL|has ended before the workers|ended with exit code 255)"
+        said = rf"({name}|mpiexec) \(process \d+\) {what}"
     assert re.search(f"launch: {said}", launched.err)
     assert "restart 1 of at most 3" in launched.err
     assert "restart 2" not in launched.err
