@@ -17,7 +17,7 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py t
 
 BENCHMARKS := bench-linear bench-large bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse
 
-.PHONY: FORCE demo test test-platform lint types unit format site tutorial wheel gpu-test clean bench bench-versions soak fuzz repeatability evidence scaling shape upstream $(BENCHMARKS)
+.PHONY: FORCE demo test test-platform lint types unit format site tutorial wheel gpu-test clean bench bench-versions soak fuzz repeatability evidence shape upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -66,10 +66,6 @@ shape: .venv/dev.installed  ## the shape of the package, into docs/architecture.
 
 upstream: .venv/dev.installed  ## MXNet's own unit tests with this package's classes: MXNET=a checkout of MXNet 1.9.1
 	$(BIN)/python tests/upstream.py $(MXNET)
-
-scaling: .venv/dev.installed  ## sums over slow links beside a model, into docs/scaling.md; needs root
-	$(BIN)/python benchmarks/scaling.py run
-	$(BIN)/python benchmarks/scaling.py page
 
 evidence: .venv/dev.installed  ## what the papers claim, tried: the runs that are missing, then the page
 	$(BIN)/python benchmarks/evidence.py run

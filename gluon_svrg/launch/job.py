@@ -23,7 +23,7 @@ UNAVAILABLE = 69
 """The exit code of a job whose hosts do not answer (EX_UNAVAILABLE)."""
 _START = 20.0
 """Seconds within which two failures in the same way count as a mistake in the script."""
-_ALLOCATIONS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
+_ALLOCATIONS = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
 """Set by queues whose hosts mpiexec finds by itself."""
 _CHECK = '"$0" -c "import mpi4py, gluon_svrg.launch.worker" || kill -9 $$; exec "$0" "$@"'
 """Ends a worker by a signal if its host has no such Python or package: at an exit code before
