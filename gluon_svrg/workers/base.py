@@ -15,7 +15,15 @@ class WorkerError(RuntimeError):
 
 
 class PeerError(WorkerError):
-    """Another worker has failed, and has said why itself: that is where to look."""
+    """Another worker has failed, and has said why itself: that is where to look.
+
+    Attributes
+    ----------
+    is_of_another : bool
+        True: the traceback of this one would hide the other's.
+    """
+
+    is_of_another = True
 
 
 class Workers(ABC):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.workers import progress
+from gluon_svrg.launch.environment import progress_timeout
 from gluon_svrg.workers.base import PeerError, WorkerError, Workers
 from gluon_svrg.workers.sums import Description, Group, Plan, check_can_be_summed
 from mxnet import autograd
@@ -56,8 +56,8 @@ class MPIWorkers(Workers):
     backward pass goes on with the others.
 
     Who waits asks MPI again and again, with pauses, and hears meanwhile of another worker that has
-    failed, or that waits at another place. With a progress limit (`progress.limit`) no wait is
-    longer than that.
+    failed, or that waits at another place. With a progress limit
+    (``--progress-timeout``) no wait is longer than that.
 
     Parameters
     ----------
@@ -220,13 +220,8 @@ class MPIWorkers(Workers):
         self._tell(f"worker {self.rank} has failed: {reason}")
 
     def leave(self) -> None:
-        """See Workers. MPI ends here."""
+        """See Workers."""
         self.barrier("the end of the script")
-        self._mpi.Finalize()
-
-    def end_all(self, code: int) -> None:
-        """End all workers now; the launcher's exit code is `code`."""
-        self._mpi.COMM_WORLD.Abort(code)
 
     def _begin(self, place: str) -> None:
         if self._reason:
@@ -246,7 +241,7 @@ class MPIWorkers(Workers):
         for _ in range(self._spins):
             if request.Test():
                 return
-        begin, limit = time.monotonic(), progress.limit()
+        begin, limit = time.monotonic(), progress_timeout()
         told = begin + min(_LONG, (limit or _LONG) / 2)
         while not self._is_done(request):
             now = time.monotonic()
@@ -343,7 +338,7 @@ class MPIWorkers(Workers):
         raise WorkerError(reason)
 
     def _tell(self, reason: str) -> None:
-        if self._reason or self._mpi.Is_finalized():
+        if self._reason:
             return
         self._reason = reason
         self._note(_FAILED, reason)

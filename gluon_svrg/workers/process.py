@@ -7,14 +7,13 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard
 
 from gluon_svrg import _mxnet
+from gluon_svrg.launch import ends
 from gluon_svrg.launch.environment import ATTEMPT
-from gluon_svrg.workers.base import Single, WorkerError, Workers
-from gluon_svrg.workers.ends import end_together
+from gluon_svrg.workers.base import Single, Workers
 from gluon_svrg.workers.mpi import MPIWorkers
 from mxnet.kvstore import KVStore, KVStoreBase
 
@@ -26,7 +25,6 @@ _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 _START = "start it by `mpiexec -n 4 python train.py` or `python -m gluon_svrg.launch -n 4 train.py`"
 _PAGE = "docs/howto/several_workers_0_8.md"
 _SYNCHRONOUS = ("dist_sync", "dist_device_sync", "dist_sync_device", "dist")
-_SHARED_MEMORY = Path("/dev/shm")
 
 _workers: list[Workers] = []
 
@@ -157,8 +155,7 @@ def _workers_of_job() -> Workers:
         _check_no_other_launcher()
         return Single()
     workers = MPIWorkers(mpi.COMM_WORLD)
-    end_together(workers)
-    _unlink_shared_memory()
+    ends.connect(workers.leave, workers.abort)
     _watch_plain_trainers()
     # A process that this one starts is not a worker.
     for name in [*os.environ]:
@@ -193,27 +190,10 @@ def _check_no_other_launcher() -> None:
 
 def _mpi(size: int) -> ModuleType:
     try:
-        from mpi4py import MPI
+        return ends.initialise_mpi()
     except (ImportError, RuntimeError) as error:
         several = f"{size} processes" if size else "this process as one of several"
         raise ImportError(
             f"an MPI launcher has started {several}, which needs mpi4py and an MPI: "
             f"pip install 'gluon-svrg[workers]' ({error})"
         ) from None
-    return MPI
-
-
-def _unlink_shared_memory() -> None:
-    """Take the names of the memory that MPICH shares; else it would outlive a killed process.
-
-    All workers have mapped it by now.
-    """
-    if not _SHARED_MEMORY.is_dir():
-        return
-    for line in Path("/proc/self/maps").read_bytes().strip().split(b"\n"):
-        path = Path(os.fsdecode(line.split(maxsplit=5)[-1]))
-        if path.parent == _SHARED_MEMORY and path.name.startswith("mpich_shm_"):
-            path.unlink(missing_ok=True)
-
-
-__all__ = ["WorkerError", "alone", "current", "is_started_again", "workers_on"]

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import faulthandler
-import os
 import time
 
-from gluon_svrg.launch.environment import PROGRESS_TIMEOUT
+from gluon_svrg.launch.environment import progress_timeout
 
 _armed_at: float | None = None
 
 
-def limit() -> float | None:
-    """Return after how many seconds without progress a worker gives up; None for never.
-
-    The launcher's ``--progress-timeout`` sets it for all workers.
-    """
-    seconds = float(os.environ.get(PROGRESS_TIMEOUT) or 0)
-    return seconds if seconds > 0 else None
-
-
 def beat() -> None:
-    """Note that the run goes on: the limit counts from here.
+    """Note that the run goes on: the limit, ``--progress-timeout``, counts from here.
 
     If no other beat comes in time, Python prints the stack of every thread to standard error and
     ends the process with exit code 1. That needs no thread of Python's, so it also works while
     MXNet waits in C++.
     """
     global _armed_at
-    seconds = limit()
+    seconds = progress_timeout()
     if seconds is None:
         return
     now = time.monotonic()

@@ -28,6 +28,7 @@ def steps():
     trainer = gs.SVRGTrainer(
         net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore="dist_sync"
     )
+    trainer.data_are_divided = True
     rank = trainer.workers.rank
     samples = mx.nd.array([1.0, 1.0] if rank == 0 else [4.0])
 

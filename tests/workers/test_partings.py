@@ -38,6 +38,6 @@ def test_workers_may_have_different_time_left(results):
 def test_a_step_that_one_worker_leaves_out_is_told(results):
     for result in results:
         kind, message = result["left out"]
-        assert kind == "WorkerError"
+        assert kind in ("WorkerError", "PeerError")
         assert "the workers have parted" in message
         assert "'gradients that are stale" in message  # asked before each sum of a trainer

@@ -45,4 +45,3 @@ def test_without_a_limit_nothing_is_set(monkeypatch, text):
     monkeypatch.setattr(progress.faulthandler, "dump_traceback_later", None)
     progress.beat()
     progress.end()
-    assert progress.limit() is None
