@@ -42,9 +42,10 @@ class Interval:
     augmentation and, if batches repeat, a table of the full pass's gradients. By hand::
 
         interval = gs.svrg.Interval(net, backward)
+        batches = gs.data.share(train_data)
         for epoch in range(10):
-            trainer.set_control_variate(interval.begin(train_data))
-            for index, batch in enumerate(train_data):
+            trainer.set_control_variate(interval.begin(batches))
+            for index, batch in enumerate(batches):
                 interval.before(batch, index)
                 loss = backward(batch)
                 trainer.correct(interval.gradient(batch, index))
