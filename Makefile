@@ -51,9 +51,8 @@ bench: $(BENCHMARKS)  ## every comparison, one after the other, into docs/benchm
 bench-versions: .venv/dev.installed  ## this version beside another: OTHER=a checkout of it
 	$(BIN)/python benchmarks/versions.py $(OTHER) --out docs/benchmarks.md
 
-soak: .venv/dev.installed  ## a training on two workers, killed a hundred times, by dist_sync and by MPI: the same bits, nothing left over
+soak: .venv/dev.installed  ## trainings whose processes and hosts are killed and stopped: the same bits, nothing left over; goes on where it stopped
 	$(BIN)/python benchmarks/soak.py --out docs/benchmarks.md
-	$(BIN)/python benchmarks/soak.py --engine mpi --out docs/benchmarks.md
 
 fuzz: .venv/dev.installed  ## damaged models, checkpoints, .npy and Parquet files: no crash, no hang, one sentence each
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/fuzz.py
