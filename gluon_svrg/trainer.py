@@ -82,10 +82,10 @@ class SVRGTrainer(gluon.Trainer):
     optimizer_params : dict, optional
         The arguments of its constructor.
     kvstore, compression_params, update_on_kvstore
-        As for `gluon.Trainer`. Over several workers, which the launcher has started or a
-        ``dist_sync`` kvstore connects, all gradients are added up over contexts and workers, and
-        every worker runs the optimizer: ``update_on_kvstore`` is False then. ``{'type': 'fp16'}``
-        lets float32 gradients be float16 between workers; in one process it changes nothing.
+        As for `gluon.Trainer`. Over several workers, which an MPI launcher has started, all
+        gradients are added up over contexts and workers, and every worker runs the optimizer:
+        ``update_on_kvstore`` is False then. ``{'type': 'fp16'}`` lets float32 gradients be float16
+        between workers; in one process it changes nothing.
 
     Attributes
     ----------
