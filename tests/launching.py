@@ -66,7 +66,7 @@ class Launched:
         self.process.communicate()
         assert left == []
 
-    def finish(self, timeout=120):
+    def finish(self, timeout=300):
         """Wait for its end; set `out`, `err` and return the exit code."""
         self.out, self.err = self.process.communicate(timeout=timeout)
         return self.process.returncode
@@ -102,7 +102,7 @@ def _signals(ignored):
         signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
 
 
-def launch(folder, *arguments, timeout=120, **settings):
+def launch(folder, *arguments, timeout=300, **settings):
     """Run the launcher to its end; return it, with `code`, `out` and `err`."""
     with Launched(folder, *arguments, **settings) as launched:
         launched.code = launched.finish(timeout)

@@ -70,8 +70,8 @@ class Attempt:
         How often the job was started before.
     log_dir : path, optional
         Where the output is written to, too.
-    is_alone : bool
-        Whether the command is the script, which then has the terminal for itself.
+    workers : int
+        How many there are; 0 if the command is the script itself, which then has the terminal.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class Attempt:
         number: int,
         log_dir: Path | None,
         *,
-        is_alone: bool,
+        workers: int,
     ) -> None:
         self._command, self._environment, self._signals = command, environment, signals
-        self._is_alone = is_alone
+        self._size, self._is_alone = workers, workers == 0
         self._output = Output(self._note, log_dir, number)
         self._workers: dict[int, tuple[int, str]] = {}  # process and host, by rank
         self._reasons: list[tuple[str, int, int, str]] = []  # word, rank, exit code, text
@@ -117,7 +117,7 @@ class Attempt:
     def _watch(self) -> None:
         sent = 0
         with selectors.DefaultSelector() as selector:
-            self._selector = selector
+            self._selector: selectors.BaseSelector | None = selector
             selector.register(self._signals, selectors.EVENT_READ, 0)
             for descriptor, stream in ((1, self._process.stdout), (2, self._process.stderr)):
                 if stream is not None:
@@ -144,6 +144,7 @@ class Attempt:
                     os.close(key.fd)
                 while key.data > 0 and self._read(key.fd, key.data, is_last=True):
                     pass
+            self._selector = None
 
     def _read(self, descriptor: int, stream: int, *, is_last: bool = False) -> bool:
         """Take what was printed; return whether more may come."""
@@ -168,7 +169,7 @@ class Attempt:
         word, _, rest = text.partition(" ")
         if word == "process" and rest.isdigit():
             self._workers[rank] = int(rest), host
-            if is_here(host):
+            if is_here(host) and self._selector is not None:
                 # Readable at its end. The first to end is the cause: mpiexec kills the others.
                 with suppress(OSError):
                     descriptor = os.pidfd_open(int(rest))
@@ -180,6 +181,7 @@ class Attempt:
             self._reasons.append((word, rank, int(code), reason))
 
     def _note_end(self, descriptor: int, rank: int) -> None:
+        assert self._selector is not None
         self._ended.append(rank)
         self._selector.unregister(descriptor)
         os.close(descriptor)
@@ -193,7 +195,7 @@ class Attempt:
                 self._stuck = ""
             return
         mpiexec = self._process.pid
-        if self._workers and len(self._ended) == len(self._workers):
+        if len(self._ended) == self._size:
             # What they have started may hold their output open, for whose end mpiexec waits.
             kill_descendants(but=mpiexec)
         ranks = {pid: rank for rank, (pid, _) in self._workers.items()}
@@ -202,7 +204,7 @@ class Attempt:
         names = {mpiexec: "mpiexec"} | dict.fromkeys(self._helpers, "mpiexec's own helper")
         for pid in (pid for helper in helpers for pid in children_of(helper)):
             names[pid] = f"worker {ranks[pid]}" if pid in ranks else "a worker before MPI_Init"
-        is_over = bool(self._workers) and self._done == self._workers.keys()
+        is_over = len(self._done) == self._size
         for pid, name in names.items():
             state = state_of(pid)
             is_gone = pid in self._helpers and state in ("", "Z") and not is_over
@@ -239,7 +241,7 @@ class Attempt:
     def _outcome(self) -> Outcome:
         code = self._process.returncode
         if code == 0 and self._stuck is None:
-            missing = sorted(self._workers.keys() - self._done)
+            missing = sorted(set(range(self._size)) - self._done)
             if not missing:
                 return Outcome(0)
             text = (
@@ -331,12 +333,17 @@ def children_of(pid: int) -> list[int]:
 
 def kill_descendants(but: int = 0) -> None:
     """Kill all children of this process but one, and theirs, which this process inherits."""
-    while children := [child for child in children_of(os.getpid()) if child != but]:
+    end = time.monotonic() + END_WAIT  # what is stuck in the kernel is left alone
+    while time.monotonic() < end:
+        children = [child for child in children_of(os.getpid()) if child != but]
+        if not children:
+            return
         for child in children:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(child, signal.SIGKILL)
             with suppress(ChildProcessError):
-                os.waitpid(child, 0)
+                os.waitpid(child, os.WNOHANG)
+        time.sleep(0.002)
 
 
 def remove_shared_memory() -> None:

@@ -160,22 +160,25 @@ class Job:
         environment[ATTEMPT] = str(number)
         if options.threads is not None:
             environment["OMP_NUM_THREADS"] = str(options.threads)
-        command = [sys.executable, *options.command]
+        command, workers = [sys.executable, *options.command], 0
         if self._is_mpi:
             environment[SUPERVISED] = "1"
             environment[PROGRESS_TIMEOUT] = f"{options.progress_timeout:g}"
-            command = self._command(hosts, environment)
+            workers = options.workers
+            if hosts:
+                workers = workers_on(hosts, options.hosts, workers)
+            command = self._command(hosts, workers, environment)
         return Attempt(
-            command, environment, signals, number, options.log_dir, is_alone=not self._is_mpi
+            command, environment, signals, number, options.log_dir, workers=workers
         ).run()
 
-    def _command(self, hosts: Mapping[str, int], environment: dict[str, str]) -> list[str]:
+    def _command(
+        self, hosts: Mapping[str, int], workers: int, environment: dict[str, str]
+    ) -> list[str]:
         """Return the line of mpiexec."""
         options = self._options
-        workers = options.workers
         worker = [sys.executable, "-m", "gluon_svrg.launch.worker", *options.command]
         if hosts:
-            workers = workers_on(hosts, options.hosts, workers)
             names = ",".join(f"{host}:{slots}" for host, slots in hosts.items())
             where = ["-launcher", "ssh", "-launcher-exec", shutil.which(options.ssh) or options.ssh]
             where += ["-hosts", names]

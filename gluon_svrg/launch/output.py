@@ -96,7 +96,11 @@ class Output:
             if rank not in self._logs:
                 path = self._log_dir / f"worker-{rank}-attempt-{self._attempt}.log"
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                self._logs[rank] = os.open(path, flags, 0o666)
+                try:
+                    self._logs[rank] = os.open(path, flags, 0o666)
+                except OSError as error:
+                    say(f"{path} cannot be written: {error.strerror}")
+                    self._logs[rank] = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             write(self._logs[rank], line + b"\n")
 
 

@@ -52,7 +52,7 @@ def test_kills_of_all_in_one_job(tmp_path, whole):
                 ranks = launched.find(others[phase])
             os.kill(ranks[0], signal.SIGKILL)
             wait_for(launched, "everything is started again")
-        assert launched.finish(120) == 0, launched.out
+        assert launched.finish() == 0, launched.out
     assert told(tmp_path) == {whole}
 
 
@@ -68,14 +68,14 @@ def test_the_supervisor_is_killed_and_started_again(tmp_path, whole):
         launched.process.kill()
         assert launched.left() == []
     with start(tmp_path) as launched:
-        assert launched.finish(120) == 0, launched.out
+        assert launched.finish() == 0, launched.out
         assert "the run continues from the checkpoint" in launched.out
     assert told(tmp_path) == {whole}
 
 
 def test_an_exception_on_one_worker(tmp_path, whole):
     with start(tmp_path, arguments=("--fail", 1, 10)) as launched:
-        assert launched.finish(120) == 0, launched.out
+        assert launched.finish() == 0, launched.out
     assert re.search(
         r"launch: worker 1 \(process \d+\) failed: ValueError: on one worker alone", launched.out
     )
@@ -91,7 +91,7 @@ def test_a_worker_is_stopped(tmp_path, whole):
         wait_for(launched, "phase checkpoint")
         (pid,) = (pid for pid in launched.find("launch.worker") if is_rank(pid, 1))
         os.kill(pid, signal.SIGSTOP)
-        assert launched.finish(120) == 0, launched.out
+        assert launched.finish() == 0, launched.out
     assert re.search(r"without a stack above, .*: worker 1 \(process \d+\)", launched.out)
     assert told(tmp_path) == {whole}
 
@@ -100,17 +100,17 @@ def test_ctrl_c_ends_all_at_one_batch_and_the_same_line_goes_on(tmp_path, whole)
     with start(tmp_path) as launched:
         wait_for(launched, "phase checkpoint")
         launched.process.send_signal(signal.SIGINT)
-        assert launched.finish(120) == 130, launched.out
+        assert launched.finish() == 130, launched.out
     (text,) = told(tmp_path)
     assert "a signal" in json.loads(text)["reason"]
     with start(tmp_path) as launched:
-        assert launched.finish(120) == 0, launched.out
+        assert launched.finish() == 0, launched.out
     assert told(tmp_path) == {whole}
 
 
 def test_a_full_disk_on_the_first_worker_costs_its_checkpoints_alone(tmp_path, whole):
     with start(tmp_path, arguments=("--full-disk", 0)) as launched:
-        assert launched.finish(120) == 0, launched.out
+        assert launched.finish() == 0, launched.out
     assert "File too large" in launched.out
     assert told(tmp_path) == {whole}
 
