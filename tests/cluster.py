@@ -28,7 +28,7 @@ class Job:
         What mpiexec itself has printed.
     """
 
-    def __init__(self, function, size, *arguments, timeout=240, env=None, is_real=True):
+    def __init__(self, function, size, *arguments, timeout=600, env=None, is_real=True):
         environment = os.environ | {
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(

@@ -33,9 +33,9 @@ _LARGEST = 1 << 18
 """Numbers in one of MPI's sums, of which several overlap."""
 
 _SPINS, _SPINS_ON_SHARED_CORES = 2000, 20
-"""How often a worker asks at once before it begins to pause. With a core of its own, a message takes
-a few microseconds then. With fewer cores than workers, asking keeps another worker from its core: on
-a busy machine a message took 5 ms with 2000, 0.4 ms with 20, and 1.1 ms with none."""
+"""How often a worker asks at once before it begins to pause. With a core of its own, a message
+takes a few microseconds then. With fewer cores than workers, asking keeps another worker from its
+core: on a busy machine a message took 5 ms with 2000, 0.4 ms with 20, and 1.1 ms with none."""
 _SHORTEST, _LONGEST = 5e-5, 2e-3
 """Seconds of a pause, which is a twentieth of the time waited so far: a worker that waits leaves
 its core to others, and comes late by no more than a twentieth."""

@@ -8,7 +8,7 @@ from workers.compare import assert_close
 
 @pytest.fixture(scope="module", params=[2, 3])
 def results(request):
-    return run_together("workers.by_hand_programs:everything", request.param, timeout=400)
+    return run_together("workers.by_hand_programs:everything", request.param)
 
 
 @pytest.mark.parametrize("name", CASES)

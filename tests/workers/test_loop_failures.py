@@ -7,7 +7,7 @@ from workers.failing_programs import WRONG
 
 @pytest.fixture(scope="module")
 def wrong():
-    return run_together("workers.failing_programs:wrong", 2, timeout=240)
+    return run_together("workers.failing_programs:wrong", 2)
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -31,7 +31,7 @@ def test_the_sentence(wrong):
 
 
 def test_an_error_on_one_worker_is_told_to_the_others():
-    first, second = run_together("workers.failing_programs:failing", 2, timeout=240)
+    first, second = run_together("workers.failing_programs:failing", 2)
     assert second["in a step"] == ["KeyError", "'gone'"]
     assert first["in a step"] == ["PeerError", "worker 1 has failed: KeyError: 'gone'"]
     assert first["at an epoch's end"] == ["OSError", "disk full"]
@@ -57,9 +57,7 @@ def test_an_error_on_one_worker_is_told_to_the_others():
 
 
 def test_only_the_first_worker_shows_and_writes_and_who_failed_is_told(tmp_path):
-    job = run_together(
-        "workers.failing_programs:output", 2, str(tmp_path), check=False, timeout=240
-    )
+    job = run_together("workers.failing_programs:output", 2, str(tmp_path), check=False)
     assert "epoch 1:" in job.out[0]
     assert "each of 2 workers has its part of every batch" in job.out[0]
     assert "training" in job.err[0]
@@ -73,7 +71,7 @@ def test_only_the_first_worker_shows_and_writes_and_who_failed_is_told(tmp_path)
 
 @pytest.fixture(scope="module", params=[2, 3])
 def starts(request):
-    return run_together("workers.failing_programs:starts", request.param, timeout=240)
+    return run_together("workers.failing_programs:starts", request.param)
 
 
 def test_the_progress_limit_counts_from_each_batch(starts):

@@ -193,7 +193,7 @@ ENDS = {"error": 1, "exit": 3, "SystemExit": 1}
 @pytest.mark.parametrize("how", ENDS)
 def test_a_worker_that_ends_takes_the_others_with_it(how):
     """MPI itself would wait for ever in its own end; only the cause has a traceback."""
-    job = run_together(PROGRAMS + "ends", 3, how, check=False, timeout=60)
+    job = run_together(PROGRAMS + "ends", 3, how, check=False)
     assert job.code == ENDS[how]
     if how == "SystemExit":  # which nothing in Python hears of
         assert "worker 1 waits at 'the end of the script' after 1 sums" in "".join(job.err)
@@ -204,7 +204,7 @@ def test_a_worker_that_ends_takes_the_others_with_it(how):
 
 
 def test_a_worker_that_is_killed_takes_the_others_with_it():
-    job = run_together(PROGRAMS + "ends", 3, "kill", check=False, timeout=60)
+    job = run_together(PROGRAMS + "ends", 3, "kill", check=False)
     assert job.code == 9
     assert "Traceback" not in "".join(job.err)
 
@@ -213,13 +213,13 @@ LIMIT = {"GLUON_SVRG_PROGRESS_TIMEOUT": "3"}
 
 
 def test_a_worker_that_hangs_says_where():
-    job = run_together(PROGRAMS + "ends", 3, "hang", check=False, timeout=60, env=LIMIT)
+    job = run_together(PROGRAMS + "ends", 3, "hang", check=False, env=LIMIT)
     assert job.code != 0
     assert "in hangs" in job.err[1]
 
 
 def test_a_worker_that_is_stopped_is_named_by_the_others():
-    job = run_together(PROGRAMS + "ends", 3, "stop", check=False, timeout=60, env=LIMIT)
+    job = run_together(PROGRAMS + "ends", 3, "stop", check=False, env=LIMIT)
     assert job.code == 1
     assert "worker 1 has not come to sum 2 within 3 s: stopped, hung, or slower than" in "".join(
         job.err
