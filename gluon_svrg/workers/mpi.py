@@ -45,6 +45,7 @@ somewhere else."""
 _PATIENCE = 1.0  # seconds beyond the progress limit for a process that hangs to print its stacks
 
 _FAILED, _WAITING = 1, 2  # tags of notes
+_END = "the end of the script"
 
 _abandoned: list[object] = []
 """What MPI may still write into after a wait that was broken off: it must not be freed."""
@@ -223,7 +224,7 @@ class MPIWorkers(Workers):
 
     def leave(self) -> None:
         """See Workers."""
-        self.barrier("the end of the script")
+        self.barrier(_END)
 
     def _begin(self, place: str) -> None:
         if self._reason:
@@ -243,7 +244,8 @@ class MPIWorkers(Workers):
         for _ in range(self._spins):
             if request.Test():
                 return
-        begin, limit = time.monotonic(), progress_timeout()
+        # The first worker may write what the script makes of the training, for as long as it takes.
+        begin, limit = time.monotonic(), None if self._place == _END else progress_timeout()
         told = begin + min(_LONG, (limit or _LONG) / 2)
         while not self._is_done(request):
             now = time.monotonic()

@@ -124,3 +124,18 @@ def test_a_recipe_prints_and_writes_once(tmp_path):
     assert done.out.count("SVRG: 2 epochs") == 1
     assert "[worker 1]" not in done.out
     assert {path.name for path in out.iterdir()} == {"curves.png", "metrics.csv"}
+
+
+LATE = """
+import time
+from gluon_svrg import workers
+if workers.current().is_first: time.sleep(14)
+print("end", flush=True)
+"""
+
+
+def test_nobody_is_hurried_at_the_end_of_the_script(tmp_path):
+    (tmp_path / "script.py").write_text(LATE)
+    options = ("--max-restarts", 0, "--progress-timeout", 10)
+    done = launch(tmp_path, "-n", 2, *options, tmp_path / "script.py", env=ONE_THREAD)
+    assert (done.code, done.out.count("end")) == (0, 2), done.err
