@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 MPIEXEC = Path(sysconfig.get_path("scripts"), "mpiexec")
 
 
@@ -65,16 +65,23 @@ def start(
     if engine.older is not None:
         environment |= {"PYTHONPATH": f"{engine.older}{os.pathsep}{HERE}"}
         more = ["--max-restarts", "0", "--engine", engine.name, "--threads", "1"]
-        return [_open([*launch, *more, *command[1:]], environment)]
+        # Python looks for a module in the folder where it is started first.
+        return [_open([*launch, *more, *command[1:]], environment, engine.older)]
     if supervised:
         return [_open([*launch, "--max-restarts", "0", *command[1:]], environment)]
     module = [engine.python, "-m", "gluon_svrg.launch.worker"]
     return [_open([str(MPIEXEC), "-n", str(workers), *module, *command[1:]], environment)]
 
 
-def _open(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def _open(
+    command: list[str], environment: dict[str, str], folder: Path | None = None
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
     )
 
 

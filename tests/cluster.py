@@ -69,9 +69,9 @@ class Job:
                 for name in ("out", "err", "answer")
             )
 
-    def answers(self):
-        """Return what the function has returned on each worker."""
-        if self.code or not all(self._answers):
+    def answers(self, code=0):
+        """Return what the function has returned on each worker, or given to `answer`."""
+        if self.code != code or not all(self._answers):
             said = "\n".join([self.said, *self.out, *self.err])
             raise AssertionError(f"exit code {self.code}:\n{said}")
         return [json.loads(answer) for answer in self._answers]
@@ -92,9 +92,16 @@ def run_together(function, size, *arguments, check=True, **settings):
     return job.answers() if check else job
 
 
+def answer(result):
+    """Let the test have plain data from this worker."""
+    path = Path(os.environ["CLUSTER_OUTPUT"], f"answer-{os.environ['CLUSTER_RANK']}")
+    path.write_text(json.dumps(result))
+
+
 def main(function, *arguments):
     # Not through mpiexec, which mixes what the workers print.
-    rank, folder = os.environ["PMI_RANK"], os.environ["CLUSTER_OUTPUT"]
+    rank = os.environ["CLUSTER_RANK"] = os.environ["PMI_RANK"]
+    folder = os.environ["CLUSTER_OUTPUT"]
     for number, name in ((1, "out"), (2, "err")):
         file = os.open(f"{folder}/{name}-{rank}", os.O_WRONLY | os.O_CREAT, 0o600)
         os.dup2(file, number)
@@ -103,7 +110,7 @@ def main(function, *arguments):
 
     module, _, name = function.partition(":")
     result = getattr(__import__(module, fromlist=[name]), name)(*arguments)
-    Path(f"{folder}/answer-{rank}").write_text(json.dumps(result))
+    answer(result)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ def new_net(seed=None):
 
 def new_trainer(*nets):
     params = [param for net in nets for param in net.collect_params().values()]
-    return gs.SVRGTrainer(params, "sgd", {"learning_rate": 0.05})
+    trainer = gs.SVRGTrainer(params, "sgd", {"learning_rate": 0.05})
+    trainer.data_are_divided = True
+    return trainer
 
 
 def weights(*nets):

@@ -203,6 +203,13 @@ def test_a_worker_that_ends_takes_the_others_with_it(how):
     assert how == "exit" or "ValueError: no such file:\ndata.rec\n" in job.err[1]
 
 
+def test_a_full_disk_of_the_first_worker_ends_all():
+    job = run_together(PROGRAMS + "ends", 2, "full disk", check=False)
+    assert job.code == 1
+    assert "OSError: [Errno 28] No space left on device" in job.err[0]
+    assert job.err[1] == ""
+
+
 def test_a_worker_that_is_killed_takes_the_others_with_it():
     job = run_together(PROGRAMS + "ends", 3, "kill", check=False)
     assert job.code == 9
