@@ -33,6 +33,7 @@ def not_the_same():
         param = gluon.Parameter("weight", shape=(3,))
         param.initialize()
         trainer = gs.SVRGTrainer([param], "sgd", compression_params=None if own.is_first else FP16)
+        trainer.data_are_divided = True
         try:
             trainer.allreduce_grads()
         except workers.WorkerError as error:
@@ -83,6 +84,7 @@ def steps():
     trainer = gs.SVRGTrainer(
         net.collect_params(), "sgd", {"learning_rate": 0.1}, compression_params=FP16
     )
+    trainer.data_are_divided = True
     trainer.synchronize(net)
     trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
     interval = Interval(net, backward)
@@ -134,6 +136,7 @@ def added_up(grads, dtype):
     for one in (other, param):
         one.initialize(mx.init.Zero())
     trainer = gs.SVRGTrainer([other, param], "sgd", compression_params=FP16)
+    trainer.data_are_divided = True
     param.grad()[:] = mx.nd.array(grads, dtype=dtype)
     other.grad()[:] = workers.current().rank
     for one in (param, other):
