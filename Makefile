@@ -17,7 +17,7 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py t
 
 BENCHMARKS := bench-linear bench-large bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse
 
-.PHONY: FORCE demo test test-platform test-unpinned lint types unit format site tutorial wheel gpu-test clean bench bench-versions soak fuzz faults endurance repeatability evidence scaling shape upstream $(BENCHMARKS)
+.PHONY: FORCE demo test test-platform test-unpinned lint types unit format site tutorial wheel gpu-test clean bench bench-versions soak fuzz faults endurance repeatability evidence shape upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -55,9 +55,8 @@ bench: $(BENCHMARKS)  ## every comparison, one after the other, into docs/benchm
 bench-versions: .venv/dev.installed  ## this version beside another: OTHER=a checkout of it
 	$(BIN)/python benchmarks/versions.py $(OTHER) --out docs/benchmarks.md
 
-soak: .venv/dev.installed  ## a training on two workers, killed a hundred times, by dist_sync and by MPI: the same bits, nothing left over
+soak: .venv/dev.installed  ## trainings whose processes and hosts are killed and stopped: the same bits, nothing left over; goes on where it stopped
 	$(BIN)/python benchmarks/soak.py --out docs/benchmarks.md
-	$(BIN)/python benchmarks/soak.py --engine mpi --out docs/benchmarks.md
 
 fuzz: .venv/dev.installed  ## damaged models, checkpoints, .npy and Parquet files: no crash, no hang, one sentence each
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/fuzz.py
@@ -76,10 +75,6 @@ shape: .venv/dev.installed  ## the shape of the package, into docs/architecture.
 
 upstream: .venv/dev.installed  ## MXNet's own unit tests with this package's classes: MXNET=a checkout of MXNet 1.9.1
 	$(BIN)/python tests/upstream.py $(MXNET)
-
-scaling: .venv/dev.installed  ## sums over slow links beside a model, into docs/scaling.md; needs root
-	$(BIN)/python benchmarks/scaling.py run
-	$(BIN)/python benchmarks/scaling.py page
 
 evidence: .venv/dev.installed  ## what the papers claim, tried: the runs that are missing, then the page
 	$(BIN)/python benchmarks/evidence.py run

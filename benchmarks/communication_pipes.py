@@ -1,6 +1,6 @@
-"""How a job of communication_steps.py is told that it is its turn.
+"""How a job of communication.py is told that it is its turn.
 
-A worker under the launcher has no standard input, so the turns come by named pipes.
+A worker under a launcher has no standard input, so the turns come by named pipes.
 """
 
 from __future__ import annotations
@@ -13,23 +13,26 @@ from pathlib import Path
 
 
 class Job:
-    """Processes that run an epoch whenever they are told to.
+    """Processes that measure whenever they are told to.
 
-    The first epoch is to warm up.
+    The first turn is to warm up.
     """
 
-    def __init__(self, folder: Path, workers: int, processes: list[subprocess.Popen]) -> None:
+    def __init__(
+        self, folder: Path, workers: int, processes: list[subprocess.Popen[bytes]]
+    ) -> None:
         self._pipes = [
             (folder / f"go-{rank}", folder / f"seconds-{rank}") for rank in range(workers)
         ]
         self._processes = processes
-        self.epoch()
+        self.turn()
 
-    def epoch(self) -> float:
-        """Return the seconds of one epoch: those of the slowest worker."""
+    def turn(self) -> list[float]:
+        """Return what one turn measures: of each number that of the slowest worker."""
         for go, _ in self._pipes:
             go.write_text("go")
-        return max(json.loads(seconds.read_text()) for _, seconds in self._pipes)
+        found = [json.loads(seconds.read_text()) for _, seconds in self._pipes]
+        return [max(some) for some in zip(*found, strict=True)]
 
     def close(self) -> None:
         for go, _ in self._pipes:
@@ -45,7 +48,7 @@ def make(folder: Path, workers: int) -> None:
         os.mkfifo(folder / f"seconds-{rank}")
 
 
-def serve(folder: Path, rank: int, epoch: Callable[[], float]) -> None:
-    """Run an epoch for each ``go``."""
+def serve(folder: Path, rank: int, turn: Callable[[], list[float]]) -> None:
+    """Measure for each ``go``."""
     while (folder / f"go-{rank}").read_text() == "go":
-        (folder / f"seconds-{rank}").write_text(json.dumps(epoch()))
+        (folder / f"seconds-{rank}").write_text(json.dumps(turn()))

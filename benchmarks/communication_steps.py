@@ -1,4 +1,4 @@
-"""Time the steps of a ResNet-20 without the launcher, on one and two workers, and in PyTorch.
+"""Time the steps of a ResNet-20 on one, two and four workers: MPI, 0.7.0's engines, PyTorch.
 
 Each contestant is a job of its own, which waits for its turn: the rounds are interleaved.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,26 +15,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import communication_jobs
 import communication_pipes
 import report
 import resnet
+from communication_jobs import Engine
 
-ALONE = "no launcher"
-HALF = "no launcher, half a batch"
-HALF_CORE = "no launcher, half a batch, on one core"
-TWICE = "no launcher, half a batch, two at once"
-ALONE_2 = "no launcher, two threads"
-STORE = "launcher, one worker"
-STORE_2 = "**launcher, two workers**, dist_sync"
-MPI_2 = "**launcher, two workers**, MPI"
-SOCKETS_2 = "launcher, two workers, sockets"
+ALONE = "one process"
+HALF = "one process, half a batch"
+HALF_CORE = "one process, half a batch, on one core"
+TWICE = "one process, half a batch, two at once"
 TORCH = "PyTorch"
-TORCH_HALF = "PyTorch, half a batch"
-DDP_2 = "PyTorch, DDP over Gloo, two workers"
 
 
 class Set(NamedTuple):
-    """How a job is started: its workers, threads of each, the launcher's engine if any, its batch.
+    """How a job is started: its workers, the engine between them if any, the batch of all.
 
     Without an engine several workers know nothing of each other, and each has a batch of its own.
     `half` is the job of one worker with as many samples as each of these has. With `is_on_one_core`
@@ -43,66 +37,51 @@ class Set(NamedTuple):
     """
 
     workers: int = 1
-    threads: int = 1
-    engine: str | None = None
+    engine: Engine | None = None
     batch_size: int = resnet.BATCH_SIZE
+    threads: int = 1
     half: str | None = None
     is_on_one_core: bool = False
 
 
-SETS = {
-    ALONE: Set(),
-    HALF: Set(batch_size=resnet.BATCH_SIZE // 2),
-    HALF_CORE: Set(batch_size=resnet.BATCH_SIZE // 2, half=HALF, is_on_one_core=True),
-    TWICE: Set(2, batch_size=resnet.BATCH_SIZE // 2, half=HALF),
-    STORE: Set(engine="dist_sync"),
-    ALONE_2: Set(threads=2),
-    STORE_2: Set(2, engine="dist_sync", half=HALF),
-    MPI_2: Set(2, engine="mpi", half=HALF),
-    SOCKETS_2: Set(2, engine="sockets", half=HALF),
-    TORCH: Set(),
-    TORCH_HALF: Set(batch_size=resnet.BATCH_SIZE // 2),
-    DDP_2: Set(2, half=TORCH_HALF),
-}
+def sets(engines: dict[str, Engine]) -> dict[str, Set]:
+    """Return the jobs: each engine with two and with four workers, and what to compare with."""
+    half = resnet.BATCH_SIZE // 2
+    found = {
+        ALONE: Set(),
+        f"{ALONE}, two threads": Set(threads=2),
+        HALF: Set(batch_size=half),
+        HALF_CORE: Set(batch_size=half, half=HALF, is_on_one_core=True),
+        TWICE: Set(2, batch_size=half, half=HALF),
+    }
+    if any(engine.name == "gloo" for engine in engines.values()):
+        found[TORCH] = Set(engine=next(e for e in engines.values() if e.name == "gloo"))
+    for workers in (2, 4):
+        for name, engine in engines.items():
+            is_like_half = workers == 2 and engine.name != "gloo"
+            half_of = HALF if is_like_half else None
+            found[f"{name}, {workers} workers"] = Set(workers, engine, half=half_of)
+    return found
 
 
-def start(name: str, folder: Path, batches: int, torch_python: str) -> communication_pipes.Job:
-    how = SETS[name]
+def start(how: Set, folder: Path, batches: int) -> communication_pipes.Job:
     communication_pipes.make(folder, how.workers)
     size = [str(folder), "--batches", str(batches), "--batch-size", str(how.batch_size)]
-    environment = os.environ | {"OMP_NUM_THREADS": str(how.threads)}
-    if name in (TORCH, TORCH_HALF, DDP_2):
-        command = [torch_python, str(Path(__file__).with_name("communication_ddp.py")), *size]
-        # The launcher of PyTorch sets these, too.
-        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        environment |= {"WORLD_SIZE": str(how.workers)}
-        processes = [
-            subprocess.Popen(
-                command, env=environment | {"RANK": str(rank)}, stdout=subprocess.DEVNULL
-            )
-            for rank in range(how.workers)
-        ]
+    if how.engine is not None:
+        script = "communication_ddp.py" if how.engine.name == "gloo" else Path(__file__).name
+        processes = communication_jobs.start(how.engine, how.workers, script, size)
         return communication_pipes.Job(folder, how.workers, processes)
     if how.is_on_one_core:
         size.append("--one-core")
-    launcher = []
-    if how.engine is not None:
-        launcher = ["-m", "gluon_svrg.launch", "-n", str(how.workers), "--max-restarts", "0"]
-        launcher += ["--engine", how.engine, "--threads", str(how.threads)]
-    command = [sys.executable, *launcher, __file__, *size]
     processes = [
         subprocess.Popen(
-            [*command, "--rank", str(rank)], env=environment, stdout=subprocess.DEVNULL
+            [sys.executable, __file__, *size, "--rank", str(rank)],
+            env=os.environ | {"OMP_NUM_THREADS": str(how.threads)},
+            stdout=subprocess.DEVNULL,
         )
-        for rank in range(1 if launcher else how.workers)
+        for rank in range(how.workers)
     ]
     return communication_pipes.Job(folder, how.workers, processes)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def serve(folder: Path, batches: int, batch_size: int, rank: int) -> None:
@@ -112,40 +91,38 @@ def serve(folder: Path, batches: int, batch_size: int, rank: int) -> None:
     data = resnet.our_batches(batches, batch_size)
     estimator = resnet.our_estimator()
 
-    def epoch() -> float:
+    def epoch() -> list[float]:
         mx.nd.waitall()
         begin = time.perf_counter()
         estimator.fit(data, epochs=1)
         mx.nd.waitall()
-        return time.perf_counter() - begin
+        return [time.perf_counter() - begin]
 
     communication_pipes.serve(folder, rank or gluon_svrg.workers.current().rank, epoch)
 
 
-def measure(rounds: int, torch_python: str, batches: int = 48) -> dict[str, list[float]]:
-    """Return the seconds a step of each job in each round; without PyTorch where there is none."""
-    has_torch = resnet.torch_version(torch_python) is not None
+def measure(rounds: int, jobs_of: dict[str, Set], batches: int = 48) -> dict[str, list[float]]:
+    """Return the seconds a step of each job in each round."""
     with ExitStack() as stack:
         jobs = {}
-        for name in SETS:
-            if name in (TORCH, TORCH_HALF, DDP_2) and not has_torch:
-                continue
+        for name, how in jobs_of.items():
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            job = start(name, folder, batches, torch_python)
+            job = start(how, folder, batches)
             stack.callback(job.close)
-            jobs[name] = job.epoch
+            jobs[name] = lambda job=job: job.turn()[0]
         epochs = report.interleaved(jobs, rounds)
     return {name: [one / batches for one in seconds] for name, seconds in epochs.items()}
 
 
-def table(seconds: dict[str, list[float]]) -> str:
-    """Return the table of the seconds a step, beside those of one thread without a launcher."""
+def table(seconds: dict[str, list[float]], jobs: dict[str, Set]) -> str:
+    """Return the table of the seconds a step, beside those of one process with one thread."""
     rows = []
     for name, times in seconds.items():
-        how = SETS[name]
+        how = jobs[name]
         cells = []
         both = [HALF_CORE, TWICE] if how.workers == 2 and how.half == HALF else [None, None]
-        for other in (ALONE, DDP_2, how.half, *both):
+        ddp = f"PyTorch, Gloo, {how.workers} workers"
+        for other in (ALONE, ddp if how.engine else None, how.half, *both):
             if other not in seconds:
                 cells.append("")
                 continue
@@ -161,7 +138,7 @@ def table(seconds: dict[str, list[float]]) -> str:
         "batch",
         "ms a step",
         f"beside *{ALONE}*",
-        "beside DDP",
+        "beside DDP with as many",
         "weak scaling",
         "beside one on one core",
         "beside two without a sum",

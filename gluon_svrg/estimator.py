@@ -24,7 +24,6 @@ from gluon_svrg.handlers.schedule import tell_what_is_left
 from gluon_svrg.loop import FitLoop, Steerable, evaluate
 from gluon_svrg.machine.cpu_tuning import tune_for_cpu
 from gluon_svrg.run.batch_processor import BatchProcessor
-from gluon_svrg.run.heartbeat import is_started_again
 from gluon_svrg.run.history import History
 from gluon_svrg.run.logger import quiet, run_logger
 from gluon_svrg.run.metrics import metrics_for
@@ -41,6 +40,7 @@ from gluon_svrg.run.together import (
 from gluon_svrg.run.verbosity import Verbose, check_verbose, evaluation_bar
 from gluon_svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import current
+from gluon_svrg.workers.process import is_started_again
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 _Resume: TypeAlias = str | PathLike[str] | None

@@ -10,6 +10,7 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.checkpoint.optimizer_states import States, load_states, states_of
+from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.events import Run
 from gluon_svrg.optimizer import create
 from gluon_svrg.run.position import Located
@@ -49,6 +50,17 @@ _NOT_SAVED = (
 )
 
 
+_NOT_DIVIDED = (
+    "this loop gives each of {0} workers the whole batch, which would train with {0} times the "
+    "learning rate: divide it by `for batch in gluon_svrg.data.share(train_data)`; if the loop "
+    "gives each worker samples of its own already, set trainer.data_are_divided = True"
+)
+_STAND_IN_ADDED = (
+    "gradients are accumulated over batches of which a worker has no sample: give batches at least "
+    "as many samples as there are workers"
+)
+
+
 class SVRGTrainer(gluon.Trainer):
     r"""A drop-in `gluon.Trainer` with a control variate.
 
@@ -71,10 +83,10 @@ class SVRGTrainer(gluon.Trainer):
     optimizer_params : dict, optional
         The arguments of its constructor.
     kvstore, compression_params, update_on_kvstore
-        As for `gluon.Trainer`. Over several workers, which the launcher has started or a
-        ``dist_sync`` kvstore connects, all gradients are added up over contexts and workers, and
-        every worker runs the optimizer: ``update_on_kvstore`` is False then. ``{'type': 'fp16'}``
-        lets float32 gradients be float16 between workers; in one process it changes nothing.
+        As for `gluon.Trainer`. Over several workers, which an MPI launcher has started, all
+        gradients are added up over contexts and workers, and every worker runs the optimizer:
+        ``update_on_kvstore`` is False then. ``{'type': 'fp16'}`` lets float32 gradients be float16
+        between workers; in one process it changes nothing.
 
     Attributes
     ----------
@@ -84,6 +96,10 @@ class SVRGTrainer(gluon.Trainer):
         Whether the gradients that wait for a step are corrected.
     workers : Workers
         The processes that train together.
+    data_are_divided : bool
+        Set it to True if a loop of your own gives each of several workers its own samples, in
+        another way than by :func:`gluon_svrg.data.share`; `step` then takes the number of samples
+        of all workers.
 
     Raises
     ------
@@ -109,7 +125,7 @@ class SVRGTrainer(gluon.Trainer):
         if isinstance(optimizer, str):
             optimizer, optimizer_params = create(optimizer, **(optimizer_params or {})), None
         _check_is_optimizer(optimizer)
-        self.workers, kvstore = workers_and_local(kvstore)
+        self.workers, self._sum, kvstore = workers_and_local(kvstore)
         self._is_alone = not self.workers.are_several
         on_kvstore = update_on_kvstore if self._is_alone else False
         self._half, compression_params = half_or_none(compression_params)
@@ -125,6 +141,9 @@ class SVRGTrainer(gluon.Trainer):
         if not self._is_alone:
             check_can_be_added_up(self._params, update_on_kvstore, compression_params)
         self._start = SameStart(self.workers)
+        self.data_are_divided = False
+        loop_of(self.workers).join(self)
+        self._given = loop_of(self.workers).given  # up to the last step
         self.is_corrected = False
         self.control_variate = ControlVariate(self.workers)
 
@@ -225,6 +244,7 @@ class SVRGTrainer(gluon.Trainer):
             If no control variate is set, or if the gradient is corrected already.
         """
         _check_can_be_corrected(self)
+        self._drop_stand_in()
         params = [] if self.control_variate.is_idle else self._corrected_params()
         snapshot_scale = _scale_of(snapshot_gradient, self)
         self.control_variate.correct(
@@ -281,9 +301,30 @@ class SVRGTrainer(gluon.Trainer):
             self._start.give_late(self._params)
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """As `gluon.Trainer.step`; `batch_size` is the number of samples of all workers."""
+        """Divide the gradients by the samples, add them up over contexts and workers, and update.
+
+        Parameters
+        ----------
+        batch_size : int
+            The number of samples. Over several workers that of the whole batch, or of this worker's
+            part of it: either way the sum of all gradients is divided by the whole batch's.
+        ignore_stale_grad : bool
+            As for `gluon.Trainer.step`.
+
+        Raises
+        ------
+        RuntimeError
+            If there are several workers, and the loop does not divide its batches between them.
+        ValueError
+            If `batch_size` is neither of these two numbers.
+        """
+        samples = self._samples_of_all(batch_size)
         self._begin_alike()
-        super().step(batch_size, ignore_stale_grad)
+        super().step(samples, ignore_stale_grad)
+
+    def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
+        """As `gluon.Trainer.update`, after :meth:`allreduce_grads`; `batch_size` as in `step`."""
+        super().update(self._samples_of_all(batch_size), ignore_stale_grad)
 
     def _init_params(self) -> None:
         # It reads and writes running statistics on several contexts: with static_shape MXNet does
@@ -294,8 +335,54 @@ class SVRGTrainer(gluon.Trainer):
 
     def allreduce_grads(self) -> None:
         """As `gluon.Trainer.allreduce_grads`, over contexts and workers."""
+        if self._divides_by_loop:
+            self._check_is_divided()
+            self._drop_stand_in()
         self._begin_alike()
         super().allreduce_grads()
+
+    @property
+    def _divides_by_loop(self) -> bool:
+        return not self._is_alone and not self.data_are_divided
+
+    def _check_is_divided(self) -> None:
+        if loop_of(self.workers).given == self._given:
+            raise RuntimeError(_NOT_DIVIDED.format(self.workers.size))
+
+    def _samples_of_all(self, batch_size: int) -> int:
+        """Return the samples that the gradients of all workers are of, if the loop divides them."""
+        if not self._divides_by_loop:
+            return batch_size
+        self._check_is_divided()
+        loop = loop_of(self.workers)
+        # A gradient that the next batch overwrites is of the last one alone.
+        adds = any(p.grad_req == "add" for p in _mxnet.trained_parameters(self))
+        given = loop.given.since(self._given) if adds else loop.last
+        self._given = loop.given
+        told = [batch_size, given.samples, given.rows]
+        everybody = self.workers.gather_plain(told, "samples of a step")
+        sizes, samples, rows = zip(*everybody, strict=True)
+        total: int = sum(samples)
+        if not all(size in (own, total) for size, own in zip(sizes, rows, strict=True)):
+            raise ValueError(
+                f"batch_size must be the number of samples, got {list(sizes)} on the workers, and "
+                f"there are {total} samples, {list(rows)} of them on each: call backward() on the "
+                "losses of the samples, not on their mean, and step(len(losses))"
+            )
+        if adds and given.stand_ins:
+            raise ValueError(_STAND_IN_ADDED)
+        self._drop_stand_in()
+        return total
+
+    def _drop_stand_in(self) -> None:
+        """Zero the gradients of a batch that stands in for none: other workers have its samples."""
+        if not (self._divides_by_loop and loop_of(self.workers).last.stand_ins):
+            return
+        for param in _mxnet.trained_parameters(self):
+            if param.grad_req == "add":
+                raise ValueError(_STAND_IN_ADDED)
+            for grad in param.list_grad():
+                grad[:] = 0
 
     def save_states(self, fname: str | os.PathLike[str]) -> None:
         """Save the optimizer's states, its counts of updates, its rates and its schedule.
@@ -353,7 +440,7 @@ class SVRGTrainer(gluon.Trainer):
         self._mark_corrected_gradients(fresh=True)
         agree_on_stale(trained, self.workers)
         super()._allreduce_grads()
-        add_up(trained, self.workers, self._half, may_overflow=_mxnet.scales_losses(self))
+        add_up(trained, self._sum, self._half, may_overflow=_mxnet.scales_losses(self))
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         # Corrected gradients are all to be used, those that the backward pass did not reach too.

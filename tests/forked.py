@@ -19,12 +19,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 LARGEST = 1 << 17  # of a request, in bytes
-ONE_AT_A_TIME = threading.Lock()  # of the threads that start processes
 
 
 class Output:
@@ -50,16 +49,8 @@ class Forked:
         self.args = [str(script), *map(str, arguments)]
         self.returncode = None
         self.output = Output()
-        # Number and exit code are two messages; a stream would join them.
-        self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        request = json.dumps({"arguments": self.args, "environment": dict(env)}).encode()
-        assert len(request) < LARGEST
-        with theirs:
-            descriptors = [*(file.fileno() for file in self.output.files), theirs.fileno()]
-            with ONE_AT_A_TIME:
-                origin = next(origins())
-            socket.send_fds(origin, [request], descriptors)
-        self.pid = int(self._end.recv(32))
+        descriptors = [file.fileno() for file in self.output.files]
+        self._end, self.pid = fork(next(origins()), self.args, env, descriptors)
 
     def wait(self, timeout=None):
         if self.returncode is None:
@@ -85,30 +76,48 @@ class Forked:
         self.out, self.err = self.output.read()
 
 
+def fork(address, arguments, environment, descriptors):
+    """Let the process that listens there fork one that runs a script.
+
+    Its standard output and error, and for a rank of MPI the connection to its launcher, are the
+    `descriptors`. Returns its number, and the socket over which its exit code comes; if that is
+    closed before, it is killed.
+    """
+    request = json.dumps({"arguments": arguments, "environment": dict(environment)}).encode()
+    assert len(request) < LARGEST
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    end.connect(address)
+    socket.send_fds(end, [request], descriptors)
+    return end, int(end.recv(32))
+
+
+@functools.cache
+def addresses():
+    """The addresses of the processes that others are forked from; they end with this one."""
+    found = []
+    for seed in "12":
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with listener:
+            listener.bind("")  # Linux chooses a name
+            listener.listen(64)
+            process = subprocess.Popen(
+                [sys.executable, __file__, str(listener.fileno())],
+                pass_fds=[listener.fileno()],
+                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": seed},
+                stdin=subprocess.PIPE,
+            )
+            found.append(listener.getsockname())
+        atexit.register(process.communicate)
+    return found
+
+
 @functools.cache
 def origins():
-    """The processes that others are forked from, in turn; they end with this one."""
-    channels = []
-    for seed in "12":
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": seed},
-                stdin=subprocess.DEVNULL,
-            )
-        atexit.register(end_origin, process, ours)
-        channels.append(ours)
-    return itertools.cycle(channels)
+    """The same, in turn, for ever."""
+    return itertools.cycle(addresses())
 
 
-def end_origin(process, channel):
-    channel.close()
-    process.wait()
-
-
-def serve(channel):
+def serve(listener):
     """Fork for every request; return what the script of this process is, in each of them."""
     wake, woken = socket.socketpair()
     for one in (wake, woken):
@@ -117,18 +126,22 @@ def serve(channel):
     signal.set_wakeup_fd(woken.fileno())
     ends = {}
     while True:
-        ready, _, _ = select.select([channel, wake], [], [])
+        ready, _, _ = select.select([sys.stdin, listener, wake, *ends.values()], [], [])
+        if sys.stdin in ready:
+            sys.exit()
         if wake in ready:
             wake.recv(4096)
             tell_ends(ends)
-        if channel in ready:
-            message, descriptors, _, _ = socket.recv_fds(channel, LARGEST, 3)
-            if not message:
-                sys.exit()
-            end = socket.socket(fileno=descriptors.pop())
+        for pid, end in ends.items():
+            if end in ready and not end.recv(1):  # nobody waits for it any longer
+                os.kill(pid, signal.SIGKILL)
+                end.shutdown(socket.SHUT_RD)
+        if listener in ready:
+            end, _ = listener.accept()
+            message, descriptors, _, _ = socket.recv_fds(end, LARGEST, 3)
             pid = os.fork()
             if pid == 0:
-                for one in (channel, wake, woken, end, *ends.values()):
+                for one in (listener, wake, woken, end, *ends.values()):
                     one.close()
                 return json.loads(message), descriptors
             for descriptor in descriptors:
@@ -142,7 +155,7 @@ def tell_ends(ends):
     for pid in list(ends):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            with ends.pop(pid) as end:
+            with ends.pop(pid) as end, suppress(BrokenPipeError):
                 end.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
@@ -152,11 +165,14 @@ def become(arguments, environment, descriptors):
 
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number, descriptor in enumerate(descriptors, 1):
+    for number, descriptor in enumerate(descriptors[:2], 1):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.clear()
     os.environ.update(environment)
+    if descriptors[2:]:
+        os.environ["PMI_FD"] = str(descriptors[2])
     sys.argv = arguments
     path = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:1] = [str(Path(arguments[0]).parent), *filter(None, path)]

@@ -16,9 +16,11 @@ MARK = "LAUNCHING_TEST"
 # Lines for scripts that are run as workers.
 PROLOGUE = """
 import os, signal, subprocess, sys, time
-rank, attempt = (int(os.environ["GLUON_SVRG_" + name]) for name in ("RANK", "ATTEMPT"))
-def step(byte=b"."):
-    os.write(int(os.environ["GLUON_SVRG_PROGRESS"]), byte)
+rank = int(os.environ.get("PMI_RANK", 0))
+attempt = int(os.environ["GLUON_SVRG_ATTEMPT"])
+def meet():
+    from mpi4py import MPI
+    MPI.COMM_WORLD.Barrier()
 def tell(name):
     open(name, "w").close()
 def wait_for(*names):
@@ -39,15 +41,13 @@ sys.exit(main())
 class Launched:
     """A launcher that was started; as a context it ends with all that is its own."""
 
-    def __init__(
-        self, folder, *arguments, env=None, constants=None, ignored=(), prefix=(), **settings
-    ):
+    def __init__(self, folder, *arguments, env=None, constants=None, ignored=(), **settings):
         self.mark = secrets.token_hex(8)
         start = ["-c", _SHIM] if constants else ["-m", "gluon_svrg.launch"]
         path = os.pathsep.join([str(ROOT), str(folder), os.environ.get("PYTHONPATH", "")])
         environment = os.environ | {MARK: self.mark, "PYTHONPATH": path, **(env or {})}
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, *start, *map(str, arguments)],
+            [sys.executable, *start, *map(str, arguments)],
             env=environment | {"LAUNCHING_CONSTANTS": json.dumps(constants or {})},
             cwd=folder,
             text=True,
@@ -66,7 +66,7 @@ class Launched:
         self.process.communicate()
         assert left == []
 
-    def finish(self, timeout=120):
+    def finish(self, timeout=300):
         """Wait for its end; set `out`, `err` and return the exit code."""
         self.out, self.err = self.process.communicate(timeout=timeout)
         return self.process.returncode
@@ -91,6 +91,10 @@ class Launched:
                 found[int(folder.name)] = os.fsdecode(command.replace(b"\0", b" "))
         return found
 
+    def find(self, name):
+        """Return the processes whose command line has this in it, in the order of their start."""
+        return sorted(pid for pid, command in self.processes().items() if name in command)
+
 
 def _signals(ignored):
     # A test may run in the background of a shell, which has them ignored.
@@ -98,7 +102,7 @@ def _signals(ignored):
         signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
 
 
-def launch(folder, *arguments, timeout=120, **settings):
+def launch(folder, *arguments, timeout=300, **settings):
     """Run the launcher to its end; return it, with `code`, `out` and `err`."""
     with Launched(folder, *arguments, **settings) as launched:
         launched.code = launched.finish(timeout)

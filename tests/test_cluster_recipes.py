@@ -1,79 +1,51 @@
-"""recipes/cluster: the job's manifest by its schema, and both command lines as they are written."""
+"""recipes/cluster: the manifest by the operator's schema, and the batch script as it is written."""
 
+import copy
 import os
 import re
 import signal
 import subprocess
 import sys
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
+from gluon_svrg.launch.__main__ import parse
 from launching import ROOT
 
 CLUSTER = ROOT / "recipes" / "cluster"
-KEY = "0123456789abcdef"
+MANIFEST = CLUSTER / "mpijob.yaml"
+BATCH = CLUSTER / "train.sbatch"
+
+# --- Slurm ----------------------------------------------------------------------------------------
+
 SCRIPT = """
-import os, sys, time
-rank, size = os.environ["GLUON_SVRG_RANK"], os.environ["GLUON_SVRG_WORKERS"]
-os.write(int(os.environ["GLUON_SVRG_PROGRESS"]), b".")
-print("trains", rank, size, sys.argv[1:], flush=True)
-if os.path.exists("fail"):
-    time.sleep(300)
+import os, signal, sys, time
+from mpi4py import MPI
+attempt = int(os.environ["GLUON_SVRG_ATTEMPT"])
+print("trains", MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, sys.argv[1:], flush=True)
+MPI.COMM_WORLD.Barrier()
+if os.path.exists("kill") and attempt == 0 and MPI.COMM_WORLD.rank: os.kill(os.getpid(), 9)
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+print("goes on", flush=True)
+while os.path.exists("wait") and not told: time.sleep(0.05)
+MPI.COMM_WORLD.Barrier()
 """
-FAKES = {
+PROGRAMS = {
     "python": f'exec {sys.executable} "$@"',
-    # One task on each of two machines, as --ntasks-per-node=1 asks for.
-    "srun": """
-while case $1 in --*) true;; *) false;; esac; do echo "$1" >>srun-options; shift; done
-for id in 0 1; do
-    SLURM_NODEID=$id "$@" &
-    echo $! >task-$id
-done
-code=0
-for id in 0 1; do wait "$(cat task-$id)" || code=$?; done
-exit $code
-""",
-    "scontrol": """
-case $1 in
-show) echo 127.0.0.2; echo 127.0.0.3;;
-*) echo "$@" >>requeued;;
-esac
-""",
+    "scontrol": 'echo "$@" >>requeued',
 }
-# What Kubernetes' name service says.
-NAMES = """
-import socket
-_before = socket.getaddrinfo
-def getaddrinfo(name, *rest, **settings):
-    return _before("127.0.0.2" if name == "train-0.train" else name, *rest, **settings)
-socket.getaddrinfo = getaddrinfo
-"""
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder as the recipes find it, with programs that take the place of a cluster's."""
-    for name in ("bin", "recipes", "names"):
+    """A folder as the batch script finds it, with programs that take the place of Slurm's."""
+    for name in ("bin", "recipes"):
         (tmp_path / name).mkdir()
-    for name, text in FAKES.items():
+    for name, text in PROGRAMS.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}")
         (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "recipes" / "cifar_resnet.py").write_text(SCRIPT)
-    (tmp_path / "names" / "sitecustomize.py").write_text(NAMES)
-    yield tmp_path
-    for task in tmp_path.glob("task-*"):  # of a test that has failed
-        with suppress(ProcessLookupError):
-            os.kill(int(task.read_text()), signal.SIGKILL)
-
-
-def environment(folder, **more):
-    paths = [folder / "names", ROOT, os.environ.get("PYTHONPATH", "")]
-    return os.environ | {
-        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        **more,
-    }
+    return tmp_path
 
 
 def line_of(path):
@@ -81,144 +53,166 @@ def line_of(path):
     return re.search(r"^#     (sbatch .*)$", path.read_text(), re.MULTILINE)[1].split()
 
 
-def cpus_of(path):
-    """What Slurm sets if the head of a batch script asks for it, and srun does not read."""
-    asked = re.search(r"^#SBATCH --cpus-per-task=(\d+)$", (ROOT / path).read_text(), re.MULTILINE)
-    return {"SLURM_CPUS_PER_TASK": asked[1]} if asked else {}
-
-
-def slurm(folder, job):
+def batch(folder):
     """Start the batch script, as Slurm does on the first machine."""
-    _, path, *arguments = line_of(CLUSTER / "train.sbatch")
-    assert ROOT / path == CLUSTER / "train.sbatch"
-    own = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": str(job)}
-    own |= cpus_of(path)
+    pytest.importorskip("mpi4py")
+    _, path, *arguments = line_of(BATCH)
+    assert ROOT / path == BATCH
+    own = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "4711"}
+    own["PATH"] = f"{folder / 'bin'}:{os.environ['PATH']}"
+    own["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    env = {name: text for name, text in os.environ.items() if not name.startswith("SLURM")} | own
     return subprocess.Popen(
         ["bash", ROOT / path, *arguments],
         cwd=folder,
-        env=environment(folder, **own),
+        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
 
 
-def trained(job):
-    """Wait until all four workers train."""
-    found = 0
-    while found < 4:
-        line = job.stdout.readline()
-        assert line, "the job has ended"
-        found += "trains" in line  # there may be a line of a launcher that waits
-
-
-def trains(out):
-    return sorted(line for line in out.splitlines() if "trains" in line)
-
-
-WORKERS = [f"[worker {rank}] trains {rank} 4" for rank in range(4)]
-
-
 def test_slurm(folder):
-    out, _ = (job := slurm(folder, os.getpid())).communicate(timeout=60)
+    out, _ = (job := batch(folder)).communicate(timeout=60)
     assert job.returncode == 0, out
     given = "['--resume', '--out', 'runs/cluster']"
-    assert trains(out) == [f"{line} {given}" for line in WORKERS]
+    found = sorted(line for line in out.splitlines() if "trains" in line)
+    assert found == [f"[worker {rank}] trains {rank} 2 {given}" for rank in range(2)]
     assert not (folder / "requeued").exists()
-    options = (folder / "srun-options").read_text().split()
-    assert {"--mpi=none", "--cpus-per-task=8"} <= set(options)
 
 
-def test_a_machine_of_slurm_is_gone(folder):
-    (folder / "fail").touch()
-    job = slurm(folder, os.getpid() + 1)
-    trained(job)
-    os.kill(int((folder / "task-0").read_text()), signal.SIGKILL)
-    out, _ = job.communicate(timeout=60)
-    assert job.returncode in (75, 137), out
-    assert "back into the queue: a machine is gone" in out
-    assert (folder / "requeued").read_text() == f"requeue {os.getpid() + 1}\n"
+def test_a_worker_of_slurm_is_killed_and_the_job_keeps_its_place(folder):
+    (folder / "kill").touch()
+    out, _ = (job := batch(folder)).communicate(timeout=60)
+    assert job.returncode == 0, out
+    assert "restart 1 of at most 3" in out
+    assert not (folder / "requeued").exists()
 
 
 def test_the_time_of_slurm_is_up(folder):
-    (folder / "fail").touch()
-    job = slurm(folder, os.getpid() + 2)
-    trained(job)
+    (folder / "wait").touch()
+    job = batch(folder)
+    found = 0
+    while found < 2:
+        line = job.stdout.readline()
+        assert line, "the job has ended"
+        found += "goes on" in line
     job.send_signal(signal.SIGUSR1)
-    assert "back into the queue: the time is nearly up" in job.stdout.readline()
-    for name in ("task-0", "task-1"):  # as Slurm does then
-        os.kill(int((folder / name).read_text()), signal.SIGTERM)
     out, _ = job.communicate(timeout=60)
-    assert (folder / "requeued").read_text() == f"requeue {os.getpid() + 2}\n"
     assert "launch: SIGTERM: the workers are told" in out
+    assert "back into the queue" in out
+    assert job.returncode == 143
+    assert (folder / "requeued").read_text() == "requeue 4711\n"
 
 
-# --- Kubernetes ----------------------------------------------------------------------------------
+# --- Kubernetes -----------------------------------------------------------------------------------
+
+WHOLE_NUMBER, TEXT = {"type": "integer", "minimum": 0}, {"type": "string"}
+REPLICA = {
+    "type": "object",
+    "properties": {
+        "replicas": WHOLE_NUMBER,
+        "restartPolicy": {"enum": ["Never", "OnFailure"]},
+        "template": {"type": "object"},
+    },
+    "required": ["template"],
+    "additionalProperties": False,
+}
+MPI_JOB = {
+    "type": "object",
+    "properties": {
+        "apiVersion": {"const": "kubeflow.org/v2beta1"},
+        "kind": {"const": "MPIJob"},
+        "metadata": {"type": "object", "required": ["name"]},
+        "spec": {
+            "type": "object",
+            "properties": {
+                "launcherCreationPolicy": {"enum": ["AtStartup", "WaitForWorkersReady"]},
+                "mpiImplementation": {"enum": ["OpenMPI", "Intel", "MPICH"]},
+                "mpiReplicaSpecs": {
+                    "type": "object",
+                    "properties": {"Launcher": REPLICA, "Worker": REPLICA},
+                    "required": ["Launcher"],
+                    "additionalProperties": False,
+                },
+                "runLauncherAsWorker": {"type": "boolean"},
+                "runPolicy": {
+                    "type": "object",
+                    "properties": {
+                        "activeDeadlineSeconds": WHOLE_NUMBER,
+                        "backoffLimit": WHOLE_NUMBER,
+                        "cleanPodPolicy": {"enum": ["None", "Running", "All"]},
+                        "managedBy": TEXT,
+                        "schedulingPolicy": {"type": "object"},
+                        "suspend": {"type": "boolean"},
+                        "ttlSecondsAfterFinished": WHOLE_NUMBER,
+                    },
+                    "additionalProperties": False,
+                },
+                "slotsPerWorker": {"type": "integer", "minimum": 1},
+                "sshAuthMountPath": TEXT,
+            },
+            "required": ["mpiReplicaSpecs"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "additionalProperties": False,
+}
+"""The fields of an MPIJob, after the operator's custom resource definition of v2beta1 and what its
+controller checks (kubeflow/mpi-operator, manifests/base/kubeflow.org_mpijobs.yaml and
+pkg/apis/kubeflow/validation/validation.go)."""
 
 
 @pytest.fixture(scope="module")
-def manifests():
+def manifest():
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
-    service, job = yaml.safe_load_all((CLUSTER / "job.yaml").read_text())
-    return service, job
+    return yaml.safe_load(MANIFEST.read_text())
 
 
-def test_the_manifests_are_valid(manifests):
+def test_the_manifest_is_valid(manifest):
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    jsonschema.validate(manifest, MPI_JOB)
+    broken = copy.deepcopy(manifest)
+    broken["spec"]["slotPerWorker"] = 2
+    with pytest.raises(jsonschema.ValidationError, match="slotPerWorker"):
+        jsonschema.validate(broken, MPI_JOB)
+
+
+@pytest.mark.parametrize("name", ["Launcher", "Worker"])
+def test_its_pods_are_valid(manifest, name):
     validate = pytest.importorskip(
         "kubernetes_validate", reason="kubernetes-validate is not installed"
     )
-    for manifest in manifests:
-        validate.validate(manifest, "1.33", strict=True)
-    broken = manifests[1] | {"spec": manifests[1]["spec"] | {"completionMod": "Indexed"}}
+    spec = manifest["spec"]["mpiReplicaSpecs"][name]["template"]["spec"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train"}, "spec": spec}
+    validate.validate(pod, "1.33", strict=True)
     with pytest.raises(validate.ValidationError):
-        validate.validate(broken, "1.33", strict=True)
+        validate.validate(pod | {"spec": spec | {"restartPolice": "Never"}}, "1.33", strict=True)
 
 
-def test_the_manifests_fit_together(manifests):
-    service, job = manifests
-    name, spec = job["metadata"]["name"], job["spec"]
-    pod = spec["template"]["spec"]
-    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
-    assert service["spec"]["clusterIP"] == "None"
-    assert pod["subdomain"] == service["metadata"]["name"]
-    assert spec["completionMode"] == "Indexed"
-    assert spec["completions"] == spec["parallelism"]
-    assert pod["restartPolicy"] == "Never"  # backoffLimitPerIndex asks for it
-    (container,) = pod["containers"]
-    (rule,) = [rule for rule in spec["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
-    assert rule["onExitCodes"]["containerName"] == container["name"]
-    (line,) = container["args"]
-    assert f"--nodes {spec['completions']} " in line
-    assert f"--master {name}-0.{pod['subdomain']}:" in line
-    volumes = {volume["name"] for volume in pod["volumes"]}
-    assert volumes == {mount["name"] for mount in container["volumeMounts"]}
-    (key,) = container["env"]
-    assert key["name"] == "GLUON_SVRG_JOB_KEY"
-    assert key["valueFrom"]["secretKeyRef"]["name"] in (CLUSTER / "job.yaml").read_text()[:400]
-
-
-def test_kubernetes(folder, manifests):
-    (container,) = manifests[1]["spec"]["template"]["spec"]["containers"]
-    line = [*container["command"], *container["args"]]
-    pods = [
-        subprocess.Popen(
-            line,
-            cwd=folder,
-            env=environment(folder, JOB_COMPLETION_INDEX=str(index), GLUON_SVRG_JOB_KEY=KEY),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for index in (1, 0)
-    ]
-    outs = [pod.communicate(timeout=60)[0] for pod in pods]
-    assert [pod.returncode for pod in pods] == [0, 0], outs
-    given = "['--resume', '--out', '/checkpoints/train']"
-    assert trains(outs[1]) == [f"{line} {given}" for line in WORKERS]
+def test_the_launcher_takes_the_hosts_of_the_operator(manifest, tmp_path):
+    replicas = manifest["spec"]["mpiReplicaSpecs"]
+    (container,) = replicas["Launcher"]["template"]["spec"]["containers"]
+    python, m, module, *rest = [*container["command"], *container["args"]]
+    assert (python, m, module) == ("python", "-m", "gluon_svrg.launch")
+    # As the operator writes it for MPICH.
+    workers, slots = replicas["Worker"]["replicas"], manifest["spec"]["slotsPerWorker"]
+    names = [f"train-worker-{number}.train.default.svc" for number in range(workers)]
+    hosts = tmp_path / "hostfile"
+    hosts.write_text("".join(f"{name}:{slots}\n" for name in names))
+    line = [str(hosts) if part == "/etc/mpi/hostfile" else part for part in rest]
+    options = parse([str(ROOT / part) if part.endswith(".py") else part for part in line])
+    assert options.hosts == dict.fromkeys(names, slots)
+    assert options.workers == workers * slots
+    for replica in replicas.values():
+        volumes = replica["template"]["spec"].get("volumes", [])
+        mounts = replica["template"]["spec"]["containers"][0].get("volumeMounts", [])
+        assert {volume["name"] for volume in volumes} == {mount["name"] for mount in mounts}
 
 
 def test_the_page_names_both():
-    text = (ROOT / "docs" / "howto" / "several_machines.md").read_text()
+    text = (ROOT / "docs" / "howto" / "several_workers.md").read_text()
     for path in CLUSTER.iterdir():
         assert f"recipes/cluster/{path.name}" in text
-    assert Path(CLUSTER / "train.sbatch").read_text().startswith("#!/bin/bash")
+    assert BATCH.read_text().startswith("#!/bin/bash")

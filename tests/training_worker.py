@@ -98,7 +98,7 @@ def parse():
 def main():
     options = parse()
     print("phase start", flush=True)
-    rank, attempt = (int(os.environ[f"GLUON_SVRG_{name}"]) for name in ("RANK", "ATTEMPT"))
+    rank, attempt = workers.current().rank, int(os.environ["GLUON_SVRG_ATTEMPT"])
     SayWhen(
         full_pass=(FullPass, "over"),
         checkpoint=(folder, "write"),

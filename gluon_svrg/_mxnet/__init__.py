@@ -138,16 +138,10 @@ from gluon_svrg._mxnet.others import (
 from gluon_svrg._mxnet.others import (
     suggested_metric as suggested_metric,
 )
-from gluon_svrg._mxnet.store import (
-    end_without_barrier as end_without_barrier,
-)
-from gluon_svrg._mxnet.store import (
-    free as free,
-)
-from gluon_svrg._mxnet.store import (
-    servers_of_cluster as servers_of_cluster,
-)
 from gluon_svrg._mxnet.trainer import UPDATE_COUNTS as UPDATE_COUNTS
+from gluon_svrg._mxnet.trainer import (
+    call_with_first_plain_trainer as call_with_first_plain_trainer,
+)
 from gluon_svrg._mxnet.trainer import (
     contexts_of as contexts_of,
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import mxnet as mx
@@ -176,3 +177,20 @@ def set_loss_scaler_state(trainer: Trainer, state: dict[str, Any] | None) -> Non
     scaler = getattr(trainer, "_amp_loss_scaler", None)
     if scaler is not None and state is not None:
         vars(scaler).update(state)
+
+
+def call_with_first_plain_trainer(function: Callable[[], None]) -> None:
+    """Call `function` when the first `gluon.Trainer` is made that is of no other class.
+
+    MXNet has no place to ask for it, so the constructor is another one until then.
+    """
+    constructor = Trainer.__init__
+
+    @functools.wraps(constructor)
+    def watched(self: Trainer, *args: Any, **kwargs: Any) -> None:
+        if type(self) is Trainer:
+            Trainer.__init__ = constructor  # type: ignore[method-assign]
+            function()
+        constructor(self, *args, **kwargs)
+
+    Trainer.__init__ = watched  # type: ignore[method-assign]

@@ -7,6 +7,7 @@ from gluon_svrg.data import transforms
 from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.datasets import load_fashion_mnist
 from gluon_svrg.data.loader import ArrayLoader
+from gluon_svrg.data.share import share
 from gluon_svrg.data.training_data import first_batches
 from gluon_svrg.data.worker_sampler import WorkerBatchSampler
 
@@ -16,6 +17,7 @@ __all__ = [
     "WorkerBatchSampler",
     "first_batches",
     "load_fashion_mnist",
+    "share",
     "transforms",
 ]
 

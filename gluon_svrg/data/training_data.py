@@ -19,6 +19,7 @@ from gluon_svrg.data.repetition import (
     length_of,
 )
 from gluon_svrg.data.sharding import sharded
+from gluon_svrg.data.shared_batches import SharedBatches
 from gluon_svrg.data.worker_sampler import WorkerBatchSampler
 from gluon_svrg.workers import Single, Workers
 from mxnet import gluon
@@ -264,6 +265,8 @@ def _words_for(data: object) -> str:
 
 def _kind_of(obj: Any, name: str) -> IterableData:
     """Return `obj` as the kind of data that it is: the one place that asks for its class."""
+    if isinstance(obj, SharedBatches):
+        return obj.data
     if isinstance(obj, ArrayLoader):
         return ArrayLoaderData(obj, name)
     if isinstance(obj, (list, tuple)):

@@ -30,9 +30,9 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.files import make_folder, write_whole
-from gluon_svrg.run.heartbeat import is_started_again
 from gluon_svrg.run.history import History
 from gluon_svrg.run.position import check_is_located
+from gluon_svrg.workers.process import is_started_again
 
 _SECONDS_BETWEEN_FLUSHES = 10.0
 

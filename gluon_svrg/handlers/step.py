@@ -31,7 +31,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.trainer import workers_of
+from gluon_svrg.trainer import SVRGTrainer, workers_of
 from gluon_svrg.workers import Single, Workers
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -230,6 +230,16 @@ class GradientUpdateHandler(
             self._zero_gradients()  # gradients from before this run do not count
 
     def _step(self, trainer: gluon.Trainer) -> None:
+        if not isinstance(trainer, SVRGTrainer) or trainer.data_are_divided:
+            self._take_step(trainer)
+            return
+        trainer.data_are_divided = True  # by `fit`
+        try:
+            self._take_step(trainer)
+        finally:
+            trainer.data_are_divided = False
+
+    def _take_step(self, trainer: gluon.Trainer) -> None:
         samples = self._samples if self._is_alone else self._workers.total(self._samples, "step")
         self._samples = self._batches = 0
         is_on_kvstore = updates_on_kvstore(trainer)

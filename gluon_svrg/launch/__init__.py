@@ -1,4 +1,4 @@
-"""Starts the workers of a run, watches them, starts them again: by the standard library alone."""
+"""A thin supervisor of MPI's mpiexec: starts the workers, starts them again, says what failed."""
 
 from gluon_svrg import _lazy
 

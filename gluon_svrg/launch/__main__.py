@@ -1,44 +1,40 @@
-"""The command line: ``python -m gluon_svrg.launch -n 4 script.py --its-flags``."""
+"""The command line: ``python -m gluon_svrg.launch -n 4 train.py --its-flags``."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 import os
-import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from gluon_svrg.launch.cluster_options import across_of, add_cluster_options
-from gluon_svrg.launch.job import Job
-from gluon_svrg.launch.plan import OWN_NAMES, Options
-from gluon_svrg.launch.rendezvous import join
+from gluon_svrg import _compat
+from gluon_svrg.launch.hosts import read_hosts
+from gluon_svrg.launch.job import Job, Options
 
 _DESCRIPTION = """\
-Starts a training script on several worker processes of this machine, watches them, and starts
-all of them again when one fails: the run goes on from its newest checkpoint.
+Trains with several worker processes, which MPI's mpiexec starts and connects. When one fails, all
+of them are started again, and the run goes on from its newest checkpoint.
 
 The script is the one for one process. A batch_size in it is that of all workers together."""
 
 _EPILOG = """\
 examples:
   python -m gluon_svrg.launch -n 4 train.py --epochs 10
-  python -m gluon_svrg.launch -n 2 -m package.train --epochs 10
-  python -m gluon_svrg.launch -n 4 -s 2 --max-restarts 20 --log-dir logs train.py
-  python -m gluon_svrg.launch -n 2 --engine sockets --env MXNET_ENGINE_TYPE=NaiveEngine train.py
-  python -m gluon_svrg.launch --hosts hosts.txt -n 2 train.py
-  python -m gluon_svrg.launch --nodes 4 --node-rank 0 --master node0:29500 -n 2 train.py
+  python -m gluon_svrg.launch -n auto -m package.train --epochs 10
+  python -m gluon_svrg.launch -n 4 --max-restarts 20 --log-dir logs train.py
+  python -m gluon_svrg.launch --hosts hosts.txt -n 8 train.py
+  python -m gluon_svrg.launch --hosts hosts.txt -n 8 --min-workers 4 --wait 60 train.py
 
 exit codes:
   0       all workers have come to their end
   2       an argument is not possible, or the script cannot be started
-  69      a machine is gone or has not come, and no restart left
-  75      on all machines but the first: the launcher is gone
+  69      too few hosts answer
   124     no step for --progress-timeout, and no restart left
   130     ended by Ctrl-C; 143: by SIGTERM; 129: by SIGHUP
-  others  that of the process that failed first in the last start; 128 + N after signal N
+  others  that of the worker that failed in the last start; 128 + N after signal N
 
 Ctrl-C and SIGTERM are handed to the workers once: with a CheckpointHandler they finish the batch,
 write a checkpoint and end. The second one ends everything at once."""
@@ -61,33 +57,27 @@ def whole_number(name: str, least: int, reason: str) -> Callable[[str], int]:
     return convert
 
 
-def seconds(text: str) -> float:
-    """Return a positive number of seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not value > 0:
-        raise argparse.ArgumentTypeError(
-            f"--progress-timeout must be a positive number of seconds, got {text!r}: give more "
-            "than the longest step takes, or inf to wait for ever"
-        )
-    return value
+def workers(text: str) -> int | None:
+    """Return a number of workers; None for 'auto'."""
+    number = whole_number("--workers", 1, "that many processes train; 'auto' takes one per core")
+    return None if text == "auto" else number(text)
 
 
-def variable(text: str) -> tuple[str, str]:
-    """Return name and value of a variable of the environment."""
-    name, equals, value = text.partition("=")
-    if not equals or not re.fullmatch(r"[A-Za-z_]\w*", name):
-        raise argparse.ArgumentTypeError(
-            f"--env must be NAME=VALUE, got {text!r}: for instance --env PS_VERBOSE=1"
-        )
-    if name in OWN_NAMES:
-        raise argparse.ArgumentTypeError(
-            f"--env must leave {name} alone: each process gets its own value from the launcher; "
-            "leave it out"
-        )
-    return name, value
+def seconds(name: str, hint: str) -> Callable[[str], float]:
+    """Return a converter of an option's text to a positive number of seconds."""
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not value > 0:
+            raise argparse.ArgumentTypeError(
+                f"{name} must be a positive number of seconds, got {text!r}: {hint}"
+            )
+        return value
+
+    return convert
 
 
 def folder(text: str) -> Path:
@@ -149,7 +139,7 @@ def new_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m gluon_svrg.launch",
-        usage="%(prog)s -n N [options] script.py [its arguments]",
+        usage="%(prog)s -n N [options] train.py [its arguments]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -159,37 +149,11 @@ def new_parser() -> argparse.ArgumentParser:
         "-n",
         "--workers",
         required=True,
-        type=whole_number("--workers", 1, "that many processes train; -n 1 is a plain run"),
-        help="worker processes, which share each batch; on each machine where there are several",
+        type=workers,
+        help="worker processes in all, which share each batch; 'auto': one per core, or as many as "
+        "the hosts have; -n 1 is the same as python train.py, with restarts",
         metavar="N",
     )
-    parser.add_argument(
-        "-s",
-        "--servers",
-        default=1,
-        type=whole_number("--servers", 1, "somebody has to add up the gradients; leave it out"),
-        help="processes that add up the gradients (1)",
-        metavar="S",
-    )
-    parser.add_argument(
-        "--engine",
-        default="dist_sync",
-        choices=["dist_sync", "mpi", "sockets"],
-        help="what adds up arrays: MXNet's parameter servers; MPI, which is faster, and an extra; "
-        "or plain sockets through worker 0, which are slower (dist_sync)",
-    )
-    _add_options(parser)
-    add_cluster_options(parser)
-    parser.add_argument(
-        "-m", "--module", action="store_true", help="run a module, as python -m does"
-    )
-    parser.add_argument("script", help="the script, or the module after -m")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
-    return parser
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says how the processes run, and what happens when one fails."""
     parser.add_argument(
         "--max-restarts",
         default=3,
@@ -199,38 +163,54 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--progress-timeout",
-        default=600.0,
-        type=seconds,
-        help="a job without a step for so long counts as hung (600)",
+        default=300.0,
+        type=seconds(
+            "--progress-timeout", "give more than the longest step takes, or inf to wait for ever"
+        ),
+        help="a training without a step for so long counts as hung (300)",
         metavar="SECONDS",
     )
     parser.add_argument(
         "--threads",
         type=whole_number("--threads", 1, "a process computes with at least one; leave it out"),
-        help="OMP_NUM_THREADS of each process (the cores divided by the workers, unless the "
-        "variable is set already)",
+        help="OMP_NUM_THREADS of each worker (the cores of its machine divided by the workers "
+        "there, unless the variable is set already)",
         metavar="N",
-    )
-    parser.add_argument(
-        "--exact",
-        default=True,
-        action=argparse.BooleanOptionalAction,
-        help="sums that do not depend on who comes first, so that a run repeats to the bit (yes)",
-    )
-    parser.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        type=variable,
-        help="a variable for the environment of all processes; may be given again",
-        metavar="NAME=VALUE",
     )
     parser.add_argument(
         "--log-dir",
         type=folder,
-        help="also write the output of each process and start into a file of its own here",
+        help="also write the output of each worker and start into a file of its own here",
         metavar="FOLDER",
     )
+    parser.add_argument(
+        "--hosts",
+        type=Path,
+        help="a file with the machines to run on: 'name' or 'name:workers' on each line; mpiexec "
+        "reaches them by ssh (HYDRA_HOST_FILE, if it is set)",
+        metavar="FILE",
+    )
+    parser.add_argument("--ssh", default="ssh", help="the program for ssh (ssh)", metavar="PROGRAM")
+    parser.add_argument(
+        "--wait",
+        default=300.0,
+        type=seconds("--wait", "it is how long a host is waited for"),
+        help="how long a host that does not answer is waited for, at each start (300)",
+        metavar="SECONDS",
+    )
+    parser.add_argument(
+        "--min-workers",
+        type=whole_number("--min-workers", 1, "at least one has to train"),
+        help="after a failure, go on without a host that does not come back within --wait, if so "
+        "many workers remain",
+        metavar="N",
+    )
+    parser.add_argument(
+        "-m", "--module", action="store_true", help="run a module, as python -m does"
+    )
+    parser.add_argument("script", help="the script, or the module after -m")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    return parser
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
@@ -239,25 +219,34 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     given = parser.parse_args(arguments)
     try:
         check_module(given.script) if given.module else check_script(given.script)
-        if given.engine == "mpi" and importlib.util.find_spec("mpi4py") is None:
-            raise ValueError("--engine mpi needs mpi4py and MPICH: pip install 'gluon-svrg[mpi]'")
-        across = across_of(given)
+        # Kubeflow's MPI Operator sets it.
+        path = given.hosts or os.environ.get("HYDRA_HOST_FILE")
+        hosts = read_hosts(Path(path)) if path else {}
     except ValueError as error:
         parser.error(str(error))
+    if given.min_workers is not None and not hosts:
+        parser.error("--min-workers needs --hosts: one machine is either there or not")
     start = ["-m", given.script] if given.module else [given.script]
     return Options(
         command=[*start, *given.arguments],
-        workers=given.workers,
-        servers=given.servers,
-        engine=given.engine,
+        workers=given.workers or _cores(hosts),
         max_restarts=given.max_restarts,
         progress_timeout=given.progress_timeout,
         threads=given.threads,
-        exact=given.exact,
-        variables=dict(given.env),
         log_dir=given.log_dir,
-        across=across,
+        hosts=hosts,
+        ssh=given.ssh,
+        wait=given.wait,
+        min_workers=given.min_workers,
     )
+
+
+def _cores(hosts: Mapping[str, int]) -> int:
+    """Return how many workers ``-n auto`` means."""
+    if hosts:
+        return sum(hosts.values())
+    # In a queue, the number of processes that was asked for.
+    return int(os.environ.get("SLURM_NTASKS") or _compat.usable_cores())
 
 
 def main() -> int:
@@ -266,9 +255,12 @@ def main() -> int:
         print("gluon_svrg.launch needs Linux: run the script itself, as one process")
         return 2
     options = parse()
-    if options.across is not None and options.across.rank > 0:
-        return join(options, options.across)
-    return Job(options).run()
+    try:
+        job = Job(options)
+    except ValueError as error:
+        print(f"launch: {error}", file=sys.stderr)
+        return 2
+    return job.run()
 
 
 if __name__ == "__main__":

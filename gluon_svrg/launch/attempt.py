@@ -1,287 +1,358 @@
-"""Attempt: all processes of a job, started once, and watched until they have ended."""
+"""Attempt: one run of mpiexec, watched until it has ended, and why it has ended."""
 
 from __future__ import annotations
 
+import os
+import re
 import selectors
 import signal
+import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from gluon_svrg.launch.environment import PEER_FAILED
-from gluon_svrg.launch.hosts import UNAVAILABLE
-from gluon_svrg.launch.nodes import Nodes, Running
-from gluon_svrg.launch.output import Output, Terminal
-from gluon_svrg.launch.plan import Options, Order, orders_of
-from gluon_svrg.launch.signals import Signals
+from gluon_svrg.launch.ends import end_with
+from gluon_svrg.launch.hosts import is_here
+from gluon_svrg.launch.output import Output, say
+from gluon_svrg.launch.signals import Signals, name_of
 
-INTERVAL = 0.02
-"""Seconds from one look at all processes to the next, if no signal tells of an end before."""
 HUNG = 124
 """The exit code of a job without progress, as of the command ``timeout``."""
-_CULPRIT_WAIT = 2.0
-"""Seconds in which the worker that began may end after those that ended because of it."""
-_CRASHES = (255, -signal.SIGABRT, -signal.SIGSEGV)
-"""Exit codes of a process that crashes; MXNet's own handler makes 255 of it."""
-_SERVER_WAIT = 10.0
-"""Seconds that workers may go on without servers."""
-_STOP_WAIT = 5.0
-"""Seconds that workers have after a signal once one of them has ended badly."""
+INTERVAL = 0.5
+"""Seconds between two looks at the processes on this machine."""
+STOPPED_WAIT = 10.0
+"""Seconds for which a process of the job may be stopped (SIGSTOP), which MPI does not notice."""
+GONE_WAIT = 2.0
+"""Seconds after which mpiexec has noticed the end of a proxy or ssh of its own, or never will: it
+does not if that is killed, or if a worker on another host ends before MPI_Init on this one."""
+END_WAIT = 10.0
+"""Seconds in which mpiexec has ended all workers after one of them has said that it fails. It waits
+for ever for a host that does not answer."""
+_BLOCK = re.compile(r"=\s+PID (\d+) RUNNING AT (\S+)")
+_BLOCK_CODE = re.compile(r"=\s+EXIT CODE: (\d+)")
+"""mpiexec prints this block only after a signal, whose number the code is."""
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
-class Failure:
-    """Why an attempt has ended before its time.
+class Outcome:
+    """How an attempt has ended.
 
     Attributes
     ----------
-    name, pid : str and int or None
-        The process that failed first; a machine has a name only.
-    what : str
-        What it did, as the end of a sentence that begins with its name.
     code : int
-        What the launcher exits with if this was the last attempt.
+        0, or what the supervisor exits with if this was the last attempt.
+    sentence : str
+        Why, if not by a good end.
     is_by_itself : bool
-        Whether it gave up, and nobody killed it or lost patience.
-    last_lines : list of str
-        What it said last.
-    noticed : float
-        For how many seconds this was not seen, at most.
-    at : float
-        When it was seen, by `time.monotonic`.
+        Whether the script gave up, so that it may do it again, and was not killed.
     """
 
-    name: str
-    pid: int | None
-    what: str
     code: int
-    is_by_itself: bool
-    last_lines: list[str]
-    noticed: float
-    at: float
+    sentence: str = ""
+    is_by_itself: bool = False
 
 
 class Attempt:
-    """One start of all processes.
+    """One run of mpiexec, or of the script itself if there is one worker.
 
     Parameters
     ----------
-    options : Options
-        What is asked of the job.
+    command : sequence of str
+        What to run.
+    environment : mapping of str to str
+        For all processes.
+    signals : Signals
+        Those of the supervisor.
     number : int
-        How often it was started before.
-    nodes, terminal, signals : Nodes, Terminal and Signals
-        Those of the job.
-    failed_at : float, optional
-        When the attempt before was seen to fail: the first step tells how long ago that was.
-
-    Attributes
-    ----------
-    has_begun : bool
-        Whether a worker has taken a step.
-    seconds : float
-        How long it took, until all processes had ended.
+        How often the job was started before.
+    log_dir : path, optional
+        Where the output is written to, too.
+    workers : int
+        How many there are; 0 if the command is the script itself, which then has the terminal.
     """
 
     def __init__(
         self,
-        options: Options,
-        number: int,
-        nodes: Nodes,
-        terminal: Terminal,
+        command: Sequence[str],
+        environment: Mapping[str, str],
         signals: Signals,
-        failed_at: float | None = None,
+        number: int,
+        log_dir: Path | None,
+        *,
+        workers: int,
     ) -> None:
-        self.has_begun = False
-        self.seconds = 0.0
-        self._options = options
-        self._number = number
-        self._nodes = nodes
-        self._terminal = terminal
-        self._signals = signals
-        self._failed_at = failed_at
-        self._processes: list[Running] = []
-        self._selector = selectors.DefaultSelector()
-        self._seen: dict[str, float] = {}
-        self._looked = time.monotonic()
+        self._command, self._environment, self._signals = command, environment, signals
+        self._size, self._is_alone = workers, workers == 0
+        self._output = Output(self._note, log_dir, number)
+        self._workers: dict[int, tuple[int, str]] = {}  # process and host, by rank
+        self._reasons: list[tuple[str, int, int, str]] = []  # word, rank, exit code, text
+        self._done: set[int] = set()
+        self._ended: list[int] = []  # ranks on this machine, in the order of their ends
+        self._helpers: set[int] = set()  # of mpiexec, one per host: its proxy, or ssh
+        self._seen: dict[tuple[int, str], float] = {}
+        self._stuck: str | None = None
 
-    def run(self) -> Failure | None:
-        """Start and watch; return why it failed, or None if all workers came to their end.
-
-        It is None after a signal to the launcher, too. No process is left when this returns.
-        """
-        begin = time.monotonic()
+    def run(self) -> Outcome:
+        """Start, hand signals on, and return when no process is left."""
+        parent, pipe = os.getpid(), None if self._is_alone else subprocess.PIPE
+        self._process = subprocess.Popen(
+            self._command,
+            env=self._environment,
+            stdout=pipe,
+            stderr=pipe,
+            bufsize=0,
+            start_new_session=True,  # or Ctrl-C would reach it twice
+            preexec_fn=lambda: end_with(parent),
+        )
         try:
-            self._start()
-            failure = self._watch()
+            self._watch()
         finally:
-            self._end()
-            self.seconds = time.monotonic() - begin
-        if failure is None:
-            return None
-        # It may have said something since.
-        if failure.pid is None:
-            lost = self._nodes.lost()
-            return replace(failure, last_lines=lost.last_lines) if lost else failure
-        culprit = next(one for one in self._processes if one.name == failure.name)
-        return replace(failure, last_lines=culprit.last_lines)
+            self._kill()
+            self._output.close()
+        return self._outcome()
 
-    def _start(self) -> None:
-        self._selector.register(self._signals, selectors.EVENT_READ)
-        for descriptor, reader in self._nodes.readers().items():
-            self._selector.register(descriptor, selectors.EVENT_READ, reader)
-        layout = self._nodes.layout(self._options)
-        is_alone = sum(layout.workers) == 1
-        for order in orders_of(self._options, self._number, layout):
-            process = self._nodes.start(order, self._output_of(order, is_alone))
-            self._processes.append(process)
-            for descriptor in process.readers:
-                self._selector.register(descriptor, selectors.EVENT_READ, process)
-
-    def _output_of(self, order: Order, is_alone: bool) -> Output:
-        path: Path | None = None
-        if self._options.log_dir is not None:
-            name = f"{order.name.replace(' ', '-')}-attempt-{self._number}.log"
-            path = self._options.log_dir / name
-        return Output(self._terminal, "" if is_alone else f"[{order.name}] ", path)
-
-    def _watch(self) -> Failure | None:
-        """Return at the first failure, or when all workers have ended."""
+    def _watch(self) -> None:
         sent = 0
-        while True:
-            self._listen()
-            now = time.monotonic()
-            self._look(now)
-            if len(self._signals.received) > sent:
-                sent += 1
-                if sent > 1:
-                    return None
-                self._pass_on(self._signals.received[0])
-            codes = [worker.code for worker in self._workers]
-            if not any(codes) and None not in codes:
-                return None
-            if sent:
-                if None not in codes or self._is_late(
-                    "a worker failed after the signal", any(self._codes), _STOP_WAIT
-                ):
-                    return None
-            elif failure := (
-                self._lost(now) or self._failed(now) or self._servers_gone(now) or self._silent(now)
-            ):
-                return failure
-            self._looked = now
+        with selectors.DefaultSelector() as selector:
+            self._selector: selectors.BaseSelector | None = selector
+            selector.register(self._signals, selectors.EVENT_READ, 0)
+            for descriptor, stream in ((1, self._process.stdout), (2, self._process.stderr)):
+                if stream is not None:
+                    os.set_blocking(stream.fileno(), False)
+                    selector.register(stream, selectors.EVENT_READ, descriptor)
+            while self._process.poll() is None and self._stuck is None:
+                for key, _ in selector.select(INTERVAL):
+                    if key.data == 0:
+                        self._signals.clear()
+                    elif key.data < 0:
+                        self._note_end(key.fd, -1 - key.data)
+                    elif not self._read(key.fd, key.data):
+                        selector.unregister(key.fileobj)
+                if len(self._signals.received) > sent:
+                    sent += 1
+                    if sent > 1:
+                        return
+                    self._hand_on(self._signals.received[0])
+                if not self._is_alone:
+                    self._look(time.monotonic())
+            # Its last words; a process that has left the job may hold the pipe open.
+            for key in list(selector.get_map().values()):
+                if key.data < 0:
+                    os.close(key.fd)
+                while key.data > 0 and self._read(key.fd, key.data, is_last=True):
+                    pass
+            self._selector = None
 
-    def _listen(self) -> None:
-        """Take what the processes say, until there is something to look at."""
-        for key, _ in self._selector.select(INTERVAL):
-            if key.fileobj is self._signals:
-                self._signals.clear()
-            elif not key.data.read(key.fd):
-                self._selector.unregister(key.fd)
-        if not self.has_begun and any(worker.progress.steps for worker in self._workers):
-            self.has_begun = True
-            if self._failed_at is not None:
-                seconds = time.monotonic() - self._failed_at
-                self._terminal.say(f"training again, {seconds:.1f} s after the failure")
+    def _read(self, descriptor: int, stream: int, *, is_last: bool = False) -> bool:
+        """Take what was printed; return whether more may come."""
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return not is_last
+        self._output.feed(stream, data)
+        return bool(data)
 
-    def _look(self, now: float) -> None:
-        """See who has ended."""
-        for process in self._processes:
-            if process.name not in self._seen and process.poll() is not None:
-                self._seen[process.name] = now
-
-    @property
-    def _workers(self) -> list[Running]:
-        return [process for process in self._processes if process.is_worker]
-
-    @property
-    def _codes(self) -> list[int]:
-        """The exit codes that there are."""
-        return [process.code for process in self._processes if process.code is not None]
-
-    def _lost(self, now: float) -> Failure | None:
-        """Return the failure of a machine that is gone."""
-        if (lost := self._nodes.lost()) is None:
-            return None
-        noticed = lost.noticed or now - self._looked
-        return Failure(lost.name, None, lost.what, UNAVAILABLE, False, [], noticed, now)
-
-    def _failed(self, now: float) -> Failure | None:
-        """Return the failure of the process that ended first, if one has ended badly."""
-        ended = [process for process in self._processes if process.code]
-        failed = [process for process in ended if process.code != PEER_FAILED]
-        # MPI may crash in a worker when another one is gone.
-        crashes = _CRASHES if self._options.engine == "mpi" else ()
-        first = [process for process in failed if process.code not in crashes]
-        if not first and not self._is_late("the one that began", bool(ended), _CULPRIT_WAIT):
-            return None
-        process = min(first or failed or ended, key=lambda one: self._seen[one.name])
-        code = process.code or 0
-        what = f"was ended by {name_of(-code)}" if code < 0 else f"ended with exit code {code}"
-        noticed = now - min(self._looked, self._seen[process.name])
-        exit_code = 128 - code if code < 0 else code
-        return Failure(process.name, process.pid, what, exit_code, code > 0, [], noticed, now)
-
-    def _servers_gone(self, now: float) -> Failure | None:
-        """Return the failure of a server that ended, though well, while workers run on."""
-        gone = [one for one in self._processes if not one.is_worker and one.code is not None]
-        if not self._is_late("servers are gone", bool(gone), _SERVER_WAIT):
-            return None
-        what = f"has ended, and the workers have gone on for {_SERVER_WAIT:g} s"
-        return Failure(gone[0].name, gone[0].pid, what, 1, False, [], _SERVER_WAIT, now)
-
-    def _silent(self, now: float) -> Failure | None:
-        """Return the failure of a job in which a worker has not taken a step for too long."""
-        limit = self._options.progress_timeout
-        waiting = [
-            worker
-            for worker in self._workers
-            if worker.code is None and worker.progress.is_training
-        ]
-        if not any(now - worker.progress.last > limit for worker in waiting):
-            return None
-        stopped = [p for p in self._processes if p.code is None and p.is_stopped]
-        slowest = min(waiting, key=lambda worker: worker.progress.beats)
-        process = (stopped or [slowest])[0]
-        what = f"has taken no step for {limit:g} s (--progress-timeout)"
-        if stopped:
-            what = f"is stopped (by a SIGSTOP, perhaps), and no step was taken for {limit:g} s"
-        elif all(worker.progress.beats == slowest.progress.beats for worker in waiting):
-            what += (
-                ", nor has any other worker: one of them hangs, and the others wait for it; or a "
-                "step takes longer, which --progress-timeout has to be more than"
-            )
-        return Failure(process.name, process.pid, what, HUNG, False, [], limit, now)
-
-    def _is_late(self, what: str, is_so: bool, limit: float) -> bool:
-        """Return whether something has been so for longer than `limit` seconds."""
-        now = time.monotonic()
-        if not is_so:
-            self._seen.pop(what, None)
-        return is_so and now - self._seen.setdefault(what, now) >= limit
-
-    def _pass_on(self, number: int) -> None:
-        self._terminal.say(
-            f"{name_of(number)}: the workers are told, and end by themselves; the same once more "
+    def _hand_on(self, number: int) -> None:
+        say(
+            f"{name_of(number)}: the workers are told, and stop after this batch; the same again "
             "ends them at once"
         )
-        for worker in self._workers:
-            worker.send(signal.SIGTERM if number == signal.SIGHUP else number)
+        # mpiexec hands these two to all workers; it kills them at SIGHUP.
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
-    def _end(self) -> None:
-        """Kill all that is left, at once, and take what it has said.
+    def _note(self, rank: int, host: str, text: str) -> None:
+        """Take what a worker tells the supervisor."""
+        word, _, rest = text.partition(" ")
+        if word == "process" and rest.isdigit():
+            self._workers[rank] = int(rest), host
+            if is_here(host) and self._selector is not None:
+                # Readable at its end. The first to end is the cause: mpiexec kills the others.
+                with suppress(OSError):
+                    descriptor = os.pidfd_open(int(rest))
+                    self._selector.register(descriptor, selectors.EVENT_READ, -1 - rank)
+        elif word == "done":
+            self._done.add(rank)
+        elif word in ("why", "heard"):
+            code, _, reason = rest.partition(" ")
+            self._reasons.append((word, rank, int(code), reason))
 
-        Servers have nothing to lose: no worker needs them any more.
-        """
-        self._nodes.end(self._processes)
-        self._selector.close()
-        for process in self._processes:
-            process.close()
+    def _note_end(self, descriptor: int, rank: int) -> None:
+        assert self._selector is not None
+        self._ended.append(rank)
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+
+    # --- What mpiexec does not notice ------------------------------------------------------------
+
+    def _look(self, now: float) -> None:
+        """End a job that would never end."""
+        if self._reasons or self._output.timeouts:
+            if self._is_late(0, "failed", now, END_WAIT):
+                self._stuck = ""
+            return
+        mpiexec = self._process.pid
+        if len(self._ended) == self._size:
+            # What they have started may hold their output open, for whose end mpiexec waits.
+            kill_descendants(but=mpiexec)
+        ranks = {pid: rank for rank, (pid, _) in self._workers.items()}
+        helpers = children_of(mpiexec)
+        self._helpers.update(helpers)
+        names = {mpiexec: "mpiexec"} | dict.fromkeys(self._helpers, "mpiexec's own helper")
+        for pid in (pid for helper in helpers for pid in children_of(helper)):
+            names[pid] = f"worker {ranks[pid]}" if pid in ranks else "a worker before MPI_Init"
+        is_over = len(self._done) == self._size
+        for pid, name in names.items():
+            state = state_of(pid)
+            is_gone = pid in self._helpers and state in ("", "Z") and not is_over
+            for key, is_so, limit, what in (
+                ("T", state == "T", STOPPED_WAIT, "is stopped, perhaps by a SIGSTOP"),
+                ("Z", is_gone, GONE_WAIT, "has ended before the workers"),
+            ):
+                if not is_so:
+                    self._seen.pop((pid, key), None)
+                elif self._is_late(pid, key, now, limit):
+                    self._stuck = f"{name} (process {pid}) {what}"
+                    return
+
+    def _is_late(self, pid: int, key: str, now: float, limit: float) -> bool:
+        return now - self._seen.setdefault((pid, key), now) >= limit
+
+    def _kill(self) -> None:
+        """Kill what is left on this machine; on others mpiexec's end does it."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with suppress(OSError):
+                    while data := os.read(stream.fileno(), 1 << 16):
+                        self._output.feed(1 if stream is self._process.stdout else 2, data)
+                stream.close()
+        kill_descendants()
+        if not self._is_alone and self._process.returncode:
+            remove_shared_memory()
+
+    # --- The sentence --------------------------------------------------------------------------
+
+    def _outcome(self) -> Outcome:
+        code = self._process.returncode
+        if code == 0 and self._stuck is None:
+            missing = sorted(set(range(self._size)) - self._done)
+            if not missing:
+                return Outcome(0)
+            text = (
+                "the workers were ended because one of them left by os._exit(0), which MPI forbids"
+            )
+            return Outcome(1, f"{text}: {', '.join(map(self._name, missing))}", True)
+        if self._stuck:
+            return Outcome(HUNG, self._stuck)
+        if self._is_alone:
+            return _ended(f"the script (process {self._process.pid})", code)
+        for word in ("why", "heard"):
+            for kind, rank, own_code, reason in self._reasons:
+                if kind == word:
+                    return Outcome(own_code, f"{self._name(rank)} failed: {reason}", True)
+        if self._output.timeouts:
+            return Outcome(HUNG, self._hang())
+        return self._by_mpiexec(code)
+
+    def _by_mpiexec(self, code: int) -> Outcome:
+        """Return what mpiexec says: a worker that is killed cannot say why."""
+        said = list(self._output.of_mpiexec)
+        text = "\n".join(said)
+        block, signal_ = _BLOCK.search(text), _BLOCK_CODE.search(text)
+        ranks = self._ended[:1]
+        if block and not ranks:
+            own = int(block[1]), block[2]
+            ranks = [rank for rank, process in self._workers.items() if process == own]
+        if block and signal_:
+            name = self._name(ranks[0]) if ranks else f"a worker on {block[2]}, before MPI started,"
+            return _ended(name, -int(signal_[1]))
+        if ranks and 0 < code < 128:
+            return _ended(self._name(ranks[0]), code)
+        last = next((line for line in reversed(said) if not line.startswith(("[", "="))), "")
+        outcome = _ended(f"mpiexec (process {self._process.pid})", code)
+        suffix = f", and said last: {last}" if last else ""
+        return Outcome(outcome.code, outcome.sentence + suffix, outcome.is_by_itself)
+
+    def _is_over_hosts(self) -> bool:
+        return len({host for _, host in self._workers.values()}) > 1
+
+    def _name(self, rank: int) -> str:
+        if rank not in self._workers:
+            return f"worker {rank}"
+        pid, host = self._workers[rank]
+        return f"worker {rank} (process {pid}{f' on {host}' if self._is_over_hosts() else ''})"
+
+    def _hang(self) -> str:
+        silent = sorted(self._workers.keys() - self._output.timeouts)
+        text = "no step was taken for too long (--progress-timeout)"
+        if silent:
+            names = ", ".join(map(self._name, silent))
+            return f"{text}; without a stack above, so perhaps stopped or cut off: {names}"
+        return f"{text}; the stacks above show where each worker was"
 
 
-def name_of(number: int) -> str:
-    """Return a signal's name."""
-    with suppress(ValueError):
-        return signal.Signals(number).name
-    return f"signal {number}"
+def _ended(name: str, code: int) -> Outcome:
+    """Return the outcome of a process that ended with this code; below 0 by a signal."""
+    if code >= 0:
+        return Outcome(code, f"{name} ended with exit code {code}", True)
+    why = " (by a user, or by the kernel because memory ran out)" if code == -signal.SIGKILL else ""
+    return Outcome(128 - code, f"{name} was killed by {name_of(-code)}{why}")
+
+
+# --- Processes of this machine ---------------------------------------------------------------
+
+
+def adopt(prctl: object) -> None:
+    """Become the parent of processes whose own parents end, so that they can be ended."""
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # type: ignore[operator]
+
+
+def state_of(pid: int) -> str:
+    """Return the state of a process, a letter as of ``ps``; nothing if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+    except OSError:
+        return ""
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process."""
+    try:
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
+    except OSError:
+        return []
+
+
+def kill_descendants(but: int = 0) -> None:
+    """Kill all children of this process but one, and theirs, which this process inherits."""
+    end = time.monotonic() + END_WAIT  # what is stuck in the kernel is left alone
+    while time.monotonic() < end:
+        children = [child for child in children_of(os.getpid()) if child != but]
+        if not children:
+            return
+        for child in children:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(child, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(child, os.WNOHANG)
+        time.sleep(0.002)
+
+
+def remove_shared_memory() -> None:
+    """Remove MPICH's shared memory that no process has: that of a job killed in MPI_Init."""
+    files = {str(path) for path in Path("/dev/shm").glob("mpich_shm_*")}
+    for folder in Path("/proc").glob("[0-9]*") if files else ():
+        with suppress(OSError):
+            maps = (folder / "maps").read_text(errors="replace")
+            files = {name for name in files if name not in maps}
+    for name in files:
+        with suppress(OSError):
+            os.unlink(name)

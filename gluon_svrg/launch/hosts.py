@@ -1,187 +1,120 @@
-"""Over which machines a job goes: hosts.txt, addresses, the key of a job."""
+"""Hosts: the machines of a job, which of them answer, and how many workers each of them gets."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
+import shlex
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gluon_svrg.launch.environment import JOB_KEY
-
-SILENCE = 5.0
-"""Seconds without a word after which a host counts as gone. A word comes each 0.2 s, so one would
-do on idle machines; on a host whose cores are all busy a process may wait for longer. What dies
-closes its connection, which is seen at once: only a host without power or network is silent."""
-BEAT = 0.2
-"""Seconds from one sign of life to the next."""
-WAIT = 300.0
-"""Seconds in which the machines of a job have to come, as long as a queue or a boot may take."""
-HOST_OF_ONE = "127.0.0.1"
-"""The address of a machine that is alone."""
-UNAVAILABLE = 69
-"""The exit code of a job whose machines are gone, or have not come (EX_UNAVAILABLE)."""
-_SHORTEST_KEY = 16
-_TARGET = re.compile(r"(?:[\w.-]+@)?\w[\w.-]*")
+_LINE = re.compile(r"([A-Za-z0-9_][\w.-]*)(?::([1-9]\d*))?")
+_PAUSE = 2.0
+"""Seconds between two tries to reach a host."""
+_CONNECT_TIMEOUT = 10
+"""Seconds that ssh may take to connect."""
+_UNREACHED = 255
+"""The exit code of ssh itself; any other is that of what it has run."""
 
 
-@dataclass(frozen=True)
-class Host:
-    """A machine that is reached by ssh.
+def read_hosts(path: Path) -> dict[str, int]:
+    """Return how many workers each host is to have, by its name.
 
-    Attributes
+    Parameters
     ----------
-    target : str
-        What ssh is given: ``name`` or ``user@name``.
-    slots : int, optional
-        How many workers it has; None: as many as the others.
-    address : str, optional
-        Where the other machines reach it; None: what its name resolves to.
-    """
-
-    target: str
-    slots: int | None = None
-    address: str | None = None
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return self.target.rpartition("@")[2]
-
-
-@dataclass(frozen=True)
-class Across:
-    """How a job goes over several machines: by ssh, or by the same line on each.
-
-    Attributes
-    ----------
-    hosts : sequence of Host
-        Those that are reached by ssh; empty: the same line is started on each.
-    ssh : sequence of str
-        The command that takes the place of ssh.
-    nodes, rank : int
-        How many machines there are, and which this one is.
-    master : tuple of str and int
-        Where machine 0 listens.
-    address : str, optional
-        Where the other machines reach this one; None: from where it reaches machine 0.
-    key : bytes
-        What the machines recognise each other by.
-    wait : float
-        For how many seconds to wait for a machine.
-    silence : float
-        After how many seconds without a word a machine counts as gone.
-    """
-
-    hosts: Sequence[Host] = ()
-    ssh: Sequence[str] = ("ssh",)
-    nodes: int = 1
-    rank: int = 0
-    master: tuple[str, int] = ("", 0)
-    address: str | None = None
-    key: bytes = field(default=b"", repr=False)
-    wait: float = WAIT
-    silence: float = SILENCE
-
-
-def read_hosts(path: Path) -> list[Host]:
-    """Return the hosts of a file, one a line: ``user@name slots=3 address=10.0.0.3  # comment``.
+    path : path
+        A file with a host on each line, ``name`` or ``name:workers``; ``#`` begins a comment.
 
     Raises
     ------
     ValueError
-        If it cannot be read, or says what makes no sense; with the number of the line.
+        If a line is not understood, or there is none, or a host stands there twice.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ValueError(
-            f"--hosts {str(path)!r} cannot be read: {reason}; name a file with a host a line"
-        ) from None
-    hosts: list[Host] = []
+        raise ValueError(f"--hosts {str(path)!r} cannot be read: {error}") from None
+    hosts: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
-        if not words:
+        text = line.partition("#")[0].strip()
+        if not text:
             continue
-        host = _host(words, f"line {number} of {path}")
-        if host.name in [other.name for other in hosts]:
+        match = _LINE.fullmatch(text)
+        if match is None:
             raise ValueError(
-                f"line {number} of {path} has {host.name!r} once more: a host has one line; "
-                "slots=N says how many workers it has"
+                f"{path}, line {number}: a host is 'name' or 'name:workers', got {text!r}; a user, "
+                "a port and a key belong into ~/.ssh/config"
             )
-        hosts.append(host)
+        if match[1] in hosts:
+            raise ValueError(
+                f"{path}, line {number}: the host {match[1]!r} stands there twice; write "
+                f"'{match[1]}:2' for two workers on it"
+            )
+        hosts[match[1]] = int(match[2] or 1)
     if not hosts:
-        raise ValueError(f"{path} names no host: write one a line, as in node1 or user@node2")
+        raise ValueError(f"--hosts {str(path)!r} names no host: write one on each line")
     return hosts
 
 
-def _host(words: Sequence[str], where: str) -> Host:
-    if not _TARGET.fullmatch(words[0]):
-        raise ValueError(
-            f"{where} must begin with a host, got {words[0]!r}: a name, an IPv4 address, or "
-            "user@name"
+def workers_on(hosts: Mapping[str, int], all_hosts: Mapping[str, int], workers: int) -> int:
+    """Return how many of the workers of all hosts some of them take, in proportion."""
+    return workers * sum(hosts.values()) // sum(all_hosts.values())
+
+
+def unreached(hosts: Sequence[str], ssh: str) -> dict[str, str]:
+    """Ask all hosts at once whether workers can start there; return why others cannot.
+
+    The reason begins with ``!`` if waiting does not help: ssh reaches the host, and there is not
+    the same folder or not the same Python.
+    """
+    python, folder = shlex.quote(sys.executable), shlex.quote(os.getcwd())
+    line = f"cd {folder} && exec {python} -c 'import mpi4py'"
+    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_TIMEOUT}"]
+    asked = {
+        host: subprocess.Popen(
+            [ssh, *options, host, line],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
         )
-    slots: int | None = None
-    address: str | None = None
-    for word in words[1:]:
-        name, _, value = word.partition("=")
-        if name == "slots" and value.isdecimal() and int(value) > 0:
-            slots = int(value)
-        elif name == "address" and value:
-            address = value
-        else:
-            raise ValueError(
-                f"{where} has {word!r}, which is neither slots=N, from 1 on, nor address=A: "
-                "mend it, or make it a # comment"
-            )
-    return Host(words[0], slots, address)
+        for host in hosts
+        if not is_here(host)
+    }
+    reasons = {}
+    end = time.monotonic() + 2 * _CONNECT_TIMEOUT
+    for host, process in asked.items():
+        try:
+            _, said = process.communicate(timeout=max(0.1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            reasons[host] = "it does not answer"
+            continue
+        if process.returncode:
+            last = (said.strip().splitlines() or [f"exit code {process.returncode}"])[-1].strip()
+            reasons[host] = last if process.returncode == _UNREACHED else f"!{last}"
+    return reasons
 
 
-def endpoint(text: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``; a ValueError if it is none."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(
-            f"--master must be HOST:PORT, got {text!r}: where machine 0 listens, as in node0:29500"
-        )
-    return host, int(port)
+def wait_for(hosts: Sequence[str], ssh: str, seconds: float) -> dict[str, str]:
+    """Wait until all hosts answer, at most so long; return the reason for those who do not."""
+    end = time.monotonic() + seconds
+    while True:
+        reasons = unreached(hosts, ssh)
+        is_hopeless = all(reason.startswith("!") for reason in reasons.values())
+        if is_hopeless or time.monotonic() + _PAUSE > end:
+            return {host: reason.removeprefix("!") for host, reason in reasons.items()}
+        time.sleep(_PAUSE)
 
 
-def key_of_job() -> bytes:
-    """Return the key that the environment has; a ValueError if it has none that is one."""
-    key = os.environ.get(JOB_KEY, "")
-    if len(key) < _SHORTEST_KEY:
-        got = f"got {len(key)} characters" if key else "it is not set"
-        raise ValueError(
-            f"{JOB_KEY} must have at least {_SHORTEST_KEY} characters in the environment of every "
-            f"machine, {got}: the machines recognise each other by it, and run what they are "
-            f"told; make one by export {JOB_KEY}=$(openssl rand -hex 32), the same for all"
-        )
-    return key.encode()
-
-
-def resolve(name: str) -> str | None:
-    """Return the IPv4 address of a name; None if it has none."""
-    if not name:
-        return None
-    try:
-        found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return None
-    return str(found[0][4][0])
-
-
-def unreachable(addresses: Sequence[str]) -> tuple[int, str] | None:
-    """Return the number of a machine that the others cannot reach at its address, and why."""
-    inner = [ipaddress.ip_address(address).is_loopback for address in addresses]
-    if all(inner) or not any(inner):
-        return None
-    number = inner.index(True)
-    return number, (
-        f"has the address {addresses[number]}, at which no other machine reaches it: name another "
-        "by address=... in the file of --hosts, or by --address on that machine"
-    )
+def is_here(host: str) -> bool:
+    """Return whether mpiexec starts workers on this host without ssh."""
+    own = socket.gethostname()
+    return host in (own, own.partition(".")[0], "localhost", "127.0.0.1")

@@ -2,153 +2,196 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
-import re
-import signal
+import os
+import shutil
+import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from gluon_svrg.launch.attempt import Attempt, Failure
-from gluon_svrg.launch.cluster import Cluster
-from gluon_svrg.launch.hosts import UNAVAILABLE
-from gluon_svrg.launch.keeper import Keeper
-from gluon_svrg.launch.nodes import Lost, Nodes, ThisMachine
-from gluon_svrg.launch.output import Terminal
-from gluon_svrg.launch.plan import Options
-from gluon_svrg.launch.processes import adopt
+from gluon_svrg import _compat
+from gluon_svrg.launch.attempt import Attempt, Outcome, adopt
+from gluon_svrg.launch.environment import ATTEMPT, PROGRESS_TIMEOUT, SUPERVISED
+from gluon_svrg.launch.hosts import wait_for, workers_on
+from gluon_svrg.launch.output import PATTERN, say
 from gluon_svrg.launch.signals import Signals
 
+UNAVAILABLE = 69
+"""The exit code of a job whose hosts do not answer (EX_UNAVAILABLE)."""
 _START = 20.0
-"""Seconds in which a failure before the first step is one of the start."""
-_MOST_CLASHES = 5
-"""How often a port that somebody else has taken may be the reason of a start that costs nothing."""
-_ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt|Exit)(:|$)")
-"""The last line of a traceback, which is a reason; any other is not."""
-_CLASH = re.compile(r"address already in use|bind failed|failed to bind", re.IGNORECASE)
+"""Seconds within which two failures in the same way count as a mistake in the script."""
+_ALLOCATIONS = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
+"""Set by queues whose hosts mpiexec finds by itself."""
+_CHECK = '"$0" -c "import mpi4py, gluon_svrg.launch.worker" || kill -9 $$; exec "$0" "$@"'
+"""Ends a worker by a signal if its host has no such Python or package: at an exit code before
+MPI_Init mpiexec waits for ever."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks for."""
+
+    command: list[str]
+    workers: int
+    max_restarts: int = 3
+    progress_timeout: float = 300.0
+    threads: int | None = None
+    log_dir: Path | None = None
+    hosts: Mapping[str, int] = field(default_factory=dict)
+    ssh: str = "ssh"
+    wait: float = 300.0
+    min_workers: int | None = None
+
+
+def find_mpiexec() -> str:
+    """Return the path of hydra's mpiexec: that of this environment, or of the machine.
+
+    Raises
+    ------
+    ValueError
+        If it or mpi4py is missing.
+    """
+    folder = str(Path(sys.executable).parent)
+    path = os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])
+    found = shutil.which("mpiexec.hydra", path=path)
+    if found is None or not _compat.is_installed("mpi4py"):
+        missing = "mpiexec of MPICH" if found is None else "mpi4py"
+        raise ValueError(
+            f"several workers need mpi4py and MPICH, and {missing} is not installed: "
+            "pip install 'gluon-svrg[workers]'"
+        )
+    return found
 
 
 class Job:
-    """Processes that are started together, and all of them anew when one fails.
+    """A script on several workers, started anew when it fails.
 
     Parameters
     ----------
     options : Options
-        What is asked of it.
+        What is asked for.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._terminal = Terminal()
-        self._restarts = 0
-        self._clashes = 0
+        self._mpiexec = find_mpiexec() if self._is_mpi else ""
+
+    @property
+    def _is_mpi(self) -> bool:
+        return self._options.workers > 1 or bool(self._options.hosts)
 
     def run(self) -> int:
-        """Run to the end and return the exit code; only one job a process, which is all its own."""
-        adopt()
-        keeper = Keeper()
+        """Run to the end and return the exit code."""
+        adopt(ctypes.CDLL(None).prctl)
         signals = Signals()
-        nodes = self._nodes_of(keeper, signals)
-        code = 1
-        try:
-            code = self._run(nodes, signals)
-        except OSError as error:
-            self._terminal.say(f"a process could not be started or watched: {error}")
-        finally:
-            nodes.close(code)
-            keeper.close()
-        return code
-
-    def _nodes_of(self, keeper: Keeper, signals: Signals) -> Nodes:
-        if self._options.across is None:
-            return ThisMachine(keeper, is_alone=self._options.workers == 1)
-        return Cluster(self._options, self._options.across, keeper, self._terminal, signals)
-
-    def _run(self, nodes: Nodes, signals: Signals) -> int:
-        failed_at: float | None = None
-        of_start: tuple[int, str] | None = None
+        restarts = self._options.max_restarts
+        before = ""
         for number in itertools.count():
-            if lost := nodes.connect():
-                return self._give_up_on(lost)
-            attempt = Attempt(self._options, number, nodes, self._terminal, signals, failed_at)
-            failure = None if signals.received else attempt.run()
+            hosts = self._hosts(is_first=number == 0)
+            if hosts is None:
+                return UNAVAILABLE
+            begin = time.monotonic()
+            outcome = self._attempt(number, hosts, signals)
             if signals.received:
-                if failure is not None:
-                    self._terminal.say(_sentence(failure))
-                self._terminal.say(
+                if outcome.code and outcome.is_by_itself:
+                    say(outcome.sentence)
+                say(
                     "ended by a signal, and not started again: the same line goes on from the "
                     "newest checkpoint if the script calls fit with resume='auto'"
                 )
                 return 128 + signals.received[0]
-            if failure is None:
+            if outcome.code == 0:
                 return 0
-            before, of_start = of_start, _of_the_start(failure, attempt)
-            way_on = self._way_on(failure, attempt, of_start is not None and of_start == before)
-            ended = time.monotonic() - failure.at
-            first = f"{_sentence(failure)}; seen within {failure.noticed:.2f} s, the others ended "
-            self._terminal.say(f"{first}{ended:.2f} s later")
-            if way_on is None:
-                return self._give_up(failure, attempt)
-            self._terminal.say(way_on)
-            failed_at = failure.at
+            is_quick = outcome.is_by_itself and time.monotonic() - begin < _START
+            last, before = before, _without_processes(outcome.sentence) if is_quick else ""
+            if number == restarts or (before and before == last):
+                return self._give_up(outcome, number)
+            say(outcome.sentence, is_cause=True)
+            say(f"everything is started again: restart {number + 1} of at most {restarts}")
         raise AssertionError("a count has no end")
 
-    def _way_on(self, failure: Failure, attempt: Attempt, as_before: bool) -> str | None:
-        """Return what is said of the next start, or None if there is none."""
-        if (
-            not attempt.has_begun
-            and self._clashes < _MOST_CLASHES
-            and any(_CLASH.search(line) for line in failure.last_lines)
-        ):
-            self._clashes += 1
-            return "somebody else has taken a port: everything is started again with others"
-        if as_before or self._restarts == self._options.max_restarts:
-            return None
-        self._restarts += 1
-        return (
-            f"everything is started again: restart {self._restarts} of at most "
-            f"{self._options.max_restarts}"
-        )
-
-    def _give_up_on(self, lost: Lost) -> int:
-        said = f", and said last: {lost.last_lines[-1].strip()}" if lost.last_lines else ""
-        self._terminal.say(f"{lost.name} {lost.what}{said}")
-        return UNAVAILABLE
-
-    def _give_up(self, failure: Failure, attempt: Attempt) -> int:
-        """Say why there is no further start, and the last words of who failed; return its code."""
-        if self._restarts < self._options.max_restarts:
-            reason = (
-                "it has failed twice in the same way before its first step, so it is not started "
-                "again: mend what it says"
-            )
-        elif self._options.max_restarts == 0:
+    def _give_up(self, outcome: Outcome, number: int) -> int:
+        if number < self._options.max_restarts:
+            reason = "it has failed twice in the same way, so it is not started again"
+        elif number == 0:
             reason = "it is not started again: --max-restarts is 0"
         else:
-            reason = (
-                f"no restart is left of --max-restarts {self._restarts}: mend what it says, and "
-                "start the job again"
+            reason = f"no restart is left of --max-restarts {number}"
+        say(reason)
+        say(outcome.sentence, is_cause=True)
+        return outcome.code
+
+    def _hosts(self, *, is_first: bool) -> dict[str, int] | None:
+        """Return the hosts that answer; None if they are too few."""
+        options = self._options
+        hosts = dict(options.hosts)
+        # A host that refuses costs no restart.
+        reasons = wait_for([*hosts], options.ssh, options.wait)
+        for host, reason in reasons.items():
+            say(f"{host} cannot start workers: {reason}")
+            del hosts[host]
+        if not reasons:
+            return hosts
+        workers = workers_on(hosts, options.hosts, options.workers)
+        least = options.min_workers
+        if is_first or least is None or workers < max(1, least):
+            say(
+                f"{len(hosts)} of {len(options.hosts)} hosts can start workers after "
+                f"{options.wait:g} s (--wait)"
+                + ("" if least is None else f", which is {workers} of --min-workers {least}"),
+                is_cause=True,
             )
-        self._terminal.say(reason)
-        if failure.last_lines:
-            self._terminal.say(f"the last that {failure.name} said:")
-            self._terminal.say("\n".join(f"  {line}" for line in failure.last_lines))
-        return failure.code
+            return None
+        say(f"the job goes on with {workers} workers on {', '.join(hosts)}")
+        return hosts
+
+    def _attempt(self, number: int, hosts: Mapping[str, int], signals: Signals) -> Outcome:
+        if signals.received:
+            return Outcome(1)
+        options = self._options
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PMI_", "PMIX_", "HYDI_"))
+        }
+        environment[ATTEMPT] = str(number)
+        if options.threads is not None:
+            environment["OMP_NUM_THREADS"] = str(options.threads)
+        command, workers = [sys.executable, *options.command], 0
+        if self._is_mpi:
+            environment[SUPERVISED] = "1"
+            environment[PROGRESS_TIMEOUT] = f"{options.progress_timeout:g}"
+            workers = options.workers
+            if hosts:
+                workers = workers_on(hosts, options.hosts, workers)
+            command = self._command(hosts, workers, environment)
+        return Attempt(
+            command, environment, signals, number, options.log_dir, workers=workers
+        ).run()
+
+    def _command(
+        self, hosts: Mapping[str, int], workers: int, environment: dict[str, str]
+    ) -> list[str]:
+        """Return the line of mpiexec."""
+        options = self._options
+        worker = [sys.executable, "-m", "gluon_svrg.launch.worker", *options.command]
+        if hosts:
+            names = ",".join(f"{host}:{slots}" for host, slots in hosts.items())
+            where = ["-launcher", "ssh", "-launcher-exec", shutil.which(options.ssh) or options.ssh]
+            where += ["-hosts", names]
+        elif any(name in os.environ for name in _ALLOCATIONS):
+            where = []
+        else:
+            where = ["-launcher", "fork", "-rmk", "user"]
+            # Or the workers would listen to the network, though no other machine is there.
+            environment.setdefault("UCX_TLS", "self,sm")
+        if hosts or not where:
+            worker = ["/bin/sh", "-c", _CHECK, *worker]
+        return [self._mpiexec, *where, "-prepend-pattern", PATTERN, "-n", str(workers), *worker]
 
 
-def _sentence(failure: Failure) -> str:
-    if failure.pid is None:
-        said = f", and said last: {failure.last_lines[-1].strip()}" if failure.last_lines else ""
-        return f"{failure.name} {failure.what}{said}"
-    sentence = f"{failure.name} (process {failure.pid}) {failure.what}"
-    if failure.code == 128 + signal.SIGKILL:
-        return f"{sentence}, by somebody or for want of memory"
-    last = failure.last_lines[-1].strip() if failure.is_by_itself and failure.last_lines else ""
-    if _ERROR.match(last):
-        return f"{sentence}: {last}"
-    return f"{sentence}, and said last: {last}" if last else sentence
-
-
-def _of_the_start(failure: Failure, attempt: Attempt) -> tuple[int, str] | None:
-    """Return how an attempt failed that gave up before its first step; None for all others."""
-    if attempt.has_begun or attempt.seconds > _START or not failure.is_by_itself:
-        return None
-    return failure.code, "".join(failure.last_lines[-1:])
+def _without_processes(sentence: str) -> str:
+    return "".join(part for part in sentence if not part.isdigit())

@@ -1,183 +1,149 @@
-"""What the processes of a job print: line by line, by whom; into log files; the last of it."""
+"""Output: what mpiexec hands on, put together to whole lines, each with its worker in front."""
 
 from __future__ import annotations
 
 import os
-import time
+import re
+import sys
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
-_KEPT = 100
-"""Lines of each stream that are kept: a traceback of several exceptions is rarely longer."""
+from gluon_svrg.launch.ends import MARK
+
+PATTERN = "\x1e%r@%h\x1f"
+"""What mpiexec is to put before each piece of output: the rank and its host."""
+_PIECE = re.compile(rb"\x1e(\d+)@([^\x1e\x1f]*)\x1f")
+_UNFINISHED = re.compile(rb"\x1e[^\x1f]{0,300}\Z")
+_ABORT = re.compile(
+    r"Abort\(\d+\) on node \d+ \(rank \d+ in comm \d+\): application called MPI_Abort"
+)
+"""What MPICH prints for a worker that has said why it ends."""
 _LONGEST = 1 << 16
-"""Bytes after which a line is shown though it has not ended."""
-
-STDOUT, STDERR = 1, 2
-
-
-class Terminal:
-    """Writes whole lines to the launcher's own output; goes on without it once nobody reads it."""
-
-    def __init__(self) -> None:
-        self._gone: set[int] = set()
-
-    def write(self, target: int, data: bytes) -> None:
-        """Write to STDOUT or STDERR."""
-        view = memoryview(data)
-        while view and target not in self._gone:
-            try:
-                view = view[os.write(target, view) :]
-            except BlockingIOError:  # whoever shares it has set it so
-                time.sleep(0.01)
-            except OSError:  # closed, or a terminal that was shut: no reason to lose the run
-                self._gone.add(target)
-
-    def say(self, text: str) -> None:
-        """Write a line of the launcher's own."""
-        self.write(
-            STDERR,
-            "".join(f"launch: {line}\n" for line in text.splitlines()).encode(
-                "utf-8", "backslashreplace"
-            ),
-        )
+"""Bytes after which a line that does not end is shown in parts."""
+_KEPT = 60
 
 
-class Log:
-    """The log file of one process of one start; without a path, nothing."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._descriptor: int | None = None
-        if path is not None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._descriptor = os.open(path, flags, 0o666)
-            self.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
-
-    def write(self, data: bytes) -> None:
-        """Append; a full disk is no reason to end the job."""
-        if self._descriptor is not None:
-            with suppress(OSError):
-                os.write(self._descriptor, data)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+def say(text: str, *, is_cause: bool = False) -> None:
+    """Print what the supervisor itself has to say; the cause of a failure stands out."""
+    begin, end = ("\x1b[1;31m", "\x1b[0m") if is_cause and sys.stderr.isatty() else ("", "")
+    write(2, "".join(f"{begin}launch: {line}{end}\n" for line in text.splitlines()).encode())
 
 
-class Stream:
-    """One stream of a process: its lines go to the terminal, tagged, and its bytes into its log.
-
-    Parameters
-    ----------
-    terminal : Terminal
-        Where the lines go.
-    target : int
-        STDOUT or STDERR.
-    tag : str
-        What each line begins with; may be empty.
-    log : Log
-        Where the bytes go as they are.
-
-    Attributes
-    ----------
-    known : set of bytes or None
-        Lines that are not shown once more, where a program says the same at each try.
-    """
-
-    def __init__(self, terminal: Terminal, target: int, tag: str, log: Log) -> None:
-        self.known: set[bytes] | None = None
-        self._terminal = terminal
-        self._target = target
-        self._tag = tag.encode()
-        self._log = log
-        self._rest = b""
-        self._kept: deque[bytes] = deque(maxlen=_KEPT)
-
-    def feed(self, data: bytes) -> None:
-        """Take what has come."""
-        self._log.write(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > _LONGEST:
-            lines.append(self._rest)
-            self._rest = b""
-        self._show(lines)
-
-    def end(self) -> None:
-        """Show what has no end of line, too: there is no more."""
-        if self._rest:
-            self._show([self._rest])
-            self._rest = b""
-
-    @property
-    def last_lines(self) -> list[str]:
-        """What was said last; of a traceback all lines."""
-        return [line.decode(errors="replace") for line in self._kept]
-
-    def _show(self, lines: list[bytes]) -> None:
-        if lines:
-            self._kept.extend(line.rstrip(b"\r") for line in lines)
-            if self.known is not None:
-                lines = [line for line in lines if line not in self.known]
-                self.known.update(lines)
-            tagged = b"".join(b"%b%b\n" % (self._tag, line) for line in lines)
-            self._terminal.write(self._target, tagged)
-
-
-class Sink(Protocol):
-    """Who takes what comes through one pipe of a process."""
-
-    def feed(self, data: bytes) -> None:
-        """Take what has come."""
-
-    def end(self) -> None:
-        """Nothing more comes."""
+def write(descriptor: int, data: bytes) -> None:
+    """Write all of it, unless nobody reads any longer."""
+    with suppress(OSError):
+        while data:
+            data = data[os.write(descriptor, data) :]
 
 
 class Output:
-    """Both streams of one process of one start: tagged, and into its log.
+    """The output of one attempt.
 
     Parameters
     ----------
-    terminal : Terminal
-        Where the lines go.
-    tag : str
-        What each line begins with; may be empty.
-    path : Path, optional
-        Of its log.
+    told : callable
+        Called with rank, host and text of each line that is for the supervisor.
+    log_dir : path, optional
+        Where each worker has a file of its own.
+    attempt : int
+        The number in the names of these files.
 
     Attributes
     ----------
-    stdout, stderr : Sink
-        Who takes what comes.
-    has_log : bool
-        Whether there is one.
+    of_mpiexec : deque of str
+        The last lines of mpiexec itself, and of ssh, which are not shown.
+    timeouts : set of int
+        The ranks that have printed their stack because a step took too long.
     """
 
-    def __init__(self, terminal: Terminal, tag: str, path: Path | None) -> None:
-        self._log = Log(path)
-        self._streams = [Stream(terminal, target, tag, self._log) for target in (STDOUT, STDERR)]
-        self.stdout: Sink
-        self.stderr: Sink
-        self.stdout, self.stderr = self._streams
-        self.has_log = path is not None
+    def __init__(
+        self, told: Callable[[int, str, str], None], log_dir: Path | None, attempt: int
+    ) -> None:
+        self.of_mpiexec: deque[str] = deque(maxlen=_KEPT)
+        self.timeouts: set[int] = set()
+        self._told, self._log_dir, self._attempt = told, log_dir, attempt
+        self._logs: dict[int, int] = {}
+        self._streams = {1: _Stream(self._take), 2: _Stream(self._take)}
 
-    @property
-    def last_lines(self) -> list[str]:
-        """What was said last: a traceback, or a few lines; of its errors, if there are any."""
-        stdout, stderr = self._streams
-        return worth_telling(stderr.last_lines or stdout.last_lines)
+    def feed(self, descriptor: int, data: bytes) -> None:
+        """Take some bytes of mpiexec's standard output (1) or standard error (2)."""
+        self._streams[descriptor].feed(descriptor, data)
 
     def close(self) -> None:
-        """Close the log."""
-        self._log.close()
+        """Show lines that have no end, and close the files."""
+        for descriptor, stream in self._streams.items():
+            stream.end(descriptor)
+        for log in self._logs.values():
+            os.close(log)
+
+    def _take(self, descriptor: int, rank: int, host: str, line: bytes) -> None:
+        text = line.decode(errors="replace")
+        if rank < 0:
+            if text.strip():
+                self.of_mpiexec.append(text.strip())
+            return
+        if text.startswith(MARK):
+            self._told(rank, host, text[1:])
+            return
+        if _ABORT.match(text):
+            return
+        if descriptor == 2 and text.startswith("Timeout ("):  # of faulthandler
+            self.timeouts.add(rank)
+        write(descriptor, f"[worker {rank}] ".encode() + line + b"\n")
+        if self._log_dir is not None:
+            if rank not in self._logs:
+                path = self._log_dir / f"worker-{rank}-attempt-{self._attempt}.log"
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                try:
+                    self._logs[rank] = os.open(path, flags, 0o666)
+                except OSError as error:
+                    say(f"{path} cannot be written: {error.strerror}")
+                    self._logs[rank] = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            write(self._logs[rank], line + b"\n")
 
 
-def worth_telling(lines: list[str]) -> list[str]:
-    """Return the traceback that `lines` end with, or the last few of them."""
-    for number, line in enumerate(lines):
-        if line.startswith("Traceback (most recent call last)"):
-            return lines[number:]
-    return lines[-10:]
+class _Stream:
+    """Puts pieces of output together to lines.
+
+    mpiexec puts `PATTERN` before each line, and before each part of a line if a worker writes it in
+    parts. Without it, after the end of a line, mpiexec speaks for itself: rank -1.
+    """
+
+    def __init__(self, take: Callable[[int, int, str, bytes], None]) -> None:
+        self._take = take
+        self._rest = b""
+        self._owner = (-1, "")
+        self._lines: dict[tuple[int, str], bytes] = {}
+
+    def feed(self, descriptor: int, data: bytes) -> None:
+        data = self._rest + data
+        unfinished = _UNFINISHED.search(data)
+        cut = unfinished.start() if unfinished else len(data)
+        data, self._rest = data[:cut], data[cut:]
+        texts = _PIECE.split(data)
+        self._add(descriptor, texts[0])
+        for rank, host, text in zip(texts[1::3], texts[2::3], texts[3::3], strict=True):
+            self._owner = (int(rank), host.decode(errors="replace"))
+            self._add(descriptor, text)
+
+    def _add(self, descriptor: int, text: bytes) -> None:
+        while text:
+            line, end, text = text.partition(b"\n")
+            owner = self._owner
+            line = self._lines.pop(owner, b"") + line
+            if end:
+                line = line.removesuffix(b"\r")
+                self._owner = (-1, "")
+            if end or len(line) > _LONGEST:
+                # A bar is drawn over and over from the begin of the line: its last state is shown.
+                self._take(descriptor, *owner, line.rpartition(b"\r")[2])
+            elif line:
+                self._lines[owner] = line
+
+    def end(self, descriptor: int) -> None:
+        self._add(descriptor, self._rest)
+        for owner, line in self._lines.items():
+            self._take(descriptor, *owner, line.rpartition(b"\r")[2])
+        self._lines.clear()

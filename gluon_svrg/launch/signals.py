@@ -1,21 +1,18 @@
-"""Signals: what the launcher is sent, and what wakes it."""
+"""Signals: what the supervisor is sent, and what wakes it."""
 
 from __future__ import annotations
 
 import os
 import signal
-import time
+from contextlib import suppress
 from types import FrameType
-
-_AT_ONCE = 2.0
-"""Seconds within which a signal that comes from two machines is one: a queue sends it to all."""
 
 
 class Signals:
-    """Writes down Ctrl-C, SIGTERM and SIGHUP, and makes a descriptor readable at any signal.
+    """Records Ctrl-C, SIGTERM and SIGHUP, and makes a descriptor readable at any signal.
 
-    The end of a process is one, too, so that it is seen at once. A signal that is ignored when
-    the launcher starts stays so: ``nohup`` and shell scripts do that.
+    The end of a child process is one, too, so that it is seen at once. A signal that is ignored
+    when the supervisor starts stays ignored: ``nohup`` and shell scripts do that.
 
     Attributes
     ----------
@@ -25,7 +22,6 @@ class Signals:
 
     def __init__(self) -> None:
         self.received: list[int] = []
-        self._from_afar = -_AT_ONCE
         self._read, write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(write, False)
@@ -41,20 +37,16 @@ class Signals:
 
     def clear(self) -> None:
         """Wait for the next one."""
-        try:
+        with suppress(BlockingIOError):
             while os.read(self._read, 4096):
                 pass
-        except BlockingIOError:
-            pass
-
-    def hear(self, number: int) -> None:
-        """Write down a signal to another machine of the job: the first one counts, for all."""
-        if not self.received:
-            self._from_afar = time.monotonic()
-            self.received.append(number)
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        if time.monotonic() - self._from_afar < _AT_ONCE:
-            self._from_afar = -_AT_ONCE
-            return
         self.received.append(number)
+
+
+def name_of(number: int) -> str:
+    """Return a signal's name."""
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"

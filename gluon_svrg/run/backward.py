@@ -12,7 +12,8 @@ from gluon_svrg import _mxnet
 from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.arrays.nested import leaves_of, mapped
 from gluon_svrg.events import State
-from gluon_svrg.run.batch_processor import BatchProcessor, fit_batch
+from gluon_svrg.run.batch_processor import BatchProcessor, clear_idle_gradients, fit_batch
+from mxnet import gluon
 from mxnet.ndarray import NDArray
 
 if TYPE_CHECKING:
@@ -129,6 +130,25 @@ class Backward:
 def backward_of(run: Run) -> Backward:
     """Return the run's own forward and backward pass: one batch in, its losses out."""
     return Backward(run)
+
+
+def of_own_samples(net: gluon.Block, backward: Callable[[Any], object]) -> Callable[[Any], object]:
+    """Return the pass for batches of which other workers may have all samples.
+
+    A run's own pass knows of them; a user's function is not called for one, whose gradients are
+    zero.
+    """
+    if isinstance(backward, Backward):
+        return backward
+
+    def of_own(batch: object) -> object:
+        if not is_empty(batch):
+            return backward(batch)
+        for context in {c for p in net.collect_params().values() for c in p.list_ctx()}:
+            clear_idle_gradients(net, context)
+        return []
+
+    return of_own
 
 
 def at_batch(backward: Callable[[Any], object], index: int) -> Callable[[Any], object]:

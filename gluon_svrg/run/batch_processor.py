@@ -33,7 +33,7 @@ def fit_batch(run: Run, batch: object) -> Parts:
         parts: Parts = run.batch_processor.fit_batch(run, batch, run.batch_axis)
         return parts
     for context in run.context:
-        _clear_idle_gradients(run.net, context)
+        clear_idle_gradients(run.net, context)
     if _mxnet.scales_losses(run.trainer):
         with amp.scale_loss([], run.trainer):
             pass  # the trainer hears what the others' losses are multiplied by
@@ -100,7 +100,7 @@ class BatchProcessor(_MXNetBatchProcessor):
             for value in loss:
                 value.backward()
         for context in estimator.context[len(shares) :]:
-            _clear_idle_gradients(estimator.net, context)
+            clear_idle_gradients(estimator.net, context)
         return [s.data for s in shares], [s.label for s in shares], pred, loss
 
     def evaluate_batch(self, estimator: Run, val_batch: object, batch_axis: int = 0) -> Parts:
@@ -168,7 +168,7 @@ def _forward(
     return preds, losses
 
 
-def _clear_idle_gradients(net: mx.gluon.Block, context: mx.Context) -> None:
+def clear_idle_gradients(net: mx.gluon.Block, context: mx.Context) -> None:
     """Zero the gradients of a device that got no samples, and mark them as fresh."""
     for param in net.collect_params().values():
         if not _mxnet.has_gradient(param):  # none, or not one that the snapshot wants

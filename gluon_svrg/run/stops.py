@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Iterable
 
 from gluon_svrg.events import EventHandler, MayStop, Run
-from gluon_svrg.run.heartbeat import Heartbeat
 from gluon_svrg.run.position import StopReason
+from gluon_svrg.workers import progress
 
 _URGENT = (StopReason.SIGNAL, StopReason.TIME_LIMIT)
 _SURVIVES_ROLL_BACK = (StopReason.REQUESTED, *_URGENT)
@@ -46,7 +46,6 @@ class StopRequests:
         self._noted: StopReason | None = None  # here, maybe not yet on the other workers
         self._number = 0
         self._is_urgent = False
-        self._heartbeat = Heartbeat()
 
     def add(self, reason: StopReason) -> None:
         """Note a request; may be called at any moment, by a signal as well."""
@@ -68,7 +67,7 @@ class StopRequests:
 
     def has_come_to_any(self, at: str) -> bool:
         """Return whether there was one on any worker; all ask this together, at the same place."""
-        self._heartbeat.beat()
+        progress.beat()
         return self._workers.any(self.has_come(), at)
 
     def interruption(self) -> Callable[[], bool]:
@@ -82,7 +81,7 @@ class StopRequests:
 
         def is_broken_off() -> bool:
             self.ask()
-            self._heartbeat.beat()
+            progress.beat()
             return self._workers.any(
                 self._number > known, f"batch {next(numbers)} of the evaluation"
             )
@@ -106,7 +105,7 @@ class StopRequests:
         answer, roll_back
             The greatest answer of all; the reason of the first worker that has one.
         """
-        self._heartbeat.beat(is_step=at.startswith(BATCH_END))
+        progress.beat()
         if self._is_alone:
             return answer, roll_back
         self.ask()
@@ -126,8 +125,8 @@ class StopRequests:
             self.reason = None
 
     def end(self) -> None:
-        """Tell the launcher that the run is over."""
-        self._heartbeat.end()
+        """Note that the run is over: the progress limit waits for nothing more."""
+        progress.end()
 
     def ask(self) -> None:
         """Let the handlers that may stop the run do so."""

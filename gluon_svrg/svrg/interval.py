@@ -9,10 +9,11 @@ from gluon_svrg import _mxnet
 from gluon_svrg.arrays.nested import leaves_of
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.arrays.rows import are_close, largest_values
-from gluon_svrg.data.batch import Batch
+from gluon_svrg.data.batch import Batch, is_empty
+from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import Interrupted, State
-from gluon_svrg.run.backward import at_batch, begin_pass, first_state, is_alike
+from gluon_svrg.run.backward import at_batch, begin_pass, first_state, is_alike, of_own_samples
 from gluon_svrg.svrg.choices import DataLock, TableChoice, check_choices
 from gluon_svrg.svrg.full_pass import FullPass, LossScaler, Numbered
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
@@ -41,9 +42,10 @@ class Interval:
     augmentation and, if batches repeat, a table of the full pass's gradients. By hand::
 
         interval = gs.svrg.Interval(net, backward)
+        batches = gs.data.share(train_data)
         for epoch in range(10):
-            trainer.set_control_variate(interval.begin(train_data))
-            for index, batch in enumerate(train_data):
+            trainer.set_control_variate(interval.begin(batches))
+            for index, batch in enumerate(batches):
                 interval.before(batch, index)
                 loss = backward(batch)
                 trainer.correct(interval.gradient(batch, index))
@@ -114,11 +116,11 @@ class Interval:
         # The own are those that the first does not count yet.
         self.gradient_evaluations = self._own_evaluations = 0
         self.epoch = 0
-        self._net, self._backward = net, backward
+        self._net, self._backward = net, of_own_samples(net, backward)
         self._pass = FullPass(
             self.snapshot,
             self.masks,
-            backward,
+            self._backward,
             loss_scaler,
             progress_bar,
             is_cancelled or (lambda: False),
@@ -196,9 +198,11 @@ class Interval:
             If the table does not hold the batch, or holds another gradient than the network's own
             at the first step after the snapshot, when the two are the same.
         """
+        batch = loop_of(self._workers).own_part(batch)
         index = _index_of(batch, index, self._numbers_batches)
         gradient = self.gradient_at(batch, index)
-        if self.table is not None and self._is_at_snapshot and is_alike(self._backward, index):
+        is_comparable = is_alike(self._backward, index) and not is_empty(batch)
+        if self.table is not None and self._is_at_snapshot and is_comparable:
             _check_against_network(gradient, self._net, index)
         self._is_at_snapshot = False
         self.masks.release()

@@ -14,6 +14,18 @@ class WorkerError(RuntimeError):
     """Another worker of the run is gone, has failed, or does something else than this one."""
 
 
+class PeerError(WorkerError):
+    """Another worker has failed, and has said why itself: that is where to look.
+
+    Attributes
+    ----------
+    is_of_another : bool
+        True: the traceback of this one would hide the other's.
+    """
+
+    is_of_another = True
+
+
 class Workers(ABC):
     """The processes that train one network, as one of them sees them.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -11,7 +11,6 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg.arrays.finite import sums_of_squares
 from gluon_svrg.arrays.fused import FusedFunction
-from gluon_svrg.workers.base import Workers
 from mxnet.ndarray import NDArray
 
 _MOST_PARTS = 8
@@ -62,8 +61,8 @@ class HalfPrecision:
     def __init__(self) -> None:
         self._copies: list[NDArray] = []
 
-    def sum(self, arrays: Sequence[NDArray], workers: Workers) -> None:
-        """As `Workers.sum`."""
+    def sum(self, arrays: Sequence[NDArray], add: Callable[[Sequence[NDArray]], None]) -> None:
+        """As `add`, which adds up arrays over the workers."""
         numbers = _numbers_of_singles(arrays)
         singles = [arrays[i] for i in numbers]
         copies = self._copies_for(singles)
@@ -74,7 +73,7 @@ class HalfPrecision:
         sent = list(arrays)
         for i, copy in zip(numbers, copies, strict=True):
             sent[i] = copy
-        workers.sum(sent)
+        add(sent)
         for part in parts:
             _to_single(copies[part], out=singles[part])
 

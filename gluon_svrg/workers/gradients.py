@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
+import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.workers.base import Workers
@@ -13,20 +14,47 @@ from gluon_svrg.workers.compression import HalfPrecision, first_not_finite
 from gluon_svrg.workers.process import current, is_of_somebody_else, workers_on
 from mxnet.gluon import Parameter
 from mxnet.kvstore import KVStoreBase
+from mxnet.ndarray import NDArray
+
+Sum: TypeAlias = "Callable[[Sequence[NDArray]], None]"
+"""Replaces each array by its sum over all workers."""
 
 
 def workers_and_local(
     kvstore: str | KVStoreBase | None,
-) -> tuple[Workers, str | KVStoreBase | None]:
-    """Return the workers of a trainer that is given `kvstore`, and the kvstore of each of them.
+) -> tuple[Workers, Sum, str | KVStoreBase | None]:
+    """Return the workers of a trainer that is given `kvstore`, their sum, and a local kvstore.
 
-    That one adds up over the contexts of one worker, and the workers between each other. It is
-    `kvstore` itself, unless that is one of several processes.
+    The local one adds up over the contexts of one worker. It is `kvstore` itself, unless that is
+    one of several processes.
     """
     kind = kvstore if isinstance(kvstore, str) else getattr(kvstore, "type", "")
     if kvstore is None or ("dist" not in kind and not _is_of_several(kvstore)):
-        return current(), kvstore
-    return workers_on(kvstore), "device"
+        workers = current()
+        return workers, workers.sum, kvstore
+    workers = workers_on(kvstore)
+    if is_of_somebody_else(kvstore) and workers.are_several:
+        return workers, _sum_of(kvstore, workers), "device"
+    return workers, workers.sum, "device"
+
+
+def _sum_of(store: KVStoreBase, workers: Workers) -> Sum:
+    """Return the sum that a kvstore of the user's own makes, after a trial of it."""
+
+    def add(arrays: Sequence[NDArray]) -> None:
+        for key, array in enumerate(arrays):
+            store.pushpull(key, array, out=array)
+
+    ones = mx.nd.ones((1,))
+    add([ones])
+    # On one worker it may be right: what a server leaves to the last, say.
+    sums = workers.gather_plain(float(ones.asscalar()), "the first sum of the kvstore")
+    if sums != [workers.size] * workers.size:
+        raise ValueError(
+            f"the kvstore {type(store).__name__} adds up ones of {workers.size} workers to {sums}: "
+            "its pushpull has to leave the sum over all workers, not their mean, in out"
+        )
+    return add
 
 
 def _is_of_several(kvstore: str | KVStoreBase) -> bool:
@@ -44,9 +72,8 @@ def check_can_be_added_up(
     """Raise ValueError if a trainer over several workers cannot have these arguments."""
     if update_on_kvstore:
         raise ValueError(
-            f"update_on_kvstore={update_on_kvstore!r} is for one worker: over several, servers "
-            "would run the optimizer, on gradients that are not clipped, nor divided by the "
-            "samples of all workers; leave it out"
+            f"update_on_kvstore={update_on_kvstore!r} is for one worker: over several, each "
+            "worker runs the optimizer on the sum of all gradients; leave it out"
         )
     if compression_params:
         raise ValueError(
@@ -66,7 +93,7 @@ def check_can_be_added_up(
 
 def add_up(
     params: Sequence[Parameter],
-    workers: Workers,
+    add: Sum,
     half: HalfPrecision | None = None,
     *,
     may_overflow: bool = False,
@@ -77,8 +104,8 @@ def add_up(
     ----------
     params : sequence of Parameter
         Whose gradients the contexts of a worker have in common already; the same on all workers.
-    workers : Workers
-        Who add up.
+    add : callable
+        What adds up arrays over the workers: `Workers.sum`, or a kvstore's.
     half : HalfPrecision, optional
         What makes the sums, if they are to be of float16.
     may_overflow : bool
@@ -91,9 +118,9 @@ def add_up(
     """
     first, *others = by_device(param.list_grad() for param in params)
     if half is None:
-        workers.sum(first)
+        add(first)
     else:
-        half.sum(first, workers)
+        half.sum(first, add)
         if not may_overflow and (wrong := first_not_finite(first)) is not None:
             raise FloatingPointError(
                 f"the sum of the gradients of parameter {params[wrong].name!r} over the workers is "

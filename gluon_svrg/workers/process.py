@@ -1,39 +1,56 @@
-"""Which workers this process belongs to: what the launcher has put into its environment."""
+"""Which workers this process is one of: those that an MPI launcher has started, or one alone."""
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TypeGuard
 
-import mxnet as mx
-from gluon_svrg.launch.environment import ADDRESS, ENGINE, EXACT, KEY, RANK, SIZE
+from gluon_svrg import _mxnet
+from gluon_svrg.launch import ends
+from gluon_svrg.launch.environment import ATTEMPT
 from gluon_svrg.workers.base import Single, Workers
-from gluon_svrg.workers.by_hand import workers_of_store, workers_under_mpirun
-from gluon_svrg.workers.ends import watched
 from gluon_svrg.workers.mpi import MPIWorkers
-from gluon_svrg.workers.sockets import SocketWorkers
-from gluon_svrg.workers.store import StoreWorkers
 from mxnet.kvstore import KVStore, KVStoreBase
+
+_logger = logging.getLogger(__name__)
+
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+"""What the launchers of MPICH, Slurm and Open MPI tell a process by its environment."""
+_START = "start it by `mpiexec -n 4 python train.py` or `python -m gluon_svrg.launch -n 4 train.py`"
+_PAGE = "docs/howto/several_workers_0_8.md"
+_SYNCHRONOUS = ("dist_sync", "dist_device_sync", "dist_sync_device", "dist")
 
 _workers: list[Workers] = []
 
 
 def current() -> Workers:
-    """Return the workers of this process: one alone, unless the launcher has started several.
+    """Return the workers of this process: one alone, unless an MPI launcher has started several.
 
-    The connections are made by the first call, which waits for the others.
+    The first call starts MPI and waits for the others.
+
+    Raises
+    ------
+    ImportError
+        If there are several and mpi4py is missing.
+    RuntimeError
+        If the processes were started in a way by which each of them would train alone, such as
+        ``srun`` without MPI, ``torchrun``, or MXNet's parameter servers.
     """
     if not _workers:
-        _workers.append(_from_environment())
+        _workers.append(_workers_of_job())
     return _workers[-1]
 
 
 @contextmanager
 def alone() -> Iterator[Workers]:
     """Let this process be one alone inside the ``with`` block: what it makes there is its own."""
-    current()  # whoever waits for this process at the start is not to wait for the block
+    current()  # the others wait for this process at the start, and not for the block
     _workers.append(Single())
     try:
         yield _workers[-1]
@@ -41,81 +58,36 @@ def alone() -> Iterator[Workers]:
         _workers.pop()
 
 
-def _from_environment() -> Workers:
-    engine = os.environ.get(ENGINE, "dist_sync")
-    if engine == "mpi" and SIZE not in os.environ:
-        return workers_under_mpirun()
-    size = int(os.environ.get(SIZE, "1"))
-    if size == 1:
-        return Single()
-    host, _, port = os.environ[ADDRESS].rpartition(":")
-    key = bytes.fromhex(os.environ[KEY])
-    rank, address = int(os.environ[RANK]), (host, int(port))
-    if engine == "sockets":
-        return watched(lambda: SocketWorkers(rank, size, address, key))
-    if engine == "mpi":
-        return watched(lambda: MPIWorkers(rank, size, address, key))
-    if engine == "dist_sync":
-        exact = os.environ.get(EXACT, "1") != "0"
-        return watched(lambda: StoreWorkers(rank, size, address, key, exact=exact))
-    raise ValueError(
-        f"{ENGINE} must be 'dist_sync', 'mpi' or 'sockets', got {engine!r}: it says what adds up "
-        "the arrays of the workers"
-    )
+def is_started_again() -> bool:
+    """Return whether the launcher has started this job before: its last end was a failure."""
+    return int(os.environ.get(ATTEMPT) or 0) > 0
 
 
-def workers_on(kvstore: str | KVStoreBase, compression_params: object = None) -> Workers:
-    """Return the workers of a distributed kvstore: those of the launcher, or of a cluster by hand.
-
-    By hand is: scheduler, servers and workers were started with the ``DMLC_*`` variables of ps-lite
-    in their environment. Their messages go over sockets all the same, of which the first worker
-    tells the others through the kvstore. A process has one kvstore for its workers, which the first
-    call makes or is given; :func:`current` knows them from then on.
+def workers_on(kvstore: str | KVStoreBase) -> Workers:
+    """Return the workers that a distributed kvstore stands for: all of this job.
 
     Parameters
     ----------
     kvstore : str or KVStoreBase
         'dist_sync', 'dist_device_sync' or 'dist', or a kvstore of such a type; or one that is not
-        MXNet's own, whose `pushpull` leaves the sum over its workers in `out`.
-    compression_params : object, optional
-        What a trainer was given.
+        MXNet's own, whose processes are those of the job.
 
     Raises
     ------
     ValueError
-        If the kvstore does not add up what all workers give: 'dist_async', or with compression.
-    WorkerError
-        If a worker or a server is missing, or a server rounds float64.
+        If the kvstore does not add up what all workers give, as 'dist_async', or if it is one of
+        other processes.
     """
-    kind = kvstore if isinstance(kvstore, str) else kvstore.type
-    is_foreign = is_of_somebody_else(kvstore)
-    if not is_foreign:
-        _check_kind(kind)
-    if compression_params:
-        raise ValueError(
-            f"compression_params must be None with the kvstore {kind!r}, got "
-            f"{compression_params!r}: MXNet compresses no sum that is read back in one step, and "
-            "the workers would not equal one process; leave it out, or give {'type': 'fp16'} to "
-            "SVRGTrainer alone"
-        )
     own = current()
-    if own.are_several or len(_workers) > 1:  # the launcher's, or inside of alone()
+    if is_of_somebody_else(kvstore):
+        if (kvstore.num_workers, kvstore.rank) != (own.size, own.rank):
+            raise ValueError(
+                f"the kvstore {type(kvstore).__name__} is worker {kvstore.rank} of "
+                f"{kvstore.num_workers}, and this process is worker {own.rank} of {own.size}: the "
+                f"workers of a job are the processes of MPI; {_START}"
+            )
         return own
-    if "DMLC_NUM_WORKER" not in os.environ and not is_foreign:
-        raise ValueError(
-            f"the kvstore {kind!r} needs a cluster, and DMLC_NUM_WORKER is not in the environment: "
-            "start the script by python -m gluon_svrg.launch -n 2 script.py, or leave kvstore out"
-        )
-    _workers[0] = workers_of_store(mx.kv.create(kvstore) if isinstance(kvstore, str) else kvstore)
-    return _workers[0]
-
-
-def is_of_somebody_else(kvstore: object) -> TypeGuard[KVStoreBase]:
-    """Return whether it is a kvstore that is none of MXNet's own."""
-    return isinstance(kvstore, KVStoreBase) and not isinstance(kvstore, KVStore)
-
-
-def _check_kind(kind: str) -> None:
+    kind = kvstore if isinstance(kvstore, str) else kvstore.type
     if "async" in kind:
         raise ValueError(
             f"kvstore must add up the gradients of all workers, got {kind!r}: with it a worker "
@@ -127,6 +99,101 @@ def _check_kind(kind: str) -> None:
             f"kvstore must be one of {', '.join(map(repr, _SYNCHRONOUS))}, got {kind!r}: it is "
             "what adds up the gradients of several processes"
         )
+    if not own.are_several and len(_workers) == 1:
+        _logger.warning(
+            "kvstore=%r means the workers of this job, and this process is its only one; to train "
+            "on several, %s",
+            kind,
+            _START,
+        )
+    return own
 
 
-_SYNCHRONOUS = ("dist_sync", "dist_device_sync", "dist_sync_device", "dist")
+def is_of_somebody_else(kvstore: object) -> TypeGuard[KVStoreBase]:
+    """Return whether it is a kvstore that is none of MXNet's own."""
+    return isinstance(kvstore, KVStoreBase) and not isinstance(kvstore, KVStore)
+
+
+def _announced_size() -> int:
+    """Return how many processes the launcher has started; 0 if it does not say so."""
+    return max(int(os.environ.get(name) or 0) for name in _SIZES)
+
+
+def _warn_of_plain_trainer() -> None:
+    own = current()
+    if own.is_first:
+        _logger.warning(
+            "gluon.Trainer trains alone on each of %d workers, which do not hear of each other's "
+            "gradients: use gluon_svrg.SVRGTrainer, which takes the same arguments",
+            own.size,
+        )
+
+
+@functools.cache  # once
+def _watch_plain_trainers() -> None:
+    _mxnet.call_with_first_plain_trainer(_warn_of_plain_trainer)
+
+
+if _announced_size() > 1:
+    _watch_plain_trainers()
+
+
+def _workers_of_job() -> Workers:
+    _check_no_parameter_servers()
+    size = _announced_size()
+    if size == 1 or (size == 0 and not any(name in os.environ for name in _RANKS)):
+        _check_no_other_launcher()
+        return Single()
+    mpi = _mpi(size)
+    if mpi.COMM_WORLD.size == 1:
+        if size > 1:
+            library = mpi.Get_library_version().splitlines()[0].strip("\0 ")
+            raise RuntimeError(
+                f"the launcher has started {size} processes, and MPI knows of one: mpi4py uses "
+                f"{library!r}, which does not belong to this launcher; use the mpiexec of that MPI"
+            )
+        _check_no_other_launcher()
+        return Single()
+    workers = MPIWorkers(mpi.COMM_WORLD)
+    ends.connect(workers.leave, workers.abort)
+    _watch_plain_trainers()
+    # A process that this one starts is not a worker.
+    for name in [*os.environ]:
+        if name.startswith(("PMI_", "PMIX_", "OMPI_COMM_WORLD_")):
+            del os.environ[name]
+    return workers
+
+
+def _check_no_parameter_servers() -> None:
+    if "DMLC_ROLE" in os.environ or int(os.environ.get("DMLC_NUM_WORKER") or 1) > 1:
+        raise RuntimeError(
+            "DMLC_* is in the environment, as for MXNet's parameter servers: those of MXNet 1.9.1 "
+            f"give wrong sums (see {_PAGE}), so they are not used here; unset DMLC_*, and {_START}"
+        )
+
+
+def _check_no_other_launcher() -> None:
+    """Raise if several processes were started side by side, each of which would train alone."""
+    found = {"srun": int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1)}
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        found["torchrun"] = int(os.environ.get("WORLD_SIZE") or 1)
+    for launcher, size in found.items():
+        if size > 1:
+            mpi = "with `srun --mpi=pmi2`, or " if launcher == "srun" else ""
+            unset = "SLURM_STEP_NUM_TASKS" if launcher == "srun" else "TORCHELASTIC_RUN_ID"
+            raise RuntimeError(
+                f"{launcher} has started {size} processes, and to MPI each of them is alone, so "
+                f"each would train by itself: start the script {mpi}by `mpiexec -n {size} python "
+                f"train.py`; if they are to be {size} runs of their own, unset {unset}"
+            )
+
+
+def _mpi(size: int) -> ModuleType:
+    try:
+        return ends.initialise_mpi()
+    except (ImportError, RuntimeError) as error:
+        several = f"{size} processes" if size else "this process as one of several"
+        raise ImportError(
+            f"an MPI launcher has started {several}, which needs mpi4py and an MPI: "
+            f"pip install 'gluon-svrg[workers]' ({error})"
+        ) from None

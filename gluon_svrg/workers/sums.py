@@ -1,185 +1,26 @@
-"""SumWorkers: sums of arrays that go another way than the messages, which say what was added up."""
+"""Which memory a sum over workers goes through: big arrays in place, small ones copied together."""
 
 from __future__ import annotations
 
 import math
-import socket
-import zlib
-from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Generic, NamedTuple, NoReturn, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.workers.sockets import SocketWorkers
-from mxnet import autograd
+from gluon_svrg import _mxnet
+from gluon_svrg._compat import NumPyArray
 from mxnet.ndarray import NDArray
 
-_FLOATS = ("float16", "float32", "float64")  # what a server of MXNet can add
-
-
-_B = TypeVar("_B")
-_Bound = TypeVar("_Bound", covariant=True)
-
-
-class Group(Protocol[_Bound]):
-    """Arrays that are added up together: which of all of them, and in which way."""
-
-    def bind(self, arrays: Sequence[NDArray]) -> _Bound:
-        """Return what adds up the group's ones of these arrays."""
-
-
-class SumWorkers(SocketWorkers, Generic[_B]):
-    """Workers whose sums of floating-point numbers go another way than their messages.
-
-    The sums of workers that have parted would be mixed up, or wait for ever. So every message says
-    which sums were begun before it, and workers that have parted in them hear of it at the next
-    one.
-
-    Integers, and what :meth:`broadcast` sends, go over the sockets.
-
-    Parameters
-    ----------
-    rank, size, address, key, timeout, listener
-        As for `SocketWorkers`.
-    """
-
-    _number, _bits = 0, 0  # of the sums so far
-
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        address: tuple[str, int],
-        key: bytes,
-        timeout: float = 60.0,
-        *,
-        listener: socket.socket | None = None,
-    ) -> None:
-        super().__init__(rank, size, address, key, timeout, listener=listener)
-        self._layouts: dict[tuple[Description, ...], _Layout[_B]] = {}
-
-    def sum(self, arrays: Sequence[NDArray]) -> None:
-        """See Workers.
-
-        Raises
-        ------
-        ValueError
-            If an array is sparse, or if they are not all on one context.
-        WorkerError
-            If another worker adds arrays of other shapes or dtypes.
-        """
-        arrays = list({id(array): array for array in arrays}.values())  # one that comes twice: once
-        if not arrays:
-            return
-        with autograd.pause():
-            layout, bound = self._layout_of(arrays)
-            self._number += 1
-            self._bits = zlib.crc32(layout.label, self._bits)
-            self._add_up(bound)
-        if layout.others:
-            super().sum([arrays[i] for i in layout.others])
-
-    @abstractmethod
-    def _planned(self, key: Sequence[Description]) -> Sequence[Group[_B]]:
-        """Return groups that have each number of the arrays of these descriptions once."""
-
-    @abstractmethod
-    def _add_up(self, groups: Sequence[_B]) -> None:
-        """Replace the numbers of each group's arrays by their sums, the last group first."""
-
-    def _sums_so_far(self) -> str:
-        return _told(self._number, f" (of arrays {self._bits:08x})")
-
-    def _check_parted(self) -> None:
-        """See, in a sum that does not end, whether another worker is somewhere else.
-
-        One that has a message for the first worker, which the first worker has not asked for, has
-        left the sum behind it, or has never come to it: what it has added up so far says which.
-        """
-        if not self.is_first:
-            self._say_waiting(self._number)
-            return
-        self._read_early()
-        for rank, message in self._early.items():
-            place, sums, _ = message.split(b"\0", 2)
-            if int(sums.split()[0]) < self._number:
-                self._fail_elsewhere(rank, sums.decode(), f"is at {place.decode()!r}", self._number)
-
-    def _check_waiting(self, rank: int, number: int) -> None:
-        if number > self._number:
-            self._fail_elsewhere(rank, _told(number), "waits for the last of them", self._number)
-
-    def _fail_elsewhere(self, rank: int, sums: str, where: str, number: int) -> NoReturn:
-        self._fail(
-            f"the workers have parted: worker {rank} has added up {sums} and {where}, worker 0 has "
-            f"added up {_told(number)}; every worker has to run the same lines"
-        )
-
-    def _layout_of(self, arrays: Sequence[NDArray]) -> tuple[_Layout[_B], list[_B]]:
-        """Return how such arrays are added up, and what adds up these."""
-        ids = tuple(map(id, arrays))
-        for layout in self._layouts.values():
-            if layout.kept is not None and layout.kept.ids == ids:
-                return layout, layout.kept.bound
-        key = tuple(Description.of(array) for array in arrays)
-        if key not in self._layouts:
-            self._layouts[key] = self._new_layout(key)
-        layout = self._layouts[key]
-        floats = [arrays[i] for i in layout.floats]
-        bound = [group.bind(floats) for group in layout.groups]
-        # To bind them costs more than the sum itself. What comes for the second time comes again,
-        # as gradients do; what comes once is not kept alive.
-        if layout.last_ids == ids:
-            layout.kept = _Kept(ids, list(arrays), bound)
-        layout.last_ids = ids
-        return layout, bound
-
-    def _new_layout(self, key: Sequence[Description]) -> _Layout[_B]:
-        """Plan the sum of such arrays, with the other workers."""
-        for i, own in enumerate(key):
-            if own.stype != "default":
-                raise ValueError(
-                    f"array {i} of a sum is {own.stype}: workers add dense arrays only; let the "
-                    "layer that has it make dense gradients (sparse_grad=False, "
-                    "grad_stype='default')"
-                )
-            if own.context != key[0].context:
-                raise ValueError(
-                    f"the arrays of a sum are on {key[0].context} and {own.context}: give those of "
-                    "one context, and copy the sums to the others"
-                )
-        self._agree(key)
-        floats = [i for i, own in enumerate(key) if own.size and own.dtype in _FLOATS]
-        others = [i for i, own in enumerate(key) if own.size and own.dtype not in _FLOATS]
-        groups = self._planned([key[i] for i in floats]) if floats else []
-        return _Layout(groups, floats, others, str(len(self._layouts)).encode())
-
-    def _agree(self, key: Sequence[Description]) -> None:
-        """Check that all workers are about to add the same; a server would mix them up."""
-        own = [[list(array.shape), array.dtype] for array in key]
-        everybody = self.gather_plain(own, "the first sum of these arrays")
-        for rank, others in enumerate(everybody):
-            if others != everybody[0]:
-                differ = [pair for pair in zip_longest(everybody[0], others) if pair[0] != pair[1]]
-                first, other = ("no array" if a is None else f"{a[1]} {a[0]}" for a in differ[0])
-                is_of_dtype = None not in differ[0] and differ[0][0][0] == differ[0][1][0]
-                more = " and the same compression_params" if is_of_dtype else ""
-                self._fail(
-                    f"worker {rank} adds {len(others)} arrays, worker 0 {len(everybody[0])}, and "
-                    f"the first that differ are {other} and {first}: all workers need the same "
-                    f"network{more}"
-                )
-
-
-def _told(number: int, more: str = "") -> str:
-    return f"{number} times{more}"
+_WHOLE = 1 << 16
+"""Numbers from which on an array is added up where it is; smaller ones are copied together."""
+_TOGETHER = 1 << 19
+"""Numbers that are copied together at most."""
 
 
 class Description(NamedTuple):
-    """What the buckets of arrays depend on."""
+    """Shape, dtype and place of an array: what the plan of a sum depends on."""
 
     shape: tuple[int, ...]
     size: int
@@ -195,38 +36,135 @@ class Description(NamedTuple):
         return cls(shape, math.prod(shape), dtype, array.stype, array.context)
 
 
-@dataclass(frozen=True)
-class _Kept(Generic[_B]):
-    """The arrays of the last sums, by which they are recognised, and what adds them up."""
+class _Memory(_mxnet.Memory):
+    """An array whose own memory is added up."""
+
+    def put_back(self) -> None:
+        """Do nothing: the numbers are where they belong."""
+
+
+class _Copy:
+    """A copy of an array that is not in the CPU's memory."""
+
+    def __init__(self, array: NDArray) -> None:
+        self._array = array
+        self._numbers: NumPyArray = np.empty(0)
+
+    def numbers(self) -> NumPyArray:
+        """Wait for the array and return a copy of it, flat."""
+        self._numbers = self._array.asnumpy().ravel()
+        return self._numbers
+
+    def put_back(self) -> None:
+        """Write the numbers that `numbers` has returned, as they are now, into the array."""
+        values = self._numbers.reshape(self._array.shape)
+        self._array[:] = mx.nd.array(values, dtype=values.dtype)
+
+
+class Group(NamedTuple):
+    """Arrays that are added up together, and where: one big array, or several small ones."""
+
+    memories: Sequence[_Memory | _Copy]
+    ends: Sequence[int]
+    own: NumPyArray | None  # where small ones are copied together
+
+    def add_up(self, add: Callable[[NumPyArray], None]) -> None:
+        """Wait for the arrays and let `add` replace their numbers, flat, by the sums."""
+        numbers = [memory.numbers() for memory in self.memories]
+        if self.own is None:
+            add(numbers[0])
+        else:
+            add(np.concatenate(numbers, out=self.own))
+            begin = 0
+            for array, end in zip(numbers, self.ends, strict=True):
+                array[:] = self.own[begin:end]
+                begin = end
+        for memory in self.memories:
+            memory.put_back()
+
+
+class _Kept(NamedTuple):
+    """The arrays of the last sum, by which they are recognised, and their groups."""
 
     ids: tuple[int, ...]
     arrays: list[NDArray]
-    bound: list[_B]
+    groups: list[Group]
 
 
-class _Layout(Generic[_B]):
-    """The sum of arrays of certain shapes and dtypes.
+class Plan:
+    """How arrays of certain descriptions are added up.
 
-    Attributes
+    Parameters
     ----------
-    groups : list
-        How the floating-point ones are added up.
-    floats, others : list of int
-        Which arrays these are, and which are integers.
-    label : bytes
-        What no other layout of these workers has.
-    last_ids : tuple of int
-        What was added last, by identity.
-    kept : _Kept, optional
-        What was added twice, one after the other.
+    key : sequence of Description
+        Of all arrays.
+    number : int
+        Which plan of the workers this is.
     """
 
-    def __init__(
-        self, groups: Sequence[Group[_B]], floats: list[int], others: list[int], label: bytes
-    ) -> None:
-        self.groups = groups
-        self.floats = floats
-        self.others = others
-        self.label = label
-        self.last_ids: tuple[int, ...] = ()
-        self.kept: _Kept[_B] | None = None
+    def __init__(self, key: Sequence[Description], number: int) -> None:
+        self.label = str(number).encode()
+        self._last_ids: tuple[int, ...] = ()
+        self._kept: _Kept | None = None
+        self._members = _members(key)
+        self._ends = [[*accumulate(key[i].size for i in some)] for some in self._members]
+        self._own = [
+            np.empty(ends[-1], key[some[0]].dtype) if len(some) > 1 else None
+            for some, ends in zip(self._members, self._ends, strict=True)
+        ]
+
+    def knows(self, ids: tuple[int, ...]) -> bool:
+        """Return whether the arrays of these identities were the last that were added up."""
+        return self._kept is not None and self._kept.ids == ids
+
+    def groups_of(self, arrays: Sequence[NDArray], ids: tuple[int, ...]) -> list[Group]:
+        """Return the groups of these arrays.
+
+        To make them costs more than the sum itself. What comes for the second time comes again, as
+        gradients do; what comes once is not kept alive.
+        """
+        if self._kept is not None and self._kept.ids == ids:
+            return self._kept.groups
+        kind = _Memory if arrays[0].context.device_type == "cpu" else _Copy
+        groups = [
+            Group([kind(arrays[i]) for i in some], ends, own)
+            for some, ends, own in zip(self._members, self._ends, self._own, strict=True)
+        ]
+        if self._last_ids == ids:
+            self._kept = _Kept(ids, list(arrays), groups)
+        self._last_ids = ids
+        return groups
+
+
+def _members(key: Sequence[Description]) -> list[list[int]]:
+    """Return which arrays are added up together: neighbours of one dtype."""
+    members: list[list[int]] = []
+    room = 0
+    for i, array in enumerate(key):
+        if not array.size:
+            continue
+        room -= array.size
+        if room < 0 or array.size >= _WHOLE or array.dtype != key[members[-1][0]].dtype:
+            members.append([])
+            room = 0 if array.size >= _WHOLE else _TOGETHER - array.size
+        members[-1].append(i)
+    return members
+
+
+def check_can_be_summed(key: Sequence[Description], dtypes: Sequence[str]) -> None:
+    """Raise ValueError if arrays of these descriptions cannot be added up over workers."""
+    for i, array in enumerate(key):
+        if array.stype != "default":
+            raise ValueError(
+                f"array {i} of a sum is {array.stype}: workers add dense arrays only; let the "
+                "layer that has it make dense gradients (sparse_grad=False, grad_stype='default')"
+            )
+        if array.context != key[0].context:
+            raise ValueError(
+                f"the arrays of a sum are on {key[0].context} and {array.context}: give those of "
+                "one context, and copy the sums to the others"
+            )
+        if array.dtype not in dtypes:
+            raise ValueError(
+                f"array {i} of a sum is {array.dtype}: workers add {', '.join(dtypes)}; convert it"
+            )

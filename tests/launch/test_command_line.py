@@ -4,6 +4,8 @@ import os
 import sys
 
 import pytest
+from gluon_svrg import _compat
+from gluon_svrg.launch import job
 from gluon_svrg.launch.__main__ import new_parser, parse
 from launching import launch
 
@@ -16,24 +18,32 @@ def script(tmp_path):
 
 
 def test_all_options(script, tmp_path):
-    given = "-n 4 -s 2 --engine sockets --max-restarts 0 --no-exact --progress-timeout 1.5"
-    given += " --threads 3 --env A=1 --env B=x=y --log-dir"
+    given = "-n 4 --max-restarts 0 --progress-timeout 1.5 --threads 3 --wait 7 --min-workers 2"
+    given += " --ssh my_ssh --log-dir"
+    (tmp_path / "hosts").write_text("node1:2  # two of them\n\nnode2\n")
     own = ["-n", "7", "--help", "--", "x"]
-    options = parse([*given.split(), str(tmp_path / "a/b"), script, *own])
-    assert (options.workers, options.servers, options.engine) == (4, 2, "sockets")
-    assert (options.max_restarts, options.progress_timeout, options.threads) == (0, 1.5, 3)
-    assert options.exact is False
-    assert options.variables == {"A": "1", "B": "x=y"}
+    line = [*given.split(), str(tmp_path / "a/b"), "--hosts", str(tmp_path / "hosts"), script, *own]
+    options = parse(line)
+    assert (options.workers, options.max_restarts, options.progress_timeout) == (4, 0, 1.5)
+    assert (options.threads, options.wait, options.min_workers) == (3, 7.0, 2)
+    assert (options.hosts, options.ssh) == ({"node1": 2, "node2": 1}, "my_ssh")
     assert (tmp_path / "a" / "b").is_dir()
     assert options.command == [script, "-n", "7", "--help", "--", "x"]
 
 
 def test_defaults(script):
     options = parse(["-n", "2", script])
-    assert (options.workers, options.servers, options.engine) == (2, 1, "dist_sync")
-    assert (options.max_restarts, options.progress_timeout, options.threads) == (3, 600.0, None)
-    assert options.exact is True
-    assert options.log_dir is None
+    assert (options.workers, options.max_restarts, options.progress_timeout) == (2, 3, 300.0)
+    assert (options.threads, options.log_dir, options.hosts) == (None, None, {})
+
+
+def test_auto(script, tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_NTASKS", raising=False)
+    assert parse(["-n", "auto", script]).workers == _compat.usable_cores()
+    monkeypatch.setenv("SLURM_NTASKS", "6")
+    assert parse(["-n", "auto", script]).workers == 6
+    (tmp_path / "hosts").write_text("node1:4\nnode2:3\n")
+    assert parse(["-n", "auto", "--hosts", str(tmp_path / "hosts"), script]).workers == 7
 
 
 def test_a_module():
@@ -41,30 +51,51 @@ def test_a_module():
 
 
 REFUSED = [
-    (["-n", "0"], "--workers must be a whole number from 1 on, got '0'"),
+    (["-n", "0"], "--workers must be a whole number from 1 on, got '0': that many processes train"),
     (["-n", "two"], "--workers must be a whole number from 1 on, got 'two'"),
-    (["-n", "2", "-s", "0"], "--servers must be a whole number from 1 on, got '0': somebody has"),
     (["-n", "2", "--threads", "0"], "--threads must be a whole number from 1 on, got '0'"),
     (["-n", "2", "--max-restarts", "-1"], "--max-restarts must be a whole number from 0 on"),
     (["-n", "2", "--progress-timeout", "0"], "must be a positive number of seconds, got '0': give"),
     (["-n", "2", "--progress-timeout", "nan"], "must be a positive number of seconds, got 'nan'"),
-    (["-n", "2", "--env", "A"], "--env must be NAME=VALUE, got 'A': for instance"),
-    (["-n", "2", "--env", "1A=3"], "--env must be NAME=VALUE, got '1A=3'"),
-    (["-n", "2", "--env", "DMLC_ROLE=server"], "--env must leave DMLC_ROLE alone"),
-    (["-n", "2", "--env", "GLUON_SVRG_RANK=1"], "--env must leave GLUON_SVRG_RANK alone"),
+    (["-n", "2", "--wait", "-1"], "--wait must be a positive number of seconds, got '-1'"),
+    (["-n", "2", "--min-workers", "1"], "--min-workers needs --hosts: one machine is either"),
     (["-n", "2", "--log-dir", "/dev/null/x"], "--log-dir cannot be made, got '/dev/null/x'"),
-    (["-n", "2", "--engine", "nccl"], "invalid choice: 'nccl'"),
+    (["-n", "2", "--hosts", "/no/such"], "--hosts '/no/such' cannot be read"),
+    (["-n", "2", "-s", "1"], "unrecognized arguments: -s"),
     ([], "-n/--workers"),
+]
+HOSTS = [
+    ("", "names no host: write one on each line"),
+    ("# none\n", "names no host"),
+    ("node1 slots=4\n", "line 1: a host is 'name' or 'name:workers', got 'node1 slots=4'"),
+    ("me@node1\n", "got 'me@node1'; a user, a port and a key belong into ~/.ssh/config"),
+    ("node1\nnode1\n", "line 2: the host 'node1' stands there twice; write 'node1:2'"),
+    ("node1:0\n", "got 'node1:0'"),
+    ("-oProxyCommand=x\n", "got '-oProxyCommand=x'"),
+    ("-F@x\n", "got '-F@x'"),
+    ("-W@a:2\n", "got '-W@a:2'"),
+    ("$(x)\n", "got '$(x)'"),
 ]
 
 
-def test_mpi_that_is_not_installed(script, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(SystemExit):
-        parse(["-n", "2", "--engine", "mpi", script])
-    assert "--engine mpi needs mpi4py and MPICH: pip install 'gluon-svrg[mpi]'" in (
-        capsys.readouterr().err
-    )
+@pytest.mark.parametrize(("text", "said"), HOSTS)
+def test_hosts_that_are_refused(script, tmp_path, capsys, text, said):
+    (tmp_path / "hosts").write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        parse(["-n", "2", "--hosts", str(tmp_path / "hosts"), script])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["mpi4py", "mpiexec"])
+def test_without_mpi_several_workers_say_what_to_install(script, monkeypatch, missing):
+    if missing == "mpi4py":
+        monkeypatch.setitem(sys.modules, "mpi4py", None)
+    else:
+        monkeypatch.setattr(job.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(ValueError, match=rf"{missing}.* is not installed: pip install 'gluon-svrg"):
+        job.Job(parse(["-n", "2", script]))
+    job.Job(parse(["-n", "1", script]))
 
 
 @pytest.mark.parametrize(("arguments", "said"), REFUSED)

@@ -1,15 +1,16 @@
 """What the workers of test_checkpoints.py do: see tests/cluster.py."""
 
 import hashlib
-import json
 import logging
 import os
+import signal
 from contextlib import contextmanager
 from pathlib import Path
 
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
+from cluster import answer
 from gluon_svrg import workers
 from gluon_svrg.checkpoint import folder as disk
 from gluon_svrg.checkpoint.optimizer_states import states_of
@@ -103,8 +104,9 @@ class EndAfter(SafePoint):
 
     def safe_point(self, estimator, *args, **kwargs):
         if estimator.position.batch == self.batch:
-            print(json.dumps(self.result), flush=True)
-            os._exit(0)
+            answer(self.result)
+            estimator.workers.barrier("the crash")
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Spoil(GradientReady):

@@ -7,6 +7,7 @@ from gluon_svrg import workers
 from gluon_svrg.svrg import Interval
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
+from workers.loop_programs import connected_anew
 
 FP16 = {"type": "fp16"}
 
@@ -21,17 +22,22 @@ def everything():
             overflows,
             what_is_not_single,
             refusals,
+            not_the_same,
         )
     }
 
 
 def not_the_same():
     """Only one worker sends float16."""
-    own = workers.current()
-    param = gluon.Parameter("weight", shape=(3,))
-    param.initialize()
-    trainer = gs.SVRGTrainer([param], "sgd", compression_params=None if own.is_first else FP16)
-    trainer.allreduce_grads()
+    with connected_anew() as own:
+        param = gluon.Parameter("weight", shape=(3,))
+        param.initialize()
+        trainer = gs.SVRGTrainer([param], "sgd", compression_params=None if own.is_first else FP16)
+        trainer.data_are_divided = True
+        try:
+            trainer.allreduce_grads()
+        except workers.WorkerError as error:
+            return str(error)
 
 
 def network():
@@ -78,6 +84,7 @@ def steps():
     trainer = gs.SVRGTrainer(
         net.collect_params(), "sgd", {"learning_rate": 0.1}, compression_params=FP16
     )
+    trainer.data_are_divided = True
     trainer.synchronize(net)
     trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
     interval = Interval(net, backward)
@@ -129,6 +136,7 @@ def added_up(grads, dtype):
     for one in (other, param):
         one.initialize(mx.init.Zero())
     trainer = gs.SVRGTrainer([other, param], "sgd", compression_params=FP16)
+    trainer.data_are_divided = True
     param.grad()[:] = mx.nd.array(grads, dtype=dtype)
     other.grad()[:] = workers.current().rank
     for one in (param, other):

@@ -9,6 +9,7 @@ from gluon_svrg.workers import alone, current
 from mxnet import gluon
 from mxnet.contrib import amp
 from problems import has_bfloat16
+from workers.loop_programs import errors_of
 
 
 def new_net(seed=None):
@@ -21,7 +22,9 @@ def new_net(seed=None):
 
 def new_trainer(*nets):
     params = [param for net in nets for param in net.collect_params().values()]
-    return gs.SVRGTrainer(params, "sgd", {"learning_rate": 0.05})
+    trainer = gs.SVRGTrainer(params, "sgd", {"learning_rate": 0.05})
+    trainer.data_are_divided = True
+    return trainer
 
 
 def weights(*nets):
@@ -116,6 +119,7 @@ def main():
         results["scaled"] = [scaled_loss()]
         with alone():
             results["scaled"].append(scaled_loss())
+    (results["left out"],) = errors_of(lambda _: two_trainers())
     return results
 
 

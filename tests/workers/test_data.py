@@ -10,7 +10,7 @@ from workers.data_programs import Y
 @pytest.fixture(scope="module")
 def results():
     """Return what each of three workers found, a list for each part of the program."""
-    return list(zip(*run_together("workers.data_programs:all_of_it", 3, timeout=300), strict=True))
+    return list(zip(*run_together("workers.data_programs:all_of_it", 3), strict=True))
 
 
 def test_all_kinds_of_data(results):

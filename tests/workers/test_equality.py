@@ -6,6 +6,6 @@ from cluster import run_together
 
 @pytest.mark.parametrize(("size", "part", "of"), [(2, 0, 4), (3, 1, 4)])
 def test_workers_equal_one_process(size, part, of):
-    for result in run_together("workers.equality:some", size, str(part), str(of), timeout=600):
+    for result in run_together("workers.equality:some", size, str(part), str(of)):
         assert result["wrong"] == []
         assert result["number"] >= 90 // of

@@ -7,32 +7,13 @@ import mxnet as mx
 import numpy as np
 import pytest
 from cluster import run_together
-from gluon_svrg.workers import pmi
 from gluon_svrg.workers.mpi import _kind_of_half
 from mxnet import autograd, gluon
 
-try:
-    pmi.check_installed()
-    NO_MPI = None
-except ImportError as error:
-    NO_MPI = str(error)
-MPI = pytest.mark.skipif(NO_MPI is not None, reason=f"no MPI: {NO_MPI}")
 
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        ("sockets", 2),
-        pytest.param(("mpi", 2), marks=MPI),
-        pytest.param(("mpi", 3), marks=MPI),
-        ("dist_sync", 2),
-        ("dist_sync", 3),
-    ],
-    ids=str,
-)
+@pytest.fixture(scope="module", params=[2, 3])
 def results(request):
-    engine, size = request.param
-    return run_together("workers.half_programs:everything", size, engine=engine)
+    return run_together("workers.half_programs:everything", request.param)
 
 
 def test_gradients_are_the_sums_of_float16(results):
@@ -87,12 +68,9 @@ def test_a_type_that_is_not_known_is_refused_by_one_worker_too(wrong):
     assert str(refused.value).endswith(f"got {wrong.get('type')!r}")
 
 
-def test_workers_that_do_not_agree_about_it():
-    processes = run_together(
-        "workers.half_programs:not_the_same", 2, engine="dist_sync", check=False
-    )
-    for process in processes[:2]:
-        assert process.err.splitlines()[-1].endswith(
+def test_workers_that_do_not_agree_about_it(results):
+    for result in results:
+        assert result["not_the_same"].endswith(
             "float16 [3] and float32 [3]: all workers need the same network and the same "
             "compression_params"
         )

@@ -7,7 +7,7 @@ from workers.compare import assert_close
 
 @pytest.fixture(scope="module", params=[2, 3])
 def values(request):
-    return run_together("workers.metric_programs:values", request.param, timeout=400)
+    return run_together("workers.metric_programs:values", request.param)
 
 
 @pytest.mark.parametrize("name", ["additive", "whole batches", "binary", "regression", "heads"])

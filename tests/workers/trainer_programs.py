@@ -53,7 +53,8 @@ def refusals():
             messages.append(str(error))
     with workers.alone():
         gs.SVRGTrainer([sparse], "sgd")
-        gs.SVRGTrainer([dense], "sgd", update_on_kvstore=True)
+        store = mx.kv.create("device")
+        gs.SVRGTrainer([dense], "sgd", kvstore=store, update_on_kvstore=True)
     own.barrier("end")
     return messages
 
@@ -84,6 +85,7 @@ def a_late_start():
     own = workers.current()
     net.weight.set_data(mx.nd.full((1, 2), own.rank + 1.0))
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5})
+    trainer.data_are_divided = True
     for _ in range(2):
         with autograd.record():
             loss = net(mx.nd.ones((1, 2)) * (own.rank + 1)).sum()
@@ -99,6 +101,7 @@ def a_late_shape():
     net = mx.gluon.nn.Dense(1, use_bias=False)
     net.initialize(mx.init.One())
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5})
+    trainer.data_are_divided = True
     if own.rank == own.size - 1:
         with autograd.record():
             loss = net(mx.nd.ones((1, 2))).sum()

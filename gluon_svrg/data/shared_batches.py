@@ -1,0 +1,147 @@
+"""SharedBatches: a worker's parts of batches for a hand-written loop; Loop: what it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary, ref
+
+from gluon_svrg.arrays.batch import Batch, is_empty
+from gluon_svrg.arrays.nested import leaves_of, mapped
+from gluon_svrg.arrays.samples import samples_in, some_samples
+from gluon_svrg.data.repetition import IterableData
+from gluon_svrg.workers import Workers
+
+
+class SharedBatches:
+    """The parts of batches that this worker gets; what :func:`gluon_svrg.data.share` returns.
+
+    Parameters
+    ----------
+    whole, data : IterableData
+        The batches; this worker's parts, with empty batches where it has no row.
+    workers : Workers
+        Which have the other parts.
+    batch_axis : int
+        The axis that counts the samples.
+    """
+
+    def __init__(
+        self, whole: IterableData, data: IterableData, workers: Workers, batch_axis: int
+    ) -> None:
+        self._whole = whole
+        self.data = data
+        self._workers = workers
+        self._batch_axis = batch_axis
+        self._sample: Any = None
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        if self.data.num_batches is None:
+            raise TypeError("the number of batches is not known before they are counted")
+        return self.data.num_batches
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return an iterator over the parts, in the order of the data's own."""
+        loop = loop_of(self._workers)
+        loop.begin_pass(self._workers)
+        for batch in self.data.one_pass():
+            if is_empty(batch):
+                given = self._one_sample()
+                if isinstance(given, (list, tuple)):
+                    given = Batch(given, batch.index)
+                loop.give(given, 0, batch.index)
+            else:
+                given = batch
+                loop.give(given, samples_in(leaves_of(batch)[0], self._batch_axis))
+            yield given
+
+    def _one_sample(self) -> Any:
+        """Return a sample for a loop that cannot run without one."""
+        if self._sample is None:
+            (batch,) = self._whole.first_batches(1)
+            if is_empty(batch):
+                raise ValueError(
+                    f"worker {self._workers.rank} has no sample of the first batch: with a "
+                    f"WorkerBatchSampler give a batch_size of at least {self._workers.size}, the "
+                    "number of workers"
+                )
+            self._sample = mapped(
+                lambda leaf: some_samples(leaf, slice(0, 1), self._batch_axis), batch
+            )
+        return self._sample
+
+
+class Given(NamedTuple):
+    """What a loop was given, up to a moment.
+
+    Attributes
+    ----------
+    batches : int
+        How many.
+    samples, rows : int
+        This worker's samples of them; the rows that it saw, with those that stand in for none.
+    stand_ins : int
+        Batches of which this worker has no sample.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    rows: int = 0
+    stand_ins: int = 0
+
+    def since(self, before: Given) -> Given:
+        """Return what came after `before`."""
+        return Given(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+class Synchronizes(Protocol):
+    """A trainer whose weights are to be the first worker's."""
+
+    def synchronize(self) -> None:
+        """Give all workers the first one's weights, once."""
+
+
+class Loop:
+    """What the hand-written loop of this process was given by `share`, for its trainers."""
+
+    def __init__(self) -> None:
+        self.given = Given()
+        self.last = Given()  # of the last batch alone
+        self._batch: object = None
+        self._index = 0
+        self._trainers: list[ref[Synchronizes]] = []  # in an order that all workers have
+
+    def join(self, trainer: Synchronizes) -> None:
+        """Let a trainer's weights be the same on all workers from the next pass on."""
+        self._trainers.append(ref(trainer))
+
+    def begin_pass(self, workers: Workers) -> None:
+        """Give all workers the first one's weights, if that was not done before."""
+        trainers = [trainer() for trainer in self._trainers]
+        alive = [number for number, trainer in enumerate(trainers) if trainer is not None]
+        # Python may have freed one here, and not yet on another worker.
+        everybody = workers.gather_plain(alive, "a pass over shared batches begins")
+        for number in sorted(set(alive).intersection(*everybody)):
+            trainer = trainers[number]
+            assert trainer is not None
+            trainer.synchronize()
+
+    def give(self, batch: object, samples: int, index: int = 0) -> None:
+        """Note the part of a batch; with 0 samples it stands in for none."""
+        self._batch, self._index = batch, index
+        self.last = Given(1, samples, samples or 1, int(not samples))
+        self.given = Given(*(a + b for a, b in zip(self.given, self.last, strict=True)))
+
+    def own_part(self, batch: object) -> object:
+        """Return `batch`, or an empty one if it stands in for none."""
+        is_stand_in = batch is self._batch and self.last.stand_ins
+        return Batch((), self._index) if is_stand_in else batch
+
+
+_loops: WeakKeyDictionary[Workers, Loop] = WeakKeyDictionary()
+
+
+def loop_of(workers: Workers) -> Loop:
+    """Return the hand-written loop of these workers."""
+    return _loops.setdefault(workers, Loop())
