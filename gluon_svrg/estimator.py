@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import mxnet as mx
-from gluon_svrg._mxnet import has_data, has_shape, trained_parameters
+from gluon_svrg._mxnet import check_kind, has_data, has_shape, trained_parameters
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
@@ -220,7 +220,7 @@ class Estimator(mx_estimator.Estimator, Steerable):
         ------
         ValueError
             If the data cannot be used, an epoch has no batch, the network is on other contexts
-            than the Estimator, or not exactly one of `epochs` and `batches` is a positive integer;
+            than the Estimator or was initialised in another of MXNet's two modes, or not exactly one of `epochs` and `batches` is a positive integer;
             if `initial_epoch` is not below `epochs`, or is given with `resume`; if no parameter
             is trained; if the checkpoint is of another network, trainer, or data.
         FileNotFoundError
@@ -231,6 +231,7 @@ class Estimator(mx_estimator.Estimator, Steerable):
             check_data(val_data, "val_data")
         _check_duration(epochs, batches)
         _check_initial_epoch(initial_epoch, epochs, resume)
+        check_kind(self.net.collect_params().values())
         _check_contexts(self.net, self.context)
         verbose = check_verbose(verbose) if self.workers.is_first else 0
         _check_that_it_trains(self.trainer)
@@ -331,6 +332,7 @@ class Estimator(mx_estimator.Estimator, Steerable):
         ValueError
             If the data cannot be used, have no batch, or give outputs that cannot be joined.
         """
+        check_kind(self.val_net.collect_params().values())
         return predicted(self, batches_to_predict(data, batch_size), batch_axis)
 
     def describe(
@@ -462,6 +464,7 @@ def _resume_of(estimator: Estimator, resume: _Resume, folders: Sequence[Path]) -
 
 def _data_to_evaluate(estimator: Estimator, val_data: object, batch_axis: int) -> IterableData:
     """Return the data, of which each worker has its rows; with one network on all of them."""
+    check_kind(estimator.val_net.collect_params().values())
     if isinstance(estimator.trainer, SVRGTrainer):
         # Inside of fit nobody draws them anew.
         estimator.trainer.synchronize(estimator.val_net, again=estimator._loop is None)

@@ -96,6 +96,21 @@ from gluon_svrg._mxnet.block import (
 from gluon_svrg._mxnet.callbacks import (
     callback_errors as callback_errors,
 )
+from gluon_svrg._mxnet.kinds import (
+    as_current as as_current,
+)
+from gluon_svrg._mxnet.kinds import (
+    as_legacy as as_legacy,
+)
+from gluon_svrg._mxnet.kinds import (
+    check_kind as check_kind,
+)
+from gluon_svrg._mxnet.kinds import (
+    is_of_numpy as is_of_numpy,
+)
+from gluon_svrg._mxnet.kinds import (
+    mode_of_thread as mode_of_thread,
+)
 from gluon_svrg._mxnet.late import (
     Late as Late,
 )

@@ -21,6 +21,8 @@ def sums_of_squares(arrays: Sequence[NDArray]) -> list[NDArray]:
     arrays : sequence of NDArray
         On one context and of one dtype.
     """
+    # The operator takes no array without axes.
+    arrays = [array if array.ndim else array.reshape((1,)) for array in arrays]
     chunks = (arrays[i : i + _MAX_ARRAYS] for i in range(0, len(arrays), _MAX_ARRAYS))
     return [mx.nd.multi_sum_sq(*chunk, num_arrays=len(chunk)) for chunk in chunks]
 

@@ -15,7 +15,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg._mxnet import copy_from_numpy
+from gluon_svrg._mxnet import as_legacy, copy_from_numpy
 from gluon_svrg.arrays.rows import row_sparse
 from gluon_svrg.files import DamagedError
 from mxnet.ndarray import NDArray
@@ -35,7 +35,7 @@ def to_bytes(arrays: Mapping[str, NDArray]) -> bytes:
     """
     parts = [_HEADER.pack(_LIST_MAGIC, 0, len(arrays))]
     for array in arrays.values():
-        pickled: Any = array.as_in_context(mx.cpu()).__getstate__()
+        pickled: Any = as_legacy(array).as_in_context(mx.cpu()).__getstate__()
         parts.append(bytes(pickled["handle"]))
     parts.append(struct.pack("<Q", len(arrays)))
     for name in arrays:

@@ -326,7 +326,7 @@ def fits(param: Parameter, shape: Sequence[int]) -> bool:
     if not param.shape:
         return True
     return len(param.shape) == len(shape) and all(
-        own in (0, saved) for own, saved in zip(param.shape, shape, strict=True)
+        own in (0, -1, saved) for own, saved in zip(param.shape, shape, strict=True)
     )
 
 

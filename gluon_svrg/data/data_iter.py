@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import mxnet as mx
+from gluon_svrg._mxnet import as_current, as_legacy
 from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.repetition import IterableData
 from mxnet.ndarray import NDArray
@@ -80,7 +81,7 @@ class DataIterData(IterableData):
         reading.passes += 1
         own = reading.passes
         for index, arrays in enumerate(self._pass()):
-            yield Batch(map(_one_or_all, arrays), index)
+            yield _batch_of(arrays, index)
             if reading.passes != own:
                 raise ValueError(
                     f"{self._name} was read from its beginning again before this pass over it was "
@@ -217,7 +218,7 @@ class NDArrayIterData(DataIterData):
 
     def _pass(self) -> Iterator[Arrays]:
         for batch in self._data:  # whose arrays are new ones
-            yield self._without_padding((batch.data, batch.label or []), batch.pad)
+            yield self._without_padding(_arrays_of(batch), batch.pad)
 
     def _twin(self, position: int) -> mx.io.NDArrayIter:
         """Return a copy whose next batch is the one at `position`."""
@@ -226,8 +227,8 @@ class NDArrayIterData(DataIterData):
         return twin
 
     def _batch_of(self, batch: mx.io.DataBatch, index: int) -> Batch:
-        arrays = self._without_padding((batch.data, batch.label or []), batch.pad)
-        return Batch(map(_one_or_all, arrays), index)
+        arrays = self._without_padding(_arrays_of(batch), batch.pad)
+        return _batch_of(arrays, index)
 
 
 class CxxIterData(DataIterData):
@@ -322,11 +323,19 @@ def _wrapped_by(iterator: mx.io.DataIter) -> list[mx.io.DataIter]:
 
 
 def _copied(batch: mx.io.DataBatch) -> Arrays:
-    return [array.copy() for array in batch.data], [array.copy() for array in batch.label or []]
+    data, label = _arrays_of(batch)
+    return [array.copy() for array in data], [array.copy() for array in label]
 
 
-def _one_or_all(arrays: Sequence[NDArray]) -> NDArray | tuple[NDArray, ...]:
-    return arrays[0] if len(arrays) == 1 else tuple(arrays)
+def _arrays_of(batch: mx.io.DataBatch) -> Arrays:
+    """Return the arrays of a batch as NDArrays, whose rows can be sliced along any axis."""
+    return list(map(as_legacy, batch.data)), list(map(as_legacy, batch.label or []))
+
+
+def _batch_of(arrays: Arrays, index: int) -> Batch:
+    """Return the batch, with each part as an array or as a tuple of several."""
+    parts = [tuple(map(as_current, part)) for part in arrays]
+    return Batch((part[0] if len(part) == 1 else part for part in parts), index)
 
 
 def _batch_axis(iterator: mx.io.DataIter) -> int:

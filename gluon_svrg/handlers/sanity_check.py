@@ -17,7 +17,7 @@ from gluon_svrg.data.training_data import batch_to_look_at
 from gluon_svrg.events import BatchBegin, DecidesAboutNaN, Order, Run, TrainBegin
 from gluon_svrg.run.batch_parts import BatchParts, call, losses_of, parts_of
 from gluon_svrg.run.batch_processor import BatchProcessor
-from gluon_svrg.run.metric_update import update_metric
+from gluon_svrg.run.metric_update import update_metric, update_with_losses
 from gluon_svrg.run.position import check_is_located
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
@@ -184,7 +184,7 @@ def _check_finite(parts: BatchParts) -> None:
         for leaf in leaves_of(part):
             is_float = np.dtype(leaf.dtype).kind == "f" and leaf.stype == "default"
             # A sum is not finite if one number is not: copying the array would take longer.
-            if is_float and not np.isfinite(mx.nd.sum(leaf * 0).asscalar()):
+            if is_float and not np.isfinite(mx.nd.sum(_mxnet.as_legacy(leaf) * 0).asscalar()):
                 raise ValueError(
                     f"the {name} of the first batch, {_kinds(leaf)}, has NaN or infinity: clean "
                     f"the data, or give a NaNGuardHandler, which watches the whole run{_OFF}"
@@ -229,7 +229,7 @@ def _look_at_validation(estimator: Run, batch: object) -> None:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")  # about values that say nothing yet
                 if isinstance(trial, mx.metric.Loss):
-                    trial.update(0, [losses])
+                    update_with_losses(trial, [losses])
                 else:
                     update_metric(trial, [parts.label], [pred])
         except _ERRORS as error:

@@ -164,7 +164,7 @@ def shape_inference_of(run: Run) -> Callable[[object], None]:
 def packed(state: object) -> State:
     """Return `state` with its contexts, which a checkpoint does not keep."""
     contexts = [
-        [leaf.context.device_type, leaf.context.device_id] if isinstance(leaf, NDArray) else None
+        [leaf.ctx.device_type, leaf.ctx.device_id] if isinstance(leaf, NDArray) else None
         for leaf in leaves_of(state)
     ]
     return {"state": _copied(state), "contexts": contexts}
@@ -179,7 +179,8 @@ def unpacked(saved: State, contexts: list[mx.Context]) -> Any:
         if context is None or not isinstance(leaf, NDArray):
             return leaf
         own = mx.Context(*context)
-        return leaf.as_in_context(own if own in contexts else contexts[0])
+        here = own if own in contexts else contexts[0]
+        return _mxnet.as_current(_mxnet.as_legacy(leaf).as_in_context(here))
 
     return mapped(place, saved["state"])
 

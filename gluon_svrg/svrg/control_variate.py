@@ -232,7 +232,8 @@ def by_parameter(
         means = {name: mean / scale for name, mean in means.items()}
     return {
         param.name: [
-            means[param.name].as_in_context(grad.context).astype(grad.dtype, copy=False)
+            mean.as_in_context(grad.ctx).astype(grad.dtype, copy=False)
+            for mean in [_mxnet.as_legacy(means[param.name])]
             for grad in param.list_grad()
         ]
         for param in params

@@ -100,7 +100,8 @@ class LinearNet(NamedTuple):
 
         With a bias a row has a 1 at its end.
         """
-        rows = parts.data.reshape((parts.data.shape[0], -1)).astype("float32", copy=False)
+        rows = _mxnet.as_legacy(parts.data)
+        rows = rows.reshape((rows.shape[0], -1)).astype("float32", copy=False)
         norms = mx.nd.sum(mx.nd.square(rows), axis=1).asnumpy().astype("float64")
         return (norms + (self.bias is not None)) * _weights_of(parts)
 
@@ -112,7 +113,8 @@ class LinearNet(NamedTuple):
         """
         if self.loss.kind not in ("squared", "huber"):
             return parts
-        return parts._replace(label=mx.nd.zeros_like(parts.label))
+        zeros = mx.nd.zeros_like(_mxnet.as_legacy(parts.label))
+        return parts._replace(label=_mxnet.as_current(zeros))
 
     def point(
         self, weights: Mapping[str, NumPyArray], batches: Collection[BatchParts]
