@@ -220,9 +220,10 @@ class Estimator(mx_estimator.Estimator, Steerable):
         ------
         ValueError
             If the data cannot be used, an epoch has no batch, the network is on other contexts
-            than the Estimator or was initialised in another of MXNet's two modes, or not exactly one of `epochs` and `batches` is a positive integer;
-            if `initial_epoch` is not below `epochs`, or is given with `resume`; if no parameter
-            is trained; if the checkpoint is of another network, trainer, or data.
+            than the Estimator or was initialised in the other of MXNet's two modes, or not exactly
+            one of `epochs` and `batches` is a positive integer; if `initial_epoch` is not below
+            `epochs`, or is given with `resume`; if no parameter is trained; if the checkpoint is
+            of another network, trainer, or data.
         FileNotFoundError
             If there is no checkpoint at the path `resume`.
         """

@@ -337,7 +337,10 @@ def known_loss(loss: Block) -> KnownLoss | None:
     return KnownLoss(kinds[type(loss)]) if type(loss) in kinds else None
 
 
-SAME_NUMBERS = {"Flatten", "Reshape", "_copy", "expand_dims", "squeeze", "amp_cast"}
+SAME_NUMBERS = {
+    *("Flatten", "Reshape", "_copy", "expand_dims", "squeeze", "amp_cast"),
+    *("_np_copy", "_np_reshape", "_npx_reshape", "_np_squeeze"),
+}
 """The operators of a graph that give the same numbers in another shape or precision."""
 
 

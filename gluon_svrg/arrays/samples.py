@@ -24,6 +24,11 @@ def samples_of_loss(loss: NDArray) -> int:
     return (*loss.shape, 1)[0]
 
 
+def with_axis(array: NDArray) -> NDArray:
+    """Return an array with at least one axis, which many of MXNet's operators need: a view."""
+    return array if array.ndim else array.reshape((1,))
+
+
 def some_samples(array: NDArray | NumPyArray, rows: slice, batch_axis: int) -> Any:
     """Return some samples of an array: along the first axis a view."""
     axis = axis_of(array, batch_axis) % array.ndim

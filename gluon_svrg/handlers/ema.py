@@ -11,6 +11,7 @@ from gluon_svrg._mxnet import as_legacy, has_static_shape, is_differentiable
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device, mean_replicas, replicas_of, write_replicas
+from gluon_svrg.arrays.samples import with_axis
 from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
 from gluon_svrg.events import (
     BatchEnd,
@@ -134,6 +135,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
                 for dtype in {array.dtype for array in averages}
             }
             rest = [rests[array.dtype] for array in averages]
+            averages, weights = (list(map(with_axis, arrays)) for arrays in (averages, weights))
             self._move(averages, weights, rest, out=averages)
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

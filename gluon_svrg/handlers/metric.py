@@ -10,7 +10,7 @@ import numpy as np
 from gluon_svrg._mxnet import as_legacy, reason_of
 from gluon_svrg.arguments import renamed
 from gluon_svrg.arrays.nested import leaves_of, mapped
-from gluon_svrg.arrays.samples import samples_of_loss
+from gluon_svrg.arrays.samples import with_axis
 from gluon_svrg.events import (
     BatchEnd,
     EpochBegin,
@@ -100,7 +100,8 @@ class MetricHandler(
         outputs = Outputs(
             # Copied: the data may write its next labels into the same arrays.
             [mapped(lambda array: as_legacy(array).copy(), label) for label in kwargs["label"]],
-            *([mapped(_as_legacy, item) for item in kwargs[name]] for name in ("pred", "loss")),
+            [mapped(_as_legacy, pred) for pred in kwargs["pred"]],
+            [with_axis(as_legacy(loss)) for loss in kwargs["loss"]],
         )
         self._waiting.append(outputs)
         self._count += 1
@@ -306,7 +307,7 @@ def _add_losses(metric: mx.metric.Loss, waiting: list[Outputs], merged: Outputs)
     for outputs in waiting:
         for loss in outputs.loss:
             begin = used[loss.ctx]
-            end = used[loss.ctx] = begin + samples_of_loss(loss)
+            end = used[loss.ctx] = begin + loss.shape[0]
             total = float(values[loss.ctx][begin:end].sum())
             metric.sum_metric += total
             metric.global_sum_metric += total

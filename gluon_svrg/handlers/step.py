@@ -20,7 +20,7 @@ from gluon_svrg._mxnet import (
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
-from gluon_svrg.arrays.samples import samples_of_loss
+from gluon_svrg.arrays.samples import samples_of_loss, with_axis
 from gluon_svrg.checkpoint.optimizer_states import places_of
 from gluon_svrg.events import (
     BatchEnd,
@@ -272,7 +272,7 @@ class GradientUpdateHandler(
             if total is not grad:
                 total.copyto(grad)
         for grads in others:
-            _set_to_zero(grads)
+            mx.nd.reset_arrays(*grads, num_arrays=len(grads))
 
     def _clip(self, totals: list[NDArray], clipped: list[list[NDArray]], scale: float) -> None:
         """Clip the gradients `clipped`, whose sum over devices is `totals`, times 1 / `scale`."""
@@ -297,17 +297,12 @@ class GradientUpdateHandler(
 
     def _zero_gradients(self) -> None:
         for grads in by_device(param.list_grad() for param, _ in self._accumulated):
-            _set_to_zero(grads)
-
-
-def _set_to_zero(arrays: Sequence[NDArray]) -> None:
-    # The operator takes no array without axes.
-    views = [array if array.ndim else array.reshape((1,)) for array in arrays]
-    mx.nd.reset_arrays(*views, num_arrays=len(views))
+            mx.nd.reset_arrays(*map(with_axis, grads), num_arrays=len(grads))
 
 
 def _gradients_of(trainer: gluon.Trainer) -> list[list[NDArray]]:
-    return by_device(param.list_grad() for param in trained_parameters(trainer))
+    devices = by_device(param.list_grad() for param in trained_parameters(trainer))
+    return [list(map(with_axis, grads)) for grads in devices]
 
 
 def _sum_of_squares(grad: mx.sym.Symbol) -> mx.sym.Symbol:

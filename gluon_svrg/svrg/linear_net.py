@@ -172,7 +172,7 @@ def _graph_of(net: gluon.Block) -> tuple[list[_Node], int]:
     try:
         # It is called as hybridizing calls it; it keeps nothing, and hooks are silent.
         with _mxnet.forgotten_forward(net), autograd.pause(train_mode=True):
-            output = net(mx.sym.var("data"))
+            output = net(_mxnet.as_current(mx.sym.var("data")))
         graph = json.loads(output.tojson())
     except Exception as error:  # the forward pass of a user raises exceptions of any type
         raise NotKnownError(
