@@ -126,8 +126,10 @@ def run(script: Path, code: str, arguments: list[str]) -> str:
         import traceback
 
         traceback.print_exc()
+        # MXNet's errors end with the sentence, and begin with where it was in C++.
         lines = str(error).strip().splitlines() or [""]
-        return f"{type(error).__name__}: {lines[0][:200]}"
+        line = lines[-1 if lines[0].startswith("Traceback") else 0]
+        return f"{type(error).__name__}: {line[:200]}"
     return "ran to its end"
 
 
@@ -150,6 +152,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     folder = Path(tempfile.mkdtemp(prefix="upstream-"))
     (folder / "work").mkdir()  # the book puts its data beside it
+    if (script.parent.parent / "img").is_dir():  # and has its pictures there
+        (folder / "img").symlink_to(script.parent.parent / "img")
     os.chdir(folder / "work")
     os.environ["HOME"] = str(folder)
     os.environ["MXNET_HOME"] = str(folder / "mxnet")
