@@ -23,6 +23,7 @@ import gluon_svrg  # noqa: F401  # the first import: MXNet does not import witho
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
+from mxnet.gluon.contrib.data import text as contrib_text
 
 Files = dict[str, bytes]
 
@@ -83,12 +84,12 @@ def airfoil() -> bytes:
 
 def houses(has_price: bool) -> bytes:
     draw = rng()
-    names = ["Id", "MSSubClass", "MSZoning", "LotArea", "OverallQual", "GrLivArea", "Street"]
+    names = ["Id", "MSSubClass", "MSZoning", "LotArea", "OverallQual", "Street", "SaleCondition"]
     lines = [",".join([*names, *(["SalePrice"] if has_price else [])])]
     for number in range(200):
         row = [number, draw.integers(20, 190), draw.choice(["RL", "RM", "NA"])]
-        row += [draw.integers(2000, 20000), draw.integers(1, 10), draw.integers(500, 4000)]
-        row += [draw.choice(["Pave", "Grvl"])]
+        row += [draw.integers(2000, 20000), draw.integers(1, 10)]
+        row += [draw.choice(["Pave", "Grvl"]), draw.choice(["Normal", "Family"])]
         row += [draw.integers(100000, 400000)] if has_price else []
         lines.append(",".join(map(str, row)))
     return "\n".join(lines).encode()
@@ -385,7 +386,9 @@ def put_in_place(folder: Path) -> None:
         getattr(vision.datasets, name)._get_data = get_data(shape, classes)
     vision.datasets.CIFAR100._get_data = get_data((32, 32, 3), 100)
     mx.test_utils.get_mnist, mx.test_utils.get_mnist_iterator = get_mnist, get_mnist_iterator
-    for module in (mx.test_utils, gluon.utils, vision.datasets, gluon.model_zoo.model_store):
+    for module in (
+        mx.test_utils, gluon.utils, vision.datasets, gluon.model_zoo.model_store, contrib_text
+    ):  # fmt: skip
         module.download = download
     gluon.model_zoo.model_store.get_model_file = pretrained
     sys.modules["requests"] = fake_requests()

@@ -172,6 +172,14 @@ def escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
+ABOUT = """## Other people's code
+
+Each script runs twice, as it is, on small generated data and with small batches: with MXNet's
+Trainer, and with `SVRGTrainer` in its place. After each step all parameters of the two runs are
+compared, to the bit: *arrays* is how many there are, running statistics included. A script is
+ended after a few steps. Of MXNet's unit tests the outcomes are compared, with the classes that this
+package has in place of MXNet's: `Trainer`, `Estimator` and its handlers, `LARS`, `NAG`, `Signum`."""
+
 TITLES = {
     "unit tests": "MXNet's unit tests",
     "examples": "MXNet's examples",
@@ -242,8 +250,8 @@ def main() -> int:
         print(f"{task.suite}: " + " ".join(cell for cell in rows[0] if cell), flush=True)
         is_good &= "**differs**" not in rows[0]
     if given.out:
-        head = f"{given.versions} {report.provenance('upstream')}".strip()
-        report.write_section(given.out, "upstream", f"{head}\n\n{page(found)}")
+        about = f"{given.versions} {report.provenance('upstream')}".strip()
+        report.write_section(given.out, "upstream", f"{ABOUT} {about}\n\n{page(found)}")
     return int(not is_good)
 
 
