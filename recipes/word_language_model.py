@@ -216,7 +216,7 @@ def draw(history: gs.History, least: float) -> Figure:
     for name in ("training", "validation"):
         rows = [row for row in history if f"{name} perplexity" in row]
         values = [row[f"{name} perplexity"] for row in rows]
-        highest = max(highest, *values)
+        highest = max([highest, *values])
         axis.semilogy([row["epoch"] for row in rows], values, marker="o", markersize=3, label=name)
     axis.axhline(least, color="black", linestyle="--", label=f"the grammar itself ({least:.2f})")
     ticks = [tick for tick in (2, 3, 4, 5, 7, 10, 15, 20, 30, 50) if least / 1.2 <= tick <= highest]

@@ -3,8 +3,10 @@
 import csv
 import json
 import math
+import signal
 
 import gan
+import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import object_detection
@@ -200,6 +202,32 @@ def test_ctrl_c_ends_the_gan_with_its_report(tmp_path, monkeypatch):
     assert ended.value.code == EXIT_CODE
     assert [row["step"] for row in rows_of(tmp_path / "history.csv")] == ["10", "20"]
     assert "points.png" in written(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "arguments", "picture"),
+    [
+        (object_detection, ["--images", "24", "--test-images", "10"], "detections.png"),
+        (segmentation, ["--images", "24", "--test-images", "8"], "masks.png"),
+        (word_language_model, ["--words", "1500", "--hidden", "8"], "sample.txt"),
+    ],
+    ids=["object_detection", "segmentation", "word_language_model"],
+)
+def test_ctrl_c_ends_a_recipe_with_its_report(tmp_path, monkeypatch, recipe, arguments, picture):
+    step, calls = gs.GradientUpdateHandler.batch_end, []
+
+    def interrupted(self, *args, **kwargs):
+        calls.append(args)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        step(self, *args, **kwargs)
+
+    monkeypatch.setattr(gs.GradientUpdateHandler, "batch_end", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        recipe.main([*arguments, "--batch-size", "8", "--epochs", "9", "--out", str(tmp_path)])
+    assert ended.value.code == EXIT_CODE
+    assert len(calls) == 2
+    assert {"result.json", picture} <= written(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ EXAMPLES = [
     Script(
         "gluon/word_language_model/train.py",
         ("--emsize", "24", "--nhid", "24", "--epochs", "1", "--bptt", "8"),
+        batch=20,
     ),
     Script(
         "gluon/image_classification.py",

@@ -202,9 +202,9 @@ def labelled(root: str, kind: str, labels: list[str], size: tuple[int, int]) -> 
     """A competition's folder: pictures by number for training and testing, labels in a table."""
     files = {
         f"{root}/{part}/{i + 1}.{kind}": picture(f".{kind}", size, i)
-        for part in ("train", "test") for i in range(48)
+        for part in ("train", "test") for i in range(110)
     }  # fmt: skip
-    rows = [f"{i + 1},{labels[i % len(labels)]}" for i in range(48)]
+    rows = [f"{i + 1},{labels[i % len(labels)]}" for i in range(110)]
     name = "trainLabels.csv" if "cifar" in root else "labels.csv"
     files[f"{root}/{name}"] = "\n".join(["id,label", *rows]).encode()
     return zipped(files)
@@ -347,6 +347,7 @@ def older_pandas() -> None:
         import pandas as pd
     except ImportError:
         return
+    pd.set_option("future.infer_string", False)  # texts are objects
     read_csv, get_dummies = pd.read_csv, pd.get_dummies
 
     def with_separator(path, sep=",", **settings):

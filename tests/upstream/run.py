@@ -177,8 +177,8 @@ ABOUT = """## Other people's code
 Each script runs twice, as it is, on small generated data and with small batches: with MXNet's
 Trainer, and with `SVRGTrainer` in its place. After each step all parameters of the two runs are
 compared, to the bit: *arrays* is how many there are, running statistics included. A script is
-ended after a few steps. Of MXNet's unit tests the outcomes are compared, with the classes that this
-package has in place of MXNet's: `Trainer`, `Estimator` and its handlers, `LARS`, `NAG`, `Signum`."""
+ended after a few steps. Of MXNet's unit tests the outcomes are compared, with this package's
+`Trainer`, `Estimator`, batch processor, handlers, `LARS`, `NAG` and `Signum` in their place."""
 
 TITLES = {
     "unit tests": "MXNet's unit tests",
