@@ -83,7 +83,10 @@ EXAMPLES = [
         ("--dataset", "mnist", "--nepoch", "1", "--batch-size", "4", "--inception_score", ""),
         steps=4,
     ),
-    Script("gluon/sn_gan/train.py", ("--epochs", "1"), steps=4, batch=4),
+    Script(
+        "gluon/sn_gan/train.py", ("--epochs", "1"), steps=4, batch=4,
+        prelude="import sys, types; sys.modules['imageio'] = types.ModuleType('imageio')",
+    ),
     Script("gluon/actor_critic/actor_critic.py", steps=8, prelude=_GYM),
     Script("gluon/super_resolution/super_resolution.py", ("--epochs", "1"), steps=3),
     Script("gluon/lstm_crf/lstm_crf.py", steps=8),

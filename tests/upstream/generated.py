@@ -193,6 +193,13 @@ def folders_of_pictures(*folders: str, number: int = 8, size: tuple[int, int] = 
     }
 
 
+def segmented() -> bytes:
+    root = "BSDS500-master/BSDS500/data"
+    folders = [f"{root}/images/{part}" for part in ("train", "test", "val")]
+    files = folders_of_pictures(*folders, size=(321, 481))
+    return zipped(files | {f"{root}/groundTruth/train/0.mat": b""})
+
+
 def hot_dogs() -> bytes:
     kinds = [f"hotdog/{p}/{k}" for p in ("train", "test") for k in ("hotdog", "not-hotdog")]
     return zipped(folders_of_pictures(*kinds, size=(260, 260)))
@@ -232,6 +239,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "kaggle_dog_tiny.zip": lambda: labelled(
         "kaggle_dog_tiny", "jpg", ["boxer", "pug", "husky"], (260, 260)
     ),
+    "master.zip": segmented,
     "train.csv": lambda: houses(True),
     "test.csv": lambda: houses(False),
     **{
@@ -268,11 +276,18 @@ def download(url, path=None, overwrite=False, sha1_hash=None, retries=5, verify_
     return str(target)
 
 
+def download_for_tests(url, fname=None, dirname=None, overwrite=False, retries=5):
+    """Stands in for mxnet.test_utils.download."""
+    target = Path(dirname or ".") / (fname or url.rpartition("/")[2])
+    return download(url, target)
+
+
 def images(shape: tuple[int, ...], classes: int, number: int, seed: int):
-    """Images of the classes, each with a brightness of its own, and their labels."""
+    """Images and their labels: noise on a pattern of the class, so that networks learn them."""
+    patterns = rng().integers(0, 200, (classes, *shape))
     draw = np.random.default_rng(seed)
     labels = draw.integers(0, classes, number).astype("int32")
-    pixels = draw.integers(0, 120, (number, *shape)) + 12 * labels.reshape((-1, 1, 1, 1)) % 130
+    pixels = patterns[labels] + draw.integers(0, 56, (number, *shape))
     return pixels.astype("uint8"), labels
 
 
@@ -356,6 +371,7 @@ def older_pandas() -> None:
     def as_numbers(data, **settings):
         return get_dummies(data, **({"dtype": float} | settings))
 
+    pd.DataFrame.as_matrix = pd.Series.as_matrix = lambda frame: frame.to_numpy()
     pd.read_csv, pd.get_dummies = with_separator, as_numbers
 
 
@@ -388,10 +404,11 @@ def put_in_place(folder: Path) -> None:
     vision.datasets.CIFAR100._get_data = get_data((32, 32, 3), 100)
     mx.test_utils.get_mnist, mx.test_utils.get_mnist_iterator = get_mnist, get_mnist_iterator
     for module in (
-        mx.test_utils, gluon.utils, vision.datasets, gluon.model_zoo.model_store, contrib_text
+        gluon.utils, vision.datasets, gluon.model_zoo.model_store, contrib_text
     ):  # fmt: skip
         module.download = download
     gluon.model_zoo.model_store.get_model_file = pretrained
+    mx.test_utils.download = download_for_tests
     sys.modules["requests"] = fake_requests()
     older_pandas()
     (folder / "mxnet").mkdir(exist_ok=True)

@@ -109,7 +109,7 @@ def seed_everything() -> None:
     mx.random.seed(SEED)
 
 
-def run(script: Path, code: str, arguments: list[str]) -> str:
+def run(script: Path, prelude: str, arguments: list[str]) -> str:
     """Run the code as a program; return how it ended."""
     module = types.ModuleType("__main__")
     module.__file__ = str(script)
@@ -117,7 +117,8 @@ def run(script: Path, code: str, arguments: list[str]) -> str:
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent))
     try:
-        exec(compile(code, str(script), "exec"), module.__dict__)
+        exec(prelude, module.__dict__)
+        exec(compile(code_of(script), str(script), "exec"), module.__dict__)
     except EnoughSteps:
         return "as many steps as asked for"
     except SystemExit as error:
@@ -133,7 +134,8 @@ def run(script: Path, code: str, arguments: list[str]) -> str:
     return "ran to its end"
 
 
-def main() -> None:
+def main(words: list[str]) -> None:
+    """Run a script as the command line says, and end the process."""
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("script", type=Path)
     options.add_argument("--classes", choices=["stock", "ours"], required=True)
@@ -143,8 +145,8 @@ def main() -> None:
     options.add_argument("--path", action="append", default=[], help="more folders of modules")
     options.add_argument("--prelude", default="", help="code that runs before")
     options.epilog = "What follows after -- are the arguments of the script."
-    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    given, arguments = options.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
+    end = words.index("--") if "--" in words else len(words)
+    given, arguments = options.parse_args(words[:end]), words[end + 1 :]
     script, record = given.script.resolve(), given.record.resolve()
     sys.path[:0] = [str(Path(folder).resolve()) for folder in given.path]
     matplotlib.use("Agg")
@@ -161,10 +163,9 @@ def main() -> None:
     generated.put_in_place(folder)
     small_batches(given.batch)
     put_in_place(recorder, given.classes)
-    code = code_of(script)
     seed_everything()
     begin = time.perf_counter()
-    ended = run(script, given.prelude + "\n" + code, arguments)
+    ended = run(script, given.prelude, arguments)
     record.write_text(
         json.dumps(
             {
@@ -181,4 +182,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
