@@ -232,7 +232,7 @@ class Estimator(mx_estimator.Estimator, Steerable):
             check_data(val_data, "val_data")
         _check_duration(epochs, batches)
         _check_initial_epoch(initial_epoch, epochs, resume)
-        check_kind(self.net.collect_params().values())
+        check_kind(self.net)
         _check_contexts(self.net, self.context)
         verbose = check_verbose(verbose) if self.workers.is_first else 0
         _check_that_it_trains(self.trainer)
@@ -333,7 +333,7 @@ class Estimator(mx_estimator.Estimator, Steerable):
         ValueError
             If the data cannot be used, have no batch, or give outputs that cannot be joined.
         """
-        check_kind(self.val_net.collect_params().values())
+        check_kind(self.val_net)
         return predicted(self, batches_to_predict(data, batch_size), batch_axis)
 
     def describe(
@@ -465,7 +465,7 @@ def _resume_of(estimator: Estimator, resume: _Resume, folders: Sequence[Path]) -
 
 def _data_to_evaluate(estimator: Estimator, val_data: object, batch_axis: int) -> IterableData:
     """Return the data, of which each worker has its rows; with one network on all of them."""
-    check_kind(estimator.val_net.collect_params().values())
+    check_kind(estimator.val_net)
     if isinstance(estimator.trainer, SVRGTrainer):
         # Inside of fit nobody draws them anew.
         estimator.trainer.synchronize(estimator.val_net, again=estimator._loop is None)

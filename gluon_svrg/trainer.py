@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import mxnet as mx
@@ -358,7 +359,8 @@ class SVRGTrainer(gluon.Trainer):
     def _update(self, ignore_stale_grad: bool = False) -> None:
         # Corrected gradients are all to be used, those that the backward pass did not reach too.
         self._mark_corrected_gradients(fresh=True)
-        super()._update(ignore_stale_grad)
+        with _mxnet.legacy_gradients(self) if _mxnet.scales_losses(self) else nullcontext():
+            super()._update(ignore_stale_grad)
         self._mark_corrected_gradients(fresh=False)
 
     def _mark_corrected_gradients(self, fresh: bool) -> None:

@@ -112,8 +112,8 @@ def test_a_network_of_before_set_np():
     estimator = estimator_of(net)
     npx.set_np()
     message = (
-        r"parameter '.*conv\d+_weight' was initialised outside of MXNet's NumPy mode, which is on "
-        r"now: call mxnet.npx.reset_np\(\), or make and initialise the network again in this mode"
+        r"layer '.*conv\d+' was made outside of MXNet's NumPy mode, which is on now: call "
+        r"mxnet.npx.reset_np\(\), or make and initialise the network again in this mode"
     )
     batches = [(X, Y)]
     calls = [
@@ -129,9 +129,13 @@ def test_a_network_of_before_set_np():
 
 def test_a_network_of_before_reset_np():
     npx.set_np()
-    net = network()
+    net = nn.Dense(3, in_units=36)
+    net.initialize()
     npx.reset_np()
-    message = r"initialised in MXNet's NumPy mode, which is off now: call mxnet.npx.set_np\(\)"
+    message = (
+        r"parameter '.*weight' was initialised in MXNet's NumPy mode, which is off now: call "
+        r"mxnet.npx.set_np\(\)"
+    )
     with pytest.raises(ValueError, match=message):
         estimator_of(net).fit([(X, Y)], epochs=1)
 
@@ -168,6 +172,49 @@ def test_batches_of_the_other_kind_are_taken(kind, numpy):
     batches = [tuple(getattr(mx.nd.array(part), kind)() for part in (X, Y))]
     estimator = estimator_of(network(dropout=0.0))
     estimator.fit(batches, batches, epochs=1, event_handlers=gs.SVRGHandler())
+
+
+@pytest.mark.parametrize("numpy", [False, True])
+def test_a_checkpoint_of_one_mode_is_continued_in_the_other(numpy, tmp_path):
+    """As it would be in its own: optimizer, snapshot, averages, and a step that waits."""
+
+    def train(folder, mode, epochs, batches=None):
+        if mode:
+            npx.set_np()
+        net = network(dropout=0.3)
+        gs.seed_everything(4)
+        handlers = [
+            gs.SVRGHandler(update_freq=2, coefficient="auto"),
+            gs.GradientUpdateHandler(accumulate=2, clip_norm=1.0),
+            gs.EMAHandler(0.9),
+            gs.CheckpointHandler(folder, every_n_batches=3),
+        ]
+        estimator = estimator_of(net, "adam")
+        loader = ArrayLoader(X, Y, batch_size=8, shuffle=True, seed=1)
+        duration = {"epochs": epochs} if batches is None else {"batches": batches}
+        estimator.fit(loader, event_handlers=handlers, resume="auto", **duration)
+        npx.reset_np()
+        return problems.weights_of(net)
+
+    expected = train(tmp_path / "whole", not numpy, 4)
+    train(tmp_path / "parts", numpy, None, batches=8)
+    ours = train(tmp_path / "parts", not numpy, 4)
+    assert problems.relative_difference(ours, expected) < 1e-6  # float32
+
+
+def test_a_checkpoint_into_a_network_that_has_not_inferred_its_shapes(mode, tmp_path):
+    def net_of():
+        net = nn.HybridSequential()
+        net.add(nn.Dense(4), nn.Dense(3))
+        net.initialize()
+        return net
+
+    first, second = net_of(), net_of()
+    checkpoints = gs.CheckpointHandler(tmp_path)
+    estimator_of(first).fit([(X, Y)], epochs=1, event_handlers=checkpoints)
+    checkpoints = gs.CheckpointHandler(tmp_path)
+    estimator_of(second).fit([(X, Y)], epochs=1, event_handlers=checkpoints, resume="auto")
+    assert problems.same(problems.weights_of(first), problems.weights_of(second))
 
 
 class MeanLoss(gluon.loss.Loss):
@@ -295,6 +342,46 @@ def test_an_array_loader_has_arrays_of_the_mode(transform, prefetch, mode):
     assert {type(array) for batch in batches for array in batch} == {kind}
     assert set(seen) <= {(kind, mode == "numpy", mode == "numpy")}
     assert bool(seen) == (transform == "callable")
+
+
+class InTheMiddle(nn.HybridBlock):
+    """Functions of F.np, and an array without axes in the middle of the graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(3, in_units=4)
+
+    def hybrid_forward(self, F, x):
+        scale = F.np.mean(F.np.ones((3,))) * 0.5
+        h = F.np.concatenate([F.np.tanh(x[:, :2]) * scale, x[:, 2:]], axis=1)
+        return self.dense(h) - F.np.max(x, axis=1, keepdims=True)
+
+
+def test_a_model_of_numpy_mode_is_served_in_either(tmp_path):
+    npx.set_np()
+    net = InTheMiddle()
+    net.initialize()
+    x = RNG.normal(size=(5, 4)).astype("float32")
+    expected = net(mx.np.array(x)).asnumpy()
+    model = gs.deploy.export(net, tmp_path / "model", x)
+    for numpy in (True, False):
+        if not numpy:
+            npx.reset_np()
+        for backend in ("auto", None):
+            predictor = gs.deploy.Predictor.load(model, backend=backend)
+            np.testing.assert_allclose(predictor(x), expected, atol=1e-6)
+        assert mx.util.is_np_array() == mx.util.is_np_shape() == numpy
+
+
+def test_what_onnx_has_no_word_for_is_told(tmp_path):
+    pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+    npx.set_np()
+    net = InTheMiddle()
+    net.initialize()
+    model = gs.deploy.export(net, tmp_path / "model", np.ones((2, 4), "float32"))
+    message = r"cannot translate the model into ONNX \(.*_np.*\): use the model directory instead"
+    with pytest.raises(ValueError, match=message):
+        gs.deploy.export_onnx(model, tmp_path / "model.onnx")
 
 
 METRICS = {

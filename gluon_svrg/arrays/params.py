@@ -31,19 +31,16 @@ _MAX_AXES = 32
 
 
 def to_bytes(arrays: Mapping[str, NDArray]) -> bytes:
-    """Return what `mx.nd.save` writes into a file, the same in both of MXNet's modes.
+    """Return what `mx.nd.save` writes into a file.
 
     It is the header that MXNet gives to lists of arrays, each array as MXNet gives it for pickling,
-    and the names. With NumPy's shapes on, MXNet marks every array so that it reads it in that mode
-    only: here only those that need it are.
+    and the names. MXNet reads a file only in the mode in which it was written, with NumPy's shapes
+    or without; :func:`from_bytes` reads both.
     """
     parts = [_HEADER.pack(_LIST_MAGIC, 0, len(arrays))]
     for array in arrays.values():
         pickled: Any = as_legacy(array).as_in_context(mx.cpu()).__getstate__()
-        content = bytes(pickled["handle"])
-        if array.ndim and array.size:
-            content = struct.pack("<I", _ARRAY_MAGIC) + content[4:]
-        parts.append(content)
+        parts.append(bytes(pickled["handle"]))
     parts.append(struct.pack("<Q", len(arrays)))
     for name in arrays:
         encoded = name.encode()

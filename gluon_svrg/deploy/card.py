@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import reason_of
+from gluon_svrg._mxnet import numpy_shapes, reason_of
 from gluon_svrg.arrays import params as params_format
 from gluon_svrg.deploy import graph
 from gluon_svrg.files import (
@@ -261,7 +261,8 @@ def _check_shapes(symbol: Symbol, card: Card, params: Mapping[str, NDArray]) -> 
     given = {name: array.shape for name, array in params.items()}
     given |= {spec["name"]: (1, *spec["shape"]) for spec in card["inputs"]}
     try:
-        _, outputs, _ = symbol.infer_shape(**{n: given[n] for n in symbol.list_inputs()})
+        with numpy_shapes(graph.is_of_numpy(symbol)):
+            _, outputs, _ = symbol.infer_shape(**{n: given[n] for n in symbol.list_inputs()})
     except MXNetError as e:
         raise DamagedError(f"its shapes do not fit ({reason_of(e)})") from e
     if [list(shape) for shape in outputs] != [[1, *s] for s in card["outputs"]["shapes"]]:

@@ -80,7 +80,7 @@ class Snapshot:
             initialised outside of MXNet's NumPy mode, which is on now, or the other way around.
         """
         self._collect_params()
-        _mxnet.check_kind(self._params.values())
+        _mxnet.check_kind(self.net)
         for param in self._params.values():
             _check_is_ready(param)
         layout = {
