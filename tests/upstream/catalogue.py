@@ -84,7 +84,7 @@ EXAMPLES = [
         steps=4,
     ),
     Script(
-        "gluon/sn_gan/train.py", ("--epochs", "1"), steps=4, batch=4,
+        "gluon/sn_gan/train.py", ("--epochs", "1", "--batch-size", "4"), steps=4, batch=4,
         prelude="import sys, types; sys.modules['imageio'] = types.ModuleType('imageio')",
     ),
     Script("gluon/actor_critic/actor_critic.py", steps=8, prelude=_GYM),
