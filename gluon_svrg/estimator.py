@@ -58,8 +58,9 @@ class Estimator(mx_estimator.Estimator, Steerable):
     ----------
     net : gluon.Block
         The network to train.
-    loss : gluon.loss.Loss
-        One loss per sample.
+    loss : gluon.loss.Loss or Block
+        Called with output and label, returns one loss per sample. A Block that is called otherwise,
+        as GluonCV's ``SSDMultiBoxLoss``, needs a `batch_processor`.
     train_metrics, val_metrics : EvalMetric, str, callable, or list of them, optional
         Metrics, names of MXNet's (``'acc'``), functions of label and output (NumPy arrays). Their
         names get the prefix ``training`` or ``validation``. By default those that suit the loss.
@@ -348,6 +349,15 @@ class Estimator(mx_estimator.Estimator, Steerable):
         """
         if self.workers.is_first:
             print(fit_handlers(self, val_data, event_handlers, resumes=False).describe())
+
+    def _check_loss(self, loss: object) -> mx.gluon.Block:
+        # MXNet's own takes a gluon.loss.Loss alone; a batch processor calls it as it likes.
+        if not isinstance(loss, mx.gluon.Block):
+            raise ValueError(
+                f"loss must be a gluon.loss.Loss, or another Block, got {loss!r}: give "
+                "gluon.loss.SoftmaxCELoss(), for example"
+            )
+        return loss
 
     def metric_names(self) -> list[str]:
         """Return the names of the metrics that the history of this run has."""

@@ -127,6 +127,7 @@ class SVRGTrainer(gluon.Trainer):
             check_can_be_added_up(self._params, update_on_kvstore, compression_params)
         self._start = SameStart(self.workers)
         self.is_corrected = False
+        self._is_reduced = False  # whether the gradients that wait for update() have been corrected
         self.control_variate = ControlVariate(self.workers)
 
     @property
@@ -231,7 +232,7 @@ class SVRGTrainer(gluon.Trainer):
         self.control_variate.correct(
             params, snapshot_gradient, self.loss_scale, snapshot_scale, uses_all=self.is_corrected
         )
-        self.is_corrected = True
+        self.is_corrected, self._is_reduced = True, False
 
     def corrected_gradient(self, samples: int) -> FullGradient:
         """Return the mean of the corrected gradient, over all contexts and workers: new arrays.
@@ -285,6 +286,24 @@ class SVRGTrainer(gluon.Trainer):
         """As `gluon.Trainer.step`; `batch_size` is the number of samples of all workers."""
         self._begin_alike()
         super().step(batch_size, ignore_stale_grad)
+
+    def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
+        """As `gluon.Trainer.update`; `batch_size` is the number of samples of all workers.
+
+        Raises
+        ------
+        RuntimeError
+            If a control variate is set and the gradients are not corrected.
+        """
+        self._begin_alike()
+        if not self._is_reduced:
+            self._check_is_corrected()
+        self.is_corrected = False
+        super().update(batch_size, ignore_stale_grad)
+
+    def _check_is_corrected(self) -> None:
+        if self.full_gradient is not None and not self.is_corrected:
+            raise RuntimeError(_STEP_NOT_CORRECTED)
 
     def _init_params(self) -> None:
         # It reads and writes running statistics on several contexts: with static_shape MXNet does
@@ -342,9 +361,8 @@ class SVRGTrainer(gluon.Trainer):
 
     def _allreduce_grads(self) -> None:
         # step() and allreduce_grads() both pass here: the last moment to notice it.
-        if self.full_gradient is not None and not self.is_corrected:
-            raise RuntimeError(_STEP_NOT_CORRECTED)
-        self.is_corrected = False
+        self._check_is_corrected()
+        self.is_corrected, self._is_reduced = False, True
         if self._is_alone:
             # A kvstore that runs the optimizer calls it back from C++.
             with _mxnet.callback_errors():
@@ -358,6 +376,7 @@ class SVRGTrainer(gluon.Trainer):
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         # Corrected gradients are all to be used, those that the backward pass did not reach too.
+        self._is_reduced = False
         self._mark_corrected_gradients(fresh=True)
         with _mxnet.legacy_gradients(self) if _mxnet.scales_losses(self) else nullcontext():
             super()._update(ignore_stale_grad)

@@ -13,6 +13,7 @@ from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.arrays.nested import leaves_of, mapped
 from gluon_svrg.events import State
 from gluon_svrg.run.batch_processor import BatchProcessor, fit_batch
+from mxnet import gluon
 from mxnet.ndarray import NDArray
 
 if TYPE_CHECKING:
@@ -197,20 +198,45 @@ def _are_same(ours: list[NDArray], theirs: list[NDArray]) -> bool:
     return len(ours) == len(theirs) and all(a is b for a, b in zip(ours, theirs, strict=True))
 
 
-def _infer_shapes(run: Run, batch: object) -> None:
-    """Run `fit_batch` with the network in prediction, recording nothing: it trains nothing."""
-    params = run.net.collect_params().values()
+def infer_shapes(net: gluon.Block, backward: Callable[[Any], object], batch: object) -> None:
+    """Let layers that infer their shapes see a batch: in prediction, so that it trains nothing.
+
+    Parameters
+    ----------
+    net : gluon.Block
+        The network.
+    backward : callable
+        The forward and the backward pass of a batch.
+    batch : object
+        What it takes.
+    """
+    params = net.collect_params().values()
     if is_empty(batch) or all(map(_mxnet.has_shape, params)):
         return  # of a batch that other workers have, they tell the shapes
-    attributes = vars(run.batch_processor)
-    own, undo = dict(attributes), _mxnet.forward_outside_of_training(run.net)
+    undo = _mxnet.forward_outside_of_training(net)
     try:
-        backward_of(run)(batch)
-    except Exception:
+        backward(batch)
+    except Exception as error:
         # Nothing was recorded, so backward() raises: by then the shapes are known.
-        if not all(map(_mxnet.has_shape, params)):
+        unknown = [param.name for param in params if not _mxnet.has_shape(param)]
+        if unknown and "is not in a computational graph" in str(error):
+            raise RuntimeError(
+                f"parameter {unknown[0]!r} has no shape yet, because no batch reaches its layer: "
+                "take the layer out of the network, or tell it its input's length, as in "
+                "Dense(10, in_units=20)"
+            ) from error
+        if unknown:
             raise
     finally:
         undo()
+
+
+def _infer_shapes(run: Run, batch: object) -> None:
+    """Run `fit_batch` so, and leave the batch processor as it was."""
+    attributes = vars(run.batch_processor)
+    own = dict(attributes)
+    try:
+        infer_shapes(run.net, backward_of(run), batch)
+    finally:
         attributes.clear()
         attributes.update(own)
