@@ -1,7 +1,7 @@
 """A GAN: two networks, two trainers, a loop by hand.
 
     python recipes/gan.py
-    python recipes/gan.py --steps 20000
+    python recipes/gan.py --steps 10000
     python recipes/gan.py --optimizer sgd --lr 0.05
     python recipes/gan.py --clusters 16
 
@@ -152,7 +152,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clusters", type=integer(1), default=8)
-    parser.add_argument("--steps", type=integer(1), default=5000)
+    parser.add_argument("--steps", type=integer(1), default=3000)
     parser.add_argument("--batch-size", type=integer(1), default=128)
     parser.add_argument("--noise", type=integer(1), default=8, help="dimensions of the noise")
     parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam")

@@ -56,6 +56,15 @@ sys.modules["gym"].make = lambda name: _Game()
 """
 
 
+# The files that an example takes out of the archive of MovieLens with a program.
+_RATINGS = """
+import generated, io, zipfile, pathlib
+pathlib.Path("ml-100k").mkdir()
+with zipfile.ZipFile(io.BytesIO(generated.movie_lens())) as archive:
+    for name in ("u.data", "u1.base", "u1.test"):
+        pathlib.Path("ml-100k", name).write_bytes(archive.read("ml-100k/u.data"))
+"""
+
 EXAMPLES = [
     Script("gluon/mnist/mnist.py", ("--epochs", "1")),
     Script(
@@ -104,7 +113,7 @@ EXAMPLES = [
     Script("bi-lstm-sort/bi-lstm-sort.ipynb"),
     Script("autoencoder/convolutional_autoencoder.ipynb"),
     Script("multi-task/multi-task-learning.ipynb"),
-    Script("recommenders/demo1-MF.ipynb", modules=("recommenders",)),
+    Script("recommenders/demo1-MF.ipynb", modules=("recommenders",), prelude=_RATINGS),
 ]  # fmt: skip
 
 TUTORIALS = [
@@ -154,12 +163,13 @@ GLUONCV = [
 ]  # fmt: skip
 
 
-# Chapters of the book whose steps are long: images of 224 x 224.
+# Chapters of the book whose steps are long, and how many of them are taken.
 FEW_STEPS = {
     "alexnet": 3, "vgg": 3, "nin": 3, "googlenet": 3, "resnet": 3, "densenet": 3, "ssd": 2,
     "fcn": 2, "fine-tuning": 2, "kaggle-dog": 2, "neural-style": 3, "kaggle-cifar10": 3,
     "image-augmentation": 3, "natural-language-inference-bert": 2,
 }  # fmt: skip
+LARGE_IMAGES = {"fcn", "fine-tuning", "kaggle-dog", "ssd", "alexnet", "vgg", "nin", "googlenet"}
 
 
 def chapters(book: Path) -> Iterator[Script]:
@@ -169,4 +179,5 @@ def chapters(book: Path) -> Iterator[Script]:
         code = code_of(page)
         if "from mxnet" in code and trains.search(code):
             steps = FEW_STEPS.get(page.stem, 8)
-            yield Script(str(page.relative_to(book)), steps=steps, modules=(".",))
+            batch = 4 if page.stem in LARGE_IMAGES else 16
+            yield Script(str(page.relative_to(book)), (), steps, batch, modules=(".",))

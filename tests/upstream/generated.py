@@ -6,6 +6,7 @@ the file that it asks for.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import io
@@ -202,7 +203,7 @@ def segmented() -> bytes:
 
 def hot_dogs() -> bytes:
     kinds = [f"hotdog/{p}/{k}" for p in ("train", "test") for k in ("hotdog", "not-hotdog")]
-    return zipped(folders_of_pictures(*kinds, size=(260, 260)))
+    return zipped(folders_of_pictures(*kinds, number=12, size=(260, 260)))
 
 
 def labelled(root: str, kind: str, labels: list[str], size: tuple[int, int]) -> bytes:
@@ -240,6 +241,9 @@ FILES: dict[str, Callable[[], bytes]] = {
         "kaggle_dog_tiny", "jpg", ["boxer", "pug", "husky"], (260, 260)
     ),
     "master.zip": segmented,
+    "test_images.tar.gz": lambda: tarred(
+        folders_of_pictures("test_images", number=16, size=(300, 400)), "w:gz"
+    ),
     "train.csv": lambda: houses(True),
     "test.csv": lambda: houses(False),
     **{
@@ -411,5 +415,9 @@ def put_in_place(folder: Path) -> None:
     mx.test_utils.download = download_for_tests
     sys.modules["requests"] = fake_requests()
     older_pandas()
+    with contextlib.suppress(ImportError):
+        import IPython.display
+
+        IPython.display.set_matplotlib_formats = lambda *_: None  # of older versions
     (folder / "mxnet").mkdir(exist_ok=True)
     write_idx(folder / "work")

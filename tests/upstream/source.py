@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 FENCE = re.compile(r"^```\s*\{?\.?(\w*)([^}\n]*)\}?\s*\n(.*?)^```", re.MULTILINE | re.DOTALL)
-NOT_PYTHON = re.compile(r"^\s*[%!]")  # a notebook's commands
+# A notebook's commands; and what may not stand behind other blocks.
+NOT_PYTHON = re.compile(r"^(\s*[%!]|from __future__)")
 
 
 def code_of(script: Path, tab: str = "mxnet") -> str:
@@ -26,5 +27,18 @@ def code_of(script: Path, tab: str = "mxnet") -> str:
                 blocks.append(code)
     else:
         return text
-    lines = "\n".join(blocks).splitlines()
-    return "\n".join("" if NOT_PYTHON.match(line) else line for line in lines)
+    blocks = ["\n".join(map(_without_commands, block.splitlines())) for block in blocks]
+    return "\n".join(filter(_is_python, blocks))
+
+
+def _without_commands(line: str) -> str:
+    return "" if NOT_PYTHON.match(line) else line
+
+
+def _is_python(block: str) -> bool:
+    """Return whether a block is code: some pages have output in a fence of Python."""
+    try:
+        compile(block, "block", "exec")
+    except SyntaxError:
+        return False
+    return True

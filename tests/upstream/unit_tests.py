@@ -21,7 +21,8 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
-import gluon_svrg as gs  # the first import: MXNet does not import without it
+import generated
+import gluon_svrg as gs
 import mxnet as mx
 import pytest
 from mxnet import gluon
@@ -75,16 +76,6 @@ def put_in_place() -> None:
             if "Trainer" in vars(module):
                 module.Trainer = gs.SVRGTrainer
     gluon.Trainer = trainer_module.Trainer = gs.SVRGTrainer
-
-
-def write_model_file(name: str, root: str | None = None) -> str:
-    """Write random weights for a network of the model zoo; stands in for a download."""
-    net = gluon.model_zoo.vision.get_model(name)
-    net.initialize()
-    net(mx.nd.zeros((1, 3, 224, 224)))
-    path = str(Path(tempfile.mkdtemp(prefix="upstream-"), f"{name}.params"))
-    net.save_parameters(path)
-    return path
 
 
 def nose_tools() -> types.ModuleType:
@@ -160,7 +151,8 @@ def main() -> int:
     file = given.file.resolve()
     sys.modules["nose"] = types.ModuleType("nose")
     sys.modules["nose.tools"] = sys.modules["nose"].tools = nose_tools()
-    gluon.model_zoo.model_store.get_model_file = write_model_file
+    gluon.model_zoo.model_store.get_model_file = generated.pretrained
+    gluon.utils.download = generated.download
     if given.classes == "ours":
         put_in_place()
     outcomes = given.outcomes and given.outcomes.resolve()
