@@ -11,6 +11,9 @@ from gluon_svrg.run.logger import NAME
 @pytest.fixture(autouse=True)
 def _seed():
     gs.seed_everything(0)
+    yield
+    if mx.util.is_np_shape():  # a document, or a test that has failed
+        mx.npx.reset_np()
 
 
 @pytest.fixture(params=["legacy", "numpy"])
