@@ -59,34 +59,33 @@ OPERATORS = frozenset(
     # one of the names above there. All work on arrays alone. Those that take indices from an array
     # (advanced indexing, pick, gather_nd, insert, delete) are not among them.
     """
-    _np_all _np_any _np_atleast_1d _np_atleast_2d _np_atleast_3d _np_copy _np_cumsum _np_diag
-    _np_dot _np_max _np_min _np_moveaxis _np_prod _np_repeat _np_reshape _np_roll _np_squeeze
-    _np_sum _np_trace _np_transpose _npi_absolute _npi_add _npi_add_scalar _npi_arange
-    _npi_arccos _npi_arccosh _npi_arcsin _npi_arcsinh _npi_arctan _npi_arctan2
-    _npi_arctan2_scalar _npi_arctanh _npi_argmax _npi_argmin _npi_around _npi_average
-    _npi_broadcast_to _npi_cbrt _npi_ceil _npi_clip _npi_column_stack _npi_concatenate
-    _npi_copysign _npi_copysign_scalar _npi_cos _npi_cosh _npi_degrees _npi_diff _npi_dstack
-    _npi_einsum _npi_equal _npi_equal_scalar _npi_exp _npi_expm1 _npi_eye _npi_fix _npi_flip
-    _npi_floor _npi_full_like _npi_greater _npi_greater_equal _npi_greater_equal_scalar
-    _npi_greater_scalar _npi_hstack _npi_hypot _npi_hypot_scalar _npi_identity _npi_isfinite
-    _npi_isinf _npi_isnan _npi_less _npi_less_equal _npi_less_equal_scalar _npi_less_scalar
-    _npi_linspace _npi_log _npi_log10 _npi_log1p _npi_log2 _npi_logical_not _npi_matmul
-    _npi_maximum _npi_maximum_scalar _npi_mean _npi_minimum _npi_minimum_scalar _npi_mod
-    _npi_mod_scalar _npi_multiply _npi_multiply_scalar _npi_nan_to_num _npi_negative _npi_norm
-    _npi_not_equal _npi_not_equal_scalar _npi_ones _npi_power _npi_power_scalar _npi_radians
-    _npi_rarctan2_scalar _npi_rcopysign_scalar _npi_reciprocal _npi_rint _npi_rmod_scalar
-    _npi_rpower_scalar _npi_rsubtract_scalar _npi_rtrue_divide_scalar _npi_sign _npi_sin
-    _npi_sinh _npi_slice _npi_split _npi_sqrt _npi_square _npi_stack _npi_std _npi_subtract
-    _npi_subtract_scalar _npi_swapaxes _npi_tan _npi_tanh _npi_tensordot
-    _npi_tensordot_int_axes _npi_tile _npi_tril _npi_true_divide _npi_true_divide_scalar
-    _npi_trunc _npi_var _npi_vstack _npi_where _npi_zeros _npx_relu _npx_reshape
-    _npx_reshape_like _npx_sigmoid
+    _np_all _np_any _np_copy _np_cumsum _np_dot _np_max _np_min _np_moveaxis _np_prod
+    _np_reshape _np_squeeze _np_sum _np_transpose _npi_absolute _npi_add _npi_add_scalar
+    _npi_arange _npi_arccos _npi_arccosh _npi_arcsin _npi_arcsinh _npi_arctan _npi_arctan2
+    _npi_arctan2_scalar _npi_arctanh _npi_argmax _npi_argmin _npi_around _npi_broadcast_to
+    _npi_cbrt _npi_ceil _npi_clip _npi_concatenate _npi_copysign _npi_copysign_scalar _npi_cos
+    _npi_cosh _npi_degrees _npi_equal _npi_equal_scalar _npi_exp _npi_expm1 _npi_fix _npi_floor
+    _npi_full_like _npi_greater _npi_greater_equal _npi_greater_equal_scalar _npi_greater_scalar
+    _npi_hstack _npi_hypot _npi_hypot_scalar _npi_isfinite _npi_isinf _npi_isnan _npi_less
+    _npi_less_equal _npi_less_equal_scalar _npi_less_scalar _npi_log _npi_log10 _npi_log1p
+    _npi_log2 _npi_logical_not _npi_matmul _npi_maximum _npi_maximum_scalar _npi_mean
+    _npi_minimum _npi_minimum_scalar _npi_mod _npi_mod_scalar _npi_multiply _npi_multiply_scalar
+    _npi_nan_to_num _npi_negative _npi_not_equal _npi_not_equal_scalar _npi_ones _npi_power
+    _npi_power_scalar _npi_radians _npi_rarctan2_scalar _npi_rcopysign_scalar _npi_reciprocal
+    _npi_rint _npi_rmod_scalar _npi_rpower_scalar _npi_rsubtract_scalar _npi_rtrue_divide_scalar
+    _npi_sign _npi_sin _npi_sinh _npi_slice _npi_split _npi_sqrt _npi_square _npi_stack _npi_std
+    _npi_subtract _npi_subtract_scalar _npi_swapaxes _npi_tan _npi_tanh _npi_tile
+    _npi_true_divide _npi_true_divide_scalar _npi_trunc _npi_var _npi_vstack _npi_where
+    _npi_zeros _npx_relu _npx_reshape _npx_reshape_like _npx_sigmoid
     """.split()  # noqa: SIM905
 )
 # These may run code, or call it at an address that the graph names.
 REFUSED = frozenset(
-    "_NDArray _Native Custom _CachedOp _cvimread _cvimdecode".split()  # noqa: SIM905  # as above
-    + ["_npi_Custom", "_npi_cvimread", "_npi_cvimdecode"]  # other names of the same
+    # The second line has other names of the same.
+    """
+    _NDArray _Native Custom _CachedOp _cvimread _cvimdecode
+    _npi_Custom _npi_cvimread _npi_cvimdecode
+    """.split()  # noqa: SIM905  # as above
 )
 _KEYS = frozenset({"op", "name", "attrs", "inputs", "subgraphs"})
 _GRAPH_KEYS = frozenset({"nodes", "arg_nodes", "node_row_ptr", "heads", "attrs"})
