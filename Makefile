@@ -73,8 +73,10 @@ repeatability: .venv/dev.installed  ## every optimizer on a ResNet-20, in seven 
 shape: .venv/dev.installed  ## the shape of the package, into docs/architecture.md
 	$(BIN)/python benchmarks/shape.py --list --out docs/architecture.md
 
-upstream: .venv/dev.installed  ## MXNet's own unit tests with this package's classes: MXNET=a checkout of MXNet 1.9.1
-	$(BIN)/python tests/upstream.py $(MXNET)
+# What is given: MXNET=a checkout of MXNet at 1.9.1, BOOK=of d2l-en at v0.17.5, GLUONCV=of gluon-cv. ONLY=a pattern.
+upstream: .venv/dev.installed  ## other people's tests, scripts and chapters, with this package's classes
+	$(BIN)/python tests/upstream/run.py $(if $(MXNET),--mxnet $(MXNET)) $(if $(BOOK),--book $(BOOK)) \
+		$(if $(GLUONCV),--gluoncv $(GLUONCV)) $(if $(ONLY),--only '$(ONLY)')
 
 evidence: .venv/dev.installed  ## what the papers claim, tried: the runs that are missing, then the page
 	$(BIN)/python benchmarks/evidence.py run

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import mxnet as mx
-from gluon_svrg._mxnet import has_data, has_shape, trained_parameters
+from gluon_svrg._mxnet import check_kind, has_data, has_shape, trained_parameters
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
@@ -58,8 +58,9 @@ class Estimator(mx_estimator.Estimator, Steerable):
     ----------
     net : gluon.Block
         The network to train.
-    loss : gluon.loss.Loss
-        One loss per sample.
+    loss : gluon.loss.Loss or Block
+        Called with output and label, returns one loss per sample. A Block that is called otherwise,
+        as GluonCV's ``SSDMultiBoxLoss``, needs a `batch_processor`.
     train_metrics, val_metrics : EvalMetric, str, callable, or list of them, optional
         Metrics, names of MXNet's (``'acc'``), functions of label and output (NumPy arrays). Their
         names get the prefix ``training`` or ``validation``. By default those that suit the loss.
@@ -220,9 +221,10 @@ class Estimator(mx_estimator.Estimator, Steerable):
         ------
         ValueError
             If the data cannot be used, an epoch has no batch, the network is on other contexts
-            than the Estimator, or not exactly one of `epochs` and `batches` is a positive integer;
-            if `initial_epoch` is not below `epochs`, or is given with `resume`; if no parameter
-            is trained; if the checkpoint is of another network, trainer, or data.
+            than the Estimator or was initialised in the other of MXNet's two modes, or not exactly
+            one of `epochs` and `batches` is a positive integer; if `initial_epoch` is not below
+            `epochs`, or is given with `resume`; if no parameter is trained; if the checkpoint is
+            of another network, trainer, or data.
         FileNotFoundError
             If there is no checkpoint at the path `resume`.
         """
@@ -231,6 +233,7 @@ class Estimator(mx_estimator.Estimator, Steerable):
             check_data(val_data, "val_data")
         _check_duration(epochs, batches)
         _check_initial_epoch(initial_epoch, epochs, resume)
+        check_kind(self.net)
         _check_contexts(self.net, self.context)
         verbose = check_verbose(verbose) if self.workers.is_first else 0
         _check_that_it_trains(self.trainer)
@@ -331,6 +334,7 @@ class Estimator(mx_estimator.Estimator, Steerable):
         ValueError
             If the data cannot be used, have no batch, or give outputs that cannot be joined.
         """
+        check_kind(self.val_net)
         return predicted(self, batches_to_predict(data, batch_size), batch_axis)
 
     def describe(
@@ -345,6 +349,15 @@ class Estimator(mx_estimator.Estimator, Steerable):
         """
         if self.workers.is_first:
             print(fit_handlers(self, val_data, event_handlers, resumes=False).describe())
+
+    def _check_loss(self, loss: object) -> mx.gluon.Block:
+        # MXNet's own takes a gluon.loss.Loss alone; a batch processor calls it as it likes.
+        if not isinstance(loss, mx.gluon.Block):
+            raise ValueError(
+                f"loss must be a gluon.loss.Loss, or another Block, got {loss!r}: give "
+                "gluon.loss.SoftmaxCELoss(), for example"
+            )
+        return loss
 
     def metric_names(self) -> list[str]:
         """Return the names of the metrics that the history of this run has."""
@@ -462,6 +475,7 @@ def _resume_of(estimator: Estimator, resume: _Resume, folders: Sequence[Path]) -
 
 def _data_to_evaluate(estimator: Estimator, val_data: object, batch_axis: int) -> IterableData:
     """Return the data, of which each worker has its rows; with one network on all of them."""
+    check_kind(estimator.val_net)
     if isinstance(estimator.trainer, SVRGTrainer):
         # Inside of fit nobody draws them anew.
         estimator.trainer.synchronize(estimator.val_net, again=estimator._loop is None)

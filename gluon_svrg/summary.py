@@ -155,12 +155,14 @@ def _inputs_of(data: object, net: Block) -> list[NDArray]:
     if isinstance(data, tuple) and data and all(_is_integer(item) for item in data):
         if min(data) < 1:
             raise ValueError(f"data must be a shape of positive integers, got {data}")
-        return [mx.nd.zeros(data, ctx=context, dtype=dtype)]
+        return [_mxnet.as_current(mx.nd.zeros(data, ctx=context, dtype=dtype))]
     arrays = [data] if isinstance(data, NDArray | np.ndarray) else _arrays_of_first_batch(data, net)
     return [
-        array.as_in_context(context)
-        if isinstance(array, NDArray)
-        else mx.nd.array(array, ctx=context, dtype=dtype)
+        _mxnet.as_current(
+            _mxnet.as_legacy(array).as_in_context(context)
+            if isinstance(array, NDArray)
+            else mx.nd.array(array, ctx=context, dtype=dtype)
+        )
         for array in arrays
     ]
 

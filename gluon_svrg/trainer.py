@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import mxnet as mx
@@ -145,6 +146,7 @@ class SVRGTrainer(gluon.Trainer):
         loop_of(self.workers).join(self)
         self._given = loop_of(self.workers).given  # up to the last step
         self.is_corrected = False
+        self._is_reduced = False  # whether the gradients that wait for update() have been corrected
         self.control_variate = ControlVariate(self.workers)
 
     @property
@@ -250,7 +252,7 @@ class SVRGTrainer(gluon.Trainer):
         self.control_variate.correct(
             params, snapshot_gradient, self.loss_scale, snapshot_scale, uses_all=self.is_corrected
         )
-        self.is_corrected = True
+        self.is_corrected, self._is_reduced = True, False
 
     def corrected_gradient(self, samples: int) -> FullGradient:
         """Return the mean of the corrected gradient, over all contexts and workers: new arrays.
@@ -323,8 +325,23 @@ class SVRGTrainer(gluon.Trainer):
         super().step(samples, ignore_stale_grad)
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """As `gluon.Trainer.update`, after :meth:`allreduce_grads`; `batch_size` as in `step`."""
-        super().update(self._samples_of_all(batch_size), ignore_stale_grad)
+        """As `gluon.Trainer.update`, after :meth:`allreduce_grads`; `batch_size` as in `step`.
+
+        Raises
+        ------
+        RuntimeError
+            If a control variate is set and the gradients are not corrected.
+        """
+        samples = self._samples_of_all(batch_size)
+        self._begin_alike()
+        if not self._is_reduced:
+            self._check_is_corrected()
+        self.is_corrected = False
+        super().update(samples, ignore_stale_grad)
+
+    def _check_is_corrected(self) -> None:
+        if self.full_gradient is not None and not self.is_corrected:
+            raise RuntimeError(_STEP_NOT_CORRECTED)
 
     def _init_params(self) -> None:
         # It reads and writes running statistics on several contexts: with static_shape MXNet does
@@ -428,9 +445,8 @@ class SVRGTrainer(gluon.Trainer):
 
     def _allreduce_grads(self) -> None:
         # step() and allreduce_grads() both pass here: the last moment to notice it.
-        if self.full_gradient is not None and not self.is_corrected:
-            raise RuntimeError(_STEP_NOT_CORRECTED)
-        self.is_corrected = False
+        self._check_is_corrected()
+        self.is_corrected, self._is_reduced = False, True
         if self._is_alone:
             # A kvstore that runs the optimizer calls it back from C++.
             with _mxnet.callback_errors():
@@ -444,8 +460,10 @@ class SVRGTrainer(gluon.Trainer):
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         # Corrected gradients are all to be used, those that the backward pass did not reach too.
+        self._is_reduced = False
         self._mark_corrected_gradients(fresh=True)
-        super()._update(ignore_stale_grad)
+        with _mxnet.legacy_gradients(self) if _mxnet.scales_losses(self) else nullcontext():
+            super()._update(ignore_stale_grad)
         self._mark_corrected_gradients(fresh=False)
 
     def _mark_corrected_gradients(self, fresh: bool) -> None:

@@ -3,6 +3,7 @@
 import logging
 
 import gluon_svrg as gs
+import mxnet as mx
 import pytest
 from gluon_svrg.run.logger import NAME
 
@@ -10,6 +11,18 @@ from gluon_svrg.run.logger import NAME
 @pytest.fixture(autouse=True)
 def _seed():
     gs.seed_everything(0)
+    yield
+    if mx.util.is_np_shape():  # a document, or a test that has failed
+        mx.npx.reset_np()
+
+
+@pytest.fixture(params=["legacy", "numpy"])
+def mode(request, _seed):
+    """MXNet's two modes, one after the other: with ``mx.nd``, and after ``npx.set_np()``."""
+    if request.param == "numpy":
+        mx.npx.set_np()
+    yield request.param
+    mx.npx.reset_np()
 
 
 class _WithoutPytest(list):

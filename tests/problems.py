@@ -38,8 +38,14 @@ class Problem(NamedTuple):
         return weights_of(self.net)
 
     def ndarrays(self, dtype="float64"):
-        """The batches as NDArrays."""
-        return [tuple(mx.nd.array(part, dtype=dtype) for part in batch) for batch in self.batches]
+        """The batches as NDArrays; in MXNet's NumPy mode as its arrays."""
+        return [tuple(array(part, dtype) for part in batch) for batch in self.batches]
+
+
+def array(values, dtype="float32", ctx=None):
+    """Return an array of the kind that MXNet is set to."""
+    make = mx.np.array if mx.util.is_np_array() else mx.nd.array
+    return make(values, dtype=dtype, ctx=ctx)
 
 
 def weights_of(net):
@@ -60,11 +66,19 @@ def make(kind, contexts=ONE, dtype="float64", samples=37, batch_size=8, seed=0):
         net.add(nn.Dense(5, activation="tanh", in_units=6), nn.Dense(3, in_units=5))
     else:
         net.add(nn.Dense(1 if kind == "linear" else 3, in_units=6))
-    net.cast(dtype)
     mx.random.seed(seed)
-    net.initialize(mx.init.Normal(0.5), ctx=list(contexts))
+    initialize(net, mx.init.Normal(0.5), contexts, dtype)
     loss = gluon.loss.L2Loss() if kind == "linear" else gluon.loss.SoftmaxCELoss()
     return Problem(batches, net, loss, getattr(oracle, f"{kind}_gradient"))
+
+
+def initialize(net, init, contexts, dtype="float32"):
+    """Initialise a network of this dtype; in NumPy mode MXNet's initializers draw float32 only."""
+    if not mx.util.is_np_array():
+        net.cast(dtype)
+    net.initialize(init, ctx=list(contexts))
+    if mx.util.is_np_array():
+        net.cast(dtype)
 
 
 def backward_of(net, loss):

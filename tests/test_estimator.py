@@ -465,19 +465,6 @@ def test_a_handler_that_watches_another_estimators_metric_is_an_error():
         estimator.fit(problem.ndarrays(), epochs=1, event_handlers=[Watch()])
 
 
-def test_numpy_mode_is_refused_in_a_sentence():
-    problem = problems.make("softmax")
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem))
-    mx.npx.set_np()
-    try:
-        for call in (lambda d: estimator.fit(d, epochs=1), estimator.evaluate):
-            with pytest.raises(NotImplementedError, match=r"NumPy mode is on, .*npx.reset_np\(\)"):
-                call(problem.ndarrays())
-    finally:
-        mx.npx.reset_np()
-    estimator.fit(problem.ndarrays(), epochs=1)
-
-
 def test_a_call_of_fit_that_is_refused_leaves_nothing_behind():
     net = gluon.nn.Dense(1, in_units=2)
     net.initialize()

@@ -10,6 +10,8 @@ from gluon_svrg.data import ArrayLoader
 from mxnet import gluon
 from problems import ONE, TWO
 
+pytestmark = pytest.mark.usefixtures("mode")
+
 COEFFICIENTS = {
     "1": (1.0, lambda progress: 1.0),
     "0.5": (0.5, lambda progress: 0.5),
@@ -129,8 +131,7 @@ def test_the_table_gives_the_weights_of_recomputing(update_freq, contexts, hybri
     def train(table, cpu_tuning):
         gs.seed_everything(3)
         net = ConvNet()
-        net.cast("float64")
-        net.initialize(mx.init.Xavier(), ctx=contexts)
+        problems.initialize(net, mx.init.Xavier(), contexts, "float64")
         if hybridize is not None:
             net.hybridize(**hybridize)
         estimator = gs.Estimator(
@@ -196,8 +197,9 @@ def test_corrected_gradients_average_to_the_full_gradient(kind):
     batches = problem.ndarrays()
     trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd")
     trainer.set_control_variate(snapshot.full_gradient(backward, batches))
+    rng = np.random.default_rng(0)
     for param in problem.net.collect_params().values():
-        param.set_data(param.data() + mx.nd.random.normal(shape=param.shape, dtype="float64"))
+        param.set_data(param.data() + problems.array(rng.normal(size=param.shape), "float64"))
     total = [np.zeros(param.shape) for param in problem.net.collect_params().values()]
     for batch in batches:
         backward(batch)

@@ -486,3 +486,45 @@ def test_an_error_in_the_optimizer_is_raised(update_on_kvstore):
     backward_of(net)(data_for(TWO))
     with pytest.raises(KeyboardInterrupt):
         trainer.step(8)
+
+
+@pytest.mark.parametrize("reduces", [False, True])
+def test_update_makes_the_checks_of_step(reduces):
+    problem = problems.make("mlp")
+    backward = problems.backward_of(problem.net, problem.loss)
+    batches = problem.ndarrays()
+
+    def trained(step):
+        problem = problems.make("mlp")
+        backward = problems.backward_of(problem.net, problem.loss)
+        trainer = gs.SVRGTrainer(
+            problem.net.collect_params(), "sgd", {"learning_rate": 0.1}, update_on_kvstore=False
+        )
+        interval = gs.svrg.Interval(problem.net, backward)
+        trainer.set_control_variate(interval.begin(batches))
+        for index, batch in enumerate(batches):
+            backward(batch)
+            trainer.correct(interval.gradient(batch, index))
+            step(trainer, len(batch[0]))
+        return problem.params
+
+    def update(trainer, samples):
+        if reduces:
+            trainer.allreduce_grads()
+        trainer.update(samples)
+
+    assert problems.same(trained(update), trained(lambda trainer, n: trainer.step(n)))
+
+    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", update_on_kvstore=False)
+    interval = gs.svrg.Interval(problem.net, backward)
+    trainer.set_control_variate(interval.begin(batches))
+    before = problem.params
+    backward(batches[0])
+    with pytest.raises(RuntimeError, match="the gradient of this step was not corrected: call"):
+        trainer.update(8)
+    assert problems.same(problem.params, before)
+    trainer.correct(interval.gradient(batches[0], 0))
+    trainer.update(8)
+    backward(batches[1])
+    with pytest.raises(RuntimeError, match="the gradient of this step was not corrected: call"):
+        trainer.update(8)

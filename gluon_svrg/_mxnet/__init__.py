@@ -96,6 +96,27 @@ from gluon_svrg._mxnet.block import (
 from gluon_svrg._mxnet.callbacks import (
     callback_errors as callback_errors,
 )
+from gluon_svrg._mxnet.kinds import (
+    as_current as as_current,
+)
+from gluon_svrg._mxnet.kinds import (
+    as_legacy as as_legacy,
+)
+from gluon_svrg._mxnet.kinds import (
+    check_kind as check_kind,
+)
+from gluon_svrg._mxnet.kinds import (
+    is_of_numpy as is_of_numpy,
+)
+from gluon_svrg._mxnet.kinds import (
+    legacy_mode as legacy_mode,
+)
+from gluon_svrg._mxnet.kinds import (
+    mode_of_thread as mode_of_thread,
+)
+from gluon_svrg._mxnet.kinds import (
+    numpy_shapes as numpy_shapes,
+)
 from gluon_svrg._mxnet.late import (
     Late as Late,
 )
@@ -165,6 +186,9 @@ from gluon_svrg._mxnet.trainer import (
 )
 from gluon_svrg._mxnet.trainer import (
     kvstore_type as kvstore_type,
+)
+from gluon_svrg._mxnet.trainer import (
+    legacy_gradients as legacy_gradients,
 )
 from gluon_svrg._mxnet.trainer import (
     loss_scale_of as loss_scale_of,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet.kinds import as_legacy
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
 from mxnet.ndarray import NDArray
@@ -68,7 +69,7 @@ def whole_data(param: Parameter) -> list[NDArray]:
         and not any(other is param for other in trainer._params_to_init)
     ):
         for array in arrays:
-            rows = mx.nd.arange(0, array.shape[0], dtype="int64", ctx=array.context)
+            rows = mx.nd.arange(0, array.shape[0], dtype="int64", ctx=array.ctx)
             trainer._row_sparse_pull(param, array, rows, full_idx=True)
     return arrays
 
@@ -77,7 +78,7 @@ class _Rows:
     """Stands in for the trainer of a row_sparse parameter that wears other weights."""
 
     def __init__(self, whole: Sequence[NDArray]) -> None:
-        self._whole = {array.context: array for array in whole}
+        self._whole = {array.ctx: array for array in whole}
 
     def _row_sparse_pull(
         self, parameter: Parameter, out: Any, row_id: Any, full_idx: bool = False
@@ -87,8 +88,8 @@ class _Rows:
         for array, rows in zip(outs, ids, strict=True):
             numbers = np.unique(rows.asnumpy().astype("int64"))
             with autograd.pause():
-                on_device = mx.nd.array(numbers, array.context, "int64")
-                mx.nd.sparse.retain(self._whole[array.context], on_device).copyto(array)
+                on_device = mx.nd.array(numbers, array.ctx, "int64")
+                mx.nd.sparse.retain(self._whole[array.ctx], on_device).copyto(array)
 
 
 def wear_rows_of(param: Parameter, whole: Sequence[NDArray]) -> Callable[[], None]:
@@ -243,8 +244,8 @@ class _Sines(mx.init.Initializer):
     """Small numbers of both signs, all different, the same each time."""
 
     def _init_weight(self, _: str, arr: NDArray) -> None:
-        numbers = mx.nd.arange(1, arr.size + 1, dtype="float32", ctx=arr.context)
-        arr[:] = 0.1 * mx.nd.sin(numbers).reshape(arr.shape)
+        numbers = mx.nd.arange(1, arr.size + 1, dtype="float32", ctx=arr.ctx)
+        as_legacy(arr)[:] = 0.1 * mx.nd.sin(numbers).reshape(arr.shape)
 
 
 class BlockState:
@@ -336,7 +337,10 @@ def known_loss(loss: Block) -> KnownLoss | None:
     return KnownLoss(kinds[type(loss)]) if type(loss) in kinds else None
 
 
-SAME_NUMBERS = {"Flatten", "Reshape", "_copy", "expand_dims", "squeeze", "amp_cast"}
+SAME_NUMBERS = {
+    *("Flatten", "Reshape", "_copy", "expand_dims", "squeeze", "amp_cast"),
+    *("_np_copy", "_np_reshape", "_npx_reshape", "_np_squeeze"),
+}
 """The operators of a graph that give the same numbers in another shape or precision."""
 
 

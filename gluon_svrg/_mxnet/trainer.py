@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import mxnet as mx
 from gluon_svrg._mxnet.block import data_of, whole_data
+from gluon_svrg._mxnet.kinds import as_legacy
 from mxnet.gluon import Parameter, Trainer
 
 
@@ -164,6 +166,19 @@ def halve_loss_scale(trainer: Trainer) -> bool:
     scaler._loss_scale = scaler._next_loss_scale = scaler.loss_scale / 2
     scaler._unskipped = 0
     return True
+
+
+@contextmanager
+def legacy_gradients(trainer: Trainer) -> Iterator[None]:
+    """Let the gradients be NDArrays inside the ``with`` block: AMP's scaler takes no others."""
+    own = [(param, param._grad) for param in trainer._params if param._grad is not None]
+    for param, grads in own:
+        param._grad = [as_legacy(grad) for grad in grads]
+    try:
+        yield
+    finally:
+        for param, grads in own:
+            param._grad = grads
 
 
 def loss_scaler_state(trainer: Trainer) -> dict[str, Any] | None:

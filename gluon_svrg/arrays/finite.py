@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg.arrays.samples import with_axis
 from mxnet.ndarray import NDArray
 
 # One operator takes at most 200 arrays: MXNet's AMP loss scaler splits at this number, too.
@@ -21,6 +22,7 @@ def sums_of_squares(arrays: Sequence[NDArray]) -> list[NDArray]:
     arrays : sequence of NDArray
         On one context and of one dtype.
     """
+    arrays = list(map(with_axis, arrays))
     chunks = (arrays[i : i + _MAX_ARRAYS] for i in range(0, len(arrays), _MAX_ARRAYS))
     return [mx.nd.multi_sum_sq(*chunk, num_arrays=len(chunk)) for chunk in chunks]
 

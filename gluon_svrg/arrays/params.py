@@ -15,13 +15,16 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg._mxnet import copy_from_numpy
+from gluon_svrg._mxnet import as_legacy, copy_from_numpy
 from gluon_svrg.arrays.rows import row_sparse
 from gluon_svrg.files import DamagedError
 from mxnet.ndarray import NDArray
+from mxnet.util import is_np_shape
 
 _HEADER = struct.Struct("<QQQ")
 _LIST_MAGIC, _ARRAY_MAGIC = 0x112, 0xF993FAC9
+# With the shapes of NumPy, in which 0 is a length: also arrays without axes or without an element.
+_NUMPY_MAGIC = 0xF993FACA
 _DENSE, _ROW_SPARSE = 0, 1
 _DTYPES = dict(enumerate(("float32", "float64", "float16", "uint8", "int32", "int8", "int64")))
 _MAX_AXES = 32
@@ -31,11 +34,12 @@ def to_bytes(arrays: Mapping[str, NDArray]) -> bytes:
     """Return what `mx.nd.save` writes into a file.
 
     It is the header that MXNet gives to lists of arrays, each array as MXNet gives it for pickling,
-    and the names.
+    and the names. MXNet reads a file only in the mode in which it was written, with NumPy's shapes
+    or without; :func:`from_bytes` reads both.
     """
     parts = [_HEADER.pack(_LIST_MAGIC, 0, len(arrays))]
     for array in arrays.values():
-        pickled: Any = array.as_in_context(mx.cpu()).__getstate__()
+        pickled: Any = as_legacy(array).as_in_context(mx.cpu()).__getstate__()
         parts.append(bytes(pickled["handle"]))
     parts.append(struct.pack("<Q", len(arrays)))
     for name in arrays:
@@ -102,13 +106,18 @@ class _Reader:
         except UnicodeDecodeError as e:
             raise DamagedError(f"the name of an array is no UTF-8 ({e})") from e
 
-    def shape(self) -> tuple[int, ...]:
-        axes = self.number("i")
-        if not 0 < axes <= _MAX_AXES:
+    def shape(self, is_of_numpy: bool = False) -> tuple[int, ...]:
+        axes, least = self.number("i"), 0 if is_of_numpy else 1
+        if not least <= axes <= _MAX_AXES:
             raise DamagedError(f"an array has {axes} axes")
         shape = tuple(self.take(struct.Struct(f"<{axes}q")))
-        if min(shape) < 1:
+        if min(shape, default=1) < least:
             raise DamagedError(f"an array has the shape {shape}")
+        if not (axes and math.prod(shape)) and not is_np_shape():
+            raise DamagedError(
+                f"an array has the shape {shape}, which is one in MXNet's NumPy mode only: call "
+                "mxnet.npx.set_np() first"
+            )
         return shape
 
     def dtype(self) -> np.dtype[Any]:
@@ -123,13 +132,14 @@ class _Reader:
 
     def array(self) -> NDArray:
         magic, storage = self.number("I"), self.number("i")
-        if magic != _ARRAY_MAGIC or storage not in (_DENSE, _ROW_SPARSE):
+        is_of_numpy = magic == _NUMPY_MAGIC and storage == _DENSE
+        if not is_of_numpy and (magic != _ARRAY_MAGIC or storage not in (_DENSE, _ROW_SPARSE)):
             raise DamagedError(
                 f"an array has the magic number {magic:#x} and the storage type {storage}"
             )
         if storage == _ROW_SPARSE:
             return self._rows()
-        shape = self.shape()
+        shape = self.shape(is_of_numpy)
         self.raw(8)  # the context, which is the CPU here
         dtype = self.dtype()
         values = self.values(shape, dtype)  # first: it checks the shape against the bytes

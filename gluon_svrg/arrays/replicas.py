@@ -7,13 +7,17 @@ from collections.abc import Iterable, Sequence
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import as_legacy
 from gluon_svrg.arrays.rows import is_row_sparse, row_sparse
 from mxnet.ndarray import NDArray
 
 
 def by_device(replicas: Iterable[Sequence[NDArray]]) -> list[list[NDArray]]:
-    """Return lists with one array per device, one list for each parameter, as one per device."""
-    return [list(arrays) for arrays in zip(*replicas, strict=True)]
+    """Return lists with one array per device, one list for each parameter, as one per device.
+
+    All as NDArrays, that share the memory of what they are given.
+    """
+    return [list(map(as_legacy, arrays)) for arrays in zip(*replicas, strict=True)]
 
 
 def replicas_of(arrays: Sequence[NDArray]) -> list[NumPyArray]:
@@ -49,10 +53,10 @@ def write_replicas(values: Sequence[NumPyArray | NDArray], arrays: Sequence[NDAr
         content = contents[index % len(contents)]
         if is_row_sparse(array):  # with its zeros: an optimizer wants all rows there
             rows = np.arange(len(content))
-            whole = row_sparse(content.astype(array.dtype), rows, array.shape, array.context)
+            whole = row_sparse(content.astype(array.dtype), rows, array.shape, array.ctx)
             whole.copyto(array)
         else:
-            array[:] = mx.nd.array(content, dtype=array.dtype)
+            as_legacy(array)[:] = mx.nd.array(content, dtype=array.dtype)
 
 
 def _are_equal(ours: Sequence[NumPyArray], theirs: Sequence[NumPyArray]) -> bool:

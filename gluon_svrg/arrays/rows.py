@@ -7,6 +7,7 @@ from typing import TypeGuard
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import as_current, as_legacy
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import RowSparseNDArray
 
@@ -58,14 +59,14 @@ def set_to_zero(array: NDArray) -> None:
     if is_row_sparse(array):  # array[:] = 0 would store all rows
         mx.nd.zeros_like(array, out=array)
     else:
-        array[:] = 0
+        as_legacy(array)[:] = 0
 
 
 def zeros_for(data: NDArray, stype: str) -> NDArray:
-    """Return zeros of the shape, dtype and context of `data`, of that storage type."""
+    """Return zeros as a network takes them, like `data` but for the storage type."""
     if stype == "default":
-        return mx.nd.zeros_like(data)
-    return mx.nd.zeros(data.shape, data.context, data.dtype, stype=stype)
+        return as_current(mx.nd.zeros_like(as_legacy(data)))
+    return mx.nd.zeros(data.shape, data.ctx, data.dtype, stype=stype)
 
 
 def nbytes_of(array: NDArray) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gluon_svrg._compat import NumPyArray
 from mxnet.ndarray import NDArray
 
@@ -17,7 +19,17 @@ def samples_in(array: NDArray | NumPyArray, batch_axis: int) -> int:
     return shape[axis_of(array, batch_axis)]
 
 
-def some_samples(array: NDArray | NumPyArray, rows: slice, batch_axis: int) -> NDArray | NumPyArray:
+def samples_of_loss(loss: NDArray) -> int:
+    """Return the number of samples of an array of losses: one number for all counts as one."""
+    return (*loss.shape, 1)[0]
+
+
+def with_axis(array: NDArray) -> NDArray:
+    """Return an array with at least one axis, which many of MXNet's operators need: a view."""
+    return array if array.ndim else array.reshape((1,))
+
+
+def some_samples(array: NDArray | NumPyArray, rows: slice, batch_axis: int) -> Any:
     """Return some samples of an array: along the first axis a view."""
     axis = axis_of(array, batch_axis) % array.ndim
     # A sparse array has rows, and takes no tuple.

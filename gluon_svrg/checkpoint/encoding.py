@@ -14,10 +14,13 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import as_current, is_of_numpy
 from gluon_svrg.arrays.rows import row_sparse
 from gluon_svrg.files import DAMAGED, DamagedError
 from mxnet import nd
 from mxnet.ndarray import NDArray
+
+_OF_NUMPY = "numpy"  # in the place of a storage type: an mx.np.ndarray, which is always dense
 
 _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set}
 
@@ -93,7 +96,7 @@ def _encode(value: object, arrays: dict[str, NumPyArray]) -> Any:
     if isinstance(value, NDArray):
         name = f"array{len(arrays)}"
         arrays[name] = value.asnumpy()
-        return {"array": name, "stype": value.stype}
+        return {"array": name, "stype": _OF_NUMPY if is_of_numpy(value) else value.stype}
     if isinstance(value, np.ndarray | np.generic):
         name = f"array{len(arrays)}"
         arrays[name] = np.asarray(value)
@@ -127,4 +130,6 @@ def _decoded(values: NumPyArray, stype: str, context: mx.Context) -> NDArray:
     if stype == "row_sparse":
         # With the rows that are zero: optimizers take a state for one that has all rows.
         return row_sparse(values, np.arange(len(values)), values.shape, context)
-    return nd.array(values, ctx=context, dtype=values.dtype).tostype(stype)
+    array = nd.array(values, ctx=context, dtype=values.dtype)
+    # What was an mx.np.ndarray is one again, if MXNet is in that mode.
+    return as_current(array) if stype == _OF_NUMPY else array.tostype(stype)

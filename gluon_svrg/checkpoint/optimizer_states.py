@@ -231,7 +231,7 @@ class States:
         """Return whether `optimizer` would make such states, nested so and of these shapes."""
         for index, encoded in self._meta["states"]["dict"]:
             if _mxnet.has_data(params[index]):
-                weight = _mxnet.data_of(params[index])[0]
+                weight = _mxnet.as_legacy(_mxnet.data_of(params[index])[0])
                 new = optimizer.create_state_multi_precision(index, weight)
                 if _form_of(new) != _form_of_encoded(encoded, self._arrays):
                     return False
@@ -326,7 +326,7 @@ def fits(param: Parameter, shape: Sequence[int]) -> bool:
     if not param.shape:
         return True
     return len(param.shape) == len(shape) and all(
-        own in (0, saved) for own, saved in zip(param.shape, shape, strict=True)
+        own in (0, -1, saved) for own, saved in zip(param.shape, shape, strict=True)
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import mxnet as mx
@@ -86,8 +86,11 @@ class Network(Part):
         ------
         FloatingPointError
             If one is NaN or infinite: to continue from there would be of no use.
+        RuntimeError
+            If the shape of one is not known, since no batch has reached its layer.
         """
         params = parameters_by_place(self._run.net)
+        _check_have_shapes(params)
         # With static_shape MXNet does not order a read after the backward pass that writes running
         # statistics.
         mx.nd.waitall()
@@ -452,6 +455,16 @@ def _told(changed: dict[str, tuple[Any, Any]], which: int, instead_of: int | Non
 def _renamed(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     """Return `values` in their order, those of old names by the new ones."""
     return {names.get(name, name): value for name, value in values.items()}
+
+
+def _check_have_shapes(params: Mapping[str, Parameter]) -> None:
+    for place, param in params.items():
+        if not has_data(param):
+            raise RuntimeError(
+                f"parameter {place!r} ({param.name}) has no shape, so a checkpoint cannot hold it: "
+                "no batch has reached its layer; take the layer out of the network, or tell it its "
+                "input's length, as in Dense(10, in_units=20)"
+            )
 
 
 def _check_parameter(place: str, param: Parameter, weight: NDArray) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.data.csr import CsrArray, csr_array, is_csr
 from mxnet.ndarray import NDArray
+from mxnet.util import is_np_shape
 
 _DTYPES = ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
 
@@ -95,7 +96,7 @@ def _check_array(name: str, array: object) -> None:
             "cannot be taken: make it dense with x.tostype('default'), or CSR with "
             "x.tostype('csr')"
         )
-    if array.ndim == 0 or 0 in array.shape:
+    if array.ndim == 0 or len(array) == 0 or (0 in array.shape and not is_np_shape()):
         raise ValueError(
             f"{name} must have samples along axis 0, got shape {array.shape}: give at least one"
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import mxnet as mx
+from gluon_svrg._mxnet import as_current, as_legacy
+from gluon_svrg.arrays.nested import leaves_of
 from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.repetition import IterableData
 from mxnet.ndarray import NDArray
@@ -80,7 +82,7 @@ class DataIterData(IterableData):
         reading.passes += 1
         own = reading.passes
         for index, arrays in enumerate(self._pass()):
-            yield Batch(map(_one_or_all, arrays), index)
+            yield _batch_of(arrays, index)
             if reading.passes != own:
                 raise ValueError(
                     f"{self._name} was read from its beginning again before this pass over it was "
@@ -217,7 +219,7 @@ class NDArrayIterData(DataIterData):
 
     def _pass(self) -> Iterator[Arrays]:
         for batch in self._data:  # whose arrays are new ones
-            yield self._without_padding((batch.data, batch.label or []), batch.pad)
+            yield self._without_padding(_arrays_of(batch), batch.pad)
 
     def _twin(self, position: int) -> mx.io.NDArrayIter:
         """Return a copy whose next batch is the one at `position`."""
@@ -226,8 +228,8 @@ class NDArrayIterData(DataIterData):
         return twin
 
     def _batch_of(self, batch: mx.io.DataBatch, index: int) -> Batch:
-        arrays = self._without_padding((batch.data, batch.label or []), batch.pad)
-        return Batch(map(_one_or_all, arrays), index)
+        arrays = self._without_padding(_arrays_of(batch), batch.pad)
+        return _batch_of(arrays, index)
 
 
 class CxxIterData(DataIterData):
@@ -322,11 +324,70 @@ def _wrapped_by(iterator: mx.io.DataIter) -> list[mx.io.DataIter]:
 
 
 def _copied(batch: mx.io.DataBatch) -> Arrays:
-    return [array.copy() for array in batch.data], [array.copy() for array in batch.label or []]
+    data, label = _arrays_of(batch)
+    return [array.copy() for array in data], [array.copy() for array in label]
 
 
-def _one_or_all(arrays: Sequence[NDArray]) -> NDArray | tuple[NDArray, ...]:
-    return arrays[0] if len(arrays) == 1 else tuple(arrays)
+def _arrays_of(batch: mx.io.DataBatch) -> Arrays:
+    """Return the arrays of a batch as NDArrays, whose rows can be sliced along any axis."""
+    return list(map(as_legacy, batch.data)), list(map(as_legacy, batch.label or []))
+
+
+class IterBatch(Batch):
+    """A pair ``(data, label)`` that also has the attributes of an ``mx.io.DataBatch``.
+
+    Attributes
+    ----------
+    data, label : list of NDArray
+        The arrays of either.
+    pad : int
+        0: the samples that filled it up are cut off.
+    """
+
+    pad = 0
+
+    @property
+    def data(self) -> list[NDArray]:
+        """The arrays of the data."""
+        return leaves_of(self[0])
+
+    @property
+    def label(self) -> list[NDArray]:
+        """The arrays of the label."""
+        return leaves_of(self[1])
+
+
+def pair_of(batch: object) -> Any:
+    """Return an ``mx.io.DataBatch`` as a pair, as `backward` gets it in a full pass.
+
+    Anything else stays as it is.
+
+    Raises
+    ------
+    ValueError
+        If samples fill it up: see :func:`check_has_no_padding`.
+    """
+    if not isinstance(batch, mx.io.DataBatch):
+        return batch
+    check_has_no_padding(batch)
+    return _batch_of(_arrays_of(batch), 0)
+
+
+def check_has_no_padding(batch: object) -> None:
+    """Raise ValueError if a DataBatch is filled up with samples, which would count twice."""
+    if isinstance(batch, mx.io.DataBatch) and batch.pad:
+        raise ValueError(
+            f"{batch.pad} samples of a batch of {batch.data[0].shape[0]} only fill it up, and the "
+            "full gradient has each sample once: make the iterator with "
+            "last_batch_handle='discard', let batch_size divide the number of samples, or use a "
+            "gluon_svrg.data.ArrayLoader"
+        )
+
+
+def _batch_of(arrays: Arrays, index: int) -> Batch:
+    """Return the batch, with each part as an array or as a tuple of several."""
+    parts = [tuple(map(as_current, part)) for part in arrays]
+    return IterBatch((part[0] if len(part) == 1 else part for part in parts), index)
 
 
 def _batch_axis(iterator: mx.io.DataIter) -> int:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import mode_of_thread
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.data.arrays import Arrays, nesting_of, sources_of
 from gluon_svrg.data.batch import Batch
@@ -400,7 +401,7 @@ def _prefetched(
     """Yield ``take(index)`` for each index, while a thread prepares the next `ahead` of them."""
     remaining = iter(indices)
     under_way: deque[Future[Batch]] = deque()
-    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ArrayLoader")
+    thread = ThreadPoolExecutor(1, "ArrayLoader", initializer=mode_of_thread())
     try:
         while True:
             for index in itertools.islice(remaining, ahead + 1 - len(under_way)):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import as_current, as_legacy
 from gluon_svrg.data.arrays import Source, as_ndarray, nested_as, take, take_as_numpy
 from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.csr import CsrArray
@@ -37,7 +38,7 @@ class BatchMaker:
         transform: Callable[..., Any] | None,
     ) -> None:
         # An mx.np.ndarray becomes the NDArray that shares its memory.
-        self._arrays = [x.as_nd_ndarray() if isinstance(x, NDArray) else x for x in arrays]
+        self._arrays = [as_legacy(x) if isinstance(x, NDArray) else x for x in arrays]
         self._nesting = nesting
         self._transform = transform
 
@@ -67,8 +68,8 @@ class BatchMaker:
         if isinstance(self._transform, Transform):
             arrays = self._augmented(self._transform, rows, *draw)
         else:
-            arrays = self._transformed([take(x, rows) for x in self._arrays])
-        return Batch(nested_as(self._nesting, iter(arrays)), index)
+            arrays = self._transformed([as_current(take(x, rows)) for x in self._arrays])
+        return Batch(nested_as(self._nesting, map(as_current, arrays)), index)
 
     def _augmented(
         self, transform: Transform, rows: Rows, seed: int, stream: int, number: int

@@ -9,6 +9,7 @@ import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.deploy.card import InputSpec
+from gluon_svrg.deploy.graph import is_of_numpy
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
@@ -60,6 +61,7 @@ class Compiled:
             ("param_indices", [i for i, name in enumerate(wanted) if name not in values]),
         ]
         self._op = mx.nd.CachedOp(symbol, [*indices, *flags.items()])
+        self._is_of_numpy = is_of_numpy(symbol)
         self._arguments = [values[name] if name in values else params[name] for name in wanted]
 
     def __call__(self, arrays: Sequence[NumPyArray]) -> list[NumPyArray]:
@@ -73,7 +75,8 @@ class Compiled:
                 staging[count:] = 0
         for buffer, staging in zip(self._buffers, self._staging, strict=True):
             _mxnet.copy_from_numpy(buffer, staging)
-        outputs = self._op(*self._arguments)
+        with _mxnet.numpy_shapes(self._is_of_numpy):
+            outputs = self._op(*self._arguments)
         # asnumpy waits, so no operator still reads the inputs when the next call changes them.
         if isinstance(outputs, NDArray):
             return [outputs.asnumpy()[:count]]

@@ -13,7 +13,13 @@ from typing import Any, TypeAlias, TypeGuard
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg._mxnet import has_shape, reason_of
+from gluon_svrg._mxnet import (
+    as_current,
+    as_legacy,
+    check_kind,
+    has_shape,
+    reason_of,
+)
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.deploy import trace
 from gluon_svrg.deploy.card import InputRange, InputSpec, check_target, write_model
@@ -28,7 +34,6 @@ from mxnet.base import MXNetError
 from mxnet.gluon import HybridBlock, Parameter
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
-from mxnet.util import is_np_array
 
 # By dtype, how far the written graph may be from the network, relative to the greatest output:
 # kernels add up in different orders.
@@ -104,12 +109,9 @@ def export(
     OSError
         If it cannot be written.
     """
-    if is_np_array():
-        raise ValueError(
-            "MXNet's NumPy mode is on, in which graphs are of another kind: call "
-            "mx.npx.reset_np() and make the network again"
-        )
     check_target(directory, overwrite)
+    if isinstance(net, HybridBlock):  # else it is refused later, by its class
+        check_kind(net)
     arrays = [_as_array(x, index) for index, x in enumerate(_as_sequence(sample))]
     names = _check_names(input_names, len(arrays))
     _infer_shapes(net, arrays)
@@ -192,9 +194,14 @@ def _infer_shapes(net: HybridBlock, arrays: Sequence[NumPyArray]) -> None:
     arrays = [x.astype(kind) if x.dtype == np.float64 else x for x in arrays]
     try:
         with autograd.pause(train_mode=False):
-            net(*(mx.nd.array(x, ctx=_context_of(net), dtype=x.dtype) for x in arrays))
+            net(*_as_inputs(arrays, net))
     except MXNetError as e:
         raise _cannot_run(e) from e
+
+
+def _as_inputs(arrays: Sequence[NumPyArray], net: HybridBlock) -> list[NDArray]:
+    context = _context_of(net)
+    return [as_current(mx.nd.array(x, ctx=context, dtype=x.dtype)) for x in arrays]
 
 
 def _context_of(net: HybridBlock) -> mx.Context:
@@ -354,10 +361,9 @@ def _check_outputs(
     arrays: Sequence[NumPyArray],
 ) -> list[NumPyArray]:
     """Return the outputs of the graph for `arrays`; they have to be the same as those of `net`."""
-    given = [mx.nd.array(array, ctx=_context_of(net), dtype=array.dtype) for array in arrays]
     try:
         with autograd.pause(train_mode=False):
-            results = trace.flatten(net(*given))
+            results = trace.flatten(net(*_as_inputs(arrays, net)))
         expected = [_as_numpy(array) for array in results]
         compiled = Compiled(graph.symbol, params, inputs, len(arrays[0]), ctx=mx.cpu())
         outputs = compiled(arrays)
@@ -380,7 +386,7 @@ def _check_outputs(
 def _as_numpy(array: NDArray) -> NumPyArray:
     """Return `array` in NumPy, of bfloat16, which NumPy does not have, in float32."""
     has_fields = np.dtype(array.dtype).fields is not None
-    return (array.astype("float32") if has_fields else array).asnumpy()
+    return (as_legacy(array).astype("float32") if has_fields else array).asnumpy()
 
 
 def _check_independence(

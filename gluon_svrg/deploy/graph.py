@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import inferred_shapes, inferred_types, reason_of
+from gluon_svrg._mxnet import inferred_shapes, inferred_types, numpy_shapes, reason_of
 from gluon_svrg.files import DamagedError
 from mxnet.base import MXNetError
 from mxnet.symbol import Symbol
@@ -58,10 +58,38 @@ OPERATORS = frozenset(
     _contrib_quantized_fully_connected _contrib_quantized_pooling _contrib_requantize
     _linalg_gemm2 _random_normal _random_uniform _sg_mkldnn_conv _sg_mkldnn_fully_connected
     """.split()  # noqa: SIM905  # a line for each is three pages
+) | frozenset(
+    # What Gluon's layers and the functions of F.np and F.npx make in MXNet's NumPy mode. Many have
+    # one of the names above there. All work on arrays alone. Those that take indices from an array
+    # (advanced indexing, pick, gather_nd, insert, delete) are not among them.
+    """
+    _np_all _np_any _np_copy _np_cumsum _np_dot _np_max _np_min _np_moveaxis _np_prod
+    _np_reshape _np_squeeze _np_sum _np_transpose _npi_absolute _npi_add _npi_add_scalar
+    _npi_arange _npi_arccos _npi_arccosh _npi_arcsin _npi_arcsinh _npi_arctan _npi_arctan2
+    _npi_arctan2_scalar _npi_arctanh _npi_argmax _npi_argmin _npi_around _npi_broadcast_to
+    _npi_cbrt _npi_ceil _npi_clip _npi_concatenate _npi_copysign _npi_copysign_scalar _npi_cos
+    _npi_cosh _npi_degrees _npi_equal _npi_equal_scalar _npi_exp _npi_expm1 _npi_fix _npi_floor
+    _npi_full_like _npi_greater _npi_greater_equal _npi_greater_equal_scalar _npi_greater_scalar
+    _npi_hstack _npi_hypot _npi_hypot_scalar _npi_isfinite _npi_isinf _npi_isnan _npi_less
+    _npi_less_equal _npi_less_equal_scalar _npi_less_scalar _npi_log _npi_log10 _npi_log1p
+    _npi_log2 _npi_logical_not _npi_matmul _npi_maximum _npi_maximum_scalar _npi_mean
+    _npi_minimum _npi_minimum_scalar _npi_mod _npi_mod_scalar _npi_multiply _npi_multiply_scalar
+    _npi_nan_to_num _npi_negative _npi_not_equal _npi_not_equal_scalar _npi_ones _npi_power
+    _npi_power_scalar _npi_radians _npi_rarctan2_scalar _npi_rcopysign_scalar _npi_reciprocal
+    _npi_rint _npi_rmod_scalar _npi_rpower_scalar _npi_rsubtract_scalar _npi_rtrue_divide_scalar
+    _npi_sign _npi_sin _npi_sinh _npi_slice _npi_split _npi_sqrt _npi_square _npi_stack _npi_std
+    _npi_subtract _npi_subtract_scalar _npi_swapaxes _npi_tan _npi_tanh _npi_tile
+    _npi_true_divide _npi_true_divide_scalar _npi_trunc _npi_var _npi_vstack _npi_where
+    _npi_zeros _npx_relu _npx_reshape _npx_reshape_like _npx_sigmoid
+    """.split()  # noqa: SIM905
 )
 # These may run code, or call it at an address that the graph names.
 REFUSED = frozenset(
-    "_NDArray _Native Custom _CachedOp _cvimread _cvimdecode".split()  # noqa: SIM905  # as above
+    # The second line has other names of the same.
+    """
+    _NDArray _Native Custom _CachedOp _cvimread _cvimdecode
+    _npi_Custom _npi_cvimread _npi_cvimdecode
+    """.split()  # noqa: SIM905  # as above
 )
 # The range of integers by which MXNet divides, or of which it makes as many things, unchecked. It
 # takes a time for outputs that grows with the square of their number: a second for 4,000.
@@ -72,6 +100,7 @@ _RANGES = {
     **dict.fromkeys(("pad", "adj"), (0, 2**20)),
     "num_outputs": (1, 1024),
 }
+_RESHAPES = ("Reshape", "reshape_like", "_np_reshape", "_npx_reshape", "_npx_reshape_like")
 # With these, numbers in an array are indices that MXNet does not check.
 _LENGTHS = frozenset({"use_length", "use_sequence_length"})
 _FALSE = frozenset({"False", "false", "0"})
@@ -131,6 +160,12 @@ def check_arrays(symbol: Symbol, given: Mapping[str, Array]) -> list[Array]:
     DamagedError
         If MXNet does not take the arrays, needs others, or would go beyond their memory.
     """
+    with numpy_shapes(is_of_numpy(symbol)):
+        return _check_arrays(symbol, given)
+
+
+def _check_arrays(symbol: Symbol, given: Mapping[str, Array]) -> list[Array]:
+    """See check_arrays; within NumPy's shapes an array may have no axes."""
     everything = mx.sym.Group([symbol, symbol.get_internals()])
     names = [*everything.list_arguments(), *everything.list_auxiliary_states()]
     try:
@@ -149,7 +184,7 @@ def check_arrays(symbol: Symbol, given: Mapping[str, Array]) -> list[Array]:
             )
     outputs = shapes[1]
     for shape in outputs:
-        if not shape or min(shape) < 1 or math.prod(shape) >= _MAX_SIZE:
+        if min(shape, default=1) < 1 or math.prod(shape) >= _MAX_SIZE:
             raise DamagedError(f"one of its arrays has the shape {shape}, which is not computed")
     nodes = json.loads(symbol.tojson(remove_amp_cast=False))["nodes"]
     count = len(symbol.list_outputs())
@@ -167,13 +202,21 @@ def _fit(
     node: Mapping[str, Any], inputs: Sequence[tuple[int, ...]], output: tuple[int, ...]
 ) -> bool:
     """Return whether inputs fit to each other, for operators of which MXNet does not check it."""
-    if node["op"] in ("Reshape", "reshape_like"):
+    if node["op"] in _RESHAPES:
         return math.prod(inputs[0]) == math.prod(output)
     if node["op"] == "where":
         return inputs[0] in (output, output[:1])
     if node["op"] == "_contrib_interleaved_matmul_selfatt_valatt":
         return inputs[1][0] == int(node["attrs"]["heads"]) * inputs[0][1]
     return True
+
+
+def is_of_numpy(symbol: Symbol) -> bool:
+    """Return whether a graph has operators of MXNet's NumPy mode.
+
+    It is to run with `numpy_shapes`: an array in the middle of it may have no axes.
+    """
+    return any(node["op"].startswith("_np") for node in json.loads(symbol.tojson())["nodes"])
 
 
 def _checked(graph: Any, more: frozenset[str], depth: int) -> dict[str, Any]:

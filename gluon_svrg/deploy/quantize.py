@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg._mxnet import callback_errors, reason_of
+from gluon_svrg._mxnet import callback_errors, legacy_mode, reason_of
 from gluon_svrg.deploy.card import Model, as_path, check_target, read_model, write_model
 from gluon_svrg.deploy.int8 import warn_of_overflow
 from gluon_svrg.deploy.predictor import Predictor, probabilities_of
@@ -188,7 +188,8 @@ def _quantized(
     """Return the int8 graph as JSON and its parameters by ``arg:name`` and ``aux:name``."""
     names = [spec["name"] for spec in model.card["inputs"]]
     auxiliary = set(model.symbol.list_auxiliary_states())
-    with tempfile.TemporaryDirectory() as folder:
+    # MXNet's quantization takes NDArrays.
+    with legacy_mode(), tempfile.TemporaryDirectory() as folder:
         prefix = str(Path(folder) / "float32")
         model.symbol.save(f"{prefix}-symbol.json")
         stored = {f"{'aux' if n in auxiliary else 'arg'}:{n}": a for n, a in model.params.items()}

@@ -56,7 +56,7 @@ def trace(net: HybridBlock, input_names: Sequence[str]) -> Graph:
     _check_blocks(net)
     try:
         with autograd.pause(train_mode=False):
-            outputs = net(*(mx.sym.var(name) for name in input_names))
+            outputs = net(*(_mxnet.as_current(mx.sym.var(name)) for name in input_names))
         flat, structure = _flatten(outputs)
     except Exception as e:  # the hybrid_forward of a user raises exceptions of any type
         layer = _layer_in(e.__traceback__) or net
@@ -92,6 +92,7 @@ def rebuild(structure: Structure, arrays: Iterator[_T]) -> Nested[_T]:
 
 def _flatten(outputs: object) -> tuple[list[Symbol], Structure]:
     if isinstance(outputs, Symbol):
+        outputs = _mxnet.as_legacy(outputs)
         # Called with arrays, an operator with several outputs returns a list.
         several = len(outputs.list_outputs())
         return list(outputs), "array" if several == 1 else {"list": ["array"] * several}

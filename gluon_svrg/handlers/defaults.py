@@ -21,7 +21,6 @@ from gluon_svrg.handlers.validation import ValidationHandler
 from gluon_svrg.run.backward import hears_of_epochs
 from gluon_svrg.run.metrics import LOSS
 from mxnet.gluon.contrib import estimator as mx_estimator
-from mxnet.util import is_np_array
 
 EventHandlers: TypeAlias = EventHandler | Iterable[EventHandler] | None
 """What `fit` and `evaluate` take as `event_handlers`."""
@@ -111,11 +110,6 @@ def _companions(given: list[EventHandler], resumes: bool) -> list[type[EventHand
 
 
 def _checked(handlers: list[EventHandler], metrics: list[mx.metric.EvalMetric]) -> HandlerList:
-    if is_np_array():
-        raise NotImplementedError(
-            "MXNet's NumPy mode is on, and Estimator does not support it, as MXNet's own does not: "
-            "call mxnet.npx.reset_np(), make the network again, and train with NDArrays"
-        )
     # MXNet's own check, kept for MXNet's handlers: one that watches a metric of another Estimator
     # would see values that never change.
     check_metrics_of_handlers(handlers, set(metrics))

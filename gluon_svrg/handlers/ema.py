@@ -7,10 +7,11 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg._mxnet import has_static_shape, is_differentiable
+from gluon_svrg._mxnet import as_legacy, has_static_shape, is_differentiable
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device, mean_replicas, replicas_of, write_replicas
+from gluon_svrg.arrays.samples import with_axis
 from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
 from gluon_svrg.events import (
     BatchEnd,
@@ -117,7 +118,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
             mx.nd.waitall()
         if not self._averages:
             self._averages = {
-                name: [data.copy() for data in param.list_data()]
+                name: [as_legacy(data).copy() for data in param.list_data()]
                 for name, param in self._params.items()
             }
             return
@@ -130,10 +131,11 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
             by_device(self._averages.values()), by_device(weights_of), strict=True
         ):
             rests = {
-                dtype: mx.nd.full((1,), 1 - decay, averages[0].context, dtype)
+                dtype: mx.nd.full((1,), 1 - decay, averages[0].ctx, dtype)
                 for dtype in {array.dtype for array in averages}
             }
             rest = [rests[array.dtype] for array in averages]
+            averages, weights = (list(map(with_axis, arrays)) for arrays in (averages, weights))
             self._move(averages, weights, rest, out=averages)
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -160,7 +162,9 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
         self._count = state["count"]
         self._averages = {}
         for name, values in zip(self._params, state["averages"], strict=False):
-            self._averages[name] = [mx.nd.zeros_like(a) for a in self._params[name].list_data()]
+            self._averages[name] = [
+                mx.nd.zeros_like(as_legacy(data)) for data in self._params[name].list_data()
+            ]
             write_replicas(values, self._averages[name])
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
@@ -189,7 +193,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
                 net.export("model")
         """
         own = {
-            name: [data.copy() for data in self._params[name].list_data()]
+            name: [as_legacy(data).copy() for data in self._params[name].list_data()]
             for name in self._averages
         }
         try:
@@ -208,4 +212,4 @@ def _write(arrays: dict[str, list[NDArray]], params: dict[str, gluon.Parameter])
     """Write in place: `Parameter.set_data` would reset the kvstore."""
     for name, values in arrays.items():
         for value, data in zip(values, params[name].list_data(), strict=True):
-            value.copyto(data)
+            value.copyto(as_legacy(data))

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import reason_of
+from gluon_svrg._mxnet import as_legacy, reason_of
 from gluon_svrg.arguments import renamed
 from gluon_svrg.arrays.nested import leaves_of, mapped
+from gluon_svrg.arrays.samples import with_axis
 from gluon_svrg.events import (
     BatchEnd,
     EpochBegin,
@@ -21,7 +22,7 @@ from gluon_svrg.events import (
     Stateful,
 )
 from gluon_svrg.handlers.metric_over_workers import Outputs, update_over_workers
-from gluon_svrg.run.metric_update import update_metric
+from gluon_svrg.run.metric_update import update_metric, update_with_losses
 from gluon_svrg.run.position import Located
 from gluon_svrg.workers import Single, Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -98,9 +99,9 @@ class MetricHandler(
         """Keep the outputs of the batch."""
         outputs = Outputs(
             # Copied: the data may write its next labels into the same arrays.
-            [mapped(lambda array: array.copy(), label) for label in kwargs["label"]],
-            list(kwargs["pred"]),
-            list(kwargs["loss"]),
+            [mapped(lambda array: as_legacy(array).copy(), label) for label in kwargs["label"]],
+            [mapped(_as_legacy, pred) for pred in kwargs["pred"]],
+            [with_axis(as_legacy(loss)) for loss in kwargs["loss"]],
         )
         self._waiting.append(outputs)
         self._count += 1
@@ -234,9 +235,9 @@ def _update(metric: mx.metric.EvalMetric, waiting: list[Outputs], merged: Output
             if own:
                 _add_losses(metric, [outputs], own)
             else:
-                metric.update(0, outputs.loss)
+                update_with_losses(metric, outputs.loss)
     elif merged and type(metric) in _MERGEABLE:
-        metric.update(merged.label, merged.pred)
+        update_metric(metric, merged.label, merged.pred)
     else:
         for outputs in waiting:
             update_metric(metric, outputs.label, outputs.pred)
@@ -286,10 +287,10 @@ def _merge(waiting: list[Outputs]) -> Outputs | None:
         for arrays in zip(*outputs, strict=True):
             if not all(isinstance(array, NDArray) for array in arrays):
                 return None
-            by_context.setdefault(arrays[0].context, []).append(arrays)
+            by_context.setdefault(arrays[0].ctx, []).append(arrays)
     merged = Outputs([], [], [])
     for rows in by_context.values():
-        if len({tuple((a.shape[1:], a.dtype, a.context) for a in arrays) for arrays in rows}) > 1:
+        if len({tuple((a.shape[1:], a.dtype, a.ctx) for a in arrays) for arrays in rows}) > 1:
             return None
         for name, arrays in zip(merged._fields, zip(*rows, strict=True), strict=True):
             joined = mx.nd.concat(*arrays, dim=0) if len(arrays) > 1 else arrays[0]
@@ -301,13 +302,13 @@ def _merge(waiting: list[Outputs]) -> Outputs | None:
 
 def _add_losses(metric: mx.metric.Loss, waiting: list[Outputs], merged: Outputs) -> None:
     """Update `metric` by one sum per batch, in order, so that each bit is as without waiting."""
-    values = {array.context: array.asnumpy() for array in merged.loss}
+    values = {array.ctx: array.asnumpy() for array in merged.loss}
     used = dict.fromkeys(values, 0)
     for outputs in waiting:
         for loss in outputs.loss:
-            begin = used[loss.context]
-            end = used[loss.context] = begin + loss.shape[0]
-            total = float(values[loss.context][begin:end].sum())
+            begin = used[loss.ctx]
+            end = used[loss.ctx] = begin + loss.shape[0]
+            total = float(values[loss.ctx][begin:end].sum())
             metric.sum_metric += total
             metric.global_sum_metric += total
             metric.num_inst += loss.size
@@ -323,6 +324,11 @@ def _with_parts(metrics: list[mx.metric.EvalMetric]) -> list[mx.metric.EvalMetri
         for part in metric.metrics
     ]
     return [*metrics, *_with_parts(parts)] if parts else list(metrics)
+
+
+def _as_legacy(value: object) -> object:
+    """Return an array as an NDArray; anything else, which a user's metric may take, as it is."""
+    return as_legacy(value) if isinstance(value, NDArray) else value
 
 
 def _nbytes(array: NDArray) -> int:

@@ -17,11 +17,15 @@ from gluon_svrg.data.training_data import batch_to_look_at
 from gluon_svrg.events import BatchBegin, DecidesAboutNaN, Order, Run, TrainBegin
 from gluon_svrg.run.batch_parts import BatchParts, call, losses_of, parts_of
 from gluon_svrg.run.batch_processor import BatchProcessor
-from gluon_svrg.run.metric_update import update_metric
+from gluon_svrg.run.metric_update import update_metric, update_with_losses
 from gluon_svrg.run.position import check_is_located
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 
+_WEIGHTS = (
+    "the weights of its samples, as in (data, label, sample_weight): several inputs are "
+    "((a, b), label), several labels (data, (a, b))"
+)
 _OFF = "; if it is meant so, fit(..., sanity_check=False)"
 _ERRORS = (
     mx.base.MXNetError,
@@ -92,9 +96,13 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
         for leaf in leaves_of(batch):
             check_batch(0, leaf)
         parts = _share(estimator, batch, estimator.net)
+        if _has_three_items(batch):
+            estimator.logger.info("the third item of a batch is taken as %s", _WEIGHTS)
         if not any(isinstance(handler, DecidesAboutNaN) for handler in estimator.handlers):
             _check_finite(parts)
-        pred, _ = _computed(estimator.net, estimator.loss, parts, "the first batch")
+        pred, _ = _computed(
+            estimator.net, estimator.loss, parts, "the first batch", _has_three_items(batch)
+        )
         _check_classes(estimator.loss, parts, pred)
 
 
@@ -113,32 +121,40 @@ def _share(estimator: Run, batch: object, net: gluon.Block) -> BatchParts:
     return parts_of(batch, net, axis, len(contexts)).on(contexts, axis)[0]
 
 
+def _has_three_items(batch: object) -> bool:
+    """Return whether the place alone says what the items are: a dict has names for them."""
+    return isinstance(batch, (list, tuple)) and len(batch) == 3
+
+
 def _computed(
-    net: gluon.Block, loss: gluon.loss.Loss, parts: BatchParts, name: str
+    net: gluon.Block, loss: gluon.loss.Loss, parts: BatchParts, name: str, has_three_items: bool
 ) -> tuple[Any, NDArray]:
     """Return output and losses in prediction; raises ValueError, with shapes and dtypes."""
+    hint = f"; the third item of the batch was taken as {_WEIGHTS}" if has_three_items else ""
     with (
         _mxnet.forgotten_forward(net),
         _mxnet.forgotten_forward(loss),
         autograd.pause(train_mode=False),
     ):
-        pred = _output(net, parts, name)
-        return pred, _losses(loss, parts, pred, name)
+        pred = _output(net, parts, name, hint)
+        return pred, _losses(loss, parts, pred, name, hint)
 
 
-def _output(net: gluon.Block, parts: BatchParts, name: str) -> Any:
+def _output(net: gluon.Block, parts: BatchParts, name: str, hint: str) -> Any:
     try:
         pred = call(net, parts.data)
         mx.nd.waitall()
     except _ERRORS as error:
         raise ValueError(
             f"the network cannot compute {name}: data {_kinds(parts.data)} "
-            f"({reason_of(error)}): look at the shape of the data, and at the first layer"
+            f"({reason_of(error)}): look at the shape of the data, and at the first layer{hint}"
         ) from error
     return pred
 
 
-def _losses(loss: gluon.loss.Loss, parts: BatchParts, pred: object, name: str) -> NDArray:
+def _losses(
+    loss: gluon.loss.Loss, parts: BatchParts, pred: object, name: str, hint: str
+) -> NDArray:
     what = f"{name}: output {_kinds(pred)}, label {_kinds(parts.label)}"
     if parts.weight is not None:
         what += f", sample weights {_kinds(parts.weight)}"
@@ -149,6 +165,7 @@ def _losses(loss: gluon.loss.Loss, parts: BatchParts, pred: object, name: str) -
         raise ValueError(
             f"{type(loss).__name__} cannot compute {what} ({reason_of(error)}): "
             + _way_out_for(loss, parts.label, pred)
+            + hint
         ) from error
     if not isinstance(losses, NDArray):
         raise ValueError(
@@ -184,7 +201,7 @@ def _check_finite(parts: BatchParts) -> None:
         for leaf in leaves_of(part):
             is_float = np.dtype(leaf.dtype).kind == "f" and leaf.stype == "default"
             # A sum is not finite if one number is not: copying the array would take longer.
-            if is_float and not np.isfinite(mx.nd.sum(leaf * 0).asscalar()):
+            if is_float and not np.isfinite(mx.nd.sum(_mxnet.as_legacy(leaf) * 0).asscalar()):
                 raise ValueError(
                     f"the {name} of the first batch, {_kinds(leaf)}, has NaN or infinity: clean "
                     f"the data, or give a NaNGuardHandler, which watches the whole run{_OFF}"
@@ -219,7 +236,9 @@ def _check_classes(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> No
 def _look_at_validation(estimator: Run, batch: object) -> None:
     parts = _share(estimator, batch, estimator.val_net)
     name = "the first batch of the validation"
-    pred, losses = _computed(estimator.val_net, estimator.val_loss, parts, name)
+    pred, losses = _computed(
+        estimator.val_net, estimator.val_loss, parts, name, _has_three_items(batch)
+    )
     for metric in estimator.val_metrics:
         try:
             trial = copy.deepcopy(metric)
@@ -229,7 +248,7 @@ def _look_at_validation(estimator: Run, batch: object) -> None:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")  # about values that say nothing yet
                 if isinstance(trial, mx.metric.Loss):
-                    trial.update(0, [losses])
+                    update_with_losses(trial, [losses])
                 else:
                     update_metric(trial, [parts.label], [pred])
         except _ERRORS as error:

@@ -8,6 +8,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import (
+    as_legacy,
     has_gradient,
     mark_fresh,
     scales_losses,
@@ -19,6 +20,7 @@ from gluon_svrg._mxnet import (
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
+from gluon_svrg.arrays.samples import samples_of_loss, with_axis
 from gluon_svrg.checkpoint.optimizer_states import places_of
 from gluon_svrg.events import (
     BatchEnd,
@@ -136,7 +138,7 @@ class GradientUpdateHandler(
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take the step, if it is time for one."""
-        self._samples += sum(loss.shape[0] for loss in kwargs["loss"])
+        self._samples += sum(samples_of_loss(loss) for loss in kwargs["loss"])
         self._batches += 1
         if self._batches == self.accumulate:
             self._step(estimator.trainer)
@@ -184,7 +186,7 @@ class GradientUpdateHandler(
             if len(saved) != len(grads):  # another number of devices: the first gets the sum
                 saved = [np.sum(saved, axis=0)]
             for grad, value in zip(grads, saved, strict=False):
-                grad[:] = mx.nd.array(value, dtype=grad.dtype)
+                as_legacy(grad)[:] = mx.nd.array(value, dtype=grad.dtype)
             for data in param.list_data():  # a step may follow before the next backward pass
                 mark_fresh(data, True)
 
@@ -268,7 +270,7 @@ class GradientUpdateHandler(
         totals = first
         if others:
             totals = [
-                mx.nd.add_n(*(grad.as_in_context(grads[0].context) for grad in grads))
+                mx.nd.add_n(*(grad.as_in_context(grads[0].ctx) for grad in grads))
                 for grads in zip(*devices, strict=True)
             ]
         scale = samples / step_scale(trainer)
@@ -288,7 +290,7 @@ class GradientUpdateHandler(
             for grads in clipped:
                 # Arrays: MXNet's clip would round the bounds to float32.
                 bounds = [
-                    mx.nd.full((1,), self.clip_value * scale, grad.context, grad.dtype)
+                    mx.nd.full((1,), self.clip_value * scale, grad.ctx, grad.dtype)
                     for grad in grads
                 ]
                 self._limit(grads, bounds, out=grads)
@@ -299,17 +301,18 @@ class GradientUpdateHandler(
         # Exactly 1 if the norm is small enough; without the 1e-6 that PyTorch adds to the norm.
         factor = self.clip_norm / mx.nd.maximum(norm, self.clip_norm)
         for grads in clipped:
-            here = factor.as_in_context(grads[0].context)
+            here = factor.as_in_context(grads[0].ctx)
             self._scale(grads, [here.astype(grad.dtype) for grad in grads], out=grads)
         self._norm = norm
 
     def _zero_gradients(self) -> None:
         for grads in by_device(param.list_grad() for param, _ in self._accumulated):
-            mx.nd.reset_arrays(*grads, num_arrays=len(grads))
+            mx.nd.reset_arrays(*map(with_axis, grads), num_arrays=len(grads))
 
 
 def _gradients_of(trainer: gluon.Trainer) -> list[list[NDArray]]:
-    return by_device(param.list_grad() for param in trained_parameters(trainer))
+    devices = by_device(param.list_grad() for param in trained_parameters(trainer))
+    return [list(map(with_axis, grads)) for grads in devices]
 
 
 def _sum_of_squares(grad: mx.sym.Symbol) -> mx.sym.Symbol:

@@ -9,7 +9,6 @@ from gluon_svrg import _mxnet
 from mxnet.gluon import Block, HybridBlock, nn
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
-from mxnet.util import is_np_array
 
 
 def tune_for_cpu(net: Block) -> list[str]:
@@ -27,8 +26,7 @@ def tune_for_cpu(net: Block) -> list[str]:
     The network keeps its parameters, names, hooks and files; it may be hybridized before or after
     (graphs that MXNet has cached are traced again, with the same flags). Only layers that are known
     to compute the same are changed: a layer of a derived class or of another layout, a network in
-    float16, an imported graph (``SymbolBlock``) and networks in MXNet's NumPy mode stay as they
-    are.
+    float16 and an imported graph (``SymbolBlock``) stay as they are.
 
     Parameters
     ----------
@@ -69,15 +67,14 @@ class _AdaptiveAvgPool2D(nn.GlobalAvgPool2D):
     """
 
     def hybrid_forward(self, F: ModuleType, x: NDArray | Symbol) -> NDArray | Symbol:  # noqa: N803
-        if is_np_array():
-            plain: NDArray | Symbol = super().hybrid_forward(F, x)
-            return plain
         # The name of the node is what the layer would give it: users find a graph's internal
         # outputs by name. F.mean over the axes is as fast backwards, but five times as slow
         # forwards; it also accepts inputs with too many axes, and is exported as a ReduceMean that
         # ONNX opset 18 refuses.
-        pooled: NDArray | Symbol = F.contrib.AdaptiveAvgPooling2D(x, output_size=1, name="fwd")
-        return pooled
+        pooled: NDArray | Symbol = F.contrib.AdaptiveAvgPooling2D(
+            _mxnet.as_legacy(x), output_size=1, name="fwd"
+        )
+        return _mxnet.as_current(pooled)
 
     def cast(self, dtype: object) -> None:
         """Cast the layer; in float16, whose sums would overflow, make it an ordinary one again."""

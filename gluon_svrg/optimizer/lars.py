@@ -60,8 +60,7 @@ class LARS(ExemptByName):
     Parameters
     ----------
     learning_rate : float, optional
-        As for :class:`Optimizer`: 0.01 if there is no `lr_scheduler` either. MXNet 2's default of
-        0.1 would replace the base of every scheduler.
+        0.1 if there is no `lr_scheduler` either, as in MXNet 2; a scheduler keeps its own base.
     momentum : float in [0, 1), default 0.0
         The paper uses 0.9.
     eta : float > 0, default 0.001
@@ -111,6 +110,8 @@ class LARS(ExemptByName):
         exempt: Exempt = EXEMPT,
         **kwargs: Any,
     ) -> None:
+        if learning_rate is None and kwargs.get("lr_scheduler") is None:
+            learning_rate = 0.1
         super().__init__(
             learning_rate=learning_rate,
             use_fused_step=use_fused_step,

@@ -184,7 +184,7 @@ def shape_inference_of(run: Run) -> Callable[[object], None]:
 def packed(state: object) -> State:
     """Return `state` with its contexts, which a checkpoint does not keep."""
     contexts = [
-        [leaf.context.device_type, leaf.context.device_id] if isinstance(leaf, NDArray) else None
+        [leaf.ctx.device_type, leaf.ctx.device_id] if isinstance(leaf, NDArray) else None
         for leaf in leaves_of(state)
     ]
     return {"state": _copied(state), "contexts": contexts}
@@ -199,7 +199,8 @@ def unpacked(saved: State, contexts: list[mx.Context]) -> Any:
         if context is None or not isinstance(leaf, NDArray):
             return leaf
         own = mx.Context(*context)
-        return leaf.as_in_context(own if own in contexts else contexts[0])
+        here = own if own in contexts else contexts[0]
+        return _mxnet.as_current(_mxnet.as_legacy(leaf).as_in_context(here))
 
     return mapped(place, saved["state"])
 
@@ -216,20 +217,45 @@ def _are_same(ours: list[NDArray], theirs: list[NDArray]) -> bool:
     return len(ours) == len(theirs) and all(a is b for a, b in zip(ours, theirs, strict=True))
 
 
-def _infer_shapes(run: Run, batch: object) -> None:
-    """Run `fit_batch` with the network in prediction, recording nothing: it trains nothing."""
-    params = run.net.collect_params().values()
+def infer_shapes(net: gluon.Block, backward: Callable[[Any], object], batch: object) -> None:
+    """Let layers that infer their shapes see a batch: in prediction, so that it trains nothing.
+
+    Parameters
+    ----------
+    net : gluon.Block
+        The network.
+    backward : callable
+        The forward and the backward pass of a batch.
+    batch : object
+        What it takes.
+    """
+    params = net.collect_params().values()
     if is_empty(batch) or all(map(_mxnet.has_shape, params)):
         return  # of a batch that other workers have, they tell the shapes
-    attributes = vars(run.batch_processor)
-    own, undo = dict(attributes), _mxnet.forward_outside_of_training(run.net)
+    undo = _mxnet.forward_outside_of_training(net)
     try:
-        backward_of(run)(batch)
-    except Exception:
+        backward(batch)
+    except Exception as error:
         # Nothing was recorded, so backward() raises: by then the shapes are known.
-        if not all(map(_mxnet.has_shape, params)):
+        unknown = [param.name for param in params if not _mxnet.has_shape(param)]
+        if unknown and "is not in a computational graph" in str(error):
+            raise RuntimeError(
+                f"parameter {unknown[0]!r} has no shape yet, because no batch reaches its layer: "
+                "take the layer out of the network, or tell it its input's length, as in "
+                "Dense(10, in_units=20)"
+            ) from error
+        if unknown:
             raise
     finally:
         undo()
+
+
+def _infer_shapes(run: Run, batch: object) -> None:
+    """Run `fit_batch` so, and leave the batch processor as it was."""
+    attributes = vars(run.batch_processor)
+    own = dict(attributes)
+    try:
+        infer_shapes(run.net, backward_of(run), batch)
+    finally:
         attributes.clear()
         attributes.update(own)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sized
 from contextlib import suppress
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary, ref
 
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.nested import leaves_of, mapped
-from gluon_svrg.arrays.samples import axis_of, samples_in
+from gluon_svrg.arrays.samples import samples_in, some_samples
 from mxnet import autograd, gluon
-from mxnet.gluon.utils import split_and_load
 from mxnet.ndarray import NDArray
 
 _KEYS = ("data", "label", "sample_weight")
@@ -55,18 +55,20 @@ class BatchParts(NamedTuple):
 
 
 def parts_of(batch: object, net: gluon.Block, batch_axis: int = 0, contexts: int = 1) -> BatchParts:
-    """Return the parts of a batch, as NDArrays.
+    """Return the parts of a batch, as the kind of array that MXNet is set to.
 
     NumPy arrays get the precision of the network.
 
     Raises
     ------
     ValueError
-        If it is no such batch, or its arrays do not have the same number of samples.
+        If it is no such batch, or its arrays do not have the same number of samples, or some of
+        them are ``mx.np.ndarray`` and others NDArrays.
     """
     items = _items_of(batch)
     if _is_plain_pair(items) and batch_axis == 0:
-        return BatchParts(*items)
+        return BatchParts(*(_mxnet.as_current(cast(NDArray, item)) for item in items[:2]))
+    _check_are_of_one_kind(items)
     parts = BatchParts(*(_as_ndarrays(item, net) for item in items))
     for name, part in zip(_KEYS, parts, strict=True):
         _check_arrays(name, part, part is not None or name != "sample_weight")
@@ -94,12 +96,28 @@ def shared_out(part: object, devices: list[mx.Context], batch_axis: int) -> list
     if part is None:
         return [None] * len(devices)
     if isinstance(part, NDArray):
-        return split_and_load(part, devices, axis_of(part, batch_axis), even_split=False)
-    shares = [
-        split_and_load(array, devices, axis_of(array, batch_axis), even_split=False)
-        for array in leaves_of(part)
-    ]
+        return _split(part, devices, batch_axis)
+    shares = [_split(array, devices, batch_axis) for array in leaves_of(part)]
     return [_with_leaves(part, [share[i] for share in shares]) for i in range(len(devices))]
+
+
+def _split(array: NDArray, devices: list[mx.Context], batch_axis: int) -> list[NDArray]:
+    """Return the samples of each device, in order: the first ones get one more if it is uneven.
+
+    As `gluon.utils.split_and_load`, which calls a deprecated method of an mx.np.ndarray.
+    """
+    if len(devices) == 1 and array.ctx == devices[0]:
+        return [array]
+    shares = [_mxnet.as_legacy(array)]
+    if len(devices) > 1:
+        each, extras = divmod(samples_in(array, batch_axis), len(devices))
+        begins = [i * each + min(i, extras) for i in range(len(devices) + 1)]
+        rows = [slice(begin, end) for begin, end in pairwise(begins)]
+        shares = [some_samples(shares[0], part, batch_axis) for part in rows]
+    return [
+        _mxnet.as_current(share.as_in_context(device))
+        for share, device in zip(shares, devices, strict=True)
+    ]
 
 
 def call(net: gluon.Block, data: object) -> Any:
@@ -282,8 +300,29 @@ def _is_plain_pair(items: tuple[object, object, object]) -> bool:
     data, label, weight = items
     if weight is not None or not (isinstance(data, NDArray) and isinstance(label, NDArray)):
         return False
+    if _mxnet.is_of_numpy(data) != _mxnet.is_of_numpy(label):
+        return False
     shape, other = data.shape, label.shape
     return len(shape) > 0 < len(other) and bool(shape[0] == other[0])
+
+
+def _check_are_of_one_kind(items: tuple[object, object, object]) -> None:
+    kinds = {
+        name: {_mxnet.is_of_numpy(leaf) for leaf in leaves_of(item) if isinstance(leaf, NDArray)}
+        for name, item in zip(_KEYS, items, strict=True)
+    }
+    if len(set().union(*kinds.values())) < 2:
+        return
+    told = [
+        f"{name} {' and '.join('mx.np.ndarray' if kind else 'NDArray' for kind in sorted(found))}"
+        for name, found in kinds.items()
+        if found
+    ]
+    raise ValueError(
+        f"the arrays of a batch are of two kinds ({', '.join(told)}): make all of them with mx.np "
+        "or all of them with mx.nd; array.as_np_ndarray() and array.as_nd_ndarray() convert them "
+        "without a copy"
+    )
 
 
 def _check_arrays(name: str, part: object, is_needed: bool) -> None:
@@ -345,18 +384,20 @@ def _dtype_in(pred: object) -> np.dtype[Any]:
 def _as_ndarrays(part: object, net: gluon.Block) -> Any:
     """Return `part` with NumPy's arrays, and what can be made one, at the network's precision."""
     if isinstance(part, NDArray) or all(isinstance(leaf, NDArray) for leaf in leaves_of(part)):
-        return part
+        return mapped(_mxnet.as_current, part)
     dtype = _dtype_of(net)
 
     def convert(array: object) -> object:
-        if isinstance(array, NDArray) or not hasattr(array, "__array__"):
+        if isinstance(array, NDArray):
+            return _mxnet.as_current(array)
+        if not hasattr(array, "__array__"):
             return array
         values = np.asarray(array)
         if values.dtype.kind not in "fiub":
             return array
         # float16 cannot count classes, or words, beyond 2,048.
         is_narrow = dtype == np.float16 and values.dtype.kind != "f"
-        return mx.nd.array(values, dtype="float32" if is_narrow else dtype)
+        return _mxnet.as_current(mx.nd.array(values, dtype="float32" if is_narrow else dtype))
 
     return mapped(convert, part)
 

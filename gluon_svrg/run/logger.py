@@ -28,6 +28,10 @@ class ConsoleHandler(_StreamHandler):
     It is silent if the root logger has a handler (the program has configured its logging), or if
     another handler of the record's loggers writes on the standard output or error. A file that a
     logger writes besides changes nothing. Bars of tqdm stay below its lines.
+
+    The handler that ``logging.info()`` gives to a root logger without one is no choice of the
+    program: MXNet calls that function, in FactorScheduler and in `npx.set_np`. It gets none of
+    these lines, which would come out in another format from then on.
     """
 
     def __init__(self) -> None:
@@ -51,10 +55,14 @@ class ConsoleHandler(_StreamHandler):
             super().emit(record)
 
     def _is_replaced(self, name: str) -> bool:
+        found = _handlers_of(logging.getLogger(name))
+        for logger, handler in found:
+            if logger is logging.root and _is_by_accident(handler):
+                handler.addFilter(_is_of_others)  # once: a second time changes nothing
         return any(
             logger is logging.root or _is_console(handler)
-            for logger, handler in _handlers_of(logging.getLogger(name))
-            if handler is not self
+            for logger, handler in found
+            if handler is not self and _is_of_others not in handler.filters
         )
 
 
@@ -107,6 +115,28 @@ def lines_above_bars(logger: logging.Logger) -> Iterator[None]:
         for handler, stream, above in redirected:
             if handler.stream is above:
                 handler.setStream(stream)
+
+
+def _is_by_accident(handler: logging.Handler) -> bool:
+    """Return whether ``logging.info()`` has made it: `basicConfig` without an argument.
+
+    Who calls `basicConfig` to see lines of INFO sets the level, a file, a format or a stream.
+    """
+    return (
+        type(handler) is logging.StreamHandler
+        and len(logging.root.handlers) == 1
+        and logging.root.level == logging.WARNING
+        and handler.stream is sys.stderr
+        and handler.formatter is not None
+        and handler.formatter._fmt == logging.BASIC_FORMAT
+        and handler.formatter.datefmt is None
+    )
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """Return whether no ConsoleHandler prints the record."""
+    handlers = _handlers_of(logging.getLogger(record.name))
+    return not any(isinstance(handler, ConsoleHandler) for _, handler in handlers)
 
 
 def _handlers_of(logger: logging.Logger) -> list[tuple[logging.Logger, logging.Handler]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
+from gluon_svrg._mxnet import as_current, as_legacy
 from gluon_svrg.arrays.nested import leaves_of
 from mxnet.ndarray import NDArray
 
@@ -24,8 +25,12 @@ def update_metric(
     ValueError
         If there is no such name, or the arrays of a metric without names are no pairs.
     """
+    if type(metric) is mx.metric.CompositeEvalMetric:
+        for part in metric.metrics:
+            update_metric(part, labels, preds)
+        return
     if all(isinstance(item, NDArray) for item in (*labels, *preds)):
-        metric.update(labels, preds)
+        metric.update(_for_metric(metric, labels), _for_metric(metric, preds))
         return
     if isinstance(metric, mx.metric.CompositeEvalMetric):
         for part in metric.metrics:
@@ -35,7 +40,21 @@ def update_metric(
         named_labels, named_preds = _named(label, "label"), _named(pred, "output")
         _check_names(metric, "label_names", metric.label_names, named_labels, named_preds)
         _check_names(metric, "output_names", metric.output_names, named_preds, named_labels)
-        metric.update_dict(named_labels, named_preds)
+        metric.update_dict(
+            dict(zip(named_labels, _for_metric(metric, list(named_labels.values())), strict=True)),
+            dict(zip(named_preds, _for_metric(metric, list(named_preds.values())), strict=True)),
+        )
+
+
+def update_with_losses(metric: mx.metric.Loss, losses: Sequence[NDArray]) -> None:
+    """Update a metric of the loss with the losses of a batch, one array per context."""
+    metric.update(0, _for_metric(metric, losses))
+
+
+def _for_metric(metric: mx.metric.EvalMetric, arrays: Sequence[Any]) -> list[Any]:
+    """Return what a metric is updated with: MXNet's own take NDArrays, in its NumPy mode too."""
+    kind = as_legacy if type(metric).__module__ == "mxnet.metric" else as_current
+    return [kind(array) if isinstance(array, NDArray) else array for array in arrays]
 
 
 def _named(value: object, kind: str) -> dict[str, NDArray]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
+from gluon_svrg._mxnet import as_current, as_legacy
 from gluon_svrg.arrays.nested import leaves_of, mapped
 from gluon_svrg.arrays.waiting import wait_for
 from gluon_svrg.run.batch_processor import BatchProcessor
@@ -54,7 +55,7 @@ def predicted(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
                         f"{len(leaves)} for another: they cannot be joined"
                     )
                 for column, leaf in zip(columns, leaves, strict=True):
-                    column.append(leaf.as_in_context(mx.cpu()))
+                    column.append(as_legacy(leaf).as_in_context(mx.cpu()))
     if first is None:
         raise ValueError(
             "there is no batch to predict: the data are empty, or can be iterated only once"
@@ -80,4 +81,4 @@ def _joined(arrays: list[NDArray], batch_axis: int) -> NDArray:
             f"axis {axis}: predict batches of one shape at a time"
         )
     joined: NDArray = mx.nd.concat(*arrays, dim=axis) if len(arrays) > 1 else arrays[0]
-    return joined
+    return as_current(joined)

@@ -52,7 +52,7 @@ def even_out(copies: Sequence[Sequence[NDArray]], workers: Workers) -> None:
     for number, arrays in enumerate(copies):
         mean = _mean([copy for worker in everybody for copy in worker[number]])
         for array in arrays:
-            array[:] = mx.nd.array(mean, array.context, mean.dtype)
+            _mxnet.as_legacy(array)[:] = mx.nd.array(mean, array.ctx, mean.dtype)
 
 
 @contextmanager

@@ -135,7 +135,7 @@ class OptimalCoefficient:
         for share in shares:
             if share.samples:
                 corrected, _ = self._rules_for(share.samples, snapshot_scale, sums)
-                here = [alpha.as_in_context(share.grads[0].context) for alpha in alphas]
+                here = [alpha.as_in_context(share.grads[0].ctx) for alpha in alphas]
                 corrected(
                     share.grads, share.snapshot_grads, share.full_grads, here, out=share.grads
                 )
@@ -172,7 +172,7 @@ class OptimalCoefficient:
         if sums is None or len(sums) != len(grads):  # a parameter was frozen meanwhile
             is_double = all(grad.dtype == np.float64 for grad in grads)
             dtype = "float64" if is_double else "float32"
-            sums = self._sums[device] = [mx.nd.zeros(2, grad.context, dtype) for grad in grads]
+            sums = self._sums[device] = [mx.nd.zeros(2, grad.ctx, dtype) for grad in grads]
         return sums
 
     def _rules_for(

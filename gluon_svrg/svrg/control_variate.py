@@ -8,6 +8,7 @@ from gluon_svrg import _mxnet
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.arrays.rows import is_row_sparse, set_to_zero
+from gluon_svrg.arrays.samples import with_axis
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, Share
 from gluon_svrg.svrg.gradient import BatchGradient
 from gluon_svrg.svrg.row_correction import RowCorrection
@@ -124,6 +125,9 @@ class ControlVariate:
             by_device(gradient.sums[param.name] for param in params),
             by_device(full_gradient[param.name] for param in params),
         )
+        if self.optimal is not None:  # whose inner products need an axis
+            own, there, means = ([list(map(with_axis, a)) for a in c] for c in columns)
+            columns = own, there, means
         devices = list(zip(*columns, gradient.samples, strict=True))
         if self.optimal is not None and (self._workers.are_several or len(devices) > 1):
             shares = [Share(a, c, mu, samples * scale) for a, c, mu, samples in devices]
@@ -232,7 +236,8 @@ def by_parameter(
         means = {name: mean / scale for name, mean in means.items()}
     return {
         param.name: [
-            means[param.name].as_in_context(grad.context).astype(grad.dtype, copy=False)
+            mean.as_in_context(grad.ctx).astype(grad.dtype, copy=False)
+            for mean in [_mxnet.as_legacy(means[param.name])]
             for grad in param.list_grad()
         ]
         for param in params

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import as_legacy
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.svrg.smoothness import largest_eigenvalue
 from gluon_svrg.svrg.snapshot import Backward, Snapshot
@@ -134,7 +135,7 @@ class CurvatureMeter:
             if name in changes:
                 values = values + changes[name].reshape(self._shapes[name])
             for array in arrays:
-                array[:] = mx.nd.array(values, dtype=array.dtype)
+                as_legacy(array)[:] = mx.nd.array(values, dtype=array.dtype)
         total, samples = np.zeros(len(change)), 0
         for batch in batches:
             gradient = self._snapshot.gradient(self._backward, batch)

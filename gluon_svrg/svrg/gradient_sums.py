@@ -38,7 +38,7 @@ class GradientSums:
 
     def __init__(self, grads: Mapping[str, list[NDArray]], add: FusedFunction) -> None:
         self._sums = {
-            name: [mx.nd.zeros(grad.shape, grad.context, "float64") for grad in arrays]
+            name: [mx.nd.zeros(grad.shape, grad.ctx, "float64") for grad in arrays]
             for name, arrays in grads.items()
             if not is_row_sparse(arrays[0])
         }
@@ -113,7 +113,7 @@ class _RowSparseSums:
 
     def __init__(self, grads: list[NDArray]) -> None:
         self._shape: tuple[int, ...] = grads[0].shape
-        self._context = grads[0].context
+        self._context = grads[0].ctx
         self._sums = [RowSums(self._shape[0], self._shape[1:]) for _ in grads]
         self._samples = RowSums(self._shape[0])
         self.first_not_finite: int | None = None

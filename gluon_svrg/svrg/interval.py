@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.nested import leaves_of
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.arrays.rows import are_close, largest_values
 from gluon_svrg.data.batch import Batch, is_empty
+from gluon_svrg.data.data_iter import check_has_no_padding, pair_of
 from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import Interrupted, State
+from gluon_svrg.run import backward as run_backward
 from gluon_svrg.run.backward import at_batch, begin_pass, first_state, is_alike, of_own_samples
 from gluon_svrg.svrg.choices import DataLock, TableChoice, check_choices
 from gluon_svrg.svrg.full_pass import FullPass, LossScaler, Numbered
@@ -53,7 +56,10 @@ class Interval:
             interval.check()
 
     `index` is the batch's number in the epoch; an ArrayLoader's have an index of their own. Layers
-    must know their shapes (or give `infer_shapes`); :meth:`end` lets the data draw anew.
+    that have yet to infer their shapes do so from the first batch. `train_data` may be an
+    ``mx.io.DataIter``: `backward` gets its batches with ``batch.data`` and ``batch.label``, also in
+    the full pass, and the loop calls ``train_data.reset()`` after each epoch. :meth:`end` lets the
+    data draw anew.
 
     Parameters
     ----------
@@ -72,7 +78,8 @@ class Interval:
     loss_scaler : SVRGTrainer, optional
         For a `backward` that multiplies its losses by its ``loss_scale``.
     infer_shapes : callable, optional
-        Runs a forward pass of a batch outside of training, for layers that infer their shapes.
+        Runs a forward pass of a batch outside of training, for layers that infer their shapes; by
+        default `backward` does, once.
     progress_bar : bool
         Whether the full pass shows a bar, on a terminal.
     is_cancelled : callable, optional
@@ -126,7 +133,7 @@ class Interval:
             is_cancelled or (lambda: False),
             self._workers,
         )
-        self._infer_shapes = infer_shapes or (lambda _: None)
+        self._infer_shapes = infer_shapes or partial(run_backward.infer_shapes, net, backward)
         self._logger = logger or logging.getLogger(__name__)
         check_choices(gradient_table, table_memory, lock)
         self._data_lock = DataLock(lock, self._logger)
@@ -182,6 +189,7 @@ class Interval:
 
     def before(self, batch: object, index: int | None = None) -> None:
         """Let the network draw the random numbers that the snapshot's pass draws for `batch`."""
+        check_has_no_padding(batch)
         self.masks.lock(_index_of(batch, index, self._numbers_batches))
 
     def gradient(self, batch: object, index: int | None = None) -> BatchGradient:
@@ -211,6 +219,7 @@ class Interval:
     def gradient_at(self, batch: object, index: int | None = None) -> BatchGradient:
         """Return the gradient at the snapshot of any batch, to measure with; masks stay locked."""
         index = _index_of(batch, index, self._numbers_batches)
+        batch = pair_of(batch)
         if self.table is not None:
             return self.table.gradient(index, leaves_of(batch))
         gradient = self.snapshot.gradient(self.backward_at(index), batch)

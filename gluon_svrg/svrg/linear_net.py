@@ -100,7 +100,8 @@ class LinearNet(NamedTuple):
 
         With a bias a row has a 1 at its end.
         """
-        rows = parts.data.reshape((parts.data.shape[0], -1)).astype("float32", copy=False)
+        rows = _mxnet.as_legacy(parts.data)
+        rows = rows.reshape((rows.shape[0], -1)).astype("float32", copy=False)
         norms = mx.nd.sum(mx.nd.square(rows), axis=1).asnumpy().astype("float64")
         return (norms + (self.bias is not None)) * _weights_of(parts)
 
@@ -112,7 +113,8 @@ class LinearNet(NamedTuple):
         """
         if self.loss.kind not in ("squared", "huber"):
             return parts
-        return parts._replace(label=mx.nd.zeros_like(parts.label))
+        zeros = mx.nd.zeros_like(_mxnet.as_legacy(parts.label))
+        return parts._replace(label=_mxnet.as_current(zeros))
 
     def point(
         self, weights: Mapping[str, NumPyArray], batches: Collection[BatchParts]
@@ -170,7 +172,7 @@ def _graph_of(net: gluon.Block) -> tuple[list[_Node], int]:
     try:
         # It is called as hybridizing calls it; it keeps nothing, and hooks are silent.
         with _mxnet.forgotten_forward(net), autograd.pause(train_mode=True):
-            output = net(mx.sym.var("data"))
+            output = net(_mxnet.as_current(mx.sym.var("data")))
         graph = json.loads(output.tojson())
     except Exception as error:  # the forward pass of a user raises exceptions of any type
         raise NotKnownError(

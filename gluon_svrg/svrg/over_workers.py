@@ -107,10 +107,10 @@ def mean_of_batch(
     totals = {}
     for param in params:
         datas, grads = param.list_data(), param.list_grad()
-        total = mx.nd.zeros(grads[0].shape, grads[0].context, "float64")
+        total = mx.nd.zeros(grads[0].shape, grads[0].ctx, "float64")
         for data, grad in zip(datas, grads, strict=True):
             if param.name in used or param.grad_req == "add" or _mxnet.is_fresh(data):
-                dense = grad.tostype("default")
+                dense = _mxnet.as_legacy(grad).tostype("default")
                 total += dense.as_in_context(total.context).astype("float64")
         totals[param.name] = total
     workers.sum(list(totals.values()))

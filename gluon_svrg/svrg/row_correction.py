@@ -125,8 +125,8 @@ def check_sparse_correction(way: object) -> None:
 
 def _retained(array: NDArray, rows: NumPyArray) -> NDArray:
     if not len(rows):
-        return mx.nd.zeros(array.shape, array.context, array.dtype, stype="row_sparse")
-    return mx.nd.sparse.retain(array, mx.nd.array(rows, array.context, "int64"))
+        return mx.nd.zeros(array.shape, array.ctx, array.dtype, stype="row_sparse")
+    return mx.nd.sparse.retain(array, mx.nd.array(rows, array.ctx, "int64"))
 
 
 def _weighted(means: Sequence[NDArray], shares: NDArray) -> list[NDArray]:

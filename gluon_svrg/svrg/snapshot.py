@@ -13,6 +13,7 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import write_replicas
 from gluon_svrg.arrays.rows import set_to_zero, zeros_for
+from gluon_svrg.arrays.samples import samples_of_loss
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.gradient_sums import GradientSums
 from mxnet import autograd, gluon
@@ -75,11 +76,11 @@ class Snapshot:
         RuntimeError
             If a parameter is not initialised, or its shape is not known yet.
         ValueError
-            If a parameter or its gradient is neither dense nor row_sparse.
-        NotImplementedError
-            If MXNet is in its NumPy mode.
+            If a parameter or its gradient is neither dense nor row_sparse, or the network was
+            initialised outside of MXNet's NumPy mode, which is on now, or the other way around.
         """
         self._collect_params()
+        _mxnet.check_kind(self.net)
         for param in self._params.values():
             _check_is_ready(param)
         layout = {
@@ -114,7 +115,7 @@ class Snapshot:
 
         Raises
         ------
-        RuntimeError, ValueError, NotImplementedError
+        RuntimeError, ValueError
             As :meth:`take`.
         """
         self.take()
@@ -357,11 +358,6 @@ def _worn(
 
 
 def _check_is_ready(param: gluon.Parameter) -> None:
-    if mx.util.is_np_array():
-        raise NotImplementedError(
-            "SVRG does not support MXNet's NumPy mode yet: call mxnet.npx.reset_np() and train "
-            "with NDArrays"
-        )
     stype, grad_stype = _mxnet.storage_types(param)
     if "csr" in (stype, grad_stype):
         raise ValueError(
@@ -380,12 +376,12 @@ def _check_is_ready(param: gluon.Parameter) -> None:
 def _count_samples(losses: object, contexts: list[mx.Context]) -> list[int]:
     samples = [0] * len(contexts)
     for loss in losses if isinstance(losses, (list, tuple)) else [losses]:
-        if not isinstance(loss, NDArray) or loss.context not in contexts:
-            where = f"on {loss.context}" if isinstance(loss, NDArray) else f"{loss!r}"
+        if not isinstance(loss, NDArray) or loss.ctx not in contexts:
+            where = f"on {loss.ctx}" if isinstance(loss, NDArray) else f"{loss!r}"
             raise ValueError(
                 f"backward must return the losses on the contexts of the network, "
                 f"{contexts}, got {where}: return the NDArray of losses, one per "
                 "sample, or a list of them, one per context"
             )
-        samples[contexts.index(loss.context)] += loss.shape[0]
+        samples[contexts.index(loss.ctx)] += samples_of_loss(loss)
     return samples

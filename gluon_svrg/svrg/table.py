@@ -8,6 +8,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._mxnet import as_legacy
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.rows import is_row_sparse
 from gluon_svrg.svrg.gradient import BatchGradient
@@ -169,15 +170,15 @@ class GradientTable:
             for x, r in (
                 (part.reshape(-1).astype("float64"), self._weights_for(part))
                 for array in arrays
-                for part in _stored(array)
+                for part in _stored(as_legacy(array))
             )
         ]
 
     def _weights_for(self, array: NDArray) -> NDArray:
-        key = array.size, array.context
+        key = array.size, array.ctx
         if key not in self._weights:
             values = np.random.Generator(np.random.PCG64(0)).uniform(0.5, 1.5, array.size)
-            self._weights[key] = mx.nd.array(values, array.context, "float64")
+            self._weights[key] = mx.nd.array(values, array.ctx, "float64")
         return self._weights[key]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
+from gluon_svrg._mxnet import as_legacy
 from gluon_svrg.arrays.rows import is_row_sparse
 from gluon_svrg.svrg.gradient import BatchGradient
 from gluon_svrg.svrg.snapshot import Backward, Snapshot
@@ -249,8 +250,8 @@ def greatest_average(at: float, ratio: float, at_snapshot: float) -> float:
 def _sum(grads: Sequence[NDArray]) -> NDArray:
     """Return the sum over the devices: flat, float64, on the first of them."""
     # Of a row_sparse gradient, too, the variance is that of all elements.
-    dense = [g.tostype("default") if is_row_sparse(g) else g for g in grads]
-    flat = [g.reshape(-1).astype("float64").as_in_context(grads[0].context) for g in dense]
+    dense = [g.tostype("default") if is_row_sparse(g) else as_legacy(g) for g in grads]
+    flat = [g.reshape(-1).astype("float64").as_in_context(grads[0].ctx) for g in dense]
     return mx.nd.add_n(*flat)
 
 

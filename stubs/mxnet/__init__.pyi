@@ -15,6 +15,8 @@ from mxnet import lr_scheduler as lr_scheduler
 from mxnet import metric as metric
 from mxnet import ndarray as nd
 from mxnet import ndarray as ndarray
+from mxnet import numpy as np
+from mxnet import numpy as numpy
 from mxnet import onnx as onnx
 from mxnet import optimizer as optimizer
 from mxnet import profiler as profiler

@@ -56,11 +56,12 @@ def estimator_of(
     lr_scheduler=None,
     net=None,
     metrics=None,
+    dtype="float32",
     **net_arguments,
 ):
     net = net_of(**net_arguments) if net is None else net
     mx.random.seed(seed)
-    net.initialize(mx.init.Normal(0.5), ctx=list(contexts))
+    problems.initialize(net, mx.init.Normal(0.5), contexts, dtype)
     arguments = {"learning_rate": 0.1, "lr_scheduler": lr_scheduler}
     if optimizer == "sgd":
         arguments["momentum"] = 0.9
@@ -163,7 +164,7 @@ def run_of(folder, handlers, data, duration, seed, extra=(), resume=None, contex
 
 
 @functools.cache
-def whole_run(handlers, data, duration, net):
+def whole_run(handlers, data, duration, net, is_numpy):
     """What a run that is not interrupted comes to."""
     with tempfile.TemporaryDirectory() as folder:
         return outcome(*run_of(folder, handlers, data, dict([duration]), 0, **dict(net)))
@@ -185,7 +186,7 @@ def check_that_it_is_exact(folder, handlers, data, stop, part=None, whole=None, 
     """Compare one run with two, the second of which goes on in another process's stead."""
     whole = whole or {"epochs": 3}
     ((duration),) = whole.items()
-    expected = whole_run(handlers, data, duration, tuple(net.items()))
+    expected = whole_run(handlers, data, duration, tuple(net.items()), mx.util.is_np_array())
     extra = [] if stop is None else [stop]
     run_of(folder, handlers, data, part or whole, 0, extra, **net)
     # Another seed, other weights, other states of all generators: nothing of it may matter.
@@ -204,6 +205,7 @@ STOPS = {
 }
 
 
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("data", DATA)
 def test_every_kind_of_data(data, stop, tmp_path):
@@ -245,12 +247,14 @@ HANDLERS = {
 }
 
 
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("stop", ["in an epoch", "end of an epoch"])
 @pytest.mark.parametrize("handlers", HANDLERS)
 def test_every_handler(handlers, stop, tmp_path):
     check_that_it_is_exact(tmp_path, HANDLERS[handlers], loader, STOPS[stop])
 
 
+@pytest.mark.usefixtures("mode")
 def test_a_step_that_no_backward_pass_comes_before(tmp_path):
     """It takes what was left of the epoch, right after the resume."""
     check_that_it_is_exact(
@@ -258,6 +262,7 @@ def test_a_step_that_no_backward_pass_comes_before(tmp_path):
     )
 
 
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("stop", STOPS)
 def test_all_handlers(stop, tmp_path):
     check_that_it_is_exact(tmp_path, all_handlers, batches, STOPS[stop], dropout=0)
@@ -274,6 +279,7 @@ def cut_epochs():
     return [gs.SVRGHandler(), CutEachEpoch()]
 
 
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("batch", [3, 4])
 def test_epochs_that_a_handler_cuts_short(batch, tmp_path):
     """At the cut itself (4) the rest of the epoch must not be trained after the resume."""
@@ -310,6 +316,7 @@ def test_checkpoints_in_mid_epoch_change_nothing(every_n_batches, tmp_path):
     assert problems.same(*runs)
 
 
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("name", ["epoch-0-batch-4", "epoch-1-batch-4", "epoch-1-batch-6"])
 def test_from_every_checkpoint_in_mid_epoch(name, tmp_path):
     def run(folder, seed, **arguments):
@@ -339,6 +346,7 @@ class Sample(EpochEnd, Stateful):
         self.drawn = state["drawn"]
 
 
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("dropout", [0, 0.3])
 @pytest.mark.parametrize("batch", [5, 6])
 def test_what_a_handler_draws_at_the_end_of_an_epoch(dropout, batch, tmp_path):
@@ -501,11 +509,13 @@ def test_parameters_outside_of_the_network(tmp_path):
 DEFERRED = {"units": 4, "in_units": 0, "layers": 3}
 
 
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("stop", ["first batch", "in an epoch"])
 def test_a_network_that_infers_its_shapes(stop, tmp_path):
     check_that_it_is_exact(tmp_path, list, batches, STOPS[stop], **DEFERRED)
 
 
+@pytest.mark.usefixtures("mode")
 def test_a_network_that_has_not_inferred_its_shapes_yet(tmp_path):
     """There is nothing to write, and that is no reason to fail."""
     extra = [STOPS["begin of the run"]]
@@ -515,6 +525,7 @@ def test_a_network_that_has_not_inferred_its_shapes_yet(tmp_path):
     assert [row["epoch"] for row in result.history] == [0, 1]
 
 
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("stop", ["end of an epoch", "in an epoch"])
 @pytest.mark.parametrize("handlers", [LoggingHandler, lambda: LoggingHandler(2)])
 def test_mxnets_logging_handler(handlers, stop, tmp_path):
@@ -524,6 +535,7 @@ def test_mxnets_logging_handler(handlers, stop, tmp_path):
 # Another number of devices.
 
 
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("table", [True, False])
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize(("before", "after"), [(ONE, TWO), (TWO, ONE), (TWO, THREE)])
@@ -557,6 +569,7 @@ def test_another_number_of_devices(before, after, accumulate, table, tmp_path, c
         assert row == pytest.approx(other)
 
 
+@pytest.mark.usefixtures("mode")
 def test_several_devices_with_running_statistics_of_their_own(tmp_path):
     check_that_it_is_exact(
         tmp_path, all_handlers, loader, STOPS["in an epoch"], contexts=tuple(TWO)

@@ -5,6 +5,7 @@ import sys
 
 import mxnet as mx
 import numpy as np
+import problems
 import pytest
 from gluon_svrg import deploy, tune_for_cpu
 from gluon_svrg.deploy import card
@@ -25,6 +26,7 @@ def run(path, *arrays):
     return session.run(None, dict(zip([i.name for i in session.get_inputs()], arrays, strict=True)))
 
 
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("tuned", [False, True])
 @pytest.mark.parametrize("from_predictor", [False, True])
 def test_any_batch(tuned, from_predictor, net, x, tmp_path):
@@ -36,10 +38,11 @@ def test_any_batch(tuned, from_predictor, net, x, tmp_path):
     assert 0 <= difference <= 1e-5
     for batch in (x, x[:1]):
         (output,) = run(tmp_path / "folder" / "model.onnx", batch)
-        np.testing.assert_allclose(output, net(mx.nd.array(batch)).asnumpy(), atol=1e-5)
+        np.testing.assert_allclose(output, net(problems.array(batch)).asnumpy(), atol=1e-5)
     assert [path.name for path in (tmp_path / "folder").iterdir()] == ["model.onnx"]
 
 
+@pytest.mark.usefixtures("mode")
 def test_the_parameters_are_constants(net, x, tmp_path):
     """As inputs, which MXNet makes them, onnxruntime would not fold them, and warn of each."""
     deploy.export_onnx(deploy.export(net, tmp_path / "model", x), tmp_path / "model.onnx")

@@ -10,6 +10,7 @@ import threading
 
 import mxnet as mx
 import numpy as np
+import problems
 import pytest
 from gluon_svrg import deploy
 from mxnet import autograd, gluon
@@ -19,9 +20,10 @@ FILES = ["model.json", "model-symbol.json", "model-0000.params"]
 
 
 def outputs_of(net, x):
-    return net(mx.nd.array(x, dtype=x.dtype)).asnumpy()
+    return net(problems.array(x, x.dtype)).asnumpy()
 
 
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 15, 16, 17, 40])
 @pytest.mark.parametrize("backend", ["auto", None, "MKLDNN"])
 def test_any_number_of_samples(count, backend, model, net):
@@ -32,12 +34,14 @@ def test_any_number_of_samples(count, backend, model, net):
         np.testing.assert_allclose(predictor(x), outputs_of(net, x), atol=1e-5)
 
 
+@pytest.mark.usefixtures("mode")
 def test_results_are_not_overwritten_by_the_next_call(model, net, x):
     predictor = deploy.Predictor.load(model)
     first, _ = predictor(x), predictor(x * 2)
     np.testing.assert_allclose(first, outputs_of(net, x), atol=1e-5)
 
 
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize(
     "given",
     [
@@ -65,6 +69,7 @@ def test_the_callers_array_stays_as_it_is(model, x):
     np.testing.assert_array_equal(x, before)
 
 
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("context", [mx.cpu(0), mx.cpu(1)], ids=str)
 def test_contexts(context, model, net, x):
     predictor = deploy.Predictor.load(model, ctx=context)
@@ -257,6 +262,7 @@ def test_it_falls_back_where_the_backend_computes_something_else(model, monkeypa
     assert "fused by MKLDNN its outputs differ by" in caplog.text
 
 
+@pytest.mark.usefixtures("mode")
 def test_several_threads(model, net):
     predictor = deploy.Predictor.load(model)
     wrong = []
@@ -277,6 +283,7 @@ def test_several_threads(model, net):
     assert not wrong
 
 
+@pytest.mark.usefixtures("mode")
 def test_inside_a_recording_it_still_predicts(model, net, x):
     predictor = deploy.Predictor.load(model)
     with autograd.record():

@@ -50,6 +50,7 @@ def test_it_keeps_most_classes(mode, net, x, data, tmp_path):
     assert b"quantized" in (tmp_path / "int8" / "model-symbol.json").read_bytes()
 
 
+@pytest.mark.usefixtures("mode")
 def test_without_labels_the_card_has_no_accuracy(model, data, tmp_path):
     report = deploy.quantize(model, tmp_path / "int8", [mx.nd.array(data)])
     assert report == {"mode": "naive", "calibration_samples": 64}
@@ -59,6 +60,7 @@ def test_without_labels_the_card_has_no_accuracy(model, data, tmp_path):
         assert card[key] == before[key]
 
 
+@pytest.mark.usefixtures("mode")
 def test_layers_may_stay_in_float32(net, x, data, tmp_path):
     model = deploy.export(net, tmp_path / "model", x)
     for name, layers in (("all", []), ("some", ["sg_mkldnn_fully_connected_0"])):

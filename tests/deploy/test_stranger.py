@@ -409,6 +409,35 @@ def test_layers_of_gluon_are_made_of_operators_that_are_loaded():
         assert not graph.unlisted_in(out), layer
 
 
+def test_layers_of_gluon_in_numpy_mode_are_made_of_operators_that_are_loaded():
+    mx.npx.set_np()
+    try:
+        layers = [
+            nn.Dense(2, activation="tanh"), nn.LayerNorm(), nn.Embedding(3, 2), nn.PReLU(),
+            nn.SELU(), nn.GELU(), nn.Swish(), nn.ELU(), nn.LeakyReLU(1), nn.Conv1D(2, 3),
+            nn.Conv2D(2, 3), nn.Conv3D(2, 3), nn.Conv2DTranspose(2, 3), nn.AvgPool1D(),
+            nn.MaxPool2D(), nn.BatchNorm(), nn.Flatten(), nn.GlobalAvgPool2D(), nn.Dropout(0.5),
+            nn.GlobalMaxPool3D(), nn.Activation("relu"), gluon.rnn.RNN(2),
+            gluon.rnn.GRU(2, layout="NTC"), gluon.rnn.LSTM(2, bidirectional=True),
+        ]  # fmt: skip
+        for layer in layers:
+            out = layer(mx.sym.var("data").as_np_ndarray())
+            assert graph.operators_in(out) <= graph.OPERATORS, layer
+            loaded = graph.load(out.tojson())
+            assert loaded.list_inputs() == out.list_inputs()
+    finally:
+        mx.npx.reset_np()
+
+
+def test_other_names_of_the_operators_that_run_code_are_refused_too(model):
+    before = (model / "model-symbol.json").read_text()
+    for name in ("_npi_Custom", "_npi_cvimread", "_npi_cvimdecode"):
+        (model / "model-symbol.json").write_text(before)
+        with_graph(model, set_op(name, op_type="x"))
+        with pytest.raises(ValueError, match="is none of those that are loaded, because it can"):
+            deploy.Predictor.load(model, operators=[name])
+
+
 def test_no_registered_operator_of_a_dangerous_kind_is_loaded():
     assert not graph.OPERATORS & graph.REFUSED
     for word in ("Custom", "Native", "NDArray", "imread", "imdecode", "gather_nd", "scatter_nd"):

@@ -24,6 +24,8 @@ from mxnet.gluon import nn
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.gluon.contrib.estimator import event_handler
 
+pytestmark = pytest.mark.usefixtures("mode")
+
 RNG = np.random.default_rng(0)
 BATCHES = [(RNG.normal(size=(4, 6)), RNG.integers(0, 3, 4)) for _ in range(4)]
 LOSS = "training loss"
@@ -109,9 +111,16 @@ def fit(estimator, *handlers, **arguments):
 
 
 @pytest.fixture(scope="module")
-def plain():
+def _plain_runs():
+    return {}
+
+
+@pytest.fixture
+def plain(_plain_runs, mode):
     """The weights of a run with the default handlers."""
-    return fit(estimator_of())[0]
+    if mode not in _plain_runs:
+        _plain_runs[mode] = fit(estimator_of())[0]
+    return _plain_runs[mode]
 
 
 def test_every_exported_handler_is_in_the_table():
@@ -280,8 +289,10 @@ IN_MXNETS = {gs.GradientUpdateHandler, gs.MetricHandler, gs.SVRGHandler}
 
 
 @each
-def test_in_mxnets_estimator_it_works_or_says_what_it_needs(cls, tmp_path):
+def test_in_mxnets_estimator_it_works_or_says_what_it_needs(cls, mode, tmp_path):
     """Fails on 0.1 with an AttributeError for most of them."""
+    if mode == "numpy" and cls in IN_MXNETS:
+        pytest.skip("in NumPy mode MXNet's own Estimator cannot update its metrics")
     own = estimator_of()
     estimator = mx_estimator.Estimator(
         own.net, own.loss, [mx.metric.Loss("loss")], trainer=own.trainer

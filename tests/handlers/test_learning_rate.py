@@ -37,8 +37,7 @@ def make(kind="softmax", optimizer="sgd", net=None, loss=None, contexts=ONE, wd=
     gs.seed_everything(0)
     if net is None:
         net = nn.Dense(3 if kind == "softmax" else 1, prefix="linear_")
-    net.cast("float64")
-    net.initialize(mx.init.Zero(), ctx=contexts)
+    problems.initialize(net, mx.init.Zero(), contexts, "float64")
     arguments = {"learning_rate": 0.3, "wd": wd, **params}
     trainer = gs.SVRGTrainer(net.collect_params(), optimizer, arguments)
     loss = loss or (SOFTMAX if kind == "softmax" else SQUARED)
@@ -119,6 +118,7 @@ def above_optimum(estimator, kind, x, y, wd):
 # --- The rate -----------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("kind", ["softmax", "squared"])
 @pytest.mark.parametrize(("batch_size", "momentum"), [(320, 0.0), (20, 0.0), (5, 0.0), (20, 0.9)])
 def test_the_rate_is_that_of_the_eigenvalues(kind, batch_size, momentum):
@@ -204,6 +204,7 @@ def test_what_the_optimizer_and_the_loss_multiply_by_is_counted_in():
     assert twice == pytest.approx(rate(batch_size=40), rel=0.3)
 
 
+@pytest.mark.usefixtures("mode")
 def test_on_two_devices_it_is_the_same():
     x, y = arrays()
     rates = [

@@ -1,5 +1,7 @@
 """SanityCheckHandler: what is wrong with the first batch is told before anything is trained."""
 
+import logging
+
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
@@ -211,3 +213,61 @@ def test_a_second_run_is_looked_at_again():
     estimator.fit([(X, Y)], epochs=1, event_handlers=[handler])
     with pytest.raises(ValueError, match="must be integers"):
         estimator.fit([(X, Y + 1)], epochs=1, event_handlers=[handler])
+
+
+THIRD = "the third item of a batch is taken as the weights of its samples"
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_third_item_is_said_to_be_weights(kind, caplog):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(8, 4)), rng.integers(0, 3, 8)
+    net = nn.Dense(3, in_units=4)
+    net.initialize()
+    estimator = gs.Estimator(
+        net, gluon.loss.SoftmaxCELoss(), trainer=gs.SVRGTrainer(net.collect_params(), "sgd")
+    )
+    with caplog.at_level(logging.INFO, "gluon_svrg"):
+        estimator.fit([kind((x, y, np.ones(8)))] * 2, epochs=2)
+        assert [m for m in caplog.messages if THIRD in m] == [
+            f"{THIRD}, as in (data, label, sample_weight): several inputs are ((a, b), label), "
+            "several labels (data, (a, b))"
+        ]
+        caplog.clear()
+        estimator.fit([(x, y)], epochs=1)
+        estimator.fit([{"data": x, "label": y, "sample_weight": np.ones(8)}], epochs=1)
+        assert not [m for m in caplog.messages if THIRD in m]
+
+
+class Rating(gluon.HybridBlock):
+    """Matrix factorization: of users and items."""
+
+    def __init__(self):
+        super().__init__()
+        self.users, self.items = nn.Embedding(5, 2), nn.Embedding(7, 2)
+
+    def hybrid_forward(self, F, user, item):
+        return (self.users(user) * self.items(item)).sum(axis=1)
+
+
+def test_inputs_and_labels_that_are_three_items_are_told_how_to_be_nested():
+    rng = np.random.default_rng(0)
+    user, item, score = rng.integers(0, 5, 8), rng.integers(0, 7, 8), rng.normal(size=8)
+    hint = r"the third item of the batch was taken as the weights of its samples, as in \(data, la"
+    net = Rating()
+    net.initialize()
+    estimator = gs.Estimator(
+        net, gluon.loss.L2Loss(), trainer=gs.SVRGTrainer(net.collect_params(), "sgd")
+    )
+    with pytest.raises(ValueError, match=f"the network cannot compute the first batch.*{hint}"):
+        estimator.fit([(user, item, score)], epochs=1)
+    estimator.fit([((user, item), score)], epochs=1)
+
+    net = nn.Dense(3, in_units=4)
+    net.initialize()
+    estimator = gs.Estimator(
+        net, gluon.loss.SoftmaxCELoss(), trainer=gs.SVRGTrainer(net.collect_params(), "sgd")
+    )
+    wrong = rng.normal(size=(8, 2, 2))
+    with pytest.raises(ValueError, match=f"cannot compute the first batch: output.*{hint}"):
+        estimator.fit([(rng.normal(size=(8, 4)), rng.integers(0, 3, 8), wrong)], epochs=1)

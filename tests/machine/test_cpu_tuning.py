@@ -348,16 +348,27 @@ def test_float16_keeps_mxnets_own_which_adds_up_in_float32():
     assert len(tune_for_cpu(tuned_first)) == 1
 
 
-def test_the_numpy_mode_keeps_mxnets_own():
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_in_the_numpy_mode_it_computes_the_same(hybridize):
+    values = np.random.default_rng(0).normal(size=(2, 3, 4, 4))
     layer = nn.GlobalAvgPool2D()
     tune_for_cpu(layer)
+    if hybridize:
+        layer.hybridize()
     mx.npx.set_np()
     try:
-        out = layer(mx.np.ones((2, 3, 4, 4)))
+        x = mx.np.array(values)
+        x.attach_grad()
+        with autograd.record():
+            out = layer(x)
+            loss = out * out
+        loss.backward()
+        gradient = 2 * values.mean(axis=(2, 3), keepdims=True) / 16
+        np.testing.assert_allclose(x.grad.asnumpy(), np.broadcast_to(gradient, x.shape), rtol=1e-5)
     finally:
         mx.npx.reset_np()
     assert type(out) is mx.np.ndarray
-    assert out.shape == (2, 3, 1, 1)
+    np.testing.assert_allclose(out.asnumpy(), values.mean(axis=(2, 3), keepdims=True), rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4), (2, 3, 4, 4, 4)], ids=["3 axes", "5 axes"])

@@ -387,3 +387,12 @@ def test_gluons_own_save_states_keeps_who_is_exempt_by_a_predicate(kind, tmp_pat
     loaded.load_states(str(tmp_path / "a.states"))
     names = ("conv_weight", "dense_weight")
     assert [loaded.optimizer.is_exempt(name) for name in names] == [False, True]
+
+
+def test_its_learning_rate_without_one_is_that_of_mxnet_2():
+    assert gs.LARS().learning_rate == 0.1
+    assert gs.optimizer.create("lars").learning_rate == 0.1
+    assert gs.LARS(0.3).learning_rate == 0.3
+    scheduler = mx.lr_scheduler.FactorScheduler(10, base_lr=0.02)
+    assert gs.LARS(lr_scheduler=scheduler).learning_rate == 0.02
+    assert scheduler.base_lr == 0.02

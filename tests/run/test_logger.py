@@ -13,6 +13,7 @@ import termios
 import threading
 
 import gluon_svrg as gs
+import mxnet as mx
 import problems
 import pytest
 from gluon_svrg.events import EpochEnd
@@ -220,6 +221,7 @@ def screen(text):
 SCRIPT = """
 import logging, sys, time
 import gluon_svrg as gs
+import mxnet as mx
 import problems
 
 def run(**arguments):
@@ -288,3 +290,34 @@ def test_on_a_terminal(tmp_path):
         f"root: epoch {i}" for i in range(3)
     ]
     assert re.match(r"training: 100%.* 3/3 ", last)
+
+
+def test_after_mxnets_own_line_of_logging_the_format_stays(root_logger, capsys):
+    """It gives the root logger a handler, which printed the lines of later epochs its own way."""
+    problem = problems.make("softmax")
+    scheduler = mx.lr_scheduler.FactorScheduler(5, 0.5, base_lr=0.1)
+    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"lr_scheduler": scheduler})
+    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+    estimator.fit(problem.ndarrays(), epochs=3)
+    assert root_logger.handlers  # made by logging.info() of the scheduler
+    estimator.logger.warning("careful")
+    logging.getLogger("gluon_svrg.trainer").warning("of another logger")
+    logging.getLogger("others").warning("of somebody else")
+    seen = capsys.readouterr()
+    assert epochs(seen.out) == ["epoch 0", "epoch 1", "epoch 2"]
+    assert re.findall("^epoch", seen.out, re.MULTILINE) == ["epoch"] * 3
+    assert "careful" in seen.out
+    assert epochs(seen.err) == []
+    assert "careful" not in seen.err
+    assert "WARNING:gluon_svrg.trainer:of another logger" in seen.err
+    assert "WARNING:others:of somebody else" in seen.err
+
+
+@pytest.mark.parametrize("arguments", [{"level": INFO}, {"format": "%(message)s"}])
+def test_a_program_that_configures_its_logging_by_itself_gets_all_lines(
+    arguments, root_logger, capsys
+):
+    logging.basicConfig(**arguments)
+    fit()
+    seen = capsys.readouterr()
+    assert (epochs(seen.out), epochs(seen.err)) == ([], ["epoch 0"])

@@ -189,3 +189,100 @@ def test_bad_arguments_are_errors(arguments, error, message):
     net, _ = network()
     with pytest.raises(error, match=message):
         Interval(net, print, **arguments)
+
+
+def weights_by_hand(net, trainer, backward, data, step, **arguments):
+    """Train in the documented loop; `step` says how many samples a batch has."""
+    interval = Interval(net, backward, **arguments)
+    for _ in range(EPOCHS):
+        trainer.set_control_variate(interval.begin(data))
+        if isinstance(data, mx.io.DataIter):
+            data.reset()
+        for index, batch in enumerate(data):
+            interval.before(batch, index)
+            backward(batch)
+            trainer.correct(interval.gradient(batch, index))
+            trainer.step(step(batch))
+        interval.check()
+    return problems.weights_of(net)
+
+
+@pytest.mark.parametrize("table", [True, False])
+def test_an_iterator_of_mxnet_by_hand(table):
+    """A `backward` that takes a DataBatch gives the weights of one that takes pairs."""
+    problem, loss = problems.make("softmax", samples=32), gluon.loss.SoftmaxCELoss()
+    x, y = (np.concatenate(column) for column in zip(*problem.batches, strict=True))
+
+    def backward(batch):
+        with autograd.record():
+            value = loss(net(batch.data[0]), batch.label[0])
+        value.backward()
+        return value
+
+    net, trainer = network()
+    iterator = mx.io.NDArrayIter(x, y, batch_size=8)
+    ours = weights_by_hand(
+        net, trainer, backward, iterator, lambda b: b.data[0].shape[0], gradient_table=table
+    )
+    net, trainer = network()
+    pairs = problems.backward_of(net, loss)
+    theirs = weights_by_hand(
+        net, trainer, pairs, problem.ndarrays(), lambda b: len(b[0]), gradient_table=table
+    )
+    assert problems.same(ours, theirs)
+
+
+def test_samples_that_only_fill_a_batch_up_are_an_error():
+    net, trainer = network()
+    loss = gluon.loss.SoftmaxCELoss()
+
+    def backward(batch):
+        with autograd.record():
+            value = loss(net(batch.data[0]), batch.label[0])
+        value.backward()
+        return value
+
+    iterator = mx.io.NDArrayIter(np.ones((11, 6)), np.zeros(11), batch_size=8)
+    message = "5 samples of a batch of 8 only fill it up, .*: make the iterator with last_batch_han"
+    with pytest.raises(ValueError, match=message):
+        weights_by_hand(net, trainer, backward, iterator, lambda b: 8)
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_a_network_that_has_not_inferred_its_shapes(hybridize, mode):
+    """The loop is that of a network that has run before: nothing is trained ahead."""
+    loss = gluon.loss.SoftmaxCELoss()
+    problem = problems.make("softmax", dtype="float32")
+
+    def train(runs_before):
+        gs.seed_everything(3)
+        net = nn.HybridSequential(prefix="net_")
+        with net.name_scope():
+            net.add(nn.Dense(8, activation="tanh"), nn.BatchNorm(), nn.Dense(3))
+        net.initialize(mx.init.Normal(0.5))
+        if hybridize:
+            net.hybridize()
+        batches = problem.ndarrays("float32")
+        if runs_before:
+            net(batches[0][0])
+        trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        backward = problems.backward_of(net, loss)
+        return weights_by_hand(net, trainer, backward, batches, lambda b: len(b[0]))
+
+    assert problems.same(train(False), train(True))
+
+
+def test_a_shape_that_no_batch_tells_is_an_error():
+    class Unused(nn.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Dense(3), nn.Dense(2)
+
+        def hybrid_forward(self, F, x):
+            return self.used(x)
+
+    net = Unused()
+    net.initialize()
+    backward = problems.backward_of(net, gluon.loss.SoftmaxCELoss())
+    with pytest.raises(RuntimeError, match=r"'.*' has no shape yet, because no batch reaches its"):
+        Interval(net, backward).begin(problems.make("softmax").ndarrays("float32"))

@@ -346,17 +346,6 @@ def test_parameters_instead_of_their_names_are_an_error():
         gs.Snapshot(net, net.collect_params().values())
 
 
-def test_numpy_mode_is_an_error():
-    net = initialized("hybrid sequential", ONE)
-    snapshot = gs.Snapshot(net)
-    mx.npx.set_np()
-    try:
-        with pytest.raises(NotImplementedError, match=r"call mxnet.npx.reset_np\(\)"):
-            snapshot.take()
-    finally:
-        mx.npx.reset_np()
-
-
 @pytest.mark.parametrize("hybridize", [False, True])
 def test_a_block_that_is_used_twice_is_put_aside_once(hybridize):
     twice = nn.Dense(6, in_units=6, activation="tanh")

@@ -10,6 +10,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import as_current
 from gluon_svrg.data.draw import Draw
 from mxnet.ndarray import NDArray
 
@@ -91,7 +92,7 @@ class Transform(ABC):
                 f"samples, {expected}, got {lengths}: return every array that was given"
             )
         results = tuple(
-            mx.nd.array(output, dtype=output.dtype, ctx=array.context)
+            as_current(mx.nd.array(output, dtype=output.dtype, ctx=array.ctx))
             if isinstance(array, NDArray)
             else output
             for array, output in zip(arrays, outputs, strict=True)

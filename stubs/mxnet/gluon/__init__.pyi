@@ -2,6 +2,7 @@ from mxnet.gluon import contrib as contrib
 from mxnet.gluon import data as data
 from mxnet.gluon import loss as loss
 from mxnet.gluon import nn as nn
+from mxnet.gluon import rnn as rnn
 from mxnet.gluon import utils as utils
 from mxnet.gluon.block import (
     Block as Block,

@@ -9,6 +9,9 @@ class Loss(HybridBlock):
 class L2Loss(Loss):
     def __init__(self, weight: float = 1.0, batch_axis: int = 0, **kwargs: Any) -> None: ...
 
+class L1Loss(Loss):
+    def __init__(self, weight: float | None = None, batch_axis: int = 0, **kwargs: Any) -> None: ...
+
 class HuberLoss(Loss):
     _rho: float
     def __init__(
@@ -33,6 +36,8 @@ class SigmoidBinaryCrossEntropyLoss(Loss):
         batch_axis: int = 0,
         **kwargs: Any,
     ) -> None: ...
+
+SigmoidBCELoss = SigmoidBinaryCrossEntropyLoss
 
 class SoftmaxCrossEntropyLoss(Loss):
     _axis: int

@@ -1,11 +1,11 @@
-"""MXNet's own unit tests, with this package's classes in the place of MXNet's.
+"""One file of MXNet's own unit tests, with MXNet's classes or with this package's in their place.
 
-    python tests/upstream.py path/to/a/checkout/of/mxnet/1.9.1
+    python tests/upstream/unit_tests.py CHECKOUT/tests/python/unittest/test_gluon.py --classes ours
 
-Not collected by pytest: the tests are MXNet's and not part of this package. They are read from the
-checkout, whose path is the only argument, and left as they are. What was written for nose and for
-older versions of NumPy is put back around them. Nothing is downloaded: a network that is asked for
-with pretrained weights gets random ones, by way of a file as well.
+The tests are read from a checkout of MXNet 1.9.1 and left as they are. What was written for nose
+and for older versions of NumPy is put back around them. Nothing is downloaded: a network that is
+asked for with pretrained weights gets random ones, by way of a file as well. ``run.py`` compares
+the outcomes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import json
 import os
 import sys
 import tempfile
@@ -20,20 +21,13 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
-import gluon_svrg as gs  # the first import: MXNet does not import without it
+import generated
+import gluon_svrg as gs
 import mxnet as mx
 import pytest
 from mxnet import gluon
 from mxnet.gluon import trainer as trainer_module
 from mxnet.gluon.contrib import estimator as estimator_package
-
-FILES = [
-    "test_gluon_estimator.py",
-    "test_gluon_event_handler.py",
-    "test_gluon_batch_processor.py",
-    "test_gluon_trainer.py",
-]
-FOLDER = Path("tests", "python", "unittest")
 
 REPLACED = {
     "Estimator": gs.Estimator,
@@ -62,8 +56,17 @@ TAKEN: dict[str, str] = {}
 """Those of them that were met, by test."""
 
 
+OPTIMIZERS = [gs.LARS, gs.NAG, gs.Signum]
+"""The optimizers that MXNet has, too."""
+
+
 def put_in_place() -> None:
     """Put this package's classes where MXNet's tests look for MXNet's."""
+    for optimizer in OPTIMIZERS:
+        name = optimizer.__name__
+        setattr(mx.optimizer, name, optimizer)
+        setattr(mx.optimizer.optimizer, name, optimizer)
+        mx.optimizer.Optimizer.opt_registry[name.lower()] = optimizer
     modules = [estimator_package, *vars(estimator_package).values()]
     for module in modules:
         if isinstance(module, types.ModuleType):
@@ -73,17 +76,6 @@ def put_in_place() -> None:
             if "Trainer" in vars(module):
                 module.Trainer = gs.SVRGTrainer
     gluon.Trainer = trainer_module.Trainer = gs.SVRGTrainer
-    gluon.model_zoo.model_store.get_model_file = write_model_file
-
-
-def write_model_file(name: str, root: str | None = None) -> str:
-    """Write random weights for a network of the model zoo; stands in for a download."""
-    net = gluon.model_zoo.vision.get_model(name)
-    net.initialize()
-    net(mx.nd.zeros((1, 3, 224, 224)))
-    path = str(Path(tempfile.mkdtemp(prefix="upstream-"), f"{name}.params"))
-    net.save_parameters(path)
-    return path
 
 
 def nose_tools() -> types.ModuleType:
@@ -130,59 +122,55 @@ class Results:
     """Collects what became of each test."""
 
     def __init__(self) -> None:
-        self.lines: dict[str, str] = {}
-        self.failed = 0
+        self.outcomes: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        name = report.nodeid.rpartition("/")[2]
+        name = report.nodeid.rpartition("::")[2]
         if report.skipped:
-            self.lines[name] = f"skipped: {report.longrepr[2]}"
+            self.outcomes[name] = "skipped"
         elif report.failed:
-            self.failed += 1
-            last = str(report.longrepr).strip().splitlines()[-1]
-            error = report.longrepr.reprcrash.message.splitlines()[0]
-            self.lines[name] = f"FAILED in {report.when}: {error} ({last})"
+            # The line may hold random numbers: the kind of error is what can be compared.
+            error = report.longrepr.reprcrash.message.split(":")[0].splitlines()[0]
+            self.outcomes[name] = f"failed in {report.when}: {error}"
         elif report.when == "call":
-            taken = TAKEN.get(name.rpartition("::")[2])
-            note = f"; takes what MXNet refuses: {taken}" if taken else ""
-            self.lines[name] = f"passed ({report.duration:.1f} s){note}"
+            note = f", takes what MXNet refuses: {TAKEN[name]}" if name in TAKEN else ""
+            self.outcomes[name] = f"passed{note}"
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.failed += 1
-            self.lines[report.nodeid] = f"FAILED to import: {report.longrepr}"
+            self.outcomes[report.nodeid] = f"failed to import: {report.longrepr}"
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("checkout", type=Path, help="a checkout of MXNet 1.9.1")
+    options.add_argument("file", type=Path, help="a file of MXNet's unit tests")
+    options.add_argument("--classes", choices=["stock", "ours"], required=True)
+    options.add_argument("--outcomes", type=Path, help="a JSON file to write")
     options.add_argument("-k", default="", help="only the tests that pytest's -k selects")
     given = options.parse_args()
-    folder = (given.checkout / FOLDER).resolve()
-    missing = [name for name in FILES if not (folder / name).is_file()]
-    if missing:
-        options.error(
-            f"{folder} has no {', '.join(missing)}: give a checkout of MXNet's sources at the tag "
-            "1.9.1, which has tests/python/unittest"
-        )
+    file = given.file.resolve()
     sys.modules["nose"] = types.ModuleType("nose")
     sys.modules["nose.tools"] = sys.modules["nose"].tools = nose_tools()
-    put_in_place()
+    gluon.model_zoo.model_store.get_model_file = generated.pretrained
+    gluon.utils.download = generated.download
+    if given.classes == "ours":
+        put_in_place()
+    outcomes = given.outcomes and given.outcomes.resolve()
     # common.py stands beside the tests, and models.py in another folder.
-    sys.path[:0] = [str(folder), str(folder.parent / "common")]
+    sys.path[:0] = [str(file.parent), str(file.parent.parent / "common")]
     results = Results()
     os.chdir(tempfile.mkdtemp(prefix="upstream-"))  # the tests write files where they are
+    # The same draws in both runs; MXNet's decorator takes its seeds from here.
+    os.environ.setdefault("MXNET_TEST_SEED", "20")
+    os.environ.setdefault("MXNET_MODULE_SEED", "20")
     pytest.main(
-        ["-c", "/dev/null", "--rootdir", str(folder), "-p", "no:cacheprovider", "-q", "-k", given.k,
-         "--no-header", "--no-summary", "-W", "default", *[str(folder / name) for name in FILES]],
+        ["-c", "/dev/null", "--rootdir", str(file.parent), "-p", "no:cacheprovider", "-q",
+         "--no-header", "--tb=short", "-W", "default", "-k", given.k, str(file)],
         plugins=[results],
     )  # fmt: skip
-    print("\nMXNet's own tests, with " + ", ".join([*REPLACED, "Trainer"]) + " of this package:\n")
-    for name, outcome in results.lines.items():
-        print(f"  {name}: {outcome}")
-    passed = sum(line.startswith("passed") for line in results.lines.values())
-    print(f"\n{passed} of {len(results.lines)} passed, {results.failed} failed")
-    return int(results.failed > 0 or passed == 0)
+    if outcomes:
+        outcomes.write_text(json.dumps(results.outcomes, indent=1))
+    return int(not results.outcomes)
 
 
 if __name__ == "__main__":
