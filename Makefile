@@ -17,7 +17,7 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py t
 
 BENCHMARKS := bench-linear bench-large bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse
 
-.PHONY: FORCE demo test test-platform lint types unit format site tutorial wheel gpu-test clean bench bench-versions soak fuzz repeatability evidence shape upstream $(BENCHMARKS)
+.PHONY: FORCE demo test test-platform test-unpinned lint types unit format site tutorial wheel gpu-test clean bench bench-versions soak fuzz faults endurance repeatability evidence shape upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -42,6 +42,10 @@ test-platform:  ## the tests that matter for another Python
 	.ci/venv $(PYTHON) $(FOLDER) test
 	OMP_NUM_THREADS=1 $(FOLDER)/bin/python -m pytest $(PLATFORM_TESTS)
 
+test-unpinned:  ## the same tests at the versions that pip resolves alone, as for a user
+	.ci/venv $(PYTHON) .venv/unpinned test /dev/null
+	OMP_NUM_THREADS=1 .venv/unpinned/bin/python -m pytest $(PLATFORM_TESTS) tests/linear/test_parquet.py tests/deploy/test_images.py
+
 format: .venv/dev.installed  ## put the code into the form that `make lint` wants
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -56,6 +60,12 @@ soak: .venv/dev.installed  ## trainings whose processes and hosts are killed and
 
 fuzz: .venv/dev.installed  ## damaged models, checkpoints, .npy and Parquet files: no crash, no hang, one sentence each
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/fuzz.py
+
+faults: .venv/dev.installed  ## a full and a broken disk at each call of a run that changes a file: nothing is half-written
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/faults.py
+
+endurance: .venv/dev.installed  ## 32 threads on one Predictor for a minute, 10^5 predictions, 10^6 steps: memory does not grow; into docs/benchmarks.md
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/endurance.py --out docs/benchmarks.md
 
 repeatability: .venv/dev.installed  ## every optimizer on a ResNet-20, in seven runs each, bit for bit, into docs/benchmarks.md
 	$(BIN)/python benchmarks/repeatability.py --out docs/benchmarks.md

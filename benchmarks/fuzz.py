@@ -1,8 +1,10 @@
 """Damage model directories, checkpoints, .npy and Parquet files, seal them anew, and read them.
 
 Whatever is in a file, reading it ends with a ValueError or an OSError, or with the right numbers:
-no signal, no hang above ten seconds, no other exception. Each case is read in a process that has
-loaded MXNet already. Run it by ``make fuzz``; it ends with 1 if there is a finding.
+no signal, no hang above ten seconds, no other exception. The numbers of a model are right if they
+are those of the undamaged one, where the damage leaves graph and arrays as they are, and else if
+they have the shape that its card says, and come out a second time. Each case is read in a process
+that has loaded MXNet already. Run it by ``make fuzz``; it ends with 1 if there is a finding.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -26,12 +29,14 @@ from typing import Any
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
+from gluon_svrg.arrays import params as params_format
 from gluon_svrg.checkpoint import folder as checkpoints
 from gluon_svrg.deploy.card import _sealed
 from mxnet import gluon
 
 PATIENCE = 10.0
 X = np.random.default_rng(0).normal(size=(3, 3, 8, 8)).astype("float32")
+ATTRIBUTES = [0, -1, -3, 1, 2, 3, 5, 16, 1000, 10**8]
 NUMBERS = [0, 1, 2, 7, 100, -1, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1]
 
 
@@ -92,11 +97,59 @@ def changed_json(value: Any, rng: random.Random) -> Any:
         choices += [*operators, old + "x", "(9999999999,)", "../x", "/dev/zero"]
     if isinstance(old, int):
         choices += [old + 1, old - 1, old + 7]
+    if isinstance(old, str) and any(letter.isdigit() for letter in old):
+        choices = [with_another_number(old, rng) for _ in range(20)] + choices
     if rng.random() < 0.1:
         del owner[key]
     else:
         owner[key] = rng.choice(choices)
     return value
+
+
+def with_another_number(text: str, rng: random.Random) -> str:
+    """Return the text of an attribute, such as ``(3, 3)``, with its numbers replaced."""
+    number = rng.choice([*ATTRIBUTES, *NUMBERS])
+    if rng.random() < 0.5:
+        return re.sub("-?[0-9]+", str(number), text)
+    return rng.choice([str(number), f"({number},)", f"({number}, {number}, {number}, 1)", "()"])
+
+
+def changed_attribute(graph: Any, rng: random.Random) -> Any:
+    """Return a graph with another value of an attribute, also one that it did not have."""
+    node = rng.choice([node for node in graph["nodes"] if node["op"] != "null"])
+    attrs = node.setdefault("attrs", {})
+    name = rng.choice([*attrs, *attrs, "num_group", "pad", "dilate", "axis", "num_args", "no_bias"])
+    attrs[name] = with_another_number(attrs.get(name, "1"), rng)
+    return graph
+
+
+def changed_arrays(folder: Path, rng: random.Random) -> None:
+    """Give a parameter another shape or dtype; half the time the card's shapes change, too."""
+    path = folder / "model-0000.params"
+    arrays = params_format.from_bytes(path.read_bytes())
+    name = rng.choice([*arrays])
+    shape = list(arrays[name].shape)
+    shape[rng.randrange(len(shape))] = rng.choice([1, 2, 7, 100, 1000])
+    dtype = rng.choice(["float32", "float32", "float64", "float16", "int8", "int32", "int64"])
+    arrays[name] = mx.nd.ones(shape if rng.random() < 0.7 else arrays[name].shape, dtype=dtype)
+    path.write_bytes(params_format.to_bytes(arrays))
+    if rng.random() < 0.5:
+        card = json.loads((folder / "model.json").read_text())
+        for one in ([spec["shape"] for spec in card["inputs"]], card["outputs"]["shapes"]):
+            picked = rng.choice(one)
+            picked[rng.randrange(len(picked))] = rng.choice([1, 2, 7, 100, 1000])
+        (folder / "model.json").write_text(json.dumps(card))
+
+
+def what_is_computed(folder: Path) -> Any:
+    """Return all that the numbers of a model follow from; names of operators do not count."""
+    graph = json.loads((folder / "model-symbol.json").read_text())
+    arrays = params_format.from_bytes((folder / "model-0000.params").read_bytes())
+    return (
+        [{**node, "name": node["op"] == "null" and node["name"]} for node in graph["nodes"]],
+        graph["heads"],
+        {name: (array.dtype, array.asnumpy().tolist()) for name, array in arrays.items()},
+    )
 
 
 def seal_model(folder: Path) -> None:
@@ -115,7 +168,13 @@ def seal_model(folder: Path) -> None:
 def damage_model(folder: Path, rng: random.Random) -> None:
     name = rng.choice(["model.json", "model-symbol.json", "model-symbol.json", "model-0000.params"])
     path = folder / name
-    if name.endswith(".json") and rng.random() < 0.85:
+    kind = rng.random()
+    if kind < 0.25:
+        graph = folder / "model-symbol.json"
+        graph.write_text(json.dumps(changed_attribute(json.loads(graph.read_text()), rng)))
+    elif kind < 0.4:
+        changed_arrays(folder, rng)
+    elif name.endswith(".json") and rng.random() < 0.85:
         path.write_text(json.dumps(changed_json(json.loads(path.read_text()), rng)))
     else:
         path.write_bytes(changed_bytes(path.read_bytes(), rng))
@@ -178,8 +237,27 @@ class Kind:
         self.folder = folder
 
 
+class Layers(gluon.HybridBlock):
+    """Has other operators than a convolutional network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.up = gluon.nn.Conv2DTranspose(4, 3, in_channels=3)
+            self.norm = gluon.nn.GroupNorm(2)
+            self.recurrent = gluon.rnn.LSTM(6, layout="NTC", input_size=10)
+            self.layer_norm = gluon.nn.LayerNorm()
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803  # MXNet names it
+        one, other = F.split(self.norm(self.up(x)), num_outputs=2, axis=1)
+        rows = F.concat(one, other, dim=1).reshape((0, -1, 10))
+        rows = self.layer_norm(self.recurrent(rows))
+        chosen = F.where(rows > 0, rows, F.zeros_like(rows))
+        return F.softmax(F.transpose(chosen, axes=(0, 2, 1)).slice_axis(axis=2, begin=0, end=3))
+
+
 class Models(Kind):
-    """Model directories; a prediction that is no error has finite numbers or the right shape."""
+    """Model directories."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -187,14 +265,32 @@ class Models(Kind):
         net.add(gluon.nn.Conv2D(4, 3), gluon.nn.BatchNorm(), gluon.nn.Activation("relu"))
         net.add(gluon.nn.MaxPool2D(), gluon.nn.Dense(5))
         net.initialize()
-        gs.deploy.export(net, folder / "m", X, normalization=([0.5] * 3, [1.0] * 3))
+        gs.deploy.export(net, folder / "conv", X, normalization=([0.5] * 3, [1.0] * 3))
+        layers = Layers()
+        layers.initialize()
+        gs.deploy.export(layers, folder / "layers", X)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gs.deploy.quantize(folder / "conv", folder / "int8", X)
+        self.right = {
+            path.name: (what_is_computed(path), gs.deploy.Predictor(path).predict(X))
+            for path in folder.iterdir()
+        }
 
     def damage(self, rng: random.Random) -> None:
-        damage_model(self.folder / "m", rng)
+        self.name = rng.choice(sorted(self.right))
+        damage_model(self.folder / self.name, rng)
 
     def read(self) -> None:
-        predictor = gs.deploy.Predictor(self.folder / "m")
-        predictor.predict(X)
+        path = self.folder / self.name
+        predictor = gs.deploy.Predictor(path)
+        found = predictor.predict(X)
+        assert found.shape == (len(X), *predictor.card["outputs"]["shapes"][0])
+        np.testing.assert_array_equal(predictor.predict(X), found)
+        predictor.predict(np.concatenate([X] * 3))
+        computed, right = self.right[self.name]
+        if what_is_computed(path) == computed:
+            np.testing.assert_array_equal(found, right)
 
 
 class Checkpoints(Kind):

@@ -139,9 +139,40 @@ def checkpoint_cases(folder: Path) -> dict[str, Case]:
     return {"checkpoint, ms: write": write, "checkpoint, ms: read": read}
 
 
+def loading_cases(folder: Path) -> dict[str, Case]:
+    """Return the loading of a model and of a checkpoint of ResNet-50, 25.6 million weights."""
+    import gluon_svrg as gs
+    import mxnet as mx
+    import numpy as np
+    from mxnet import gluon
+
+    net = gluon.model_zoo.vision.resnet50_v1()
+    net.initialize(mx.init.Xavier())
+    net(mx.nd.zeros((1, 3, 64, 64)))  # the shapes
+    gs.deploy.export(net, folder / "model", np.zeros((1, 3, 224, 224), "float32"))
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 1e-3, "momentum": 0.9})
+    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    estimator.logger.disabled = True
+    data = [(np.zeros((1, 3, 64, 64), "float32"), np.zeros(1))]
+    directory = folder / "checkpoints"
+    estimator.fit(data, epochs=1, event_handlers=[gs.CheckpointHandler(directory)])
+
+    def read() -> None:  # the run has ended there: nothing is left to do
+        estimator.fit(data, epochs=1, resume=directory)
+
+    return {
+        "loading, ms: ResNet-50, model": resnet.timed(
+            lambda: gs.deploy.Predictor(folder / "model"), mx.nd.waitall
+        ),
+        "loading, ms: ResNet-50, checkpoint": resnet.timed(read, mx.nd.waitall),
+    }
+
+
 def cases_of(group: str, sizes: Sizes, folder: Path) -> dict[str, Case]:
     if group == "convex":
         return convex_cases(sizes)
+    if group == "loading":
+        return loading_cases(folder)
     return {**loop_cases(sizes), **resnet_cases(sizes), **checkpoint_cases(folder)}
 
 
@@ -149,6 +180,7 @@ def cases_of(group: str, sizes: Sizes, folder: Path) -> dict[str, Case]:
 # have those that the package asks for.
 GROUPS: dict[str, dict[str, str]] = {
     "others": {},
+    "loading": {},
     "convex": dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
 }
 
@@ -269,7 +301,8 @@ error of all of them. Loop: {sizes.loop_batches} batches a round. ResNet-20:
 {sizes.resnet_batches} batches of {sizes.resnet_batch_size}, an epoch a call of `fit`. Softmax
 regression: {sizes.convex_rows:,} random rows of 784, {CONVEX_EPOCHS} epochs a call of `fit`, the
 settings of bench-convex at L2 {L2:g}. Checkpoint: ResNet-20's with SVRG and no table, to and from
-the disk. {report.provenance("bench-versions", packages)}
+the disk. Loading: a model directory and a checkpoint of ResNet-50.
+{report.provenance("bench-versions", packages)}
 
 {report.markdown_table(header, [row(case, pair) for case, pair in seconds.items()])}"""
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import os
 import re
+import secrets
 import stat
 import struct
 import tempfile
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-_ASIDE = re.compile(r"\.(.+)\.(\d+)\.tmp")
+# The name, and the writer: host, process, a token of the process, a number; up to 0.7 the process.
+_ASIDE = re.compile(r"\.(.+)\.(?:([^./]+)\.(\d+)-([0-9a-f]{8})-\d+|(\d+))\.tmp")
+_HOST = os.uname().nodename.replace(".", "_")
+_TOKEN, _numbers = secrets.token_hex(4), itertools.count()
 _AT_FDCWD, _EXCHANGE = -100, 2  # of Linux: fcntl.h, RENAME_EXCHANGE
 
 
@@ -53,25 +60,38 @@ def write_whole(path: Path, content: bytes) -> None:
     temporary = aside(path)
     try:
         write_through(temporary, content)
-        os.replace(temporary, path)
+        with naming(path):
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def aside(path: Path) -> Path:
-    """Return the name under which this process writes what is to become `path`."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Return a new name, of this process alone, for what is to become `path`."""
+    writer = f"{_HOST}.{os.getpid()}-{_TOKEN}-{next(_numbers)}"
+    return path.with_name(f".{path.name}.{writer}.tmp")
 
 
 def write_through(path: Path, content: bytes) -> None:
     """Write `content` to `path`, and wait until it is on the disk."""
-    with open(path, "wb") as file:
+    with naming(path), open(path, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
 
-def read_regular(path: Path, size: int | None = None) -> bytes:
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let each OSError name a path: that of a write or a flush names none by itself."""
+    try:
+        yield
+    except OSError as e:
+        if e.filename is not None or e.errno is None:
+            raise
+        raise OSError(e.errno, e.strerror, os.fspath(path)) from e
+
+
+def read_regular(path: Path, size: int | None = None, at_most: int | None = None) -> bytes:
     """Return the content of a regular file, which may have been written by somebody else.
 
     Parameters
@@ -80,11 +100,13 @@ def read_regular(path: Path, size: int | None = None) -> bytes:
         A pipe or a device, which might never end, is not read.
     size : int, optional
         How many bytes it must have: compared before they are read.
+    at_most : int, optional
+        How many bytes it may have.
 
     Raises
     ------
     DamagedError
-        If it is no regular file, or has another size.
+        If it is no regular file, has another size, or is too large.
     OSError
         If it cannot be read.
     """
@@ -94,7 +116,18 @@ def read_regular(path: Path, size: int | None = None) -> bytes:
             raise DamagedError(f"{path.name} is no regular file")
         if size is not None and about.st_size != size:
             raise DamagedError(f"{path.name} has {about.st_size} bytes, not {size}")
+        if at_most is not None and about.st_size > at_most:
+            raise DamagedError(f"{path.name} has {about.st_size} bytes, more than {at_most}")
         return file.read()
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Raise DamagedError if `path` is a pipe or a device, which a library would wait for.
+
+    Raises OSError if there is nothing.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise DamagedError(f"{os.fspath(path)} is no regular file")
 
 
 def _without_waiting(path: str, flags: int) -> int:
@@ -117,14 +150,22 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def is_left_over(name: str) -> bool:
-    """Return whether :func:`aside` made this name in a process that is no more."""
+    """Return whether :func:`aside` made this name in a process that is no more.
+
+    Of another host that is not known: the answer is False.
+    """
     match = _ASIDE.fullmatch(name)
-    return match is not None and not _is_another_process(int(match[2]))
-
-
-def _is_another_process(pid: int) -> bool:
-    if pid == os.getpid():
+    if match is None:
         return False
+    _, host, pid, token, pid_of_0_7 = match.groups()
+    if host not in (None, _HOST):
+        return False
+    if int(pid or pid_of_0_7) == os.getpid():
+        return token != _TOKEN  # of an earlier process with the same number
+    return not _is_running(int(pid or pid_of_0_7))
+
+
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -138,7 +179,8 @@ def flush_folder(path: Path) -> None:
     """Wait until the names in the folder at `path` are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -64,8 +64,9 @@ _STAND_IN_ADDED = (
 class SVRGTrainer(gluon.Trainer):
     r"""A drop-in `gluon.Trainer` with a control variate.
 
-    With no control variate set it behaves exactly as `gluon.Trainer`. With one, each batch's
-    gradient is corrected before it is reduced over devices and given to the optimizer:
+    With no control variate set its steps are those of `gluon.Trainer`, bit for bit; the names
+    'nag' and 'lars' stand for the optimizers of this package. With one, each batch's gradient is
+    corrected before it is reduced over devices and given to the optimizer:
 
     .. math:: g = \nabla f_B(w) - \alpha\,(\nabla f_B(\tilde w) - \mu)
 

@@ -219,14 +219,14 @@ def export(
 ) -> None:
     """Write the network as a model that runs without gluoncv and this recipe."""
     sample = cifar_data.loader(data, data.test, batch_size=1)[0][0]
+    accuracy = row.get("validation accuracy")  # the weights of a broken-off epoch have none
     deploy.export(
         net,
         options.out / "model",
         sample,
         normalization=(data.mean, data.std, 1 / 255),
         class_names=data.class_names,
-        # The weights of an epoch that was broken off were not evaluated.
-        metrics={"test accuracy": row["validation accuracy"]} if row["complete"] else {},
+        metrics={} if accuracy is None else {"test accuracy": accuracy},
         overwrite=True,
     )
 
@@ -328,4 +328,4 @@ def main(arguments: Sequence[str] | None = None) -> gs.FitResult:
 
 
 if __name__ == "__main__":
-    main()
+    interruption.run(main)

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import cifar_options
 import cifar_resnet
+import interruption
 import run_report
 from interruption import EXIT_CODE
 from matplotlib.figure import Figure
@@ -184,4 +185,4 @@ def main(arguments: Sequence[str] | None = None) -> list[Run]:
 
 
 if __name__ == "__main__":
-    main()
+    interruption.run(main)

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import gluon_svrg as gs
 
 EXIT_CODE = 130  # of a program that was ended by SIGINT, by convention
+
+
+Result = TypeVar("Result")
+
+
+def run(main: Callable[[], Result]) -> Result:
+    """Call the recipe's main; Ctrl-C where there is nothing to report yet ends with one line."""
+    try:
+        return main()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(EXIT_CODE) from None
 
 
 class Interrupted(KeyboardInterrupt):

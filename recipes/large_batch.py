@@ -35,6 +35,7 @@ from typing import Any
 
 import cifar_data
 import gluon_svrg as gs
+import interruption
 import mxnet as mx
 import numpy as np
 import run_report
@@ -362,4 +363,4 @@ def train_what_is_left(options: argparse.Namespace, splits: list[Any], path: Pat
 
 
 if __name__ == "__main__":
-    main()
+    interruption.run(main)

@@ -28,6 +28,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gluon_svrg as gs
+import interruption
 import matplotlib
 from interruption import EXIT_CODE, Interrupted, raise_if_interrupted
 
@@ -239,4 +240,4 @@ def report(runs: list[list[dict[str, Any]]], options: argparse.Namespace) -> Non
 
 
 if __name__ == "__main__":
-    sys.exit(1 if diverged(main()) else 0)
+    sys.exit(1 if diverged(interruption.run(main)) else 0)

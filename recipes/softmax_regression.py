@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gluon_svrg as gs
+import interruption
 import matplotlib
 from interruption import EXIT_CODE, Interrupted, raise_if_interrupted
 
@@ -407,4 +408,4 @@ def report(runs: list[Run], options: argparse.Namespace, data: Data) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    interruption.run(main)

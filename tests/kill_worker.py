@@ -1,4 +1,6 @@
-"""Trains a small net with checkpoints and writes what became of it; kills itself where it is told.
+"""Trains a small net of convolutions, with checkpoints, and writes what became of it.
+
+It kills itself where it is told.
 
     kill_worker.py CONFIG(json) FOLDER OUT.npz [KIND NUMBER]
 
@@ -60,7 +62,8 @@ class Calls:
 def make_net(contexts):
     net = nn.HybridSequential(prefix="net_")
     with net.name_scope():
-        net.add(nn.Dense(8, activation="tanh"), nn.BatchNorm(), nn.Dropout(0.3), nn.Dense(3))
+        net.add(nn.Conv2D(64, 3, padding=1, activation="relu"), nn.BatchNorm())
+        net.add(nn.GlobalAvgPool2D(), nn.Dropout(0.3), nn.Dense(3))
     net.initialize(ctx=contexts)
     net.hybridize()
     return net
@@ -70,7 +73,8 @@ def run(config, folder):
     contexts = [mx.cpu(i) for i in range(config["contexts"])]
     gs.seed_everything(3)
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(60, 6)).astype("float32"), rng.integers(0, 3, 60).astype("float32")
+    x = rng.normal(size=(60, 3, 8, 8)).astype("float32")
+    y = rng.integers(0, 3, 60).astype("float32")
     net = make_net(contexts)
     parameters = {"learning_rate": 0.05, "wd": 1e-3}
     if config["optimizer"] != "adam":

@@ -183,3 +183,15 @@ def test_an_automatic_coefficient_on_several_contexts_is_that_of_one(number):
     np.testing.assert_allclose(several, one, rtol=1e-10, atol=1e-12)
     assert history[-1]["coefficient"] == pytest.approx(other[-1]["coefficient"], rel=1e-9)
     assert history[-1]["coefficient"] != 1
+
+
+def test_a_checkpoint_without_the_figure_is_told_once(tmp_path, caplog):
+    estimator = make_estimator()
+    handlers = [
+        ValidationHandler(TEST, every_n_epochs=None, every_n_batches=7),
+        gs.CheckpointHandler(tmp_path, monitor=LOSS),
+    ]
+    estimator.fit(TRAIN, epochs=3, event_handlers=handlers)
+    told = [r.getMessage() for r in caplog.records if "do not count for keep_best" in r.message]
+    assert len(told) == 1
+    assert "has no 'validation loss', because batches came after the last evaluation" in told[0]

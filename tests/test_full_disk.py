@@ -56,6 +56,34 @@ def test_a_run_goes_on_and_its_files_are_whole(limit, tmp_path):
     assert not [name for name in names if name.endswith(".tmp")]
 
 
+BOARD = """
+import resource, signal, sys
+import gluon_svrg as gs
+from mxnet import gluon
+import mxnet as mx
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+net = gluon.nn.Dense(2, in_units=3)
+net.initialize()
+trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+board = gs.TensorBoardHandler(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (60, resource.RLIM_INFINITY))
+estimator.fit([(mx.nd.ones((2, 3)), mx.nd.zeros(2))], epochs=2, event_handlers=[board])
+"""
+
+
+def test_figures_that_are_lost_at_the_end_are_told(tmp_path):
+    """They are written when the file is closed: a short run ended without a word."""
+    pytest.importorskip("tensorboardX")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", BOARD, str(tmp_path)],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("figures cannot be written for TensorBoard into") == 1
+
+
 EXPORT = """
 import os, resource, signal, sys
 import gluon_svrg as gs

@@ -31,7 +31,7 @@ POINTS = [
     "restore",
 ]
 CONFIGS = [
-    {"optimizer": "sgd", "table": None, "contexts": 1},
+    {"optimizer": "nag", "table": None, "contexts": 1},
     {"optimizer": "sgd", "table": True, "contexts": 1},
     {"optimizer": "sgd", "table": False, "contexts": 2},
     {"optimizer": "lars", "table": None, "contexts": 2},

@@ -24,6 +24,7 @@ def fit(problem, optimizer_params, epochs, data=None, **handler_arguments):
     recorder = problems.Recorder()
     estimator.fit(
         data or problem.ndarrays(),
+        val_data=problem.ndarrays(),
         epochs=epochs,
         event_handlers=[gs.SVRGHandler(**handler_arguments), recorder],
     )
@@ -143,7 +144,8 @@ def test_the_table_gives_the_weights_of_recomputing(update_freq, contexts, hybri
         handler = gs.SVRGHandler(update_freq, gradient_table=table)
         recorder = problems.Recorder()
         loader = ArrayLoader(x, y, batch_size=8, shuffle=True, seed=1)
-        estimator.fit(loader, epochs=10, event_handlers=[handler, recorder])
+        test = ArrayLoader(x, y, batch_size=20)
+        estimator.fit(loader, test, epochs=10, event_handlers=[handler, recorder])
         assert (handler.table is not None) == table
         return recorder.weights
 

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import interruption
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -109,3 +110,13 @@ def test_workers(tmp_path):
     assert code == 130, printed
     assert "Traceback" not in printed
     assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_an_interrupt_where_there_is_nothing_to_report(capsys):
+    def main():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as end:
+        interruption.run(main)
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"

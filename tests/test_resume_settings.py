@@ -1,12 +1,14 @@
 """A resume with other settings: what this run was given counts, and is told; nothing is dropped."""
 
 import logging
+import random
 
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import problems
 import pytest
+from gluon_svrg.checkpoint import encoding, folder
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.lr_scheduler import FactorScheduler, PolyScheduler
@@ -139,6 +141,23 @@ def test_a_checkpoint_of_an_earlier_version_overrules_and_says_so(tmp_path, capl
     trainer, _ = fit(tmp_path, 2, wd=0.5)
     assert trainer.optimizer.wd == 1e-3
     assert "replace those of this run: wd 0.001 (not 0.5); change them" in caplog.text
+    monkeypatch.setattr("gluon_svrg.estimator.settings_of", lambda _: {})
+    schedule = FactorScheduler(4, 0.5, base_lr=0.1)
+    fit(tmp_path / "x", 1, lr_scheduler=schedule)
+    monkeypatch.undo()
+    fit(tmp_path / "x", 2, lr_scheduler=FactorScheduler(4, 0.9, base_lr=0.2))
+    assert "warmup_final_lr 0.1 (not 0.2), factor 0.5 (not 0.9); change them" in caplog.text
+
+
+def test_a_learning_rate_that_a_checkpoint_of_an_earlier_version_overrules(
+    tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr("gluon_svrg.estimator.settings_of", lambda _: {})
+    fit(tmp_path, 1)
+    monkeypatch.undo()
+    trainer, _ = fit(tmp_path, 2, learning_rate=0.01)
+    assert trainer.learning_rate == 0.1
+    assert "replace those of this run: lr 0.1 (not 0.01); change them" in caplog.text
 
 
 def test_a_broken_off_epoch_is_marked(caplog):
@@ -179,3 +198,105 @@ def test_a_run_of_batches_may_end_within_an_epoch(batches, complete):
     history = estimator.fit(data, batches=batches).history
     assert history[-1]["complete"] is complete
     assert np.isfinite(history[-1]["training loss"])
+
+
+def scheduled():
+    return [gs.ScheduleHandler("learning_rate", gs.schedules.linear(0.1, 0.0))]
+
+
+def test_a_schedule_that_the_resumed_run_lacks_is_told(tmp_path, caplog):
+    fit(tmp_path, 1, handlers=scheduled())
+    trainer, _ = fit(tmp_path, 2)
+    value = trainer.learning_rate
+    assert value < 0.1
+    told = f"had a ScheduleHandler for learning_rate and this one has none: it stays at {value:.4g}"
+    assert told in caplog.text
+
+
+def test_what_a_schedule_sets_is_not_told_to_be_the_optimizers(tmp_path, caplog):
+    fit(tmp_path, 1, handlers=scheduled())
+    fit(tmp_path, 2, learning_rate=0.5, wd=0.5, handlers=scheduled())
+    (told,) = [r.getMessage() for r in caplog.records if "with its own" in r.getMessage()]
+    assert told.endswith("its own: optimizer: wd 0.5 (not 0.001)")
+
+
+def test_an_estimate_does_not_continue_from_a_number(tmp_path):
+    fit(tmp_path, 1, handlers=[gs.SVRGHandler(coefficient="auto")])
+    with pytest.raises(
+        ValueError, match=r"was 'auto' in the run of the checkpoint, and is a number"
+    ):
+        fit(tmp_path, 2, handlers=[gs.SVRGHandler(coefficient=0.5)])
+    fit(tmp_path / "x", 1, handlers=[gs.SVRGHandler(coefficient=0.5)])
+    with pytest.raises(
+        ValueError, match=r"number or a schedule in the run .*, and is 'auto' in this"
+    ):
+        fit(tmp_path / "x", 2, handlers=[gs.SVRGHandler(coefficient="auto")])
+
+
+@pytest.mark.parametrize("reason", [gs.StopReason.SIGNAL, gs.StopReason.HANDLER])
+def test_an_epoch_whose_last_batch_is_done_is_complete(reason, caplog):
+    net = nn.Dense(3, in_units=6)
+    net.initialize()
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+
+    class Stop(gs.events.BatchEnd):
+        def batch_end(self, estimator, *args, **kwargs):
+            if estimator.position.batch == 9:
+                estimator.stop(reason)
+
+    data = problems.make("softmax").ndarrays("float32")
+    caplog.set_level(logging.INFO)
+    history = estimator.fit(data, data, epochs=3, event_handlers=[Stop()]).history
+    assert [(row["complete"], row["batches"]) for row in history] == [(True, 5), (True, 5)]
+    assert "broken off" not in caplog.text
+
+
+def test_epochs_of_a_checkpoint_of_version_0_7_are_complete(tmp_path, monkeypatch):
+    """Its rows did not say so, and scripts read them."""
+    append = gs.History.append
+
+    def without(self, row):
+        append(self, {k: v for k, v in row.items() if k not in ("complete", "batches")})
+
+    monkeypatch.setattr(gs.History, "append", without)
+    fit(tmp_path, 1)
+    monkeypatch.undo()
+    net = nn.Dense(3, in_units=6, prefix="dense_")
+    net.initialize()
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", GIVEN)
+    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    data = problems.make("softmax").ndarrays("float32")
+    handlers = [gs.CheckpointHandler(tmp_path / "checkpoints")]
+    history = estimator.fit(data, epochs=2, event_handlers=handlers, resume="auto").history
+    assert [row["complete"] for row in history] == [True, True]
+
+
+@pytest.mark.parametrize("value", ["x", 10**30])
+def test_a_generators_state_that_somebody_has_edited(value, tmp_path):
+    """It raised TypeError or OverflowError, which are no sentence about the checkpoint."""
+    fit(tmp_path, 1)
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    found = folder.read(path)
+    meta, arrays = encoding.from_bytes(found.files["run.npz"])
+    states = encoding.decode(meta["state"], arrays, mx.cpu())
+
+    def edited(item):
+        if isinstance(item, dict):
+            return {key: edited(value) for key, value in item.items()}
+        if isinstance(item, tuple) and item[:1] == (3,):  # Python's: version, numbers, gauss
+            return (3, (value, *item[1][1:]), item[2])
+        return type(item)(map(edited, item)) if isinstance(item, list | tuple) else item
+
+    arrays = {}
+    content = encoding.to_bytes({"state": encoding.encode(edited(states), arrays)}, arrays)
+    folder.remove(path)
+    about = {key: found.manifest[key] for key in found.manifest.keys() - {"sha256", "files"}}
+    folder.write(path.parent, found.key, {**found.files, "run.npz": content}, about)
+    random.seed(7)
+    before = random.getstate()
+    with pytest.raises(
+        ValueError, match="cannot be continued from: its state of 'random_state' is not"
+    ):
+        fit(tmp_path, 2)
+    assert random.getstate() == before

@@ -107,3 +107,21 @@ def test_another_defect_a_kvstore_empties_the_weights():
     assert not weight.asnumpy().any()
     (untouched,), _ = module_with("dense")[0]._exec_group.param_arrays
     assert untouched.asnumpy().all()
+
+
+def test_a_model_that_it_saved_trains_as_a_block(tmp_path, monkeypatch):
+    """As the page for those who come from SVRGModule says."""
+    monkeypatch.chdir(tmp_path)
+    module, _ = module_with("fc1")
+    module.save_checkpoint("model", 0)
+    mx.sym.load("model-symbol.json").get_internals()["fc1_output"].save("net.json")
+    net = mx.gluon.SymbolBlock.imports("net.json", ["data"], "model-0000.params")
+    weight = net.collect_params()["fc1_weight"].data().asnumpy()
+    assert np.array_equal(weight, module.get_params()[0]["fc1_weight"].asnumpy())
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
+    data = mx.io.NDArrayIter(X, Y, batch_size=4)
+    estimator = gs.Estimator(net, mx.gluon.loss.L2Loss(), trainer=trainer)
+    losses = estimator.fit(data, epochs=3, event_handlers=[gs.SVRGHandler()]).history.column(
+        "training loss"
+    )
+    assert losses[2] < losses[0]

@@ -58,6 +58,9 @@ from gluon_svrg._mxnet.block import (
     has_shape as has_shape,
 )
 from gluon_svrg._mxnet.block import (
+    has_static_shape as has_static_shape,
+)
+from gluon_svrg._mxnet.block import (
     is_differentiable as is_differentiable,
 )
 from gluon_svrg._mxnet.block import (
@@ -119,6 +122,12 @@ from gluon_svrg._mxnet.others import (
 )
 from gluon_svrg._mxnet.others import (
     has_workers as has_workers,
+)
+from gluon_svrg._mxnet.others import (
+    inferred_shapes as inferred_shapes,
+)
+from gluon_svrg._mxnet.others import (
+    inferred_types as inferred_types,
 )
 from gluon_svrg._mxnet.others import (
     onnx_translator as onnx_translator,

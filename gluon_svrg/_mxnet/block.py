@@ -152,6 +152,17 @@ def auxiliary_states_of(block: Block) -> set[str]:
     return set(block._cached_graph[1].list_auxiliary_states())
 
 
+def has_static_shape(net: Block) -> bool:
+    """Return whether a Block in `net` is hybridized with a static shape.
+
+    MXNet does not order a read of its running statistics after the backward pass that writes them.
+    """
+    is_static = (
+        isinstance(net, HybridBlock) and net._active and dict(net._flags).get("static_shape", False)
+    )
+    return bool(is_static) or any(has_static_shape(child) for child in children_of(net).values())
+
+
 def forget_graph(block: HybridBlock) -> None:
     """Let a hybridized Block trace its graph anew, with the same flags."""
     block._clear_cached_op()

@@ -12,6 +12,7 @@ from mxnet.gluon.contrib.estimator.utils import (
     _suggest_metric_for_loss,
 )
 from mxnet.gluon.loss import Loss
+from mxnet.symbol import Symbol
 
 
 def dataset_of(loader: mx.gluon.data.DataLoader) -> Any:
@@ -62,6 +63,16 @@ def onnx_translator() -> Any:
     from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph  # onnx is an optional extra
 
     return MXNetGraph()
+
+
+def inferred_shapes(symbol: Symbol, shapes: dict[str, tuple[int, ...]]) -> Any:
+    """Return what ``Symbol.infer_shape`` does, which prints the shapes as well if it fails."""
+    return symbol._infer_shape_impl(False, **shapes)  # type: ignore[attr-defined]
+
+
+def inferred_types(symbol: Symbol, dtypes: dict[str, Any]) -> Any:
+    """Return what ``Symbol.infer_type`` does, which prints the dtypes as well if it fails."""
+    return symbol._infer_type_impl(False, **dtypes)  # type: ignore[attr-defined]
 
 
 def reason_of(error: BaseException) -> str:

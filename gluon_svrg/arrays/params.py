@@ -15,6 +15,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import copy_from_numpy
 from gluon_svrg.arrays.rows import row_sparse
 from gluon_svrg.files import DamagedError
 from mxnet.ndarray import NDArray
@@ -131,7 +132,10 @@ class _Reader:
         shape = self.shape()
         self.raw(8)  # the context, which is the CPU here
         dtype = self.dtype()
-        return mx.nd.array(self.values(shape, dtype), ctx=mx.cpu(), dtype=dtype)
+        values = self.values(shape, dtype)  # first: it checks the shape against the bytes
+        array = mx.nd.empty(shape, mx.cpu(), dtype)
+        copy_from_numpy(array, values)  # mx.nd.array copies twice
+        return array
 
     def _rows(self) -> NDArray:
         """Take a row_sparse array: the shapes of its rows and of it, the indices of the rows."""

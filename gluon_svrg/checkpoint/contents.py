@@ -206,11 +206,21 @@ def _files_of(states: State, trainer: bytes) -> dict[str, bytes]:
 
 
 def _average_of(run: Run) -> dict[str, bytes]:
-    """Return the file of the weights that an evaluation takes, if they are not the network's."""
+    """Return the file of the weights that an evaluation takes, if they are not the network's.
+
+    If they are not finite there is none: the network's are, and a run can continue from them.
+    """
     if run.evaluation_weights is nullcontext:
         return {}
     with run.evaluation_weights():
-        return {AVERAGE: params.to_bytes(Network(run).state_dict()["weights"])}
+        try:
+            return {AVERAGE: params.to_bytes(Network(run).state_dict()["weights"])}
+        except FloatingPointError as e:
+            if run.workers.is_first:
+                run.logger.warning(
+                    "averaged weights: %s; this checkpoint is written without %s", e, AVERAGE
+                )
+            return {}
 
 
 def _states_in(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:

@@ -41,7 +41,8 @@ MANIFEST = "manifest.json"
 _NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 _NAME = re.compile(r"epoch-(\d+)-batch-(\d+)(-begun)?")
-_ASIDE = re.compile(r"\.epoch-\d+-batch-\d+(-begun)?\.(\d+)\.tmp")
+_OF_A_CHECKPOINT = re.compile(r"\.epoch-\d+-batch-\d+(-begun)?\.")
+_LONGEST_MANIFEST = 2**24  # bytes; one of a thousand workers has 200 kB
 
 
 class Key(NamedTuple):
@@ -165,7 +166,7 @@ def manifest_of(path: Path) -> dict[str, Any]:
         If its format is a later one than this version's, or one that is not read any more.
     """
     try:
-        text = read_regular(path / MANIFEST).decode()
+        text = read_regular(path / MANIFEST, at_most=_LONGEST_MANIFEST).decode()
         manifest = json.loads(text)
     except (*_NOT_THERE, ValueError, RecursionError) as e:
         raise DamagedError(f"{MANIFEST} cannot be read ({e})") from e
@@ -278,8 +279,7 @@ def remove(path: Path) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Remove what a process that is no more has left half-written or half-removed in `folder`."""
     for path in folder.iterdir():
-        match = _ASIDE.fullmatch(path.name)
-        if match and is_left_over(path.name):
+        if _OF_A_CHECKPOINT.match(path.name) and is_left_over(path.name):
             shutil.rmtree(path, ignore_errors=True)
 
 

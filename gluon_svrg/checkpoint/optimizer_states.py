@@ -8,8 +8,10 @@ of :mod:`gluon_svrg.checkpoint.encoding`.
 from __future__ import annotations
 
 import logging
+import numbers
 import os
 import re
+import reprlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from gluon_svrg.checkpoint.encoding import (
     to_bytes,
 )
 from gluon_svrg.checkpoint.state_keys import class_key
-from gluon_svrg.files import DamagedError, write_whole
+from gluon_svrg.files import DAMAGED, DamagedError, write_whole
 from gluon_svrg.optimizer.optimizer import merged_update_count
 from mxnet.gluon import Block, Parameter, Trainer
 
@@ -54,6 +56,9 @@ _NOT_SAVED = frozenset(
         *_mxnet.UPDATE_COUNTS,
     }
 )
+
+
+_COUNTS_OF_A_SCHEDULE = ("base_lr", "count", "cur_step_ind")
 
 
 class States:
@@ -223,21 +228,33 @@ class States:
     def have_the_form_of(
         self, optimizer: mx.optimizer.Optimizer, params: Sequence[Parameter]
     ) -> bool:
-        """Return whether `optimizer` would make such states, as far as the first ones tell."""
+        """Return whether `optimizer` would make such states, nested so and of these shapes."""
         for index, encoded in self._meta["states"]["dict"]:
             if _mxnet.has_data(params[index]):
-                weight = params[index].list_data()[0]
+                weight = _mxnet.data_of(params[index])[0]
                 new = optimizer.create_state_multi_precision(index, weight)
-                return bool(_form_of(encode(new, {})) == _form_of(encoded))
+                if _form_of(new) != _form_of_encoded(encoded, self._arrays):
+                    return False
         return True
 
-    def overruled(self, settings: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """Return the saved attributes that differ from `settings`, but for the learning rate."""
-        saved = self._meta["attributes"]
+    def overruled(
+        self, optimizer: dict[str, Any], schedule: dict[str, Any]
+    ) -> dict[str, tuple[Any, Any]]:
+        """Return what is saved of optimizer and lr_scheduler and differs from what is given.
+
+        But for what a schedule itself changes.
+        """
+        of_schedule = dict(self._meta["schedule"])
+        for name in _COUNTS_OF_A_SCHEDULE:
+            of_schedule.pop(name, None)
+        of_optimizer = dict(self._meta["attributes"])
+        if self._meta["lr_scheduler"]:
+            of_optimizer.pop("lr", None)
         return {
             name: (saved[name], value)
-            for name, value in settings.items()
-            if name in saved and name != "lr" and saved[name] != value
+            for saved, given in ((of_optimizer, optimizer), (of_schedule, schedule))
+            for name, value in given.items()
+            if name in saved and saved[name] != value
             if saved[name] is None or isinstance(saved[name], bool | int | float | str)
         }
 
@@ -251,15 +268,33 @@ class States:
         """Set the attributes of `optimizer` and of its lr_scheduler, and its counts of updates.
 
         But for the attributes in `keep` and, with `keeps_schedule`, those of the lr_scheduler.
+
+        Raises
+        ------
+        DamagedError
+            If a value is none that the attribute can have; nothing is changed then.
         """
-        for target, name in ((optimizer, "attributes"), (optimizer.lr_scheduler, "schedule")):
-            for key, value in self._meta[name].items():
-                is_kept = keeps_schedule if name == "schedule" else key in keep
-                if not is_kept:
-                    vars(target)[key] = decode(value, self._arrays, contexts[0])
+        attributes = self._attributes("attributes", optimizer, contexts[0])
+        schedule = self._attributes("schedule", optimizer.lr_scheduler, contexts[0])
         counts = decode(self._meta["update_counts"], self._arrays, contexts[0])
+        vars(optimizer).update({k: v for k, v in attributes.items() if k not in keep})
+        if schedule and not keeps_schedule:
+            vars(optimizer.lr_scheduler).update(schedule)
         devices = {context.device_id for context in contexts}
         _mxnet.set_update_counts(optimizer, counts, devices)
+
+    def _attributes(self, name: str, owner: object, context: mx.Context) -> dict[str, Any]:
+        """Return the saved attributes of `owner`: data, and a number where it has a number."""
+        values = {k: decode(v, self._arrays, context) for k, v in self._meta[name].items()}
+        for key, value in values.items():
+            is_number = isinstance(vars(owner).get(key), numbers.Number)
+            if callable(getattr(type(owner), key, None)) or (
+                is_number and isinstance(value, str | dict | list | tuple | set)
+            ):
+                raise DamagedError(
+                    f"{key} of {class_key(owner)} cannot be {reprlib.repr(value)}, which it says"
+                )
+        return values
 
     def updater_states(self) -> dict[int, Any]:
         """Return new states of the parameters, by index; an Updater moves them to its device."""
@@ -267,14 +302,23 @@ class States:
         return states
 
 
-def _form_of(encoded: Any) -> Any:
-    """Return how an encoded state nests."""
+def _form_of(state: Any) -> Any:
+    """Return how a parameter's state nests, and the shapes of its arrays."""
+    if isinstance(state, list | tuple):
+        return [_form_of(item) for item in state]
+    return state.shape if isinstance(state, mx.nd.NDArray) else type(state)
+
+
+def _form_of_encoded(encoded: Any, arrays: dict[str, NumPyArray]) -> Any:
+    """Return :func:`_form_of` of what is encoded, without a copy of its arrays."""
     if not isinstance(encoded, dict):
-        return encoded
+        return type(encoded)
     ((kind, content),) = ((k, v) for k, v in encoded.items() if k != "stype")
-    if isinstance(content, list) and kind != "dict":
-        return [kind, [_form_of(item) for item in content]]
-    return kind
+    if kind in ("list", "tuple"):
+        return [_form_of_encoded(item, arrays) for item in content]
+    if kind == "array":
+        return arrays[content].shape
+    return {"dict": dict, "set": set, "numpy": np.ndarray}.get(kind) or type(arrays[content][()])
 
 
 def fits(param: Parameter, shape: Sequence[int]) -> bool:
@@ -336,15 +380,27 @@ def load_states(
     """Let `trainer` continue from `states`; raises as :meth:`States.check` and `states_of` do.
 
     Its optimizer keeps the attributes in `keep` and, with `keeps_schedule`, its lr_scheduler's.
+    If anything is raised, nothing is changed.
     """
     updaters = _mxnet.updaters_in_use(trainer)
     optimizer = _mxnet.optimizer_of(trainer)
-    states = states.for_optimizer(optimizer)
-    states.check(optimizer, _mxnet.parameters_of(trainer))
-    states.apply(optimizer, _mxnet.contexts_of(trainer), keep, keeps_schedule)
-    for updater in updaters:
-        updater.states = states.updater_states()
-        updater.states_synced = dict.fromkeys(updater.states, False)
+    params = _mxnet.parameters_of(trainer)
+    try:
+        states = states.for_optimizer(optimizer)
+        states.check(optimizer, params)
+        if not states.have_the_form_of(optimizer, params):
+            raise DamagedError("its states are not of the form that this optimizer gives them")
+        new = [states.updater_states() for _ in updaters]
+        states.apply(optimizer, _mxnet.contexts_of(trainer), keep, keeps_schedule)
+    except (ValueError, OSError):
+        raise
+    except DAMAGED as e:  # somebody has edited the file
+        raise DamagedError(
+            f"the states are none that SVRGTrainer saves ({type(e).__name__}: {e})"
+        ) from e
+    for updater, updater_states in zip(updaters, new, strict=True):
+        updater.states = updater_states
+        updater.states_synced = dict.fromkeys(updater_states, False)
 
 
 def refresh_kvstore(trainer: Trainer) -> None:

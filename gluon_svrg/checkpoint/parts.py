@@ -30,7 +30,7 @@ from gluon_svrg.events import Run, State
 from gluon_svrg.run.history import History
 from gluon_svrg.run.metrics import old_names
 from gluon_svrg.run.position import Position
-from gluon_svrg.run.settings import OPTIMIZER, SCHEDULE, differences
+from gluon_svrg.run.settings import OPTIMIZER, SCHEDULE, differences, scheduled_in
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
@@ -88,6 +88,9 @@ class Network(Part):
             If one is NaN or infinite: to continue from there would be of no use.
         """
         params = parameters_by_place(self._run.net)
+        # With static_shape MXNet does not order a read after the backward pass that writes running
+        # statistics.
+        mx.nd.waitall()
         values = {place: replicas_of(whole_data(param)) for place, param in params.items()}
         for place, copies in values.items():
             if not all(np.isfinite(array).all() for array in copies):
@@ -243,6 +246,15 @@ class TrainerStates(Part):
     def _tell(self, changed: dict[str, dict[str, tuple[Any, Any]]], state: State) -> None:
         if not self._run.workers.is_first:
             return
+        own = scheduled_in(self._run.settings).values()
+        for name in scheduled_in(state.get("settings") or {}).values():
+            if name not in own:
+                self._run.logger.warning(
+                    "resume: the checkpoint's run had a ScheduleHandler for %s and this one has "
+                    "none: it stays at %.4g, as that has left it",
+                    name,
+                    self._value_of(name),
+                )
         if changed:
             told = [f"{owner}: {_told(values, 1, 0)}" for owner, values in changed.items()]
             self._run.logger.warning(
@@ -251,7 +263,8 @@ class TrainerStates(Part):
                 "; ".join(told),
             )
         elif not state.get("settings"):  # of an earlier version, which did not note them
-            overruled = state["states"].overruled(self._run.settings[OPTIMIZER])
+            settings = self._run.settings
+            overruled = state["states"].overruled(settings[OPTIMIZER], settings.get(SCHEDULE, {}))
             if overruled:
                 self._run.logger.warning(
                     "resume: the checkpoint is of an earlier version, and its settings of the "
@@ -259,6 +272,12 @@ class TrainerStates(Part):
                     "ScheduleHandler",
                     _told(overruled, 0, 1),
                 )
+
+    def _value_of(self, hyperparameter: str) -> float:
+        trainer = self._run.trainer
+        if hyperparameter == "learning_rate":
+            return float(trainer.learning_rate)
+        return float(getattr(optimizer_of(trainer), hyperparameter))
 
     def undo(self) -> Callable[[], None]:
         """Return what loads the states as they are now."""
@@ -358,7 +377,9 @@ class HistoryOfRun(Part):
     def load_state_dict(self, state: State) -> None:
         """Put the rows back."""
         names = old_names(self._run)
-        self._run.history = History(_renamed(row, names) for row in state["history"])
+        # Up to version 0.7 rows did not say it, and a checkpoint had those of whole epochs.
+        rows = ({**row, "complete": row.get("complete", True)} for row in state["history"])
+        self._run.history = History(_renamed(row, names) for row in rows)
         self._run.figures = state["figures"]
         self._run.last_evaluation = _renamed(state["last_evaluation"], names)
 

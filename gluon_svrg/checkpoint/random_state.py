@@ -80,6 +80,12 @@ class RandomState:
         """Take over what :meth:`state_dict` returned; :func:`drawing_again` puts it into force."""
         self._seed, self._is_needed = state["seed"], state["is_needed"]
         self._at_epoch_begin, self._now = state["at_epoch_begin"], state["now"]
+        own = host_states()
+        try:
+            for states in filter(None, (self._at_epoch_begin, self._now)):
+                set_host_states(states)  # raises here, where a checkpoint is read
+        finally:
+            set_host_states(own)
         self.is_loaded = True
 
     def go_back_to_epoch_begin(self, position: Position) -> None:

@@ -22,6 +22,7 @@ _OPTIONS = {
     "replace it with overwrite=True": "replace it with --overwrite",
     "give some as sample": "give some with --sample",
     "calibration_data of ": "--calibration of ",
+    "load it with operators=": "give --operator for each of ",
     "leave out layers with exclude_layers, or use": "use",
 }
 
@@ -59,7 +60,7 @@ def _as_options(message: str) -> str:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    predictor = Predictor.load(options.directory)
+    predictor = Predictor.load(options.directory, operators=options.operator)
     batch = predictor.read_images(options.images, resize=options.resize)
     found = predictor.classes(batch, top=options.top)
     if options.json:
@@ -74,20 +75,30 @@ def _predict(options: argparse.Namespace) -> None:
 
 
 def _benchmark(options: argparse.Namespace) -> None:
-    timings = benchmark(options.directory, options.batch, options.seconds, options.int8)
+    timings = benchmark(
+        options.directory, options.batch, options.seconds, options.int8, options.operator
+    )
     print(f"{machine()}\n")
     print(format_timings(timings))
 
 
 def _export_onnx(options: argparse.Namespace) -> None:
     sample = None if options.sample is None else _read_archive(options.sample)
-    difference = export_onnx(options.directory, options.path, sample=sample)
+    difference = export_onnx(
+        options.directory, options.path, sample=sample, operators=options.operator
+    )
     print(f"{options.path}: outputs within {difference:.2g} of MXNet's")
 
 
 def _quantize(options: argparse.Namespace) -> None:
     arrays = _read_archive(options.calibration)
-    report = quantize(options.directory, options.out_directory, arrays, overwrite=options.overwrite)
+    report = quantize(
+        options.directory,
+        options.out_directory,
+        arrays,
+        overwrite=options.overwrite,
+        operators=options.operator,
+    )
     print(f"{options.out_directory}: calibrated on {report['calibration_samples']} samples")
 
 
@@ -145,6 +156,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     int8.add_argument("--overwrite", action="store_true", help="replace an existing model")
     int8.set_defaults(run=_quantize)
+
+    for command in (predict, timing, onnx, int8):
+        command.add_argument(
+            "--operator",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="an operator to load beside those that are known to be safe; may be repeated",
+        )
     return parser
 
 

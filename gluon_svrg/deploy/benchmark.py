@@ -8,7 +8,7 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -17,7 +17,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.deploy.card import Card, read_card, read_model
+from gluon_svrg.deploy.card import Card, Model, read_card, read_model
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.eager import OperatorByOperator
 from gluon_svrg.deploy.onnx import export_onnx, run, session_of
@@ -62,6 +62,7 @@ def benchmark(
     batches: Sequence[int] = (1, 64),
     seconds: float = 5.0,
     int8_directory: str | os.PathLike[str] | None = None,
+    operators: Collection[str] = (),
 ) -> list[Timing]:
     """Time the ways to run a model of float32 on the CPU, from NumPy arrays to NumPy arrays.
 
@@ -81,6 +82,8 @@ def benchmark(
     int8_directory : path, optional
         The int8 model; by default one is made for the benchmark, calibrated on random numbers: it
         is as fast as a real one, but its predictions are worthless.
+    operators : collection of str, optional
+        As for ``Predictor.load``.
 
     Returns
     -------
@@ -100,7 +103,7 @@ def benchmark(
         raise ValueError("batches is empty: give at least one batch size")
     for batch in batches:
         check_integer("batches", batch, 1, "the number of samples per call")
-    model = read_model(directory)
+    model = read_model(directory, operators)
     if model.card["precision"] == "int8":
         raise ValueError(
             f"the model {str(directory)!r} is of int8: give the float32 model, and this one as "
@@ -109,10 +112,13 @@ def benchmark(
     if int8_directory is not None:
         _check_int8(int8_directory, model.card)
     timings = []
-    with _int8_model(Path(directory), int8_directory, model.card) as int8, autograd.pause():
+    with (
+        _int8_model(Path(directory), int8_directory, model.card, operators) as int8,
+        autograd.pause(),
+    ):
         for batch in batches:
-            ways = _ways(Path(directory), int8, batch)
             arrays = random_inputs(model.card, batch)
+            ways = _ways(model, int8, arrays, operators)
             timings.extend(_measure(ways, arrays, batch, seconds))
     return timings
 
@@ -169,7 +175,7 @@ def _check_int8(directory: str | os.PathLike[str], card: Card) -> None:
 
 @contextmanager
 def _int8_model(
-    directory: Path, given: str | os.PathLike[str] | None, card: Card
+    directory: Path, given: str | os.PathLike[str] | None, card: Card, operators: Collection[str]
 ) -> Iterator[Path | str]:
     """Yield the folder of the int8 model, or the sentence that says why there is none."""
     if given is not None:
@@ -178,24 +184,27 @@ def _int8_model(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "int8"
         try:
-            quantize(directory, path, random_inputs(card, 64))
+            quantize(directory, path, random_inputs(card, 64), operators=operators)
         except ValueError as e:
             yield str(e)
         else:
             yield path
 
 
-def _ways(directory: Path, int8: Path | str, batch: int) -> dict[str, _Way | str]:
+def _ways(
+    model: Model, int8: Path | str, arrays: list[NumPyArray], operators: Collection[str]
+) -> dict[str, _Way | str]:
     """Return the ways to run the model, or, for one that cannot run, the reason."""
-    model = read_model(directory)
     inputs, symbol, params = model.card["inputs"], model.symbol, model.params
+    batch = len(arrays[0])
 
     def compiled(**flags: bool) -> _Way:
         graph = Compiled(symbol, params, inputs, batch, ctx=mx.cpu(), **flags)
         return lambda arrays: graph(arrays)
 
     predictor = Predictor(model, batch_size=batch)
-    served = int8 if isinstance(int8, str) else _served(int8, batch)
+    predictor.predict(*arrays)  # it raises if the model does not run: the others do not check it
+    served = int8 if isinstance(int8, str) else _served(int8, batch, operators)
     return {
         "eager": OperatorByOperator(symbol, params, inputs),
         "hybridized": compiled(),
@@ -206,8 +215,8 @@ def _ways(directory: Path, int8: Path | str, batch: int) -> dict[str, _Way | str
     }
 
 
-def _served(directory: Path, batch: int) -> _Way:
-    predictor = Predictor.load(directory, batch_size=batch)
+def _served(directory: Path, batch: int, operators: Collection[str]) -> _Way:
+    predictor = Predictor.load(directory, batch_size=batch, operators=operators)
     return lambda arrays: predictor.predict(*arrays)
 
 

@@ -11,6 +11,7 @@ them.
 from __future__ import annotations
 
 import datetime
+import errno
 import hashlib
 import importlib.metadata
 import json
@@ -23,7 +24,6 @@ from typing import Any, NamedTuple, TypedDict
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import reason_of
 from gluon_svrg.arrays import params as params_format
 from gluon_svrg.deploy import graph
 from gluon_svrg.files import (
@@ -36,7 +36,6 @@ from gluon_svrg.files import (
     read_regular,
     write_through,
 )
-from mxnet.base import MXNetError
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
@@ -46,6 +45,7 @@ CARD = "model.json"
 SYMBOL = "model-symbol.json"
 PARAMS = "model-0000.params"
 _FILES = frozenset({CARD, SYMBOL, PARAMS})
+_MAX_CARD = 2**26  # bytes: of a hundred thousand classes it has three million
 _FLOATS = ("float16", "float32", "float64")
 _DTYPES = frozenset({*_FLOATS, "uint8", "int8", "int32", "int64"})
 
@@ -161,9 +161,6 @@ def write_model(
     """
     path = check_target(directory, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
-    for item in path.parent.iterdir():
-        if item.name.startswith(f".{path.name}.") and is_left_over(item.name):
-            shutil.rmtree(item, ignore_errors=True)  # of an export that was killed
     temporary = aside(path)
     try:
         temporary.mkdir()
@@ -179,6 +176,10 @@ def write_model(
         _move(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+    # Now that there is a model: what an export that was killed has left may be the only other one.
+    for item in path.parent.iterdir():
+        if item.name.startswith(f".{path.name}.") and is_left_over(item.name):
+            shutil.rmtree(item, ignore_errors=True)
     return path
 
 
@@ -234,6 +235,15 @@ def read_model(directory: str | os.PathLike[str], operators: Collection[str] = (
 
     The graph may have `operators` beside those of :mod:`gluon_svrg.deploy.graph`.
     """
+    if (
+        isinstance(operators, str)
+        or not isinstance(operators, Collection)
+        or not all(isinstance(name, str) for name in operators)
+    ):
+        raise TypeError(
+            f"operators must be a sequence of names of operators, got {operators!r}: give [name] "
+            "for one, or leave it out"
+        )
     path = as_path(directory)
     card = read_card(path)
     contents = {}
@@ -250,22 +260,26 @@ def read_model(directory: str | os.PathLike[str], operators: Collection[str] = (
         unknown = set(symbol.list_inputs()) - inputs - set(named)
         if unknown or inputs - set(symbol.list_inputs()):
             raise DamagedError(f"the card's inputs and the graph's differ: {sorted(unknown)}")
-        _check_shapes(symbol, card, named)
+        model = Model(card, symbol, named)
+        check_batch(model, 1)
     except DAMAGED as e:
-        raise DamagedError(f"the model {str(path)!r} is none that export writes: {e}") from e
-    return Model(card, symbol, named)
+        raise DamagedError(f"the model {str(path)!r} cannot be loaded: {e}") from e
+    return model
 
 
-def _check_shapes(symbol: Symbol, card: Card, params: Mapping[str, NDArray]) -> None:
-    """Raise DamagedError if MXNet infers other shapes than card and parameters have."""
-    given = {name: array.shape for name, array in params.items()}
-    given |= {spec["name"]: (1, *spec["shape"]) for spec in card["inputs"]}
-    try:
-        _, outputs, _ = symbol.infer_shape(**{n: given[n] for n in symbol.list_inputs()})
-    except MXNetError as e:
-        raise DamagedError(f"its shapes do not fit ({reason_of(e)})") from e
-    if [list(shape) for shape in outputs] != [[1, *s] for s in card["outputs"]["shapes"]]:
-        raise DamagedError(f"its outputs have the shapes {outputs}, and the card says others")
+def check_batch(model: Model, batch_size: int) -> None:
+    """Raise DamagedError if MXNet cannot compute the card's outputs for batches of this size."""
+    given = {n: graph.Array(a.shape, np.dtype(a.dtype)) for n, a in model.params.items()}
+    for spec in model.card["inputs"]:
+        given[spec["name"]] = graph.Array((batch_size, *spec["shape"]), np.dtype(spec["dtype"]))
+    outputs = model.card["outputs"]
+    wanted = [
+        graph.Array((batch_size, *shape), np.dtype(dtype))
+        for shape, dtype in zip(outputs["shapes"], outputs["dtypes"], strict=True)
+    ]
+    found = graph.check_arrays(model.symbol, given)
+    if found != wanted:
+        raise DamagedError(f"its outputs are {found}, and the card says {wanted}")
 
 
 def check_form(card: Card) -> None:
@@ -372,7 +386,7 @@ def _checksum(content: bytes) -> dict[str, int | str]:
 
 def _read(path: Path, name: str, size: int | None = None) -> bytes:
     try:
-        return read_regular(path / name, size)
+        return read_regular(path / name, size, at_most=_MAX_CARD if size is None else None)
     except (FileNotFoundError, IsADirectoryError) as e:
         raise DamagedError(
             f"{name} is missing in the model directory {str(path)!r}: copy the directory again, or "
@@ -394,15 +408,18 @@ def _changed(file: Path) -> DamagedError:
 
 def _move(new: Path, path: Path) -> None:
     """Rename `new` to `path`; an existing model changes places with it, or is renamed first."""
-    if not path.exists():
+    try:
         new.rename(path)
-    elif not exchange(new, path):
-        old = new.with_suffix(".old")
-        path.rename(old)
-        try:
-            new.rename(path)
-        except OSError:
-            old.rename(path)
+    except OSError as e:
+        if e.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
-        shutil.rmtree(old, ignore_errors=True)
+        if not exchange(new, path):
+            old = aside(path)
+            path.rename(old)
+            try:
+                new.rename(path)
+            except OSError:
+                old.rename(path)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
     flush_folder(path.parent)

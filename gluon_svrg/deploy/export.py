@@ -19,8 +19,10 @@ from gluon_svrg.deploy import trace
 from gluon_svrg.deploy.card import InputRange, InputSpec, check_target, write_model
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.difference import difference_of, scale_of
-from gluon_svrg.deploy.graph import OPERATORS, REFUSED, operators_in
+from gluon_svrg.deploy.graph import REFUSED, Array, check_arrays, unlisted_in
 from gluon_svrg.deploy.images import Normalization, check_normalization
+from gluon_svrg.deploy.predictor import random_inputs
+from gluon_svrg.files import DamagedError
 from mxnet import autograd
 from mxnet.base import MXNetError
 from mxnet.gluon import HybridBlock, Parameter
@@ -34,13 +36,13 @@ _TOLERANCE = {"float16": 2e-2, "float64": 1e-4}
 # Under AMP the network computes in bfloat16 or float16, the graph in the dtype of the parameters.
 _AMP_TOLERANCE = 0.1
 
-Array: TypeAlias = "NDArray | NumPyArray"
+Sample: TypeAlias = "NDArray | NumPyArray"
 
 
 def export(
     net: HybridBlock,
     directory: str | os.PathLike[str],
-    sample: Array | Sequence[Array],
+    sample: Sample | Sequence[Sample],
     *,
     input_names: Sequence[str] | None = None,
     normalization: Normalization | tuple[object, ...] | dict[str, object] | None = None,
@@ -118,8 +120,17 @@ def export(
         {"name": name, "shape": list(array.shape[1:]), "dtype": array.dtype.name, **_range(array)}
         for name, array in zip(names, arrays, strict=True)
     ]
-    shapes = _output_shapes(graph.symbol, inputs, len(arrays[0]))
+    shapes = _output_shapes(graph.symbol, inputs, params, len(arrays[0]))
+    # The sample may be all zeros, from which nothing follows.
+    drawn = random_inputs({"inputs": inputs}, len(arrays[0]))
+    _check_outputs(net, graph, params, inputs, drawn)
     outputs = _check_outputs(net, graph, params, inputs, arrays)
+    for index, output in enumerate(outputs):
+        if np.isnan(output).any():
+            raise ValueError(
+                f"output {index} of net has NaN for sample: give samples like those that it was "
+                "trained with"
+            )
     if class_names is None:
         class_names = getattr(net, "class_names", None)
     card = {
@@ -154,7 +165,7 @@ def _graph_of(net: HybridBlock, names: Sequence[str]) -> trace.Graph:
         raise
     # As it is written: without the casts of AMP.
     symbol = mx.sym.load_json(graph.symbol.tojson())
-    operators = operators_in(symbol) - OPERATORS
+    operators = unlisted_in(symbol)
     if operators & REFUSED:
         raise ValueError(
             f"net has operators that can run code ({', '.join(sorted(operators & REFUSED))}), "
@@ -205,8 +216,8 @@ def _takes_one_input(net: HybridBlock) -> bool:
     return True
 
 
-def _as_sequence(sample: Any) -> Sequence[Array]:
-    several: Sequence[Array] = sample if isinstance(sample, list | tuple) else [sample]
+def _as_sequence(sample: Any) -> Sequence[Sample]:
+    several: Sequence[Sample] = sample if isinstance(sample, list | tuple) else [sample]
     if not several:
         raise ValueError("sample is empty: give a batch for each input of the network")
     return several
@@ -303,18 +314,27 @@ def _range(array: NumPyArray) -> InputRange:
     return {"integers": [int(low), int(high)]}
 
 
-def _output_shapes(symbol: Symbol, inputs: Sequence[InputSpec], batch_size: int) -> list[list[int]]:
+def _output_shapes(
+    symbol: Symbol,
+    inputs: Sequence[InputSpec],
+    params: Mapping[str, NDArray],
+    batch_size: int,
+) -> list[list[int]]:
     """Return the shapes of the outputs, without the batch axis that each has to have."""
     found = []
     for size in (batch_size, batch_size + 1):
         try:
-            wanted = {spec["name"]: (size, *spec["shape"]) for spec in inputs}
-            _, shapes, _ = symbol.infer_shape(**wanted)
-        except MXNetError as e:
+            given = {name: Array(a.shape, np.dtype(a.dtype)) for name, a in params.items()}
+            for spec in inputs:
+                given[spec["name"]] = Array((size, *spec["shape"]), np.dtype(spec["dtype"]))
+            shapes = [output.shape for output in check_arrays(symbol, given)]
+        except DamagedError as e:
             raise ValueError(
                 f"net takes no batch of {size} samples of shapes "
-                f"{[tuple(spec['shape']) for spec in inputs]}: all inputs need the same batch "
-                "axis, first, and no layer may fix its size"
+                f"{[tuple(spec['shape']) for spec in inputs]} and dtypes "
+                f"{[spec['dtype'] for spec in inputs]} ({e}): give a batch like those that it was "
+                "trained with; all inputs need the same batch axis, first, and no layer may fix "
+                "its size"
             ) from e
         found.append(shapes)
     for index, (one, other) in enumerate(zip(*found, strict=True)):
@@ -349,7 +369,7 @@ def _check_outputs(
     for index, (one, other) in enumerate(zip(outputs, expected, strict=True)):
         tolerance = _AMP_TOLERANCE if graph.has_casts else _TOLERANCE.get(one.dtype.name, 1e-4)
         difference = difference_of(one, other)
-        if difference > tolerance * scale_of(other):
+        if not difference <= tolerance * scale_of(other):
             raise ValueError(
                 f"output {index} of the graph differs from the net's by {difference:.3g}: the net "
                 "does not compute the same with symbols as with arrays, or draws random numbers"
@@ -381,7 +401,7 @@ def _check_independence(
     for index, (one, other) in enumerate(zip(again, outputs, strict=True)):
         expected = np.concatenate([other[-1:], other])
         difference = difference_of(one, expected)
-        if difference > _TOLERANCE.get(one.dtype.name, 1e-4) * scale_of(expected):
+        if not difference <= _TOLERANCE.get(one.dtype.name, 1e-4) * scale_of(expected):
             raise ValueError(
                 f"output {index} of net for a sample depends on the other samples of the batch (it "
                 f"differs by {difference:.3g} in another batch), and a Predictor splits and pads "
@@ -405,6 +425,11 @@ def _check_class_names(names: object, shapes: Sequence[Sequence[int]]) -> list[s
             f"class_names has {len(names)} names, net has outputs of the shapes "
             f"{[tuple(shape) for shape in shapes]}: they need one output, with one number per "
             "class, or one number for two classes"
+        )
+    if len(names) == 1:
+        raise ValueError(
+            f"class_names has one name, {names[0]!r}, which no sample could miss: give the names "
+            "of two classes, or leave it out"
         )
     return [str(name) for name in names]
 

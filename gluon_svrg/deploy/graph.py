@@ -2,18 +2,22 @@
 
 MXNet does not check the indices in a graph: one that is out of range lets it read beyond its
 memory. And it has operators whose attributes are addresses of functions (``_NDArray``,
-``_Native``), or that run code (``Custom``). Only the operators below are loaded, all of which
-work on arrays alone and check their indices.
+``_Native``), or that run code (``Custom``). Only the operators below are loaded. They work on
+arrays alone, and what they do not check of their attributes and shapes is checked here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from typing import Any
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import mxnet as mx
-from gluon_svrg._mxnet import reason_of
+import numpy as np
+from gluon_svrg._mxnet import inferred_shapes, inferred_types, reason_of
 from gluon_svrg.files import DamagedError
 from mxnet.base import MXNetError
 from mxnet.symbol import Symbol
@@ -24,8 +28,8 @@ OPERATORS = frozenset(
     """
     null Activation BatchNorm BlockGrad Cast Concat Convolution Deconvolution Dropout Embedding
     Flatten FullyConnected GroupNorm InstanceNorm L2Normalization LRN LayerNorm LeakyReLU Pad
-    Pooling RNN Reshape SequenceLast SequenceMask SequenceReverse SliceChannel SoftmaxActivation
-    SoftmaxOutput SwapAxis _rnn_param_concat UpSampling add_n amp_cast amp_multicast abs arccos
+    Pooling RNN Reshape SliceChannel SoftmaxActivation
+    SoftmaxOutput SwapAxis _rnn_param_concat UpSampling add_n abs arccos
     arccosh arcsin arcsinh arctan arctanh cbrt ceil cos cosh degrees erf erfinv exp expm1 fix
     floor gamma gammaln hard_sigmoid identity log log10 log1p log2 log_softmax logical_not
     make_loss mish negative ones_like radians rcbrt reciprocal relu rint round rsqrt sigmoid
@@ -56,10 +60,33 @@ OPERATORS = frozenset(
     """.split()  # noqa: SIM905  # a line for each is three pages
 )
 # These may run code, or call it at an address that the graph names.
-REFUSED = frozenset({"_NDArray", "_Native", "Custom", "_CachedOp", "_cvimread", "_cvimdecode"})
+REFUSED = frozenset(
+    "_NDArray _Native Custom _CachedOp _cvimread _cvimdecode".split()  # noqa: SIM905  # as above
+)
+# The range of integers by which MXNet divides, or of which it makes as many things, unchecked. It
+# takes a time for outputs that grows with the square of their number: a second for 4,000.
+_SIZES = (1, 2**20)
+_RANGES = {
+    **dict.fromkeys(("num_group", "num_groups", "heads", "repeat", "block_size"), _SIZES),
+    **dict.fromkeys(("kernel", "stride", "dilate"), _SIZES),
+    **dict.fromkeys(("pad", "adj"), (0, 2**20)),
+    "num_outputs": (1, 1024),
+}
+# With these, numbers in an array are indices that MXNet does not check.
+_LENGTHS = frozenset({"use_length", "use_sequence_length"})
+_FALSE = frozenset({"False", "false", "0"})
+# More numbers than this in one array: MXNet counts in 32 bits.
+_MAX_SIZE = 2**31
 _KEYS = frozenset({"op", "name", "attrs", "inputs", "subgraphs"})
 _GRAPH_KEYS = frozenset({"nodes", "arg_nodes", "node_row_ptr", "heads", "attrs"})
 _MAX_DEPTH = 2  # a subgraph of int8 has none in it
+
+
+class Array(NamedTuple):
+    """The shape and the dtype of an array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
 
 def load(text: str, more: Collection[str] = ()) -> Symbol:
@@ -70,16 +97,18 @@ def load(text: str, more: Collection[str] = ()) -> Symbol:
     text : str
         The JSON.
     more : collection of str
-        Operators beside those that are known to be safe.
+        Operators beside those that are known to be safe; their attributes are not checked.
 
     Raises
     ------
     DamagedError
-        If it is no graph, or has an index out of range or an operator that is not loaded.
+        If it is no graph, has an index or an attribute out of range, or an operator that is not
+        loaded.
     """
     try:
-        graph = json.loads(text)
-        checked = _checked(graph, frozenset(more) - REFUSED, depth=0)
+        checked = _checked(json.loads(text), frozenset(more) - REFUSED, depth=0)
+    except DamagedError:
+        raise
     except (ValueError, LookupError, TypeError, RecursionError) as e:
         raise DamagedError(f"its graph is not as MXNet writes it ({e})") from e
     try:
@@ -88,15 +117,70 @@ def load(text: str, more: Collection[str] = ()) -> Symbol:
         raise DamagedError(f"MXNet does not take its graph ({reason_of(e)})") from e
 
 
-def operators_in(symbol: Symbol) -> set[str]:
-    """Return the names of the operators of a graph."""
-    return {node["op"] for node in json.loads(symbol.tojson())["nodes"]}
+def unlisted_in(symbol: Symbol) -> set[str]:
+    """Return the operators of a graph that `load` takes only if they are named."""
+    nodes = json.loads(symbol.tojson())["nodes"]
+    return {node["op"] for node in nodes if node["op"] not in OPERATORS or _problem_of(node)}
+
+
+def check_arrays(symbol: Symbol, given: Mapping[str, Array]) -> list[Array]:
+    """Return what the outputs of a graph are for arrays that are `given` by name.
+
+    Raises
+    ------
+    DamagedError
+        If MXNet does not take the arrays, needs others, or would go beyond their memory.
+    """
+    everything = mx.sym.Group([symbol, symbol.get_internals()])
+    names = [*everything.list_arguments(), *everything.list_auxiliary_states()]
+    try:
+        shapes = inferred_shapes(everything, {name: given[name].shape for name in names})
+        dtypes = inferred_types(symbol, {name: given[name].dtype for name in names})
+    except MXNetError as e:
+        raise DamagedError(f"its arrays do not fit ({reason_of(e)})") from e
+    if None in (*shapes, *dtypes):
+        raise DamagedError("its arrays do not fit: not all of them can be inferred")
+    # Some operators replace what they are given by what they need.
+    needed = zip((*shapes[0], *shapes[2]), (*dtypes[0], *dtypes[2]), strict=True)
+    for name, (shape, dtype) in zip(names, needed, strict=True):
+        if given[name] != (shape, np.dtype(dtype)):
+            raise DamagedError(
+                f"its arrays do not fit: {name!r} is {given[name]}, not {Array(shape, dtype)}"
+            )
+    outputs = shapes[1]
+    for shape in outputs:
+        if not shape or min(shape) < 1 or math.prod(shape) >= _MAX_SIZE:
+            raise DamagedError(f"one of its arrays has the shape {shape}, which is not computed")
+    nodes = json.loads(symbol.tojson(remove_amp_cast=False))["nodes"]
+    count = len(symbol.list_outputs())
+    inner = iter(outputs[count:])
+    known: list[list[tuple[int, ...]]] = []
+    for node in nodes:
+        known.append([next(inner) for _ in range(_outputs_of(node))])
+        arguments = [known[entry[0]][entry[1]] for entry in node["inputs"]]
+        if not _fit(node, arguments, known[-1][0]):
+            raise DamagedError(f"its arrays do not fit: {node['name']!r} is given {arguments}")
+    return [Array(shape, np.dtype(dtype)) for shape, dtype in zip(outputs, dtypes[1], strict=False)]
+
+
+def _fit(
+    node: Mapping[str, Any], inputs: Sequence[tuple[int, ...]], output: tuple[int, ...]
+) -> bool:
+    """Return whether inputs fit to each other, for operators of which MXNet does not check it."""
+    if node["op"] in ("Reshape", "reshape_like"):
+        return math.prod(inputs[0]) == math.prod(output)
+    if node["op"] == "where":
+        return inputs[0] in (output, output[:1])
+    if node["op"] == "_contrib_interleaved_matmul_selfatt_valatt":
+        return inputs[1][0] == int(node["attrs"]["heads"]) * inputs[0][1]
+    return True
 
 
 def _checked(graph: Any, more: frozenset[str], depth: int) -> dict[str, Any]:
     """Return the graph, made anew of what was checked; raises ValueError."""
     if depth > _MAX_DEPTH or not isinstance(graph, dict) or set(graph) - _GRAPH_KEYS:
         raise ValueError("it has other parts than a graph")
+    _check_operators({node["op"] for node in graph["nodes"]} - OPERATORS - more)
     nodes: list[dict[str, Any]] = []
     counts: list[int] = []
     for node in graph["nodes"]:
@@ -122,11 +206,6 @@ def _checked_node(
     if not isinstance(node, dict) or set(node) - _KEYS:
         raise ValueError("a node has other parts than a node")
     op, name, attrs = node["op"], node["name"], node.get("attrs", {})
-    if not isinstance(op, str) or (op not in OPERATORS and op not in more):
-        raise ValueError(
-            f"its operator {op!r} is none of those that are loaded"
-            + (", because it can run code" if op in REFUSED else "")
-        )
     if not isinstance(name, str) or not isinstance(attrs, dict):
         raise ValueError(f"a node of {op!r} has no name, or no attributes")
     if not all(isinstance(item, str) for pair in attrs.items() for item in pair):
@@ -135,11 +214,47 @@ def _checked_node(
     if op == "null" and inputs:
         raise ValueError(f"the variable {name!r} has inputs")
     made = {"op": op, "name": name, "attrs": attrs, "inputs": inputs}
-    if "subgraphs" in node:
-        if not op.startswith("_sg_"):
-            raise ValueError(f"the node {name!r} of {op!r} has a subgraph")
-        made["subgraphs"] = [_checked(graph, more, depth + 1) for graph in node["subgraphs"]]
+    problem = "" if op in more else _problem_of(made)
+    if problem:
+        raise DamagedError(
+            f"its node {name!r} of {op} has {problem}, which is not loaded from strangers: if you "
+            f"trust those who made the model, load it with operators={[op]}"
+        )
+    graphs = node.get("subgraphs", [])
+    if len(graphs) != (1 if op.startswith("_sg_") else 0):
+        raise ValueError(f"the node {name!r} of {op!r} has {len(graphs)} subgraphs")
+    if graphs:
+        made["subgraphs"] = [_checked(graphs[0], more, depth + 1)]
     return made
+
+
+def _check_operators(unlisted: set[str]) -> None:
+    if unlisted & REFUSED:
+        raise DamagedError(
+            f"its operators {sorted(unlisted & REFUSED)} are never loaded, because they can run "
+            "code"
+        )
+    if unlisted:
+        raise DamagedError(
+            f"its operators {sorted(unlisted)} are not known to check what they are given: if you "
+            f"trust those who made the model, load it with operators={sorted(unlisted)}"
+        )
+
+
+def _problem_of(node: Mapping[str, Any]) -> str:
+    """Return which attribute of a node is out of the range that MXNet does not check, or ''."""
+    for name, value in node.get("attrs", {}).items():
+        least, greatest = _RANGES.get(name, (0, None))
+        if name == "num_args":  # UpSampling may have a weight beside them
+            least, greatest = 1, len(node["inputs"])
+        elif name in _LENGTHS and value not in _FALSE:
+            return f"{name}={value}"
+        if greatest is None:
+            continue
+        numbers = [int(number) for number in re.findall("-?[0-9]+", value)]
+        if not all(least <= number <= greatest for number in numbers):
+            return f"{name}={value}"
+    return ""
 
 
 def _checked_entry(entry: Any, counts: Sequence[int]) -> list[int]:
@@ -153,20 +268,25 @@ def _checked_entry(entry: Any, counts: Sequence[int]) -> list[int]:
     return [node, output, 0]
 
 
-def _outputs_of(node: dict[str, Any]) -> int:
+def _outputs_of(node: Mapping[str, Any]) -> int:
     """Return how many outputs MXNet gives to a node; raises ValueError if it does not take it."""
-    if node["op"] == "null":
-        return 1
-    variables = [{"op": "null", "name": f"in{i}", "inputs": []} for i in range(len(node["inputs"]))]
-    size = len(variables)
+    size = len(node["inputs"])
+    made = {**node, "name": "node", "inputs": [[i, 0, 0] for i in range(size)]}
+    try:
+        return 1 if node["op"] == "null" else _outputs_of_json(json.dumps(made), size)
+    except MXNetError as e:
+        raise ValueError(f"the node {node['name']!r}: {reason_of(e)}") from e
+
+
+@lru_cache(maxsize=1024)
+def _outputs_of_json(node: str, size: int) -> int:
     graph = {
-        "nodes": [*variables, {**node, "inputs": [[i, 0, 0] for i in range(size)]}],
+        "nodes": [
+            *({"op": "null", "name": f"in{i}", "inputs": []} for i in range(size)),
+            json.loads(node),
+        ],
         "arg_nodes": list(range(size)),
         "heads": [[size, 0, 0]],
         "attrs": {"mxnet_version": ["int", 10901]},
     }
-    try:
-        internals = mx.sym.load_json(json.dumps(graph)).get_internals()
-    except MXNetError as e:
-        raise ValueError(f"the node {node['name']!r}: {reason_of(e)}") from e
-    return len(internals.list_outputs()) - size
+    return len(mx.sym.load_json(json.dumps(graph)).get_internals().list_outputs()) - size

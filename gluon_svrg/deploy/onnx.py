@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_number
-from gluon_svrg.deploy.card import Card, Model, read_model
+from gluon_svrg.deploy.card import Card, Model
 from gluon_svrg.deploy.difference import difference_of, scale_of
 from gluon_svrg.deploy.predictor import Predictor, checked_inputs, random_inputs
 from gluon_svrg.deploy.trace import flatten
@@ -36,6 +36,7 @@ def export_onnx(
     dynamic: bool = True,
     tolerance: float = 1e-4,
     sample: NumPyArray | NDArray | Sequence[NumPyArray | NDArray] | None = None,
+    operators: Collection[str] = (),
 ) -> float:
     """Write a model as an ONNX file (opset 13), once onnxruntime gives MXNet's outputs for it.
 
@@ -57,6 +58,8 @@ def export_onnx(
         A batch for each input, as for ``export``, on which the outputs are compared; if not
         `dynamic`, its first sample. By default random numbers: standard normal ones, or, if the
         model was exported with samples of integers (tokens), integers of their range.
+    operators : collection of str, optional
+        As for ``Predictor.load``, if `model` is a directory.
 
     Returns
     -------
@@ -79,7 +82,7 @@ def export_onnx(
         least=0,
         above=True,
     )
-    predictor = model if isinstance(model, Predictor) else Predictor(read_model(model))
+    predictor = model if isinstance(model, Predictor) else Predictor(model, operators=operators)
     if predictor.card["precision"] == "int8":
         raise ValueError(
             "the model is of int8, whose operators are oneDNN's own and not part of ONNX: give the "

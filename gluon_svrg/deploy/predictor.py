@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import reason_of
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.deploy.card import Card, InputSpec, Model, read_model
+from gluon_svrg.deploy.card import Card, InputSpec, Model, check_batch, read_model
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.difference import difference_of, scale_of
 from gluon_svrg.deploy.images import Image, is_one, read_images
@@ -94,6 +95,7 @@ class Predictor:
         self._structure = self.card["outputs"]["structure"]
         self._compiled: dict[int, Compiled] = {}
         self._lock = threading.Lock()
+        _PREDICTORS.add(self)
 
     @classmethod
     def load(
@@ -257,9 +259,9 @@ class Predictor:
         """
         top = check_integer("top", top, 1, "the number of classes that are returned")
         shapes = self.card["outputs"]["shapes"]
-        if shapes == [[1]] and not self.card["class_names"]:
+        if shapes == [[1]] and len(self.card["class_names"] or ()) != 2:
             raise ValueError(
-                "the model has one output with one number and no class names, which may be a "
+                "the model has one output with one number and not two class names, which may be a "
                 "regression or the score of one of two classes: use predict(), or export it with "
                 "class_names=[negative, positive]"
             )
@@ -288,14 +290,23 @@ class Predictor:
     def _run(self, arrays: list[NumPyArray], count: int) -> list[NumPyArray]:
         with self._lock, autograd.pause(train_mode=False):
             if count <= self.batch_size:
-                return self._graph_for(count)(arrays)
+                return self._run_once(arrays, count)
             parts = [
-                self._graph_for(min(self.batch_size, count - start))(
-                    [array[start : start + self.batch_size] for array in arrays]
+                self._run_once(
+                    [array[start : start + self.batch_size] for array in arrays],
+                    min(self.batch_size, count - start),
                 )
                 for start in range(0, count, self.batch_size)
             ]
         return [np.concatenate(outputs) for outputs in zip(*parts, strict=True)]
+
+    def _run_once(self, arrays: list[NumPyArray], count: int) -> list[NumPyArray]:
+        try:
+            return self._graph_for(count)(arrays)
+        except MXNetError as e:
+            raise ValueError(
+                f"MXNet cannot run the model ({reason_of(e)}): export the network again"
+            ) from e
 
     def _graph_for(self, count: int) -> Compiled:
         """Return the graph of the smallest planned batch that holds `count` samples."""
@@ -304,6 +315,7 @@ class Predictor:
             size *= 4
         size = min(size, self.batch_size)
         if size not in self._compiled:
+            check_batch(self.model, size)
             self._compiled[size] = self._compile(self._symbol, size)
         return self._compiled[size]
 
@@ -342,6 +354,18 @@ class Predictor:
         with autograd.pause(train_mode=False):
             one, other = (self._compile(symbol, 1)(arrays) for symbol in (plain, fused))
         return max(difference_of(b, a) / scale_of(a) for a, b in zip(one, other, strict=True))
+
+
+_PREDICTORS: weakref.WeakSet[Predictor] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """In a forked process: a thread that has a lock there is not there to give it back."""
+    for predictor in list(_PREDICTORS):
+        predictor._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 def probabilities_of(card: Card, outputs: NumPyArray) -> NumPyArray:

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -38,6 +38,7 @@ def quantize(
     exclude_layers: Sequence[str] = (),
     evaluation_data: tuple[Samples, Sequence[float] | NumPyArray | NDArray] | None = None,
     overwrite: bool = False,
+    operators: Collection[str] = (),
 ) -> dict[str, Any]:
     """Write a float32 model in int8, for the CPU; ``Predictor.load`` reads it like any model.
 
@@ -62,6 +63,8 @@ def quantize(
         them is returned, and written into the card. `x` is like `calibration_data`.
     overwrite : bool, default False
         Whether an existing model is replaced.
+    operators : collection of str, optional
+        As for ``Predictor.load``, which needs them for the model in int8 as well.
 
     Returns
     -------
@@ -92,7 +95,7 @@ def quantize(
             "would be lost: give another"
         )
     check_target(out_directory, overwrite)
-    model = read_model(directory)
+    model = read_model(directory, operators)
     _check_dtypes(model, str(directory))
     _check_graph(model.symbol)
     _check_excluded(exclude_layers, model.symbol)

@@ -130,6 +130,7 @@ class CheckpointHandler(
         self.priority = float(priority)
         self._failed: str | None = None
         self._is_evaluated = False  # whether no batch came after the last evaluation
+        self._has_told = False
         self._lock = FolderLock(self.directory)
         self._gone_on_from: Checkpoint | None = None
         # The monitored values of what is in the directory.
@@ -151,7 +152,7 @@ class CheckpointHandler(
         if self.monitor is not None:
             self.monitor.check(estimator)
             self._check_can_be_evaluated(estimator)
-        self._is_evaluated = False
+        self._is_evaluated = self._has_told = False
         estimator.data.check_can_resume()
         if estimator.workers.is_first:
             warn_of_what_is_left_out(estimator)
@@ -187,6 +188,8 @@ class CheckpointHandler(
         value = None
         if self.monitor is not None and (self._is_evaluated or not self._is_of_evaluations()):
             value = self.monitor.read(estimator)
+        elif self.monitor is not None and not position.is_in_epoch:
+            self._tell_once(key, estimator)
         description = about(estimator)
         if self.monitor is not None:
             description["monitor"] = {"name": self.monitor.name, "value": value}
@@ -215,6 +218,18 @@ class CheckpointHandler(
 
     def _is_of_evaluations(self) -> bool:
         return self.monitor is not None and self.monitor.name.startswith("validation ")
+
+    def _tell_once(self, key: Key, estimator: Run) -> None:
+        if estimator.workers.is_first and not self._has_told:
+            assert self.monitor is not None
+            estimator.logger.warning(
+                "the checkpoint %s has no %r, because batches came after the last evaluation: it "
+                "and others like it do not count for keep_best and best; evaluate at the end of "
+                "each epoch that has a checkpoint",
+                key.name,
+                self.monitor.name,
+            )
+            self._has_told = True
 
     def _check_can_be_evaluated(self, estimator: Run) -> None:
         """Raise ValueError if no checkpoint can have the weights of an evaluation."""

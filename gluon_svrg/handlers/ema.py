@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg._mxnet import is_differentiable
+from gluon_svrg._mxnet import has_static_shape, is_differentiable
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device, mean_replicas, replicas_of, write_replicas
@@ -98,12 +98,14 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
         self._count = 0
         self._move = FusedFunction(_moved)
         self._params: dict[str, gluon.Parameter] = {}
+        self._waits = False
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Forget earlier runs."""
         check_is_located(self, estimator)
         self._params = dict(estimator.net.collect_params().items())
         self._averages, self._count = {}, 0
+        self._waits = has_static_shape(estimator.net)
         if self.evaluate:
             estimator.evaluation_weights = self.applied
 
@@ -111,6 +113,8 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
         """Move the average towards the weights."""
         if (estimator.position.batch + 1) % self.every_n_batches:
             return
+        if self._waits:  # the backward pass may still be writing running statistics
+            mx.nd.waitall()
         if not self._averages:
             self._averages = {
                 name: [data.copy() for data in param.list_data()]

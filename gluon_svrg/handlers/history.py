@@ -10,7 +10,7 @@ from typing import Any
 from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, State, Stateful, TrainBegin
 from gluon_svrg.run.batch_parts import count_samples
 from gluon_svrg.run.history import plain_figure
-from gluon_svrg.run.position import StopReason, check_is_located
+from gluon_svrg.run.position import check_is_located
 from gluon_svrg.workers import Workers
 
 
@@ -132,11 +132,11 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
 
 
 def _is_complete(estimator: Run) -> bool:
-    """Return whether the epoch has come to its end, and not a stop before."""
-    if estimator.stop_reason is None:
-        return True
-    is_last = estimator.position.batch_in_epoch == estimator.data.num_batches
-    return is_last and estimator.stop_reason is StopReason.BATCHES_DONE
+    """Return whether all batches of the epoch are done."""
+    return (
+        estimator.stop_reason is None
+        or estimator.position.batch_in_epoch == estimator.data.num_batches
+    )
 
 
 def _row_of_first(row: dict[str, Any], workers: Workers) -> dict[str, Any]:

@@ -40,7 +40,7 @@ _SECONDS_BETWEEN_FLUSHES = 10.0
 class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
     """Writes the history into a file: a row at the end of each epoch. The first worker does.
 
-    The file always holds ``estimator.history``: after a resume it has the rows from before, none
+    The file holds ``estimator.history``: after a resume it has the rows from before, none
     twice and none missing, and after a roll-back to a checkpoint it no longer has the rows after
     it. It may be read during the run: a row is appended whole; if older rows change (a figure that
     no epoch had before is a new column of a CSV file), a new file is written, which then replaces
@@ -274,7 +274,7 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Begin new files."""
         check_is_located(self, estimator)
-        self._close()
+        self._close(estimator)
         self._writes = estimator.workers.is_first
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -307,15 +307,15 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Close the files."""
-        self._close()
+        self._close(estimator)
 
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Close the files."""
-        self._close()
+        self._close(estimator)
 
-    def _close(self) -> None:
-        self._epochs.close()
-        self._batches.close()
+    def _close(self, estimator: Run) -> None:
+        self._epochs.close(estimator.logger)
+        self._batches.close(estimator.logger)
 
 
 class _Scalars:
@@ -335,34 +335,39 @@ class _Scalars:
     def write(self, figures: Mapping[str, SupportsFloat], step: int, logger: Logger) -> None:
         """Write figures of `step`; if it is no later one, hide what was written from it on."""
         try:
-            file = self._file_at(step)
+            file = self._file_at(step, logger)
             for name, value in figures.items():
                 file.add_scalar(re.sub(r"[^-/\w.]", "_", name), float(value), step)
         except OSError as e:
-            self.close()
-            if not self._has_warned:
-                self._has_warned = True
-                logger.warning(
-                    "figures cannot be written for TensorBoard into %r (%s): the run continues, "
-                    "and each step tries again",
-                    os.fspath(self._folder),
-                    e,
-                )
+            self._warn(e, logger)
+            self.close(logger)
 
     def go_to(self, step: int, logger: Logger) -> None:
         """Move to `step`, without figures."""
         self.write({}, step, logger)
 
-    def close(self) -> None:
-        """Close the file, if one is open."""
+    def close(self, logger: Logger) -> None:
+        """Close the file, if one is open: what is not written yet is written now."""
         file, self._file = self._file, None
         if file is not None:
-            with suppress(OSError):
+            try:
                 file.close()
+            except OSError as e:
+                self._warn(e, logger)
 
-    def _file_at(self, step: int) -> _EventFile:
+    def _warn(self, e: OSError, logger: Logger) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "figures cannot be written for TensorBoard into %r (%s): the run continues, and "
+                "each step tries again",
+                os.fspath(self._folder),
+                e,
+            )
+
+    def _file_at(self, step: int, logger: Logger) -> _EventFile:
         if self._file is not None and step <= self._step:
-            self.close()
+            self.close(logger)
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             # The library names its files by the second in which they are made.

@@ -261,6 +261,9 @@ def _parameters(estimator: Run) -> dict[str, mx.gluon.Parameter]:
 
 
 def _copied(estimator: Run) -> dict[str, list[NumPyArray]]:
+    # With static_shape MXNet does not order a read after the backward pass that writes running
+    # statistics.
+    mx.nd.waitall()
     return {name: replicas_of(param.list_data()) for name, param in _parameters(estimator).items()}
 
 

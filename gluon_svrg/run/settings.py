@@ -43,7 +43,18 @@ def settings_of(run: Run) -> Settings:
         while name in settings:
             name, number = f"{type(handler).__name__} {number}", number + 1
         settings[name] = _settings_of_handler(handler)
+    for name in scheduled_in(settings).values():  # what was given to the optimizer is not used
+        settings[OPTIMIZER].pop("lr" if name == "learning_rate" else name, None)
     return settings
+
+
+def scheduled_in(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the hyper-parameter that each ScheduleHandler sets, by the owner of its settings."""
+    return {
+        owner: values["hyperparameter"]
+        for owner, values in settings.items()
+        if owner.split()[0] == "ScheduleHandler"
+    }
 
 
 def class_of(thing: object) -> str:

@@ -235,10 +235,13 @@ def resumed_coefficient(
         If the checkpoint has the other kind.
     """
     if isinstance(coefficient, OptimalCoefficient) != isinstance(saved, Mapping):
+        was, own = "'auto'", "a number or a schedule"
+        if isinstance(coefficient, OptimalCoefficient):
+            was, own = own, was
         raise ValueError(
-            f"the checkpoint was written with the coefficient {saved!r:.40} and this run's is "
-            f"{coefficient!r}: a number cannot continue from an estimate, nor an estimate from a "
-            "number"
+            f"SVRG's coefficient was {was} in the run of the checkpoint, and is {own} in this one: "
+            "an estimate cannot continue from a number, nor a number from an estimate; give the "
+            "same kind, or begin a new run"
         )
     return coefficient if isinstance(coefficient, OptimalCoefficient) else float(saved)  # type: ignore[arg-type]
 

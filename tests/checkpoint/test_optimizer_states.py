@@ -9,7 +9,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.checkpoint import encoding
+from gluon_svrg.checkpoint import encoding, optimizer_states
 from gluon_svrg.checkpoint.optimizer_states import States
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
@@ -528,3 +528,47 @@ def test_the_key_of_an_optimizer_does_not_depend_on_its_module(monkeypatch, tmp_
     monkeypatch.setattr(gs.LARS, "__module__", "gluon_svrg.somewhere.else")
     after = gs.SVRGTrainer(parameters(ONE), "lars")
     after.load_states(tmp_path / "states")
+
+
+# What somebody has edited in a file of states, by what it does to the text.
+EDITS = {
+    "no attributes": lambda meta: meta.update(attributes=None),
+    "an attribute of no array": lambda meta: meta["attributes"].update(momentum={"zzz": 1}),
+    "a rate that is text": lambda meta: meta["attributes"].update(lr="abc"),
+    "a method": lambda meta: meta["attributes"].update(create_state=None),
+    "no states": lambda meta: meta.update(states=None),
+    "counts": lambda meta: meta.update(update_counts=7),
+    "no parameters": lambda meta: meta.update(params=None),
+    "an array that is not there": lambda meta: meta.update(
+        states={"dict": [[0, {"array": "zzz", "stype": "default"}]]}
+    ),
+    "another array": lambda meta: meta["states"]["dict"][0].__setitem__(
+        1, meta["states"]["dict"][1][1]
+    ),
+    "a schedule": lambda meta: meta.update(schedule={"a": 1}),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_states_that_somebody_has_edited(edit, tmp_path):
+    """One sentence each, and the trainer is as it was."""
+
+    def trained():
+        net = nn.Dense(3, in_units=6, prefix="dense_")
+        net.initialize(mx.init.One())
+        trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"momentum": 0.9, "wd": 0.5})
+        with mx.autograd.record():
+            loss = net(mx.nd.ones((2, 6))).sum()
+        loss.backward()
+        trainer.step(2)
+        return trainer
+
+    trainer = trained()
+    states = optimizer_states.states_of(trainer)
+    before = states.to_bytes()
+    meta, arrays = encoding.from_bytes(before)
+    edit(meta)
+    (tmp_path / "states").write_bytes(encoding.to_bytes(meta, arrays))
+    with pytest.raises(ValueError, match=r"^[^\n]+$"):
+        trainer.load_states(tmp_path / "states")
+    assert optimizer_states.states_of(trainer).to_bytes() == before

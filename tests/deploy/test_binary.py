@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gluon_svrg import deploy
 from gluon_svrg.deploy.__main__ import main
+from gluon_svrg.deploy.card import read_model
 from gluon_svrg.linear import SVRGClassifier, SVRGRegressor
 from mxnet.gluon import nn
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
@@ -48,13 +49,23 @@ def test_one_number_that_is_no_class_is_refused(tmp_path):
     X, y = load_diabetes(return_X_y=True)
     deploy.export(SVRGRegressor().fit(X, y).to_gluon(), tmp_path / "model", X[:5].astype("f"))
     predictor = deploy.Predictor(tmp_path / "model")
-    with pytest.raises(ValueError, match=r"one number and no class names.*use predict\(\), or exp"):
+    with pytest.raises(ValueError, match=r"not two class names.*use predict\(\), or exp"):
         predictor.classes(X[:2].astype("f"))
 
 
 def test_more_names_than_two_do_not_fit_one_number(x, tmp_path):
     with pytest.raises(ValueError, match=r"class_names has 3 names, .* \[\(1,\)\]: they need"):
         deploy.export(convolutional(), tmp_path / "model", x, class_names=["a", "b", "c"])
+
+
+def test_one_name_is_no_class(x, tmp_path):
+    with pytest.raises(ValueError, match="class_names has one name, 'spam', which no sample could"):
+        deploy.export(convolutional(), tmp_path / "model", x, class_names=["spam"])
+    path = deploy.export(convolutional(), tmp_path / "model", x)
+    model = read_model(path)  # as version 0.7 wrote it
+    predictor = deploy.Predictor(model._replace(card={**model.card, "class_names": ["spam"]}))
+    with pytest.raises(ValueError, match="one output with one number and not two class names"):
+        predictor.classes(x)
 
 
 @pytest.fixture

@@ -169,3 +169,17 @@ def test_an_lstm_in_ntc_is_exported(tmp_path):
 def test_scores_are_no_probabilities(net, x, tmp_path):
     with pytest.raises(ValueError, match=r"from_logits is False, .* from -?\d.* to \d.*, which"):
         deploy.export(net, tmp_path / "model", x * 9, from_logits=False)
+
+
+def test_a_sample_of_zeros_hides_no_dependence(tmp_path):
+    net = gluon.rnn.LSTM(8, input_size=5)  # TNC: the first axis is time
+    net.initialize(mx.init.Uniform(0.5))
+    with pytest.raises(ValueError, match="depends on the other samples of the batch"):
+        deploy.export(net, tmp_path / "model", np.zeros((4, 7, 5), "float32"))
+
+
+def test_outputs_that_are_no_numbers(tmp_path):
+    net = nn.HybridLambda("log")
+    with pytest.raises(ValueError, match="output 0 of net has NaN for sample: give samples like"):
+        deploy.export(net, tmp_path / "model", np.full((2, 3), -1, "float32"))
+    assert deploy.export(net, tmp_path / "model", np.ones((2, 3), "float32"))

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import pickle
 import subprocess
 import sys
@@ -367,3 +368,14 @@ def test_what_it_shows_and_why_it_cannot_be_pickled(model):
     )
     with pytest.raises(TypeError, match=r"cannot be pickled.*load the model directory in each"):
         pickle.dumps(predictor)
+
+
+def test_a_fork_while_another_thread_predicts(model, x):
+    predictor = deploy.Predictor(model)
+    expected = predictor(x)
+    predictor._lock.acquire()  # as the thread would have it
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if np.array_equal(predictor(x), expected) else 1)
+    predictor._lock.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

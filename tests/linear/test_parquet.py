@@ -149,5 +149,7 @@ def test_without_pyarrow(monkeypatch):
 
     monkeypatch.delitem(sys.modules, "gluon_svrg.linear.data.parquet", raising=False)
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(ImportError, match=r"pip install gluon-svrg\[parquet\]"):
+    with pytest.raises(
+        ImportError, match=r"cannot be imported \(pyarrow.*\): pip install 'gluon-svrg\[parquet\]'"
+    ):
         Chunks.from_parquet("x.parquet")

@@ -95,6 +95,18 @@ def test_where_it_is_not_needed_no_seed_is_set():
     assert np.array_equal(drawn(lock, 0), expected)
 
 
+@pytest.mark.parametrize("layer", [rnn.LSTM, rnn.GRU, rnn.RNN])
+def test_recurrent_layers_draw_no_masks_on_a_cpu(layer):
+    """MXNet's dropout between them does nothing there; the questions and answers say so."""
+    net = layer(4, num_layers=3, dropout=0.9)
+    net.initialize(mx.init.Normal(0.5))
+    x = mx.nd.random.normal(shape=(5, 3, 4))
+    with autograd.record():
+        one, other = net(x).asnumpy(), net(x).asnumpy()
+    assert np.array_equal(one, other)
+    assert np.array_equal(one, net(x).asnumpy())
+
+
 def test_on_other_devices_than_cpus_it_is_always_needed():
     lock = MaskLock(0)
     lock.next_snapshot()

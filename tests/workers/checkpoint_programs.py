@@ -67,7 +67,7 @@ def everything(folder):
         gs.NaNGuardHandler("roll_back"),
         gs.EarlyStoppingHandler("validation loss", patience=9, restore_best=True),
         gs.PlateauHandler("validation loss", hyperparameter="wd", patience=5),
-        gs.CheckpointHandler(folder, None, 3, "validation loss", keep_last=2, keep_best=2),
+        gs.CheckpointHandler(folder, 1, 3, "validation loss", keep_last=2, keep_best=2),
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.files import DAMAGED
+from gluon_svrg.files import DAMAGED, check_regular
 from gluon_svrg.linear.data.parts import CsrPart, Part, part_of
 from scipy.sparse import csr_array, issparse, vstack
 
@@ -268,6 +268,7 @@ def _mapped(name: str, path: str) -> NumPyArray:
             "Chunks.from_parquet"
         )
     try:
+        check_regular(path)
         array: NumPyArray = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise FileNotFoundError(f"{name} is not there: give the path of a file") from None

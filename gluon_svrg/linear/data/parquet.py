@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.files import check_regular
 from gluon_svrg.linear.data.chunks import DEFAULT_MEMORY
 from gluon_svrg.linear.data.parts import Part, Stamp, changed
 
@@ -155,6 +156,7 @@ def groups(
     dtype: np.dtype[Any] | None = None
     for path in paths:
         try:
+            check_regular(path)
             stamp = Stamp.of(path)
             with pq.ParquetFile(path) as file:
                 schema, metadata = file.schema_arrow, file.metadata
