@@ -66,7 +66,7 @@ def test_only_the_first_worker_shows_and_writes_and_who_failed_is_told(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["log.csv", "trace.json"]
     assert job.code == 1
     assert "Traceback" not in job.err[0]
-    assert job.err[1].splitlines()[-1] == "KeyError: 'gone'"
+    assert "KeyError: 'gone'" in job.err[1].splitlines()
 
 
 @pytest.fixture(scope="module", params=[2, 3])
