@@ -10,9 +10,7 @@ class L2Loss(Loss):
     def __init__(self, weight: float = 1.0, batch_axis: int = 0, **kwargs: Any) -> None: ...
 
 class L1Loss(Loss):
-    def __init__(
-        self, weight: float | None = None, batch_axis: int = 0, **kwargs: Any
-    ) -> None: ...
+    def __init__(self, weight: float | None = None, batch_axis: int = 0, **kwargs: Any) -> None: ...
 
 class HuberLoss(Loss):
     _rho: float
