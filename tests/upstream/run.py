@@ -161,6 +161,9 @@ def outcome(
     """Return what became of a script in both ways, and a note."""
     if again and outcome(stock, again)[0] == "**differs**":
         return "not repeatable", f"with MXNet's classes twice: {outcome(stock, again)[1]}"
+    for name, result in zip(CLASSES, (stock, ours), strict=True):
+        if result["ended"].startswith(("was not done", "ended without")):
+            return "no result", f"{name}: {result['ended']}"
     number = min(len(stock["steps"]), len(ours["steps"]))
     for step in range(number):
         one, other = stock["steps"][step], ours["steps"][step]
@@ -263,12 +266,12 @@ def page(found: dict[str, list[tuple[Task, list[dict[str, Any]]]]]) -> str:
         else:
             columns = ("script", "steps", "arrays", "outcome", "")
             rows = script_rows(found[suite])
-            counts = {kind: sum(row[3] == kind for row in rows) for kind in
-                      ("equal", "**differs**", "not repeatable", "no step", "not run")}  # fmt: skip
+            kinds = ("equal", "**differs**", "not repeatable", "no step", "no result", "not run")
+            counts = {kind: sum(row[3] == kind for row in rows) for kind in kinds}
             summary = (
                 f"{counts['equal']} equal after each step, {counts['**differs**']} differ, "
                 f"{counts['not repeatable']} differ from themselves, {counts['no step']} took no "
-                f"step, {counts['not run']} not run."
+                f"step, {counts['no result']} without a result, {counts['not run']} not run."
             )
         parts.append(f"### {title}\n\n{summary}\n\n{report.markdown_table(columns, rows)}")
     return "\n".join(parts)
