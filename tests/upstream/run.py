@@ -161,6 +161,9 @@ def outcome(
     """Return what became of a script in both ways, and a note."""
     if again and outcome(stock, again)[0] == "**differs**":
         return "not repeatable", f"with MXNet's classes twice: {outcome(stock, again)[1]}"
+    for name, result in zip(CLASSES, (stock, ours), strict=True):
+        if result["ended"].startswith(("was not done", "ended without")):
+            return "no result", f"{name}: {result['ended']}"
     number = min(len(stock["steps"]), len(ours["steps"]))
     for step in range(number):
         one, other = stock["steps"][step], ours["steps"][step]
@@ -199,7 +202,11 @@ def script_rows(found: list[tuple[Task, list[dict[str, Any]]]]) -> list[tuple[st
 def test_rows(found: list[tuple[Task, list[dict[str, Any]]]]) -> list[tuple[str, ...]]:
     """A row for each file: how many tests passed, failed, were skipped, and what differs."""
     rows = []
-    for task, (stock, ours) in found:
+    for task, results in found:
+        if task.reason:
+            rows.append((f"`{task.name}`", "", "", "not run", task.reason))
+            continue
+        stock, ours = results
         counts = [
             ", ".join(
                 f"{sum(text.startswith(kind) for text in run.values())} {kind}"
@@ -259,12 +266,12 @@ def page(found: dict[str, list[tuple[Task, list[dict[str, Any]]]]]) -> str:
         else:
             columns = ("script", "steps", "arrays", "outcome", "")
             rows = script_rows(found[suite])
-            counts = {kind: sum(row[3] == kind for row in rows) for kind in
-                      ("equal", "**differs**", "not repeatable", "no step", "not run")}  # fmt: skip
+            kinds = ("equal", "**differs**", "not repeatable", "no step", "no result", "not run")
+            counts = {kind: sum(row[3] == kind for row in rows) for kind in kinds}
             summary = (
                 f"{counts['equal']} equal after each step, {counts['**differs**']} differ, "
                 f"{counts['not repeatable']} differ from themselves, {counts['no step']} took no "
-                f"step, {counts['not run']} not run."
+                f"step, {counts['no result']} without a result, {counts['not run']} not run."
             )
         parts.append(f"### {title}\n\n{summary}\n\n{report.markdown_table(columns, rows)}")
     return "\n".join(parts)
@@ -278,6 +285,7 @@ def main() -> int:
     options.add_argument("--versions", default="", help="of the checkouts, for the page")
     options.add_argument("--only", default="", help="names that this regular expression finds")
     options.add_argument("--again", action="store_true", help="run what has a result, too")
+    options.add_argument("--no-run", action="store_true", help="only show the results there are")
     options.add_argument("--seconds", type=float, default=900, help="most for one run")
     options.add_argument("--results", type=Path, default=ROOT / "runs" / "upstream")
     options.add_argument("--out", type=Path, help="a page that gets the tables")
@@ -293,10 +301,12 @@ def main() -> int:
     for task in tasks(given):
         if not re.search(given.only, f"{task.suite} {task.name}"):
             continue
+        files = [task.file(given.results, classes) for classes in CLASSES]
+        if given.no_run and not task.reason and not all(file.exists() for file in files):
+            task = task._replace(reason="has not been run to its end")
         if task.reason:
             found.setdefault(task.suite, []).append((task, []))
             continue
-        files = [task.file(given.results, classes) for classes in CLASSES]
         if given.again or not all(file.exists() for file in files):
             for file in files:
                 file.unlink(missing_ok=True)
@@ -304,12 +314,13 @@ def main() -> int:
                 one_script()
             run(task, given.results, given.seconds)
         results = [json.loads(file.read_text()) for file in files]
+        again = task.file(given.results, AGAIN)
         if task.suite != "unit tests" and outcome(*results)[0] == "**differs**":
-            again = task.file(given.results, AGAIN)
-            if given.again or not again.exists():
+            if given.again or not (again.exists() or given.no_run):
                 one_script()
                 run(task, given.results, given.seconds, [AGAIN])
-            results.append(json.loads(again.read_text()))
+            if again.exists():
+                results.append(json.loads(again.read_text()))
         found.setdefault(task.suite, []).append((task, results))
         rows = (test_rows if task.suite == "unit tests" else script_rows)([(task, results)])
         print(f"{task.suite}: " + " ".join(cell for cell in rows[0] if cell), flush=True)

@@ -164,8 +164,10 @@ def main() -> int:
     os.environ.setdefault("MXNET_TEST_SEED", "20")
     os.environ.setdefault("MXNET_MODULE_SEED", "20")
     pytest.main(
-        ["-c", "/dev/null", "--rootdir", str(file.parent), "-p", "no:cacheprovider", "-q",
-         "--no-header", "--tb=short", "-W", "default", "-k", given.k, str(file)],
+        # pytest's handler of the root logger would show what this package then does not print.
+        ["-p", "no:logging", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir",
+         str(file.parent), "-q", "--no-header", "--tb=short", "-W", "default", "-k", given.k,
+         str(file)],
         plugins=[results],
     )  # fmt: skip
     if outcomes:
