@@ -143,6 +143,8 @@ class _Reader:
         self.raw(8)  # the context, which is the CPU here
         dtype = self.dtype()
         values = self.values(shape, dtype)  # first: it checks the shape against the bytes
+        if not (shape and values.size):
+            return mx.nd.array(values, ctx=mx.cpu(), dtype=dtype)
         array = mx.nd.empty(shape, mx.cpu(), dtype)
         copy_from_numpy(array, values)  # mx.nd.array copies twice
         return array

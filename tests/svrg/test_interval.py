@@ -220,9 +220,7 @@ def test_an_iterator_of_mxnet_by_hand(table):
         return value
 
     net, trainer = network()
-    # An NDArray: of NumPy's arrays it makes float32.
-    arrays = (mx.nd.array(column, dtype="float64") for column in (x, y))
-    iterator = mx.io.NDArrayIter(*arrays, batch_size=8)
+    iterator = mx.io.NDArrayIter(*(mx.nd.array(part, dtype="float64") for part in (x, y)), 8)
     ours = weights_by_hand(
         net, trainer, backward, iterator, lambda b: b.data[0].shape[0], gradient_table=table
     )
@@ -244,9 +242,8 @@ def test_samples_that_only_fill_a_batch_up_are_an_error():
         value.backward()
         return value
 
-    iterator = mx.io.NDArrayIter(
-        mx.nd.ones((11, 6), dtype="float64"), mx.nd.zeros(11, dtype="float64"), batch_size=8
-    )
+    rows, labels = mx.nd.ones((11, 6), dtype="float64"), mx.nd.zeros((11,), dtype="float64")
+    iterator = mx.io.NDArrayIter(rows, labels, batch_size=8)
     message = "5 samples of a batch of 8 only fill it up, .*: make the iterator with last_batch_han"
     with pytest.raises(ValueError, match=message):
         weights_by_hand(net, trainer, backward, iterator, lambda b: 8)
