@@ -129,7 +129,11 @@ def train(steps: int) -> Outcome:
     is_finite = all(np.isfinite(p.data().asnumpy()).all() for p in net.collect_params().values())
     done = sum(row["batches"] for row in result.history)
     return Outcome(
-        "training steps, SVRG every second epoch", done, not is_finite, look.found, memory()
+        "training steps, a snapshot every second epoch",
+        done,
+        int(not is_finite),
+        look.found,
+        memory(),
     )
 
 

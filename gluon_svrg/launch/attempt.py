@@ -31,8 +31,9 @@ END_WAIT = 10.0
 """Seconds in which mpiexec has ended all workers after one of them has said that it fails. It waits
 for ever for a host that does not answer."""
 _BLOCK = re.compile(r"=\s+PID (\d+) RUNNING AT (\S+)")
-_BLOCK_CODE = re.compile(r"=\s+EXIT CODE: (\d+)")
-"""mpiexec prints this block only after a signal, whose number the code is."""
+_SIGNAL = re.compile(r"EXIT STRING: .*\(signal (\d+)\)")
+"""mpiexec prints this line only after a signal. The EXIT CODE of the block may be that of a worker
+that it has killed itself."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -264,7 +265,7 @@ class Attempt:
         """Return what mpiexec says: a worker that is killed cannot say why."""
         said = list(self._output.of_mpiexec)
         text = "\n".join(said)
-        block, signal_ = _BLOCK.search(text), _BLOCK_CODE.search(text)
+        block, signal_ = _BLOCK.search(text), _SIGNAL.search(text)
         ranks = self._ended[:1]
         if block and not ranks:
             own = int(block[1]), block[2]
