@@ -32,9 +32,9 @@ import numpy as np
 from gluon_svrg.arrays import params as params_format
 from gluon_svrg.checkpoint import folder as checkpoints
 from gluon_svrg.deploy.card import _sealed
+from gluon_svrg.linear import Chunks, SVRGClassifier
 from mxnet import gluon
 
-PATIENCE = 10.0
 X = np.random.default_rng(0).normal(size=(3, 3, 8, 8)).astype("float32")
 ATTRIBUTES = [0, -1, -3, 1, 2, 3, 5, 16, 1000, 10**8]
 NUMBERS = [0, 1, 2, 7, 100, -1, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1]
@@ -321,8 +321,6 @@ class Npy(Kind):
         path.write_bytes(damaged + content[128:] if rng.random() < 0.8 else damaged)
 
     def read(self) -> None:
-        from gluon_svrg.linear import Chunks
-
         Chunks([str(self.folder / "x.npy")])
 
 
@@ -342,8 +340,6 @@ class Parquet(Kind):
         path.write_bytes(changed_bytes(path.read_bytes(), rng))
 
     def read(self) -> None:
-        from gluon_svrg.linear import Chunks, SVRGClassifier
-
         path = str(self.folder / "x.parquet")
         chunks = Chunks.from_parquet(path, columns=[f"c{i}" for i in range(4)])
         SVRGClassifier(max_iter=3).fit(chunks, np.arange(500) % 2)
@@ -357,8 +353,8 @@ KINDS: dict[str, tuple[type[Any], int]] = {
 }
 
 
-def outcome_of(read: Callable[[], None]) -> str:
-    """Run `read` in a process of its own; return how that ended."""
+def outcome_of(read: Callable[[], None], patience: float) -> str:
+    """Run `read` in a process of its own for `patience` seconds; return how that ended."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -376,7 +372,7 @@ def outcome_of(read: Callable[[], None]) -> str:
         os.write(writing, code)
         os._exit(0)
     os.close(writing)
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + patience
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -399,6 +395,7 @@ def main() -> int:
     parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS))
     parser.add_argument("--cases", type=int, help="of each kind (default: 3000, 1000, 700, 300)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--patience", type=float, default=10.0, help="seconds for a case (10)")
     options = parser.parse_args()
     findings = 0
     for name in options.kind:
@@ -413,7 +410,7 @@ def main() -> int:
                 shutil.rmtree(folder, ignore_errors=True)
                 shutil.copytree(original, folder)
                 made.damage(random.Random(f"{options.seed} {name} {case}"))
-                outcome = outcome_of(made.read)
+                outcome = outcome_of(made.read, options.patience)
                 counts[outcome] += 1
                 if outcome not in ("refused", "no error"):
                     findings += 1

@@ -14,9 +14,11 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import callback_errors, reason_of
+from gluon_svrg.arrays import params as params_format
 from gluon_svrg.deploy.card import Model, as_path, check_target, read_model, write_model
 from gluon_svrg.deploy.int8 import warn_of_overflow
 from gluon_svrg.deploy.predictor import Predictor, probabilities_of
+from gluon_svrg.files import write_through
 from mxnet import gluon
 from mxnet.base import MXNetError
 from mxnet.contrib import quantization
@@ -190,9 +192,9 @@ def _quantized(
     auxiliary = set(model.symbol.list_auxiliary_states())
     with tempfile.TemporaryDirectory() as folder:
         prefix = str(Path(folder) / "float32")
-        model.symbol.save(f"{prefix}-symbol.json")
+        write_through(Path(f"{prefix}-symbol.json"), model.symbol.tojson().encode())
         stored = {f"{'aux' if n in auxiliary else 'arg'}:{n}": a for n, a in model.params.items()}
-        mx.nd.save(f"{prefix}-0000.params", stored)
+        write_through(Path(f"{prefix}-0000.params"), params_format.to_bytes(stored))
         data = {n: x.astype("float32") for n, x in zip(names, arrays, strict=True)}
         batches = mx.io.NDArrayIter(data, batch_size=min(_BATCH, len(arrays[0])))
         # It sorts the inputs by name, and MXNet calls the network with them in that order.

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import threading
 from pathlib import Path
 
 import gluon_svrg as gs
@@ -423,3 +424,44 @@ class TestTarget:
             deploy.export(net, model, x, overwrite=True)
         assert {path.name: path.read_bytes() for path in model.iterdir()} == before
         assert [path.name for path in model.parent.iterdir()] == ["model"]
+
+    def test_a_system_that_cannot_exchange_names(self, model, x, monkeypatch):
+        monkeypatch.setattr("gluon_svrg.deploy.card.exchange", lambda one, other: False)
+        net = nn.Dense(2)
+        net.initialize()
+        deploy.export(net, model, x, overwrite=True)
+        assert deploy.Predictor(model)(x).shape == (5, 2)
+        assert [path.name for path in model.parent.iterdir()] == ["model"]
+
+    def test_what_is_left_of_a_killed_export_goes_once_there_is_a_model(
+        self, model, net, x, monkeypatch
+    ):
+        left = model.parent / f".model.{2**31 - 1}.tmp"  # it may be the only model
+        left.mkdir()
+        with monkeypatch.context() as patch:
+            patch.setattr("gluon_svrg.deploy.card.write_through", lambda path, content: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                deploy.export(net, model, x, overwrite=True)
+        assert left.exists()
+        deploy.export(net, model, x, overwrite=True)
+        assert [path.name for path in model.parent.iterdir()] == ["model"]
+
+    def test_threads_that_export_to_one_name(self, x, tmp_path):
+        errors, nets = [], [nn.Dense(3, in_units=x[0].size) for _ in range(3)]
+
+        def export(net):
+            try:
+                net.initialize()
+                for _ in range(5):
+                    deploy.export(net, tmp_path / "new", x, overwrite=True)
+            except Exception as e:
+                errors.append(e)
+
+        threads = [threading.Thread(target=export, args=[net]) for net in nets]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors
+        assert deploy.Predictor(tmp_path / "new")(x).shape == (5, 3)
+        assert [path.name for path in tmp_path.iterdir()] == ["new"]

@@ -370,6 +370,7 @@ def test_what_it_shows_and_why_it_cannot_be_pickled(model):
         pickle.dumps(predictor)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_while_another_thread_predicts(model, x):
     predictor = deploy.Predictor(model)
     expected = predictor(x)
