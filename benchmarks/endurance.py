@@ -21,8 +21,7 @@ import numpy as np
 import report
 from mxnet import gluon
 
-THREADS, SECONDS = 32, 60.0
-PREDICTIONS, STEPS = 10**5, 10**6
+THREADS = 32
 MOST_GROWTH = 0.05
 
 
@@ -113,13 +112,16 @@ class Memory(gs.events.BatchEnd):
 
 
 def train(steps: int) -> Outcome:
-    rng = np.random.default_rng(3)
-    batches = [(rng.normal(size=(8, 4)).astype("float32"), np.arange(8.0) % 3) for _ in range(500)]
+    batches = [
+        (mx.nd.random.normal(shape=(8, 4)), mx.nd.array(np.arange(8) % 3)) for _ in range(500)
+    ]
     net = gluon.nn.Dense(3, in_units=4)
     net.initialize()
     net.hybridize(static_alloc=True, static_shape=True)
+    loss = gluon.loss.SoftmaxCELoss()
+    loss.hybridize(static_alloc=True, static_shape=True)
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    estimator = gs.Estimator(net, loss, trainer=trainer)
     look = Memory(steps // 10)
     result = estimator.fit(
         batches, batches=steps, event_handlers=[gs.SVRGHandler(update_freq=2), look], verbose=0
@@ -127,21 +129,26 @@ def train(steps: int) -> Outcome:
     is_finite = all(np.isfinite(p.data().asnumpy()).all() for p in net.collect_params().values())
     done = sum(row["batches"] for row in result.history)
     return Outcome(
-        "training steps, SVRG every second epoch", done, not is_finite, look.found, memory()
+        "training steps, a snapshot every second epoch",
+        done,
+        int(not is_finite),
+        look.found,
+        memory(),
     )
 
 
 def main() -> int:
     command = report.parser(__doc__, rounds=1)
-    command.add_argument("--quick", action="store_true", help="a hundredth of the work")
+    command.add_argument("--seconds", type=float, default=60.0, help="of the threads")
+    command.add_argument("--predictions", type=int, default=10**5)
+    command.add_argument("--steps", type=int, default=10**6)
     options = command.parse_args()
-    share = 100 if options.quick else 1
     with tempfile.TemporaryDirectory() as folder:
         predictor = make_predictor(Path(folder))
         outcomes = [
-            ask_by_threads(predictor, SECONDS / share),
-            predict(predictor, PREDICTIONS // share),
-            train(STEPS // share),
+            ask_by_threads(predictor, options.seconds),
+            predict(predictor, options.predictions),
+            train(options.steps),
         ]
     header = ["what", "done", "wrong", "MiB after a tenth", "MiB at the end"]
     text = f"""## Long runs

@@ -114,6 +114,8 @@ class SVRGTrainer(gluon.Trainer):
     reduction", NeurIPS 2013.
     """
 
+    data_are_divided: bool = False
+
     def __init__(
         self,
         params: gluon.ParameterDict | Mapping[str, gluon.Parameter] | Sequence[gluon.Parameter],
@@ -142,7 +144,6 @@ class SVRGTrainer(gluon.Trainer):
         if not self._is_alone:
             check_can_be_added_up(self._params, update_on_kvstore, compression_params)
         self._start = SameStart(self.workers)
-        self.data_are_divided = False
         loop_of(self.workers).join(self)
         self._given = loop_of(self.workers).given  # up to the last step
         self.is_corrected = False

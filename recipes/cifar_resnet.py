@@ -323,7 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> gs.FitResult:
             export(net, data, options, result.history[-1])
         print(f"See {options.out}: report.html, curves.png, history.csv, and the exported model/")
     if is_interrupted:
-        raise SystemExit(interruption.EXIT_CODE)
+        interruption.leave()
     return result
 
 

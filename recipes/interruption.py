@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import gluon_svrg as gs
+from gluon_svrg import workers
 
 EXIT_CODE = 130  # of a program that was ended by SIGINT, by convention
 
@@ -21,6 +22,15 @@ def run(main: Callable[[], Result]) -> Result:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(EXIT_CODE) from None
+
+
+def leave() -> NoReturn:
+    """End with the exit code, once the first worker has written the report.
+
+    The exit of one worker with a code other than 0 ends all.
+    """
+    workers.current().barrier("the end of an interrupted recipe")
+    raise SystemExit(EXIT_CODE)
 
 
 class Interrupted(KeyboardInterrupt):

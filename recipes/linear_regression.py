@@ -30,7 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import gluon_svrg as gs
 import interruption
 import matplotlib
-from interruption import EXIT_CODE, Interrupted, raise_if_interrupted
+from interruption import Interrupted, raise_if_interrupted
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -208,7 +208,7 @@ def main(arguments: list[str] | None = None) -> list[list[dict[str, Any]]]:
     if is_first:
         report(runs, options)
     if is_interrupted:
-        raise SystemExit(EXIT_CODE)
+        interruption.leave()
     return runs
 
 

@@ -34,7 +34,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import gluon_svrg as gs
 import interruption
 import matplotlib
-from interruption import EXIT_CODE, Interrupted, raise_if_interrupted
+from interruption import Interrupted, raise_if_interrupted
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -376,7 +376,7 @@ def main(arguments: list[str] | None = None) -> list[Run]:
     if is_first:
         report(runs, options, data)
     if is_interrupted:
-        raise SystemExit(EXIT_CODE)
+        interruption.leave()
     return runs
 
 

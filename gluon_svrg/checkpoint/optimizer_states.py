@@ -287,7 +287,8 @@ class States:
         """Return the saved attributes of `owner`: data, and a number where it has a number."""
         values = {k: decode(v, self._arrays, context) for k, v in self._meta[name].items()}
         for key, value in values.items():
-            is_number = isinstance(vars(owner).get(key), numbers.Number)
+            # None stands for no number, as clip_gradient.
+            is_number = isinstance(vars(owner).get(key, ""), numbers.Number | None)
             if callable(getattr(type(owner), key, None)) or (
                 is_number and isinstance(value, str | dict | list | tuple | set)
             ):

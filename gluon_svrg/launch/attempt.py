@@ -30,9 +30,18 @@ does not if that is killed, or if a worker on another host ends before MPI_Init 
 END_WAIT = 10.0
 """Seconds in which mpiexec has ended all workers after one of them has said that it fails. It waits
 for ever for a host that does not answer."""
-_BLOCK = re.compile(r"=\s+PID (\d+) RUNNING AT (\S+)")
-_BLOCK_CODE = re.compile(r"=\s+EXIT CODE: (\d+)")
-"""mpiexec prints this block only after a signal, whose number the code is."""
+_BLOCK = re.compile(r"=\s+PID (\d+) RUNNING AT (\S+)\n=\s+EXIT CODE: (\d+)")
+_SIGNAL = re.compile(r"EXIT STRING: .*\(signal (\d+)\)")
+"""mpiexec prints this line only after a signal. The EXIT CODE of the block may be that of a worker
+that it has killed itself."""
+_MPIEXEC_FAILED = 255
+"""mpiexec's own exit code, without an EXIT STRING, if a proxy fails while it ends the others: on
+another host every second time. The EXIT CODE of the block is then the number of the signal, or the
+exit code of a worker that has left by `os._exit`."""
+_FATAL = {
+    *(signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE),
+    *(signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM),
+}
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -264,14 +273,18 @@ class Attempt:
         """Return what mpiexec says: a worker that is killed cannot say why."""
         said = list(self._output.of_mpiexec)
         text = "\n".join(said)
-        block, signal_ = _BLOCK.search(text), _BLOCK_CODE.search(text)
+        block, signal_ = _BLOCK.search(text), _SIGNAL.search(text)
+        number = int(signal_[1]) if signal_ else 0
+        if block and not signal_ and code == _MPIEXEC_FAILED:
+            code = int(block[3])
+            number = code if code in _FATAL else 0
         ranks = self._ended[:1]
         if block and not ranks:
             own = int(block[1]), block[2]
             ranks = [rank for rank, process in self._workers.items() if process == own]
-        if block and signal_:
+        if block and number:
             name = self._name(ranks[0]) if ranks else f"a worker on {block[2]}, before MPI started,"
-            return _ended(name, -int(signal_[1]))
+            return _ended(name, -number)
         if ranks and 0 < code < 128:
             return _ended(self._name(ranks[0]), code)
         last = next((line for line in reversed(said) if not line.startswith(("[", "="))), "")

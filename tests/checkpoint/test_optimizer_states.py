@@ -535,6 +535,7 @@ EDITS = {
     "no attributes": lambda meta: meta.update(attributes=None),
     "an attribute of no array": lambda meta: meta["attributes"].update(momentum={"zzz": 1}),
     "a rate that is text": lambda meta: meta["attributes"].update(lr="abc"),
+    "a limit that is text": lambda meta: meta["attributes"].update(clip_gradient="x"),
     "a method": lambda meta: meta["attributes"].update(create_state=None),
     "no states": lambda meta: meta.update(states=None),
     "counts": lambda meta: meta.update(update_counts=7),

@@ -144,7 +144,7 @@ def test_a_failure_names_the_host(script, hosts, tmp_path):
 def test_a_worker_on_another_host_is_killed(script, hosts, tmp_path):
     path = script("meet()\nif rank: os.kill(os.getpid(), 9)\ntime.sleep(60)")
     done = launch(tmp_path, *hosts.options, "--max-restarts", 0, "-n", 2, path)
-    assert done.code == 137
+    assert done.code == 137, done.err + done.out
     said = r"launch: worker 1 \(process \d+ on 127\.0\.0\.3\) was killed by SIGKILL"
     assert re.match(said, done.err.splitlines()[-1]), done.err
 
