@@ -14,12 +14,16 @@ import cifar_data
 import cifar_options
 import cifar_resnet
 import compare
+import gan
 import large_batch
 import linear_regression
 import mxnet as mx
 import numpy as np
+import object_detection
 import pytest
+import segmentation
 import softmax_regression
+import word_language_model
 from gluon_svrg import deploy
 from gluon_svrg.data.datasets import FASHION_MNIST_DIRECTORY
 from problems import has_bfloat16
@@ -549,7 +553,9 @@ def test_every_launch_line_is_one_that_the_recipe_takes(file, line):
     name, *arguments = shlex.split(line, comments=True)
     recipes = {
         "cifar_resnet.py": cifar_options, "compare.py": compare, "large_batch.py": large_batch,
-        "softmax_regression.py": softmax_regression,
+        "softmax_regression.py": softmax_regression, "object_detection.py": object_detection,
+        "segmentation.py": segmentation, "word_language_model.py": word_language_model,
+        "gan.py": gan,
     }  # fmt: skip
     if name == "linear_regression.py" or arguments == ["--preset", "list"]:
         return  # the one parses in its main, the other ends there

@@ -74,7 +74,7 @@ class Share(NamedTuple):
         if rows.start == rows.stop:
             return Batch((), number)
         part = mapped(partial(_part, rows=rows, samples=samples, axis=self.batch_axis), batch)
-        return Batch(part, number) if isinstance(batch, Batch) else part
+        return type(batch)(part, number) if isinstance(batch, Batch) else part
 
 
 def _part(leaf: Any, rows: slice, samples: int, axis: int) -> Any:

@@ -100,7 +100,9 @@ _RANGES = {
     **dict.fromkeys(("pad", "adj"), (0, 2**20)),
     "num_outputs": (1, 1024),
 }
-_RESHAPES = ("Reshape", "reshape_like", "_np_reshape", "_npx_reshape", "_npx_reshape_like")
+_RESHAPES = frozenset(
+    "Reshape reshape_like _np_reshape _npx_reshape _npx_reshape_like".split()  # noqa: SIM905
+)
 # With these, numbers in an array are indices that MXNet does not check.
 _LENGTHS = frozenset({"use_length", "use_sequence_length"})
 _FALSE = frozenset({"False", "false", "0"})

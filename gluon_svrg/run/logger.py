@@ -20,6 +20,7 @@ else:
 
 NAME = "gluon_svrg.estimator"
 _PACKAGE = "gluon_svrg"
+_RECORD = logging.makeLogRecord({"name": "n", "levelname": "L", "msg": "m"})
 
 
 class ConsoleHandler(_StreamHandler):
@@ -127,9 +128,7 @@ def _is_by_accident(handler: logging.Handler) -> bool:
         and len(logging.root.handlers) == 1
         and logging.root.level == logging.WARNING
         and handler.stream is sys.stderr
-        and handler.formatter is not None
-        and handler.formatter._fmt == logging.BASIC_FORMAT
-        and handler.formatter.datefmt is None
+        and handler.format(_RECORD) == logging.Formatter(logging.BASIC_FORMAT).format(_RECORD)
     )
 
 

@@ -92,9 +92,11 @@ def test_the_trainer_gives_the_optimizer_its_parameters():
     assert type(gs.SVRGTrainer(parameters(), "sgd").optimizer) is mx.optimizer.SGD
 
 
-def test_the_learning_rate_is_001_where_there_is_no_scheduler_either():
-    for make in (package.Optimizer, gs.LARS, gs.NAG, gs.Signum):
-        assert make().learning_rate == 0.01
+def test_the_learning_rate_where_there_is_no_scheduler_either():
+    """It is MXNet's, and that of MXNet 2 for LARS."""
+    rates = {package.Optimizer: 0.01, gs.LARS: 0.1, gs.NAG: 0.01, gs.Signum: 0.01}
+    for make, rate in rates.items():
+        assert make().learning_rate == rate
         assert make(lr_scheduler=FactorScheduler(5, base_lr=3.0)).learning_rate == 3.0
 
 
