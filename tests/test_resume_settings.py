@@ -272,31 +272,55 @@ def test_epochs_of_a_checkpoint_of_version_0_7_are_complete(tmp_path, monkeypatc
     assert [row["complete"] for row in history] == [True, True]
 
 
-@pytest.mark.parametrize("value", ["x", 10**30])
-def test_a_generators_state_that_somebody_has_edited(value, tmp_path):
-    """It raised TypeError or OverflowError, which are no sentence about the checkpoint."""
-    fit(tmp_path, 1)
-    (path,) = (tmp_path / "checkpoints").iterdir()
-    found = folder.read(path)
-    meta, arrays = encoding.from_bytes(found.files["run.npz"])
-    states = encoding.decode(meta["state"], arrays, mx.cpu())
+def edit_run_state(path, changed):
+    """Write the checkpoint anew, with what `changed` returns for each key and value."""
 
     def edited(item):
         if isinstance(item, dict):
-            return {key: edited(value) for key, value in item.items()}
-        if isinstance(item, tuple) and item[:1] == (3,):  # Python's: version, numbers, gauss
-            return (3, (value, *item[1][1:]), item[2])
+            return {key: changed(key, edited(value)) for key, value in item.items()}
         return type(item)(map(edited, item)) if isinstance(item, list | tuple) else item
 
+    found = folder.read(path)
+    meta, arrays = encoding.from_bytes(found.files["run.npz"])
+    states = edited(encoding.decode(meta["state"], arrays, mx.cpu()))
     arrays = {}
-    content = encoding.to_bytes({"state": encoding.encode(edited(states), arrays)}, arrays)
+    content = encoding.to_bytes({"state": encoding.encode(states, arrays)}, arrays)
     folder.remove(path)
     about = {key: found.manifest[key] for key in found.manifest.keys() - {"sha256", "files"}}
     folder.write(path.parent, found.key, {**found.files, "run.npz": content}, about)
+
+
+def with_first_number(value):
+    """Return what puts `value` into the state of Python's generator: version, numbers, gauss."""
+    return lambda key, item: (3, (value, *item[1][1:]), item[2]) if key == "python" else item
+
+
+EDITS = {
+    "random_state": {
+        "text in the generator": with_first_number("x"),
+        "a number that is too large": with_first_number(10**30),
+        "a seed that is text": lambda key, item: "12" if key == "seed" else item,
+    },
+    "handlers": {
+        "a seed of masks": lambda key, item: (
+            item | {"seed": "12"} if key == "lock" and isinstance(item, dict) else item
+        )
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "edit"),
+    [pytest.param(part, edit, id=name) for part in EDITS for name, edit in EDITS[part].items()],
+)
+def test_a_generators_state_that_somebody_has_edited(part, edit, tmp_path):
+    """It raised TypeError or OverflowError, which are no sentence about the checkpoint."""
+    handlers = [gs.SVRGHandler()] if part == "handlers" else []
+    fit(tmp_path, 1, handlers=handlers)
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    edit_run_state(path, edit)
     random.seed(7)
     before = random.getstate()
-    with pytest.raises(
-        ValueError, match="cannot be continued from: its state of 'random_state' is not"
-    ):
-        fit(tmp_path, 2)
+    with pytest.raises(ValueError, match=f"cannot be continued from: its state of '{part}' is not"):
+        fit(tmp_path, 2, handlers=handlers)
     assert random.getstate() == before

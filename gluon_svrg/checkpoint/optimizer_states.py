@@ -277,6 +277,8 @@ class States:
         attributes = self._attributes("attributes", optimizer, contexts[0])
         schedule = self._attributes("schedule", optimizer.lr_scheduler, contexts[0])
         counts = decode(self._meta["update_counts"], self._arrays, contexts[0])
+        if not all(isinstance(n, numbers.Integral) for pair in dict(counts).items() for n in pair):
+            raise DamagedError(f"its counts of updates are {reprlib.repr(counts)}")
         vars(optimizer).update({k: v for k, v in attributes.items() if k not in keep})
         if schedule and not keeps_schedule:
             vars(optimizer.lr_scheduler).update(schedule)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import index
 from typing import Any
 
 import mxnet as mx
@@ -78,7 +79,7 @@ class RandomState:
 
     def load_state_dict(self, state: State) -> None:
         """Take over what :meth:`state_dict` returned; :func:`drawing_again` puts it into force."""
-        self._seed, self._is_needed = state["seed"], state["is_needed"]
+        self._seed, self._is_needed = index(state["seed"]), state["is_needed"]
         self._at_epoch_begin, self._now = state["at_epoch_begin"], state["now"]
         own = host_states()
         try:

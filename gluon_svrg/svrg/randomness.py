@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import index
 from typing import TypeVar
 
 import mxnet as mx
@@ -64,8 +65,9 @@ class MaskLock:
 
     def load_state_dict(self, state: State) -> None:
         """Go on from what :meth:`state_dict` returned."""
-        self._seed, self._snapshot = state["seed"], state["snapshot"]
-        self._releases = state["releases"]
+        seed = state["seed"]
+        self._seed = None if seed is None else index(seed)
+        self._snapshot, self._releases = index(state["snapshot"]), index(state["releases"])
         self.is_needed = self._is_on and state["is_needed"]
 
     def go_back_to(self, state: State) -> None:

@@ -539,6 +539,7 @@ EDITS = {
     "a method": lambda meta: meta["attributes"].update(create_state=None),
     "no states": lambda meta: meta.update(states=None),
     "counts": lambda meta: meta.update(update_counts=7),
+    "a count that is text": lambda meta: meta["update_counts"]["dict"][0].__setitem__(1, "x"),
     "no parameters": lambda meta: meta.update(params=None),
     "an array that is not there": lambda meta: meta.update(
         states={"dict": [[0, {"array": "zzz", "stype": "default"}]]}
