@@ -79,8 +79,8 @@ class HalfPrecision:
 
     def _copies_for(self, arrays: Sequence[NDArray]) -> list[NDArray]:
         """Return the same arrays each time: their sum is planned once."""
-        wanted = [(array.shape, array.context) for array in arrays]
-        if wanted != [(copy.shape, copy.context) for copy in self._copies]:
+        wanted = [(array.shape, array.ctx) for array in arrays]
+        if wanted != [(copy.shape, copy.ctx) for copy in self._copies]:
             self._copies = [mx.nd.empty(*one, dtype="float16") for one in wanted]
         return self._copies
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import as_legacy
 from gluon_svrg.launch.environment import progress_timeout
 from gluon_svrg.workers.base import PeerError, WorkerError, Workers
 from gluon_svrg.workers.sums import Description, Group, Plan, check_can_be_summed
@@ -145,7 +146,7 @@ class MPIWorkers(Workers):
                 values = np.frombuffer(received, like.dtype, like.size, begin).reshape(like.shape)
                 begin += like.nbytes
                 if not self.is_first:
-                    array[:] = mx.nd.array(values, dtype=values.dtype)
+                    as_legacy(array)[:] = mx.nd.array(values, dtype=values.dtype)
 
     # --- Sums ----------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class Description(NamedTuple):
         """Return that of `array`."""
         shape = array.shape
         dtype = np.dtype(array.dtype).name
-        return cls(shape, math.prod(shape), dtype, array.stype, array.context)
+        return cls(shape, math.prod(shape), dtype, array.stype, array.ctx)
 
 
 class _Memory(_mxnet.Memory):
@@ -58,7 +58,7 @@ class _Copy:
     def put_back(self) -> None:
         """Write the numbers that `numbers` has returned, as they are now, into the array."""
         values = self._numbers.reshape(self._array.shape)
-        self._array[:] = mx.nd.array(values, dtype=values.dtype)
+        _mxnet.as_legacy(self._array)[:] = mx.nd.array(values, dtype=values.dtype)
 
 
 class Group(NamedTuple):
@@ -125,7 +125,7 @@ class Plan:
         """
         if self._kept is not None and self._kept.ids == ids:
             return self._kept.groups
-        kind = _Memory if arrays[0].context.device_type == "cpu" else _Copy
+        kind = _Memory if arrays[0].ctx.device_type == "cpu" else _Copy
         groups = [
             Group([kind(arrays[i]) for i in some], ends, own)
             for some, ends, own in zip(self._members, self._ends, self._own, strict=True)

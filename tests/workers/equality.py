@@ -79,6 +79,15 @@ def some(part="0", of="1"):
     return compare(all_cases()[int(part) :: int(of)])
 
 
+def some_in_numpy_mode():
+    """Return what is wrong in MXNet's NumPy mode, in cases that are trained by `fit`."""
+    mx.npx.set_np()
+    cases = [("sgd", method, "smaller last batch") for method in METHODS]
+    cases += [(optimizer, "table", "two contexts") for optimizer in OPTIMIZERS]
+    cases += [("sgd", "table", kind) for kind in ("fewer rows than workers", "accumulate")]
+    return compare([(train_by_fit, *case) for case in cases])
+
+
 def compare(cases):
     """Train each case over the workers, and one of them also alone."""
     own = workers.current()
@@ -249,7 +258,7 @@ def network(dtype, contexts):
     rank = workers.current().rank
     for number, param in enumerate(net.collect_params().values()):
         values = np.random.default_rng([rank, number]).standard_normal(param.shape)
-        param.set_data(mx.nd.array(values.astype("float32"), dtype=dtype))
+        param.set_data(_mxnet.as_current(mx.nd.array(values.astype("float32"), dtype=dtype)))
     net.hybridize()
     return net
 
