@@ -70,6 +70,8 @@ def read(name: str, folder: Path) -> Run:
     with path.open(newline="") as file:
         # An epoch that was broken off has no evaluation.
         rows = [row for row in csv.DictReader(file) if row.get("complete") != "0"]
+    if rows[1:] and not rows[-1].get("validation accuracy"):
+        rows.pop()  # its evaluation was broken off
     for column in _COLUMNS:
         if not rows or not rows[-1].get(column):
             raise SystemExit(
@@ -162,7 +164,16 @@ def main(arguments: Sequence[str] | None = None) -> list[Run]:
     is_whole = launch(started, options.out)
     if not is_whole:  # what the runs before have reached is reported
         folders = {n: f for n, f in folders.items() if (f / "result.json").is_file()}
-    runs = [read(name, folder) for name, folder in folders.items()]
+    runs = []
+    for name, folder in folders.items():
+        try:
+            runs.append(read(name, folder))
+        except SystemExit:
+            if is_whole:
+                raise
+            # Ctrl-C came in its first epoch: there is nothing to compare.
+    if not runs:
+        raise SystemExit(EXIT_CODE)
 
     options.out.mkdir(parents=True, exist_ok=True)
     rows = [run.row() for run in runs]

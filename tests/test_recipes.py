@@ -26,6 +26,7 @@ import softmax_regression
 import word_language_model
 from gluon_svrg import deploy
 from gluon_svrg.data.datasets import FASHION_MNIST_DIRECTORY
+from interruption import EXIT_CODE
 from problems import has_bfloat16
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -423,6 +424,33 @@ def test_compare(tmp_path, capsys):
     table = (tmp_path / "both" / "table.md").read_text()
     assert table.startswith("| run | epochs | test accuracy |")
     assert table in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        (["0,1,24,0.5,0.8,1", "1,1,48,0.4,,1"], ["A", "B"]),
+        (["0,1,24,0.5,,1"], ["A"]),
+        (["0,1,12,0.5,,0"], ["A"]),
+    ],
+    ids=["in its last evaluation", "in its first evaluation", "in its first epoch"],
+)
+def test_compare_after_ctrl_c(rows, names, tmp_path, monkeypatch):
+    def main(arguments):
+        folder = Path(arguments[-1])
+        folder.mkdir(parents=True)
+        header = "epoch,seconds,gradient_evaluations,training loss,validation accuracy,complete"
+        own = ["0,1,24,0.5,0.7,1"] if folder.name == "A" else rows
+        (folder / "history.csv").write_text("\n".join([header, *own]))
+        (folder / "result.json").write_text("{}")
+        if folder.name == "B":
+            raise SystemExit(EXIT_CODE)
+
+    monkeypatch.setattr(cifar_resnet, "main", main)
+    with pytest.raises(SystemExit) as end:
+        compare.main(["A=", "B=", "C=", "--out", str(tmp_path)])
+    assert end.value.code == EXIT_CODE
+    assert [row["run"] for row in read_csv(tmp_path / "table.csv")] == names
 
 
 @pytest.mark.parametrize(
