@@ -37,7 +37,8 @@ that it has killed itself."""
 _MPIEXEC_FAILED = 255
 """mpiexec's own exit code, without an EXIT STRING, if a proxy fails while it ends the others: on
 another host every second time. The EXIT CODE of the block is then the number of the signal, or the
-exit code of a worker that has left by `os._exit`."""
+exit code of a worker that has left by `os._exit`. There is no block if a worker that has come to
+its end is killed in MPI_Finalize."""
 _FATAL = {
     *(signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE),
     *(signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM),
@@ -290,7 +291,8 @@ class Attempt:
         last = next((line for line in reversed(said) if not line.startswith(("[", "="))), "")
         outcome = _ended(f"mpiexec (process {self._process.pid})", code)
         suffix = f", and said last: {last}" if last else ""
-        return Outcome(outcome.code, outcome.sentence + suffix, outcome.is_by_itself)
+        is_by_itself = outcome.is_by_itself and code != _MPIEXEC_FAILED
+        return Outcome(outcome.code, outcome.sentence + suffix, is_by_itself)
 
     def _is_over_hosts(self) -> bool:
         return len({host for _, host in self._workers.values()}) > 1

@@ -250,6 +250,20 @@ def test_kills_are_no_reason_to_give_up(script):
     assert run(path).code == 0
 
 
+def test_kills_at_the_very_end_are_no_reason_either(script):
+    """mpiexec itself may fail then, and name nobody."""
+    path = script(
+        """
+from mpi4py import MPI
+if rank == 0 and attempt < 3:
+    MPI.Finalize = lambda: os.kill(os.getpid(), signal.SIGSEGV)
+"""
+    )
+    done = run(path)
+    assert done.code == 0, done.err
+    assert done.err.count("everything is started again") == 3
+
+
 def test_who_only_heard_of_another_does_not_hide_the_cause(script):
     path = script(
         """
