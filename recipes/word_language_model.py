@@ -75,7 +75,7 @@ class Writer:
         self.log_probability = 0.0
 
     def write(self, number: int) -> Text:
-        """Write at least so many words."""
+        """Write at least `number` words."""
         while len(self.words) < number:
             if self._happens(NEW_TOPIC):
                 # Any of the others: the first noun of the sentence tells which.
@@ -197,7 +197,7 @@ class Perplexity(mx.metric.Loss):
 
 
 def sample(net: LanguageModel, number: int, seed: int) -> str:
-    """Let the model write so many words, each drawn by its probability."""
+    """Let the model write `number` words, each drawn from its distribution of the next word."""
     rng = np.random.default_rng(seed)
     state, word, written = net.begin_state(1), 0, []  # after a full stop
     for _ in range(number):

@@ -273,7 +273,7 @@ def test_epochs_of_a_checkpoint_of_version_0_7_are_complete(tmp_path, monkeypatc
 
 
 def edit_run_state(path, changed):
-    """Write the checkpoint anew, with what `changed` returns for each key and value."""
+    """Rewrite the checkpoint with what `changed` returns for each key and value."""
 
     def edited(item):
         if isinstance(item, dict):

@@ -276,9 +276,10 @@ class Attempt:
         text = "\n".join(said)
         block, signal_ = _BLOCK.search(text), _SIGNAL.search(text)
         number = int(signal_[1]) if signal_ else 0
+        exit_code = code
         if block and not signal_ and code == _MPIEXEC_FAILED:
-            code = int(block[3])
-            number = code if code in _FATAL else 0
+            exit_code = int(block[3])
+            number = exit_code if exit_code in _FATAL else 0
         ranks = self._ended[:1]
         if block and not ranks:
             own = int(block[1]), block[2]
@@ -286,8 +287,8 @@ class Attempt:
         if block and number:
             name = self._name(ranks[0]) if ranks else f"a worker on {block[2]}, before MPI started,"
             return _ended(name, -number)
-        if ranks and 0 < code < 128:
-            return _ended(self._name(ranks[0]), code)
+        if ranks and 0 < exit_code < 128:
+            return _ended(self._name(ranks[0]), exit_code)
         last = next((line for line in reversed(said) if not line.startswith(("[", "="))), "")
         outcome = _ended(f"mpiexec (process {self._process.pid})", code)
         suffix = f", and said last: {last}" if last else ""

@@ -58,8 +58,8 @@ class Interval:
     `index` is the batch's number in the epoch; an ArrayLoader's have an index of their own. Layers
     that have yet to infer their shapes do so from the first batch. `train_data` may be an
     ``mx.io.DataIter``: `backward` gets its batches with ``batch.data`` and ``batch.label``, also in
-    the full pass, and the loop calls ``train_data.reset()`` after each epoch. :meth:`end` lets the
-    data draw anew.
+    the full pass, and the loop calls ``train_data.reset()`` after each epoch. After :meth:`end` the
+    data may shuffle and augment again.
 
     Parameters
     ----------

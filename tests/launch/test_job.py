@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -250,18 +252,43 @@ def test_kills_are_no_reason_to_give_up(script):
     assert run(path).code == 0
 
 
-def test_kills_at_the_very_end_are_no_reason_either(script):
-    """mpiexec itself may fail then, and name nobody."""
-    path = script(
-        """
-from mpi4py import MPI
-if rank == 0 and attempt < 3:
-    MPI.Finalize = lambda: os.kill(os.getpid(), signal.SIGSEGV)
+BLOCK = """
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 7 RUNNING AT elsewhere
+=   EXIT CODE: {}
 """
-    )
-    done = run(path)
-    assert done.code == 0, done.err
-    assert done.err.count("everything is started again") == 3
+STRING = "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: {}"
+FAKE = """
+import os, sys
+from gluon_svrg.launch.attempt import Attempt
+from gluon_svrg.launch.signals import Signals
+said, code = sys.argv[1:]
+fake = ["sh", "-c", 'printf "%s\\n" "$0"; exit "$1"', said, code]
+outcome = Attempt(fake, dict(os.environ), Signals(), 0, None, workers=2).run()
+print("outcome", outcome.code, outcome.is_by_itself, outcome.sentence)
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "outcome"),
+    [
+        (
+            BLOCK.format(9) + STRING.format("Killed (signal 9)"),
+            9,
+            "137 False a worker on elsewhere",
+        ),
+        # mpiexec itself fails: its proxy has, while it ended the other workers.
+        (BLOCK.format(9), 255, "137 False a worker on elsewhere"),
+        (BLOCK.format(3), 255, "255 False mpiexec"),
+        ("", 255, "255 False mpiexec"),
+        ("no such file", 127, "127 True mpiexec"),
+    ],
+)
+def test_what_mpiexec_says(said, code, outcome):
+    """Whether the script gave up by itself: if it does so twice, it is not started again."""
+    command = [sys.executable, "-c", FAKE, said, str(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert f"outcome {outcome}" in done.stdout
 
 
 def test_who_only_heard_of_another_does_not_hide_the_cause(script):

@@ -241,7 +241,8 @@ Each script runs twice, as it is, on small generated data and with small batches
 Trainer, and with `SVRGTrainer` in its place. After each step all parameters of the two runs are
 compared, to the bit: *arrays* is how many there are, running statistics included. A script is
 ended after a few steps. Of MXNet's unit tests the outcomes are compared, with this package's
-`Trainer`, `Estimator`, batch processor, handlers, `LARS`, `NAG` and `Signum` in their place."""
+`Trainer`, `Estimator`, batch processor, handlers, `LARS`, `NAG` and `Signum` in their place; the
+states of `NAG` for float16 are put into MXNet's order, which a test compares."""
 
 TITLES = {
     "unit tests": "MXNet's unit tests",
