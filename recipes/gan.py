@@ -218,9 +218,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         run_report.write_figure(options.out / "losses.png", draw_losses(rows))
     print(f"See {options.out}: points.png, losses.png, history.csv, result.json")
     if is_interrupted:
-        raise SystemExit(interruption.EXIT_CODE)
+        interruption.leave()
     return result
 
 
 if __name__ == "__main__":
-    main()
+    interruption.run(main)

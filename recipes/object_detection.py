@@ -298,9 +298,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
             run_report.write_figure(options.out / "curves.png", fit.history.plot(title=title))
         print(f"See {options.out}: detections.png, curves.png, history.csv, result.json")
     if fit.stop_reason is gs.StopReason.SIGNAL:
-        raise SystemExit(interruption.EXIT_CODE)
+        interruption.leave()
     return result
 
 
 if __name__ == "__main__":
-    main()
+    interruption.run(main)

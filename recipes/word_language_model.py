@@ -38,6 +38,7 @@ import run_report
 from matplotlib.figure import Figure
 from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
+from one_voice import is_first_worker
 from option_types import POSITIVE, SEED, integer, show_defaults
 
 TOPICS = {
@@ -254,6 +255,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the recipe; return the result."""
     options = parse(arguments)
+    is_first = is_first_worker()
     gs.seed_everything(options.seed)
     train, validation = (
         Writer(1).write(options.words),
@@ -300,16 +302,17 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     print(
         f"the grammar itself has a perplexity of {validation.least_perplexity:.3f}\n\n{written}\n"
     )
-    (options.out / "sample.txt").write_text(written + "\n")
-    run_report.write_json(options.out / "result.json", result)
-    if fit.history:
-        figure = draw(fit.history, validation.least_perplexity)
-        run_report.write_figure(options.out / "curves.png", figure)
+    if is_first:
+        run_report.write_text(options.out / "sample.txt", written + "\n")
+        run_report.write_json(options.out / "result.json", result)
+        if fit.history:
+            figure = draw(fit.history, validation.least_perplexity)
+            run_report.write_figure(options.out / "curves.png", figure)
     print(f"See {options.out}: curves.png, history.csv, result.json, sample.txt")
     if fit.stop_reason is gs.StopReason.SIGNAL:
-        raise SystemExit(interruption.EXIT_CODE)
+        interruption.leave()
     return result
 
 
 if __name__ == "__main__":
-    main()
+    interruption.run(main)

@@ -4,16 +4,19 @@ import csv
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import gluon_svrg as gs
 import interruption
 import pytest
 
 ROOT = Path(__file__).parent.parent
+RECIPES = ROOT / "recipes"
 
 
 def interrupted(folder, recipe, *arguments, after, delay=0.0, launcher=()):
@@ -110,6 +113,24 @@ def test_workers(tmp_path):
     assert code == 130, printed
     assert "Traceback" not in printed
     assert (tmp_path / "run" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    "recipe", [path for path in sorted(RECIPES.glob("*.py")) if "__main__" in path.read_text()],
+    ids=lambda path: path.name,
+)  # fmt: skip
+def test_an_interrupt_before_the_training(recipe, tmp_path, monkeypatch):
+    def press(*_):
+        raise KeyboardInterrupt
+
+    arguments = [f"{recipe}", "--out", f"{tmp_path}"]
+    if recipe.name == "compare.py":
+        arguments += ["A="]
+    monkeypatch.setattr(gs, "seed_everything", press)
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(f"{recipe}", run_name="__main__")
+    assert end.value.code == 130
 
 
 def test_an_interrupt_where_there_is_nothing_to_report(capsys):

@@ -115,15 +115,26 @@ def test_a_full_disk_on_the_first_worker_costs_its_checkpoints_alone(tmp_path, w
     assert told(tmp_path) == {whole}
 
 
-def test_a_recipe_prints_and_writes_once(tmp_path):
-    recipe = ROOT / "recipes" / "linear_regression.py"
+@pytest.mark.parametrize(
+    ("line", "said", "files"),
+    [
+        ("linear_regression.py --epochs 2", "SVRG: 2 epochs", {"curves.png", "metrics.csv"}),
+        (
+            "word_language_model.py --words 1500 --hidden 8 --epochs 1",
+            "the grammar itself has a perplexity of",
+            {"curves.png", "history.csv", "result.json", "sample.txt"},
+        ),
+    ],
+)
+def test_a_recipe_prints_and_writes_once(line, said, files, tmp_path):
+    recipe, *options = line.split()
     out = tmp_path / "out"
-    options = ["--epochs", 2, "--out", out]
-    done = launch(tmp_path, "-n", 2, recipe, *options, env=ONE_THREAD)
+    path = ROOT / "recipes" / recipe
+    done = launch(tmp_path, "-n", 2, path, *options, "--out", out, env=ONE_THREAD)
     assert done.code == 0, done.err
-    assert done.out.count("SVRG: 2 epochs") == 1
+    assert done.out.count(said) == 1
     assert "[worker 1]" not in done.out
-    assert {path.name for path in out.iterdir()} == {"curves.png", "metrics.csv"}
+    assert {path.name for path in out.iterdir()} == files
 
 
 LATE = """
