@@ -32,6 +32,7 @@ import numpy as np
 from gluon_svrg.arrays import params as params_format
 from gluon_svrg.checkpoint import folder as checkpoints
 from gluon_svrg.deploy.card import _sealed
+from gluon_svrg.deploy.graph import OPERATORS
 from gluon_svrg.linear import Chunks, SVRGClassifier
 from mxnet import gluon
 
@@ -93,8 +94,8 @@ def changed_json(value: Any, rng: random.Random) -> Any:
         "None",
     ]
     if isinstance(old, str):
-        operators = ["_NDArray", "Custom", "gather_nd", "Reshape", "RNN", "Embedding", "Pooling"]
-        choices += [*operators, old + "x", "(9999999999,)", "../x", "/dev/zero"]
+        choices += ["_NDArray", "Custom", "gather_nd", "Reshape", "RNN", "Embedding", "Pooling"]
+        choices += [rng.choice(sorted(OPERATORS)), old + "x", "(9999999999,)", "../x", "/dev/zero"]
     if isinstance(old, int):
         choices += [old + 1, old - 1, old + 7]
     if isinstance(old, str) and any(letter.isdigit() for letter in old):
@@ -256,6 +257,30 @@ class Layers(gluon.HybridBlock):
         return F.softmax(F.transpose(chosen, axes=(0, 2, 1)).slice_axis(axis=2, begin=0, end=3))
 
 
+class NumPyLayers(gluon.HybridBlock):
+    """Has the operators of MXNet's NumPy mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.dense = gluon.nn.Dense(12, in_units=192)
+            self.norm = gluon.nn.LayerNorm()
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803  # MXNet names it
+        rows = self.norm(self.dense(F.np.reshape(x, (-1, 192))))
+        cube = F.np.reshape(rows, (-1, 3, 4))
+        one, other = cube[:, :, :2], cube[:, :, 2:]
+        both = F.np.concatenate([F.np.tile(one, (1, 1, 2)), F.np.cumsum(other, axis=2)], axis=2)
+        both = F.np.where(both > 0.1, F.np.swapaxes(both, 1, 2).swapaxes(1, 2), both / 3.0)
+        scaled = both * F.np.arange(6.0) - F.np.clip(both, -0.5, 0.5)
+        turned = F.np.transpose(scaled, (0, 2, 1))
+        products = F.np.matmul(scaled, turned)
+        highest = F.np.moveaxis(F.np.broadcast_to(F.np.max(products, axis=2, keepdims=True),
+                                                  (-2, 3, 2)), 1, 2)  # fmt: skip
+        stacked = F.np.stack([F.np.std(products, axis=2), F.np.mean(products, axis=1)], axis=1)
+        return F.np.sum(highest, axis=1) + stacked[:, 0, :] + F.npx.relu(stacked[:, 1, :])
+
+
 class Models(Kind):
     """Model directories."""
 
@@ -269,6 +294,11 @@ class Models(Kind):
         layers = Layers()
         layers.initialize()
         gs.deploy.export(layers, folder / "layers", X)
+        mx.npx.set_np()
+        numpy_layers = NumPyLayers()
+        numpy_layers.initialize()
+        gs.deploy.export(numpy_layers, folder / "numpy", X)
+        mx.npx.reset_np()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             gs.deploy.quantize(folder / "conv", folder / "int8", X)
