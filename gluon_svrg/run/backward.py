@@ -251,7 +251,7 @@ def infer_shapes(net: gluon.Block, backward: Callable[[Any], object], batch: obj
 
 
 def _infer_shapes(run: Run, batch: object) -> None:
-    """Run `fit_batch` so, and leave the batch processor as it was."""
+    """Infer the shapes by `fit_batch`, and put back the attributes of the batch processor."""
     attributes = vars(run.batch_processor)
     own = dict(attributes)
     try:
