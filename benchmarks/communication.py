@@ -59,9 +59,7 @@ def one_start(engine: Engine, workers: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         begin = time.time()
         arguments = [folder, "--start"]
-        processes = communication_jobs.start(
-            engine, workers, script_of(engine), arguments, supervised=True
-        )
+        processes = communication_jobs.start(engine, workers, script_of(engine), arguments)
         for process in processes:
             process.wait()
         return max(float(path.read_text()) for path in Path(folder).glob("met-*")) - begin

@@ -6,13 +6,11 @@ import os
 import socket
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
-MPIEXEC = Path(sysconfig.get_path("scripts"), "mpiexec")
 
 
 class Engine(NamedTuple):
@@ -44,7 +42,7 @@ def engines(older: Path | None, torch_python: str | None) -> dict[str, Engine]:
 
 
 def start(
-    engine: Engine, workers: int, script: str, arguments: Sequence[str], *, supervised: bool = False
+    engine: Engine, workers: int, script: str, arguments: Sequence[str]
 ) -> list[subprocess.Popen[bytes]]:
     """Start a job of that many workers, a thread each; return its processes.
 
@@ -52,8 +50,6 @@ def start(
     ----------
     script : str
         A file in this folder.
-    supervised : bool
-        Whether MPI's workers are started as a user does it, by ``python -m gluon_svrg.launch``.
     """
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [engine.python, str(HERE / script), *arguments]
@@ -67,10 +63,7 @@ def start(
         more = ["--max-restarts", "0", "--engine", engine.name, "--threads", "1"]
         # Python looks for a module in the folder where it is started first.
         return [_open([*launch, *more, *command[1:]], environment, engine.older)]
-    if supervised:
-        return [_open([*launch, "--max-restarts", "0", *command[1:]], environment)]
-    module = [engine.python, "-m", "gluon_svrg.launch.worker"]
-    return [_open([str(MPIEXEC), "-n", str(workers), *module, *command[1:]], environment)]
+    return [_open([*launch, "--max-restarts", "0", *command[1:]], environment)]
 
 
 def _open(
