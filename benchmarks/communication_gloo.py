@@ -64,7 +64,7 @@ def main() -> None:
             for array in some:
                 array.fill_(1.0)
         distributed.barrier()
-        distributed.barrier()
+        distributed.barrier()  # as in communication_sums.py
 
     sums = medians(begin, {name: lambda p=part: add(p) for name, part in parts.items()})  # type: ignore[misc]
     messages = medians(

@@ -49,7 +49,7 @@ _PATIENCE = 1.0  # seconds beyond the progress limit for a process that hangs to
 _FAILED, _WAITING = 1, 2  # tags of notes
 _END = "the end of the script"
 
-_let_others_run = getattr(os, "sched_yield", lambda: time.sleep(0))  # macOS has none
+_let_others_run = getattr(os, "sched_yield", lambda: time.sleep(0))  # not everywhere
 
 _abandoned: list[object] = []
 """What MPI may still write into after a wait that was broken off: it must not be freed."""
