@@ -104,8 +104,9 @@ def main() -> None:
         [
             "## What workers cost",
             "From a second barrier until all workers have the sums of their float32 arrays; one "
-            "message that all gather, as the vote at each batch's end; and from the command that starts "
-            "the job to the first barrier. Medians of the rounds (quartiles), a thread each; "
+            "message that all gather, as the vote at each batch's end; and from the command that "
+            "starts the job to the first barrier. Medians of the rounds (quartiles), a thread "
+            "each; "
             "*2.0x* takes twice as long as MPI in the same round.",
             first,
             "Milliseconds (quartiles) a step of `fit`, 48 steps a run, on a CIFAR ResNet-20 with "
