@@ -1,275 +1,564 @@
-r"""How far a point is from the optimum, proven: the duality gap.
+r"""How far coefficients are from the optimum, proven from a few of the rows.
 
-For any dual residuals :math:`u_i` in the domain of :math:`l^*` with :math:`\sum_i s_i u_i = 0`
-(the intercept is free) Fenchel's duality (Rockafellar 1970, section 31) gives
+Let :math:`F(\theta) = \sum_i s_i l_i(x_i^T\theta) + \frac12 \theta^T\Lambda\theta
++ \sum_j \mu_j |\theta_j|`, g the gradient of its smooth part, S any set of rows, and
+:math:`H = \sum_S w_i x_i x_i^T + \Lambda` with :math:`w_i = s_i l_i''`. For any v, with
+:math:`a_i = x_i^T v`, :math:`Q = \sum_S w_i a_i^2 + v^T\Lambda v` and the rest
+:math:`\rho = g + q + \sum_S w_i a_i x_i + \Lambda v`, whose norm in :math:`H^{-1}` is at most
+:math:`\tau`,
 
 .. math::
-    F(\theta) - F^* \le \sum_i s_i \, [l(z_i) + l^*(u_i) - u_i z_i]
-        + \sum_j \frac{(\lambda_j \theta_j + \sum_i s_i u_i \hat x_{ij})^2}{2 \lambda_j}
+    F(\theta) - F^* \le (\sqrt Q + \tau)^2 \, \omega(t) / t^2
+        + \sum_j (\mu_j |\theta_j| - q_j \theta_j), \qquad |q_j| \le \mu_j,
 
-with shares :math:`s_i` that sum to 1. At the residuals themselves the first sum is 0 and the second
-is :math:`\|\nabla F\|^2 / 2\lambda`. They do not sum to 0 but at the best intercept, so they are
-mixed with a constant as little as is needed. What that does to the second sum is known without
-another pass, from the features' mean and their products with the targets.
+if the *largest fall* t is at most 1, with :math:`\omega(t) = t + (1 - t) \log(1 - t)`. It is
+Fenchel's duality gap at residuals that the step v has moved on S; the proof is in
+``docs/linear/certificate.md``. Nothing about the rows outside of S is needed but their part of g,
+so one pass over all rows and a Hessian of some of them are enough.
 
-With a penalty :math:`\mu_j |\theta_j|` beside it, the second sum is that of
-:math:`h_j(\theta_j) + h_j^*(-v_j) + v_j \theta_j` with :math:`v_j = \sum_i s_i u_i \hat x_{ij}` and
-:math:`h_j^*(v) = \max(|v| - \mu_j, 0)^2 / 2 \lambda_j`. Where :math:`\lambda_j` is 0 it is infinite
-beyond :math:`\mu_j`: the residuals are shrunk, all by the same factor, until none is beyond it (El
-Ghaoui, Viallon & Rabbani 2012), which keeps their sum 0. Where it is small, a factor between that
-and 1 is the best.
+All is computed in float64, at the coefficients as the user gets them, and :math:`\tau` has a bound
+of every rounding error in it (there, "Rounding").
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.linalg
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
-from gluon_svrg.linear.objective import Objective, Snapshot, of_rows
+from gluon_svrg.linear.data.csr import CsrRows, made_of, transposed
+from gluon_svrg.linear.data.rows import Rows
+from gluon_svrg.linear.losses import Loss
+from gluon_svrg.linear.workers import Workers
+from scipy.sparse import issparse
 
-_PART = 1 << 16
+UNIT = 2.0**-53
+"""The unit of rounding."""
 
-_MOST_LOG = 700.0
-"""exp() of a larger number is no float64; there the other bound is the smaller one."""
+_BLOCK = 4096
+"""Rows of a block of the Hessian's sum, at most: the error of a sum grows with its length."""
 
-_MOST_LOG_OF_FLOAT32 = np.float32(80)
-_LOG_2 = np.float32(np.log(2))
-_WIDER = 1.0001
+_FARTHEST = 300
+"""Powers of two of a feature's scale up to which its square is a number of full precision."""
 
-
-_FACTORS = 24
-"""Of the residuals, that are looked at where both penalties are there."""
-
-
-class _Dual(NamedTuple):
-    """Feasible residuals: what they make of X^T r, and the sum of Fenchel's terms."""
-
-    kept: float
-    constant: NumPyArray | float
-    """u = kept (r + y) + constant - y, with y = 0 for squared and Huber loss."""
-    divergence: Callable[[], float]
-    """It takes a pass over the scores."""
+_RELIABLE = 0.01
+"""Of the inverse of the Cholesky factor: a larger relative error, and there is no statement."""
 
 
-def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
-    """Return a bound of F(theta) - F*, 0 or greater."""
-    assert objective.moments is not None
-    penalty = objective.used(snapshot.theta)[:-1]
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        dual = _dual(objective, snapshot)
-        mean, of_target = objective.moments
-        if objective.l1 is not None:
-            of_data: NumPyArray = snapshot.gradient[:-1] - penalty * snapshot.theta[:-1]
-            dual_gradient: NumPyArray = dual.kept * of_data
-            dual_gradient += np.multiply.outer(mean, dual.constant)
-            if not isinstance(objective.loss, Squared | Huber):
-                dual_gradient -= (1 - dual.kept) * of_target
-            return _gap_with_l1(objective, snapshot, dual, dual_gradient)
-        # kept (gradient - penalty theta) + penalty theta + what the constant adds: in place, for
-        # these are arrays of many numbers.
-        rest = dual.kept * snapshot.gradient[:-1]
-        if dual.kept != 1:
-            mixed = penalty * snapshot.theta[:-1]
-            if not isinstance(objective.loss, Squared | Huber):
-                mixed -= of_target
-            mixed *= 1 - dual.kept
-            rest += mixed
-        if np.any(dual.constant):
-            rest += np.multiply.outer(mean, dual.constant)
-        bound = _bound(objective, snapshot)
-        gap = _weighted_square(rest, objective.penalty[:-1])
-        if gap < bound:
-            gap += dual.divergence()
-    return max(0.0, min(gap, bound) if np.isfinite(gap) else bound)
+def omega(t: float) -> float:
+    r"""Return :math:`(t + (1 - t) \log(1 - t)) / t^2`, from 1/2 at 0 to 1 at 1, rounded up."""
+    if t < 1e-3:
+        return 0.5 + t / 6 + t * t / 12 + t**3 / 10
+    if t >= 1:
+        return 1.0
+    return (1 + 1e-9) * (t + (1 - t) * float(np.log1p(-t))) / (t * t)
 
 
-def _bound(objective: Objective, snapshot: Snapshot) -> float:
-    """Return what is known anyway: no objective is below the least values of the losses."""
-    least = 0.0
-    if isinstance(objective.loss, Poisson):
-        least = objective.mean(lambda part: objective.loss.least(objective.target[part]))
-    return snapshot.objective - least
+class Model(NamedTuple):
+    """Coefficients and penalties, as the user has them.
+
+    Attributes
+    ----------
+    coef : numpy.ndarray, (p, K)
+    intercept : numpy.ndarray, (K,)
+    l2, l1 : float
+        The strengths of the penalties.
+    """
+
+    coef: NumPyArray
+    intercept: NumPyArray
+    l2: float
+    l1: float = 0.0
 
 
-def _weighted_square(rest: NumPyArray, penalty: NumPyArray) -> float:
-    """Return the sum of rest^2 / 2 penalty, where 0 / 0 is 0."""
-    if penalty.size and penalty.min() > 0:
-        flat = rest.reshape(len(rest), -1)
-        return float(np.einsum("jk,jk->j", flat, flat) @ (0.5 / penalty))
-    penalty = penalty if rest.ndim == 1 else penalty[:, None]
-    return float(np.where(rest == 0, 0.0, np.square(rest) / (2 * penalty)).sum())
+@dataclass(frozen=True)
+class Point:
+    """What a pass over all rows in float64 gives, in the certificate's coordinates.
+
+    Attributes
+    ----------
+    objective : float
+    theta : numpy.ndarray, (w, K)
+        w is p, and one more with an intercept, the last row.
+    bias : numpy.ndarray, (K,)
+        The intercept for centred features, with or without one.
+    gradient : numpy.ndarray, (w, K)
+        Of the smooth part, and of `q` for L1.
+    error : numpy.ndarray, (w, K)
+        What rounding may have done to each of its numbers.
+    penalty : numpy.ndarray, (w,)
+    extra : float
+        The last term of the bound.
+    is_centred : bool
+        Whether steps do not shift all classes by the same.
+    size : numpy.ndarray, (w,)
+        Root mean squares of the features.
+    mean : numpy.ndarray, (p,)
+        Of the features, weighted by `Loss.least_curvature`.
+    weight : float
+        The sum of these weights.
+    farthest : float
+        Of the rows: the largest square of a norm in the inverse of the penalty.
+    """
+
+    objective: float
+    theta: NumPyArray
+    bias: NumPyArray
+    gradient: NumPyArray
+    error: NumPyArray
+    penalty: NumPyArray
+    extra: float
+    is_centred: bool
+    size: NumPyArray
+    mean: NumPyArray
+    weight: float
+    farthest: float
 
 
-def _gap_with_l1(
-    objective: Objective, snapshot: Snapshot, dual: _Dual, dual_gradient: NumPyArray
-) -> float:
-    """Return the bound for the best of some factors of the residuals."""
-    assert objective.l1 is not None
-    theta = snapshot.theta[:-1]
-    l1, penalty = of_rows(objective.l1[:-1], theta), of_rows(objective.penalty[:-1], theta)
-    size = np.abs(dual_gradient)
-    value = float((l1 * np.abs(theta) + 0.5 * penalty * theta * theta).sum())
-    slope = float((dual_gradient * theta).sum())
-    beyond = size > l1
-    size, l1, penalty = size[beyond], l1[beyond], penalty[beyond]
+class Some(NamedTuple):
+    """A set of rows: its parts, and what gives features, targets and shares of one."""
 
-    def of_weights(factor: float) -> float:
-        excess = np.maximum(factor * size - l1, 0)
-        square = np.where(excess == 0, 0.0, np.square(excess) / (2 * penalty))
-        return value + factor * slope + float(square.sum())
-
-    of_dual = dual.divergence()
-    gap = of_dual + of_weights(1.0)
-    # An ulp less, so that rounding leaves none beyond.
-    feasible = (1 - 1e-15) * float((l1 / size).min(initial=1.0))
-    if feasible < 1 and np.isfinite(of_dual):
-        divergence = _divergence(objective, snapshot, dual, feasible)
-        gap = min(gap, divergence + of_weights(feasible))
-        # Of the factors between, the best if the divergence were a parabola.
-        factors = feasible + (1 - feasible) * np.linspace(0, 1, _FACTORS + 2)[1:-1]
-        parabola = divergence * np.square((1 - factors) / (1 - feasible))
-        guesses = [of_weights(factor) for factor in factors]
-        best = int(np.argmin(parabola + guesses))
-        if parabola[best] + guesses[best] < gap:
-            gap = min(gap, _divergence(objective, snapshot, dual, factors[best]) + guesses[best])
-    bound = _bound(objective, snapshot)
-    return max(0.0, min(gap, bound) if np.isfinite(gap) else bound)
+    parts: Sequence[slice]
+    get: Callable[[slice], tuple[Any, NumPyArray, NumPyArray]]
 
 
-def _divergence(objective: Objective, snapshot: Snapshot, dual: _Dual, factor: float) -> float:
-    """Return the mean of Fenchel's terms at the residuals times a factor below 1."""
-    loss = objective.loss
+class Certificate:
+    """The proof for models of one data set.
 
-    def of_part(part: slice) -> NumPyArray:
-        scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
-        value, residual = loss.value_and_residual(scores, target)
-        if isinstance(loss, Squared | Huber):
-            residual = factor * (dual.kept * residual + dual.constant)
+    Parameters
+    ----------
+    rows : Rows
+    target, share : numpy.ndarray, (n,)
+        The shares sum to 1.
+    loss : Loss
+    has_intercept : bool
+    center : numpy.ndarray, (p,)
+        About the features' means; not looked at for sparse rows.
+    scale : numpy.ndarray, (p,)
+        About their deviations, above 0.
+    workers : Workers
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        target: NumPyArray,
+        share: NumPyArray,
+        loss: Loss,
+        has_intercept: bool,
+        center: NumPyArray,
+        scale: NumPyArray,
+        workers: Workers,
+    ) -> None:
+        self._rows = rows.precise()
+        self._target, self._share = target, share
+        self.loss = loss
+        self._has_intercept = has_intercept
+        is_dense = not isinstance(self._rows, CsrRows)
+        self._center = center if has_intercept and is_dense else np.zeros(len(center))
+        power = np.round(np.log2(scale))
+        self._scale = np.exp2(np.where(np.abs(power) > _FARTHEST, power, 0.0))
+        self._workers = workers
+        self.n, self.p = rows.shape
+        self.width = self.p + has_intercept
+
+    # --- Rows ------------------------------------------------------------------------------
+
+    def all(self) -> Some:
+        """Return the set of all rows."""
+
+        def get(part: slice) -> tuple[Any, NumPyArray, NumPyArray]:
+            block = self._moved(self._rows.block(part))
+            return block, self._target[part], np.ascontiguousarray(self._share[part])
+
+        return Some(self._rows.slices(), get)
+
+    def some(self, indices: NumPyArray) -> Some:
+        """Return the set of some rows, each of them once, which are kept in memory."""
+        indices = np.unique(indices)
+        block = self._moved(self._rows.pick(indices))
+        target, share = self._target[indices], np.asarray(self._share[indices])
+        parts = [slice(k, min(k + _BLOCK, len(indices))) for k in range(0, len(indices), _BLOCK)]
+        return Some(parts, lambda part: (block[part], target[part], share[part]))
+
+    def _moved(self, block: Any) -> Any:
+        if issparse(block):
+            if (self._scale != 1).any():
+                numbers = block.data / self._scale[block.indices]
+                return made_of(numbers, block.indices, block.indptr, block.shape)
+            return block
+        if self._center.any():
+            block = block - self._center
+        return block if (self._scale == 1).all() else block / self._scale
+
+    # --- The pass over all rows -----------------------------------------------------------
+
+    def at(self, model: Model) -> Point | None:
+        """Return what a pass over all rows gives; None if a number in it is not one."""
+        loss, scale = self.loss, self._scale
+        coef = model.coef * scale[:, None]
+        bias = model.intercept + self._center @ model.coef
+        penalty = np.square(np.sqrt(model.l2) / scale)
+        slopes = model.l1 / scale
+        reach = np.divide(1, penalty, out=np.zeros(self.p), where=penalty > 0)
+        everything = self.all()
+
+        def of_part(part: slice) -> _Sums:
+            block, target, share = everything.get(part)
+            scores = block @ coef + bias
+            flat = scores[:, 0] if loss.outputs == 1 else scores
+            value, residual = loss.value_and_residual(flat, target)
+            residual = residual.reshape(scores.shape)
+            curvature = share * loss.least_curvature(flat, target)
+            columns = np.column_stack([share[:, None] * residual, curvature])
+            norms, squares = _squares(block, reach, share)
+            with np.errstate(divide="ignore"):
+                reached = norms if loss.outputs > 1 else np.minimum(norms, 1 / curvature)
+            used, has_weight = curvature > 0, share > 0
+            return _Sums(
+                float(share @ value),
+                _products(block, columns),
+                columns.sum(axis=0),
+                squares,
+                float(share @ np.square(residual).max(axis=1)),
+                loss.noise(flat[has_weight], target[has_weight], share[has_weight]),
+                float(reached[used].max(initial=0.0)),
+            )
+
+        total: _Sums | None = None
+        for sums in self._workers.map(of_part, everything.parts):
+            total = sums if total is None else total + sums
+        assert total is not None
+        value, products, sums_, squares, residual, noise, farthest = total
+        k = loss.outputs
+        gradient, mean = products[:, :k] + penalty[:, None] * coef, products[:, k]
+        weight = float(sums_[k])
+        objective = value + 0.5 * float(penalty @ np.square(coef).sum(axis=1))
+        objective += float(slopes @ np.abs(coef).sum(axis=1))
+        q = np.where(
+            coef != 0,
+            slopes[:, None] * np.sign(coef),
+            -np.clip(gradient, -slopes[:, None], slopes[:, None]),
+        )
+        size = np.sqrt(squares)
+        # Of a score: a sum of p + 2 products, and the intercept's own.
+        largest = np.abs(coef).max(axis=1)
+        scores = largest @ size + np.abs(bias).max() + np.abs(self._center / scale) @ largest
+        moved = (self.p + 6) * UNIT * float(scores)
+        longest = max((part.stop - part.start for part in everything.parts), default=0)
+        count = longest + len(everything.parts) + 6
+        each = 1.72 * noise.slope * moved + 6 * UNIT * np.sqrt(noise.square)
+        each += count * UNIT * float(np.sqrt(residual))
+        error = np.full((self.p, k), 4 * np.finfo(float).tiny) + (1.01 * size * each)[:, None]
+        error += 4 * UNIT * (penalty[:, None] * np.abs(coef) + np.abs(gradient))
+        gradient = gradient + q
+        extra = float((slopes[:, None] * np.abs(coef) - q * coef).clip(min=0).sum())
+        is_centred = k > 1 and model.l1 == 0
+        if is_centred:
+            # F is that of coefficients with the mean 0 over the classes, and what the penalty adds.
+            shift = coef.mean(axis=1)
+            extra += (1 + 1e-12) * k / 2 * float(penalty @ np.square(shift))
+            gradient -= gradient.mean(axis=1, keepdims=True)
+        theta = coef
+        if self._has_intercept:
+            gradient = np.vstack([gradient, sums_[:k]])
+            error = np.vstack([error, np.full(k, 1.01 * each)])
+            gradient[-1] -= gradient[-1].mean() if k > 1 else 0.0
+            theta = np.vstack([coef, bias])
+            penalty, size = np.append(penalty, 0.0), np.append(size, 1.0)
+        point = Point(
+            objective=objective,
+            theta=theta,
+            bias=bias,
+            gradient=gradient,
+            error=error,
+            penalty=penalty,
+            extra=extra,
+            is_centred=is_centred,
+            size=size,
+            mean=mean / weight if weight > 0 else mean,
+            weight=weight,
+            farthest=farthest,
+        )
+        numbers = (objective, gradient, error, farthest)
+        is_number = all(np.isfinite(number).all() for number in numbers)
+        return point if is_number and noise.is_exact else None
+
+    # --- Bounds -----------------------------------------------------------------------------
+
+    def without_a_step(self, point: Point) -> float:
+        """Return the bound for v = 0, which takes no other pass: inf without L2.
+
+        In coordinates that are centred by the curvature, H is at least the penalty, and the sum of
+        the weights for the intercept.
+        """
+        penalty = point.penalty[: self.p]
+        gradient, error = np.abs(point.gradient[: self.p]), point.error[: self.p].copy()
+        square = 0.0
+        if self._has_intercept:
+            if not point.weight > 0:
+                return np.inf
+            last = np.abs(point.gradient[-1]) + point.error[-1]
+            shift = point.mean[:, None] * point.gradient[-1]
+            gradient = np.abs(point.gradient[: self.p] - shift)
+            error += np.abs(point.mean)[:, None] * point.error[-1] + 4 * UNIT * np.abs(shift)
+            square = float(np.square(last).sum()) / (point.weight * (1 - 1e-9))
+        rest = np.square(gradient + error).sum(axis=1)
+        if (rest[penalty == 0] > 0).any():
+            return np.inf
+        used = penalty > 0
+        square += float((rest[used] / penalty[used]).sum())
+        tau = np.sqrt(square)
+        center = float((np.square(point.mean[used]) / penalty[used]).sum())
+        norm = np.sqrt(2 * (point.farthest + center))
+        if self._has_intercept:
+            norm = np.sqrt(norm * norm + 1 / point.weight)
+        if self.loss.outputs > 1:
+            norm *= np.sqrt(2)
+        return self._bound(0.0, tau, self.loss.first_fall + self.loss.slope * tau * norm, point)
+
+    def by_a_factor(self, point: Point, rows: Some) -> float:
+        """Return the bound for a Newton step on some rows; inf for no statement."""
+        hessian = self._hessian(point, rows)
+        diagonal = hessian.diagonal().copy()
+        width, k = point.gradient.shape
+        kept = diagonal > 0
+        # A column of zeros in all rows has no gradient, and no say.
+        if (np.repeat(point.size, k)[~kept] > 0).any():
+            return np.inf
+        if not np.isfinite(hessian).all():
+            return np.inf
+        hessian = hessian[np.ix_(kept, kept)]
+        roots = np.sqrt(diagonal[kept])
+        scaled = hessian / np.multiply.outer(roots, roots)
+        size = len(scaled)
+        longest = max(part.stop - part.start for part in rows.parts)
+        eta = 1.01 * size * (size + longest + len(rows.parts) + 16) * UNIT
+        scaled.flat[:: size + 1] -= 2 * eta
+        try:
+            lower = scipy.linalg.cholesky(scaled, lower=True, check_finite=False)
+        except (np.linalg.LinAlgError, ValueError):
+            return np.inf
+        inverse = scipy.linalg.solve_triangular(lower, np.eye(size), lower=True, check_finite=False)
+        frobenius = float(np.linalg.norm(inverse))
+        error = 2 * size**1.5 * UNIT * frobenius
+        if not error <= _RELIABLE:
+            return np.inf
+        flat = np.zeros(width * k)
+        gradient = point.gradient.ravel()[kept] / roots
+        flat[kept] = -(inverse.T @ (inverse @ gradient)) / roots
+        step = flat.reshape(width, k)
+
+        def norm_of(rest: NumPyArray) -> float:
+            columns = np.linalg.norm(inverse, axis=0) + 2 * error * frobenius
+            return float((rest.ravel()[kept] / roots) @ columns)
+
+        weights = np.zeros(width * k)
+        weights[kept] = 1 / roots
+        # Of a row in H^-1, at most; of classes any two of its coordinates.
+        largest = (1 + 2 * error) * frobenius * np.square(weights.reshape(width, k)).max(axis=1)
+
+        def norms_of(block: Any) -> NumPyArray:
+            squares = _row_squares(block, largest[: self.p])
+            if self._has_intercept:
+                squares = squares + largest[-1]
+            return np.asarray(np.sqrt(squares * (1 + 2 * error) * frobenius))
+
+        return self._with_step(point, rows, step, norm_of, norms_of)
+
+    def _with_step(
+        self,
+        point: Point,
+        rows: Some,
+        step: NumPyArray,
+        norm_of: Callable[[NumPyArray], float],
+        norms_of: Callable[[Any], NumPyArray],
+    ) -> float:
+        """Return the bound for a step v, (w, K).
+
+        Parameters
+        ----------
+        norm_of : callable
+            From the sizes of a vector's numbers, (w, K), to a bound of its norm in H^-1.
+        norms_of : callable
+            From features to bounds of the norms of their rows in H^-1, (rows,).
+        """
+        loss, k, p = self.loss, self.loss.outputs, self.p
+        coef = point.theta[:p]
+        sizes = np.abs(coef).sum(axis=1) if k == 1 else np.abs(coef).max(axis=1)
+        shift = step[-1] if self._has_intercept else np.zeros(k)
+
+        def of_part(part: slice) -> tuple[Any, ...]:
+            block, target, share = rows.get(part)
+            scores, along = block @ coef + point.bias, block @ step[:p] + shift
+            flat, moved = (scores, along) if k > 1 else (scores[:, 0], along[:, 0])
+            change, square, fall = loss.change(flat, target, moved)
+            weighted = (share * change.T).T.reshape(len(share), k)
+            curvature = share * loss.sure_curvature(flat, target).reshape(len(share), k).max(axis=1)
+            used = curvature > 0
+            norms = norms_of(block)
+            if k == 1:
+                with np.errstate(divide="ignore"):
+                    norms = np.minimum(norms, 1 / np.sqrt(curvature))
+            scored = _row_sums(block, sizes) + np.abs(point.bias).max()
+            return (
+                float(share @ square),
+                _products(block, weighted),
+                weighted.sum(axis=0),
+                np.stack([fall[used], norms[used]], axis=1),
+                float(scored[used].max(initial=0)),
+            )
+
+        square, products, sums, farthest = 0.0, np.zeros((p, k)), np.zeros(k), 0.0
+        falls = []
+        for of_square, of_rows, of_sum, of_falls, of_scores in self._workers.map(
+            of_part, rows.parts
+        ):
+            square += of_square
+            products += of_rows
+            sums += of_sum
+            falls.append(of_falls)
+            farthest = max(farthest, of_scores)
+        total = np.vstack([products, sums]) if self._has_intercept else products
+        penalty = point.penalty[:, None]
+        rest = np.abs(point.gradient + total + penalty * step)
+        square += float((penalty * step * step).sum())
+        longest = max(part.stop - part.start for part in rows.parts)
+        count = longest + len(rows.parts) + 10
+        error = point.error + count * UNIT * np.sqrt(square) * point.size[:, None]
+        error += 4 * UNIT * (np.abs(point.gradient) + penalty * np.abs(step))
+        tau = norm_of(rest + 1.01 * error)
+        of_curvature = 16 * UNIT
+        if loss.has_falls:
+            of_curvature += 2 * (p + 6) * UNIT * farthest
+        both = np.concatenate(falls)
+        spread = np.sqrt(2) if k > 1 else 1.0
+        largest = both[:, 0] + loss.slope * spread * tau * both[:, 1]
+        t = (1 + of_curvature) * float(largest.max(initial=0.0))
+        return self._bound(np.sqrt(square), tau, t, point) * (1 + 2 * of_curvature)
+
+    def _bound(self, norm: float, tau: float, t: float, point: Point) -> float:
+        if not t <= 1:
+            return np.inf
+        factor = omega(t) if self.loss.has_falls else 0.5
+        bound = (1 + 1e-12) * (norm + tau) ** 2 * factor + point.extra
+        return float(bound) if np.isfinite(bound) else np.inf
+
+    # --- Hessians ---------------------------------------------------------------------------
+
+    def _hessian(self, point: Point, rows: Some) -> NumPyArray:
+        """Return the Hessian of some rows with the penalty, theta raveled."""
+        loss, k, p, width = self.loss, self.loss.outputs, self.p, self.width
+        coef = point.theta[:p]
+
+        def of_part(part: slice) -> NumPyArray:
+            block, target, share = rows.get(part)
+            scores = block @ coef + point.bias
+            total = np.zeros((width, k, width, k))
+            if k == 1:
+                pairs: Iterator[tuple[int, int, NumPyArray]]
+                pairs = iter([(0, 0, share * loss.sure_curvature(scores[:, 0], target))])
+            else:
+                pairs = _pairs(loss.probability(scores), share)  # type: ignore[attr-defined]
+            for one, other, weight in pairs:
+                product = self._gram(block, weight)
+                total[:, one, :, other] = product
+                if one != other:
+                    total[:, other, :, one] = product
+            return total
+
+        total = np.zeros((width, k, width, k))
+        for product in self._workers.map(of_part, rows.parts):
+            total += product
+        for k_ in range(k):
+            total[np.arange(width), k_, np.arange(width), k_] += point.penalty
+        if k > 1:
+            # The loss does not see a shift of all classes, along which there is no step (see `at`):
+            # any curvature along it is allowed, and makes the matrix positive definite.
+            for j in range(width) if point.is_centred else np.flatnonzero(point.penalty == 0):
+                total[j, :, j, :] += np.trace(total[j, :, j, :]) / k**2
+        return total.reshape(width * k, width * k)
+
+    def _gram(self, block: Any, weight: NumPyArray) -> NumPyArray:
+        """Return the weighted products of the features, with the intercept."""
+        product = np.empty((self.width, self.width))
+        if issparse(block):
+            repeated = np.repeat(weight, np.diff(block.indptr))
+            scaled = made_of(block.data * repeated, block.indices, block.indptr, block.shape)
+            product[: self.p, : self.p] = (transposed(scaled) @ block).toarray()
+            mean = np.asarray(transposed(block) @ weight)
         else:
-            observed: NumPyArray = target
-            if scores.ndim > 1:
-                observed = np.zeros_like(scores)
-                observed[np.arange(len(target)), target] = 1
-            mean = factor * (dual.kept * (residual + observed) + dual.constant)
-            mean += (1 - factor) * observed
-            # Inside but for rounding.
-            mean = np.clip(mean, 0, np.inf if isinstance(loss, Poisson) else 1)
-            residual = mean - observed
-        product = residual * scores
-        terms = value + loss.conjugate(residual, target)
-        return np.asarray(terms - (product if scores.ndim == 1 else product.sum(axis=1)))
-
-    return max(0.0, _mean(objective, of_part))
+            if (weight >= 0).all():
+                scaled = block * np.sqrt(weight)[:, None]
+                product[: self.p, : self.p] = scaled.T @ scaled
+            else:
+                product[: self.p, : self.p] = block.T @ (block * weight[:, None])
+            mean = weight @ block
+        if self._has_intercept:
+            product[-1, :-1] = product[:-1, -1] = mean
+            product[-1, -1] = weight.sum()
+        return product
 
 
-def _dual(objective: Objective, snapshot: Snapshot) -> _Dual:
-    if not objective.intercept:
-        return _Dual(1.0, np.zeros(snapshot.theta.shape[1:]), lambda: 0.0)
-    return _BALANCED[type(objective.loss)](objective, snapshot)
+class _Sums(NamedTuple):
+    """Of a part of the rows."""
+
+    value: float
+    products: NumPyArray
+    sums: NumPyArray
+    squares: NumPyArray
+    residual: float
+    noise: Any
+    farthest: float
+
+    def __add__(self, other: _Sums) -> _Sums:  # type: ignore[override]
+        return _Sums(
+            self.value + other.value,
+            self.products + other.products,
+            self.sums + other.sums,
+            self.squares + other.squares,
+            self.residual + other.residual,
+            self.noise + other.noise,
+            max(self.farthest, other.farthest),
+        )
 
 
-def _mean(objective: Objective, function: Callable[[slice], NumPyArray]) -> float:
-    """Return the mean over all samples of what `function` gives for some of them."""
-    n = objective.n
-    slices = [slice(start, start + _PART) for start in range(0, n, _PART)]
-
-    def of_part(part: slice) -> float:
-        return float(np.ascontiguousarray(objective.share[part]) @ function(part))
-
-    return sum(objective.workers.map(of_part, slices))
+def _pairs(probability: NumPyArray, share: NumPyArray) -> Iterator[tuple[int, int, NumPyArray]]:
+    """Yield pairs of classes with the rows' weights in their block of softmax's Hessian."""
+    for one in range(probability.shape[1]):
+        for other in range(one + 1):
+            weight = probability[:, one] * ((one == other) - probability[:, other]) * share
+            yield one, other, weight
 
 
-def _logistic(objective: Objective, snapshot: Snapshot) -> _Dual:
-    # (1 - m) p + m q with q = 0 or 1 has the targets' mean.
-    wanted = objective.mean_target()
-    mean = wanted + float(snapshot.gradient[-1])
-    down = mean > wanted
-    mixed = 1 - wanted / mean if down else (wanted - mean) / (1 - mean)
-    sign = 1.0 if down else -1.0
-
-    def divergence(part: slice) -> NumPyArray:
-        # KL(u || p) <= log(1 + chi^2(u, p)), and chi^2 = m^2 e^(+-z). Where p is next to nothing,
-        # convexity bounds it better: KL(u || p) <= m KL(q || p) <= m (log 2 + max(+-z, 0)).
-        if objective.is_long and snapshot.scores.dtype == np.float32:
-            # log(1 + x) <= x, and the margin is that of rounding.
-            scores = np.float32(sign) * snapshot.scores[part]
-            square = np.exp(np.minimum(scores, _MOST_LOG_OF_FLOAT32)) * np.float32(_WIDER * mixed)
-            square = np.minimum(square, np.float32(_WIDER) * (np.maximum(scores, 0) + _LOG_2))
-            return np.asarray(square, np.float64) * mixed
-        scores = sign * snapshot.scores[part].astype(np.float64)
-        square = np.log1p(np.exp(np.minimum(scores + 2 * np.log(mixed), _MOST_LOG)))
-        return np.asarray(np.minimum(square, mixed * (np.log(2) + np.maximum(scores, 0))))
-
-    constant = 0.0 if down else mixed
-    return _Dual(1 - mixed, constant, lambda: _mean(objective, divergence) if mixed else 0.0)
+def _products(block: Any, columns: NumPyArray) -> NumPyArray:
+    """Return the products of the features with numbers of each row, summed over the rows."""
+    return np.asarray((transposed(block) if issparse(block) else block.T) @ columns)
 
 
-def _softmax(objective: Objective, snapshot: Snapshot) -> _Dual:
-    loss = objective.loss
-    assert isinstance(loss, Softmax)
-    wanted = objective.class_shares()
-    mean = wanted + snapshot.gradient[-1]
-    ratio = np.divide(wanted, mean, out=np.ones_like(mean), where=mean > 0)
-    kept = min(1.0, float(ratio.min()))
-    constant = np.maximum(wanted - kept * mean, 0)
-    logarithm = np.where(constant > 0, 2 * np.log(np.where(constant > 0, constant, 1)), -np.inf)
-
-    def divergence(part: slice) -> NumPyArray:
-        # u = kept p + c with sum c = 1 - kept: chi^2 = sum c^2 / p - (1 - kept)^2. In the scores'
-        # own dtype: log1p() of small numbers has all its digits, and where exp() overflows the
-        # other bound is the smaller one.
-        scores = np.array(snapshot.scores[part].T, order="C")
-        top = scores.max(axis=0)
-        scores -= top
-        normaliser = np.log(np.exp(scores).sum(axis=0))
-        terms = logarithm.astype(scores.dtype)[:, None] - scores
-        terms += normaliser
-        square = np.log1p(np.exp(terms, out=terms).sum(axis=0))
-        # By convexity, KL(u || p) <= -sum c log p.
-        mixed = constant.sum() * normaliser - constant @ scores
-        return np.asarray(np.minimum(square, mixed), np.float64)
-
-    return _Dual(kept, constant, lambda: _mean(objective, divergence) if kept < 1 else 0.0)
+def _squares(block: Any, weight: NumPyArray, share: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+    """Return the weighted sum of each row's squares, and the mean square of each feature."""
+    if issparse(block):
+        numbers = np.square(block.data)
+        squares = made_of(numbers, block.indices, block.indptr, block.shape)
+        return np.asarray(squares @ weight), np.asarray(transposed(squares) @ share)
+    squares = np.square(block)
+    return squares @ weight, share @ squares
 
 
-def _poisson(objective: Objective, snapshot: Snapshot) -> _Dual:
-    wanted = objective.mean_target()
-    mean = wanted + float(snapshot.gradient[-1])
-    if mean <= 0:
-        return _Dual(1.0, 0.0, lambda: np.inf)
-    kept = wanted / mean
-    return _Dual(kept, 0.0, lambda: mean * (kept * np.log(kept) - kept + 1))
+def _row_squares(block: Any, weight: NumPyArray) -> NumPyArray:
+    if issparse(block):
+        numbers = np.square(block.data)
+        return np.asarray(made_of(numbers, block.indices, block.indptr, block.shape) @ weight)
+    return np.asarray(np.square(block) @ weight)
 
 
-def _squared(_: Objective, snapshot: Snapshot) -> _Dual:
-    mean = float(snapshot.gradient[-1])
-    return _Dual(1.0, -mean, lambda: 0.5 * mean * mean)
-
-
-def _huber(objective: Objective, snapshot: Snapshot) -> _Dual:
-    loss = objective.loss
-    assert isinstance(loss, Huber)
-    mean = float(snapshot.gradient[-1])
-    mixed = abs(mean) / (abs(mean) + loss.epsilon)
-    constant = float(-mixed * np.sign(mean) * loss.epsilon)
-
-    def divergence(part: slice) -> NumPyArray:
-        scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
-        dual = (1 - mixed) * loss.residual(scores, target) + constant
-        exact = loss.value(scores, target) + 0.5 * np.square(dual) - dual * (scores - target)
-        return np.asarray(np.maximum(exact, 0))
-
-    return _Dual(1 - mixed, constant, lambda: _mean(objective, divergence) if mixed else 0.0)
-
-
-_Balance = Callable[[Objective, Snapshot], _Dual]
-_BALANCED: dict[type[Loss], _Balance] = {
-    Logistic: _logistic,
-    Softmax: _softmax,
-    Poisson: _poisson,
-    Squared: _squared,
-    Huber: _huber,
-}
+def _row_sums(block: Any, weight: NumPyArray) -> NumPyArray:
+    """Return the weighted sum of the sizes of each row's numbers."""
+    if issparse(block):
+        numbers = np.abs(block.data)
+        return np.asarray(made_of(numbers, block.indices, block.indptr, block.shape) @ weight)
+    return np.asarray(np.abs(block) @ weight)

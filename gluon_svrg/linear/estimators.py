@@ -88,7 +88,8 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         LogisticRegression's.
     gap_ : float
         ``objective_`` is proven to be at most this far above the optimum (up to rounding).
-        Without a penalty all that is known is that no loss is below its least value.
+        See ``docs/linear/certificate.md``. Where nothing else can be proven, all that is known is
+        that no loss is below its least value.
     decrement_ : float
         An estimate of the same distance, which is nearer the truth when the penalty is tiny.
     history_ : list of dict

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -20,12 +21,48 @@ _MOST_LOG = {2: 10.0, 4: 80.0, 8: 500.0}
 """By bytes of a number: exp() of larger scores would overflow when it is summed."""
 
 
+class Noise(NamedTuple):
+    """What rounding errors of a pass depend on; those of parts of the rows can be added.
+
+    Attributes
+    ----------
+    slope : float
+        The largest curvature.
+    square : float
+        The mean square of the predictions and targets that a residual is the difference of.
+    is_exact : bool
+        Whether no score was too large for its loss.
+    """
+
+    slope: float
+    square: float
+    is_exact: bool
+
+    def __add__(self, other: Noise) -> Noise:  # type: ignore[override]
+        return Noise(
+            max(self.slope, other.slope),
+            self.square + other.square,
+            self.is_exact and other.is_exact,
+        )
+
+
 class Loss(ABC):
     """A convex loss of one sample."""
 
     name: str
     outputs: int = 1
     """Scores per sample."""
+
+    # What the certificate asks: see `certificate`.
+    has_falls: bool = True
+    """Whether the curvature changes along a step; else the loss is quadratic where it is used."""
+    first_fall: float = 0.0
+    """The largest fall where there is no step, of rows with a `least_curvature`."""
+
+    @property
+    def slope(self) -> float:
+        """How much the fall of a row changes, at most, with a step of its score by 1."""
+        return 1.0
 
     @abstractmethod
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
@@ -61,6 +98,42 @@ class Loss(ABC):
         """Return what stands for the curvature in a Hessian, where that may vanish."""
         return self.curvature(scores, target)
 
+    def sure_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the curvature where the certificate may use it, else 0; of the scores' shape."""
+        return self.curvature(scores, target)
+
+    def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return a curvature, (n,), that is sure for short steps along any combination of scores.
+
+        Of classes, along any that does not shift all of them.
+        """
+        return self.sure_curvature(scores, target)
+
+    def change(
+        self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+        """Return what a step of the scores changes, by the curvature alone.
+
+        Returns
+        -------
+        residual : numpy.ndarray, the scores' shape
+            The change of the residuals.
+        square : numpy.ndarray, (n,)
+            Its product with the step.
+        fall : numpy.ndarray, (n,)
+            By which part the moved mean falls towards the border of where it may be, at most 1.
+        """
+        curvature = self.sure_curvature(scores, target)
+        residual = curvature * step
+        return residual, residual * step, self._fall(scores, target, step)
+
+    def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
+        return np.zeros(len(scores))
+
+    def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
+        """Return what rounding errors depend on."""
+        return Noise(1.0, float(share @ np.square(np.abs(scores) + np.abs(target))), True)
+
 
 @dataclass(frozen=True)
 class Logistic(Loss):
@@ -90,6 +163,15 @@ class Logistic(Loss):
     def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         small = np.exp(-np.abs(scores))
         return np.asarray(small / np.square(1 + small))
+
+    def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
+        small = np.exp(-np.abs(scores))
+        near, far = 1 / (1 + small), small / (1 + small)  # of the likelier class, and the other
+        up = np.where(scores >= 0, far, near)
+        return np.maximum(-up * step, np.where(scores >= 0, near, far) * step)
+
+    def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
+        return Noise(0.25, 4 * float(share.sum()), True)
 
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         probability = dual + target
@@ -149,6 +231,22 @@ class Softmax(Loss):
         probability = self.probability(scores)
         return np.asarray(probability * (1 - probability))
 
+    def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        # diag p - p p^T is at least min p (I - 1 1^T / K).
+        return np.asarray(self.probability(scores).min(axis=1))
+
+    def change(
+        self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+        probability = self.probability(scores)
+        mean = (probability * step).sum(axis=1, keepdims=True)
+        deviation = step - mean
+        residual = probability * deviation
+        return residual, (residual * deviation).sum(axis=1), -deviation.min(axis=1)
+
+    def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
+        return Noise(0.5, 4 * float(share.sum()), True)
+
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         probability = dual.copy()
         probability[np.arange(len(dual)), target] += 1
@@ -169,6 +267,11 @@ class Squared(Loss):
     r"""Half the squared error, :math:`(z - y)^2 / 2`."""
 
     name = "squared"
+    has_falls = False
+
+    @property
+    def slope(self) -> float:
+        return 0.0
 
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return np.asarray(0.5 * np.square(scores - target))
@@ -193,6 +296,12 @@ class Huber(Loss):
     epsilon: float = 1.35
 
     name = "huber"
+    has_falls = False
+    first_fall = 0.5
+
+    @property
+    def slope(self) -> float:
+        return 1 / self.epsilon
 
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         error = scores - target
@@ -204,6 +313,19 @@ class Huber(Loss):
 
     def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return np.asarray((np.abs(scores - target) <= self.epsilon).astype(scores.dtype))
+
+    def sure_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        # A step that leaves the parabola is not covered: rows near its end are not counted on.
+        return self._inside(scores, target, 0.9)
+
+    def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self._inside(scores, target, self.first_fall)
+
+    def _inside(self, scores: NumPyArray, target: NumPyArray, part: float) -> NumPyArray:
+        return np.asarray(np.abs(scores - target) <= part * self.epsilon, scores.dtype)
+
+    def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
+        return np.abs(scores - target + step) / self.epsilon
 
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         # Rounding may have left the residual an ulp outside.
@@ -258,6 +380,15 @@ class Poisson(Loss):
 
     def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return _exp(scores)
+
+    def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
+        return -step
+
+    def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
+        mean = _exp(scores)
+        square = float(share @ np.square(mean + np.abs(target)))
+        is_exact = float(scores.max(initial=0)) < _MOST_LOG[scores.dtype.itemsize]
+        return Noise(1.01 * float(mean.max(initial=0)), square, is_exact)
 
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         mean = dual + target

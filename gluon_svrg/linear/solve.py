@@ -10,18 +10,28 @@ from dataclasses import replace
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.certificate import duality_gap
+from gluon_svrg.linear.certificate import Certificate, Model, Some
+from gluon_svrg.linear.duality import duality_gap
 from gluon_svrg.linear.losses import Logistic, Softmax
 from gluon_svrg.linear.objective import Objective, Snapshot
-from gluon_svrg.linear.plan import Plan, choose, dense_if_small
+from gluon_svrg.linear.plan import Plan, choose, dense_if_small, sample_size
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sample import Sample
-from gluon_svrg.linear.sampling import l1_of, penalty_of, prepare
+from gluon_svrg.linear.sampling import draw, l1_of, penalty_of, prepare
 from gluon_svrg.linear.solution import Record, Settings, Solution, StopReason
 from gluon_svrg.linear.state import State
 from gluon_svrg.linear.workers import Workers
 
 __all__ = ["Record", "Session", "Settings", "Solution", "StopReason", "solve"]
+
+_MOST_WEIGHTS = 3000
+"""Of a Hessian that is factored for a proof."""
+
+_WHOLE = 2e9
+"""Multiplications for the Hessian of all rows, up to which a proof takes all of them."""
+
+_LARGEST_SAMPLE = 8
+"""Of a proof, in units of the sample of a step."""
 
 _FOR_THE_PROOF = 3
 """Iterations of Newton's method after the estimate says enough: the error is squared in each."""
@@ -77,6 +87,7 @@ class Session:
         self._workers = Workers(n * p)
         self._rng = np.random.default_rng(settings.seed)
         self._prepared: tuple[Objective, Sample] | None = None
+        self._certificate: Certificate | None = None
         self.plan = plan or choose(problem, settings)
 
     @contextmanager
@@ -116,12 +127,98 @@ class Session:
         if start is not None:
             given = objective.scaling.from_user(*start).reshape(first.shape)
             first = given if objective.snapshot(given).objective < null else first
-        run = _Run(objective, null, self._settings, self._began)
+        proof = self._proof(l2, l1)
+        run = _Run(objective, null, self._settings, self._began, proof)
         return run.follow(self.plan, self.plan.method(objective, sample, first, self._rng))
+
+    def _proof(self, l2: float | None, l1: float) -> _Proof:
+        problem = self._problem
+        if l2 is None:
+            l2, l1 = problem.l2, problem.l1
+        if self._certificate is None:
+            objective, _ = self.prepare()
+            scaling = objective.scaling
+            used = scaling.inverse > 0
+            scale = np.divide(1, scaling.inverse, out=np.ones_like(scaling.inverse), where=used)
+            self._certificate = Certificate(
+                objective.rows,
+                problem.target,
+                objective.share,
+                problem.loss,
+                problem.fit_intercept,
+                scaling.center,
+                scale,
+                self._workers,
+            )
+        return _Proof(self._certificate, problem, l2, l1, self._settings.seed)
+
+
+class _Proof:
+    """Proofs for the points of one run.
+
+    Parameters
+    ----------
+    seed : int
+        Of the rows that are drawn.
+    """
+
+    def __init__(
+        self, certificate: Certificate, problem: Problem, l2: float, l1: float, seed: int
+    ) -> None:
+        self._certificate = certificate
+        self._problem = problem
+        self._l2, self._l1 = l2, l1
+        self._rng = np.random.default_rng([seed, 1])
+        outputs = problem.loss.outputs
+        n, p = problem.features.shape
+        self._width = (p + 1) * outputs
+        self._least = sample_size(n, p, outputs)
+        self.has_factor = self._width <= _MOST_WEIGHTS
+        self._takes_all = float(n) * self._width**2 <= _WHOLE
+
+    def of(
+        self, coef: NumPyArray, intercept: NumPyArray, estimate: float, enough: float
+    ) -> tuple[float, float]:
+        """Return the objective in float64 and a bound of its distance to the optimum, or inf.
+
+        Parameters
+        ----------
+        estimate : float
+            Of the distance: the fewer rows are enough.
+        enough : float
+            The bound that is wanted.
+        """
+        certificate = self._certificate
+        with np.errstate(over="ignore", invalid="ignore"):
+            point = certificate.at(Model(coef, intercept, self._l2, self._l1))
+            if point is None:
+                return np.inf, np.inf
+            gap = certificate.without_a_step(point)
+            if gap > enough and self.has_factor:
+                wanted = int(min(certificate.n, 3 * certificate.n * estimate / max(enough, 1e-300)))
+                gap = min(gap, certificate.by_a_factor(point, self._some(wanted)))
+        return point.objective, gap
+
+    def _some(self, wanted: int) -> Some:
+        if self._takes_all:
+            return self._certificate.all()
+        problem, n = self._problem, self._certificate.n
+        size = max(self._least, min(wanted, _LARGEST_SAMPLE * self._least))
+        rows, _ = draw(
+            problem.loss,
+            problem.target,
+            problem.shares(),
+            min(size, n),
+            self._rng,
+            problem.is_long,
+        )
+        return self._certificate.some(rows)
 
 
 class _Run:
-    def __init__(self, objective: Objective, null: float, settings: Settings, began: float) -> None:
+    def __init__(
+        self, objective: Objective, null: float, settings: Settings, began: float, proof: _Proof
+    ) -> None:
         self._objective = objective
         self._null = null
         self._settings = settings
@@ -129,6 +226,7 @@ class _Run:
         self._history: list[Record] = []
         self._best: State | None = None
         self._gap = float("inf")
+        self._proof = proof
         self._for_the_proof = 0
 
     def follow(self, plan: Plan, states: Iterator[State]) -> Solution:
@@ -142,16 +240,17 @@ class _Run:
         assert best is not None
         if reason is StopReason.STALLED and best.decrement <= self._rounding():
             reason = StopReason.ROUNDING
-        weights, intercept = self._objective.scaling.to_user(best.theta)
+        objective, gap = self._proven(best)
+        coef, intercept = self._of_user(best)
         scores, order = best.snapshot.scores, best.objective.order
         if order is not None:
             scores = np.empty_like(scores)
             scores[order] = best.snapshot.scores
         return Solution(
-            coef=weights.reshape(len(weights), -1),
-            intercept=np.atleast_1d(intercept),
-            objective=best.snapshot.objective,
-            gap=self._gap,
+            coef=coef,
+            intercept=intercept,
+            objective=objective,
+            gap=gap,
             decrement=best.decrement,
             history=self._history,
             reason=reason,
@@ -159,6 +258,22 @@ class _Run:
             why=plan.why,
             scores=scores.reshape(len(scores), -1),
         )
+
+    def _of_user(self, state: State) -> tuple[NumPyArray, NumPyArray]:
+        weights, intercept = self._objective.scaling.to_user(state.theta)
+        return weights.reshape(len(weights), -1), np.atleast_1d(intercept)
+
+    def _proven(self, best: State) -> tuple[float, float]:
+        """Return the objective and the least bound of its distance to the optimum.
+
+        Where the duality gap says that the optimum is as near as asked, it is enough.
+        """
+        objective = best.snapshot.objective
+        enough = self._settings.tol * (self._null - objective)
+        if self._gap <= max(enough, self._rounding()):
+            return objective, self._gap
+        precise, gap = self._proof.of(*self._of_user(best), best.decrement, enough)
+        return (precise, gap) if gap < self._gap else (objective, self._gap)
 
     def _follow(self, states: Iterator[State], is_cheap: bool) -> StopReason:
         settings = self._settings

@@ -1,215 +1,174 @@
-"""The duality gap bounds the distance to the optimum, which an independent solver finds."""
+"""The certificate: no bound is below the true distance, and some are as near as they can be."""
 
-import itertools
-from dataclasses import replace
+from __future__ import annotations
 
 import numpy as np
 import pytest
-from gluon_svrg.linear.certificate import _dual, duality_gap
-from gluon_svrg.linear.losses import Huber, Poisson, Softmax, Squared
-from gluon_svrg.linear.solve import Settings, solve
-from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
+from gluon_svrg.linear.certificate import Certificate, Model, Point
+from gluon_svrg.linear.data.rows import rows_of
+from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
+from gluon_svrg.linear.workers import Workers
+from scipy.sparse import csr_array
 
-MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
-
-
-def cases(loss, count=24):
-    """Random small problems; those with an even number have weights, two of three an intercept."""
-    for seed in range(count):
-        rng = np.random.default_rng(seed)
-        yield problem_of(
-            loss,
-            seed,
-            n=int(rng.integers(6, 60)),
-            p=int(rng.integers(1, 8)),
-            l2=10 ** rng.uniform(-8, 1),
-            weights=seed % 2 == 0,
-            intercept=seed % 3 > 0,
-            scales=(-2, 2),
-        )
+LOSSES = [Logistic(), Softmax(3), Squared(), Huber(), Poisson()]
 
 
-def exact(problem, objective):
-    """The optimum in the solver's coordinates, and its value."""
-    dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
-    return dense, *dense.minimum(np.zeros((dense.X.shape[1], problem.loss.outputs)))
+def certificate(X, y, loss: Loss, share=None, intercept: bool = True) -> Certificate:
+    share = np.full(len(y), 1 / len(y)) if share is None else share
+    dense = X.toarray() if hasattr(X, "toarray") else X
+    scale = np.where(dense.std(axis=0) > 0, dense.std(axis=0), 1.0)
+    return Certificate(
+        rows_of(X), y, share, loss, intercept, dense.mean(axis=0), scale, Workers(10)
+    )
 
 
-def bounds(objective, theta):
-    """The gap at theta, (p + 1, K), with the value there."""
-    theta = theta if objective.loss.outputs > 1 else theta[:, 0]
-    snapshot = objective.snapshot(theta)
-    return duality_gap(objective, snapshot), snapshot.objective
-
-
-@pytest.mark.parametrize("part", [1.0, 0.5])
-@MANY
-def test_gap_bounds_the_distance(loss, part):
-    # Of coordinates from half of the rows the features' means are not 0.
-    tight = 0
-    for problem in cases(loss):
-        objective, null, _ = prepared(problem, size=int(part * len(problem.target)))
-        _, best, least = exact(problem, objective)
-        rng = np.random.default_rng(1)
-        for far in (0.0, 1e-6, 1e-4, 1e-2, 1.0, 30.0):
-            away = rng.normal(size=best.shape)
-            away[-1] *= objective.intercept
-            theta = best + far * away
-            gap, value = bounds(objective, theta)
-            # Both objectives are sums with roundings of their size.
-            rounding = 1e-13 * (1 + abs(value) + abs(least))
-            assert gap >= value - least - rounding, (loss, far)
-            assert gap >= -rounding
-            assert np.isfinite(gap)
-            tight += gap <= 100 * (value - least) + rounding
-        # At points between the null model and the optimum too: those of a run.
-        for way in (0.0, 0.3, 0.9, 0.999):
-            theta = (1 - way) * to_columns(null.theta) + way * best
-            gap, value = bounds(objective, theta)
-            assert gap >= value - least - 1e-13 * (1 + abs(value) + abs(least))
-    # And it is not just any large number: often of the distance's own size.
-    assert tight > 24
-
-
-@MANY
-def test_gap_vanishes_at_the_optimum(loss):
-    for problem in cases(loss, 12):
-        problem = replace(problem, l2=max(problem.l2, 1e-3))
-        objective, _, _ = prepared(problem, size=len(problem.target) // 2)
-        _, best, least = exact(problem, objective)
-        gap, _ = bounds(objective, best)
-        # The square of a rounding, over a penalty of a thousandth of the unit of the data at least.
-        # Huber's is linear in what rounding leaves of the intercept's gradient.
-        assert gap < (1e-8 if isinstance(loss, Huber) else 1e-10) * (1 + abs(least))
-
-
-@MANY
-def test_gap_shrinks_like_the_distance(loss):
-    # Quadratic in the way to the optimum, as the distance itself: the ratio stays. Huber's is
-    # linear in the residuals' mean, where samples outside epsilon have to give way.
-    problem = problem_of(loss, n=60, p=3, l2=0.05)
-    objective, _, _ = prepared(problem)
-    _, best, _ = exact(problem, objective)
-    away = np.random.default_rng(2).normal(size=best.shape)
-    gaps = [bounds(objective, best + far * away)[0] for far in (1e-2, 1e-3, 1e-4)]
-    for larger, smaller in itertools.pairwise(gaps):
-        assert smaller < (0.2 if isinstance(loss, Huber) else 0.05) * larger
-
-
-@MANY
-def test_every_point_of_a_run(loss):
-    for problem in cases(loss, 9):
-        seen = []
-        solution = solve(problem, Settings(tol=1e-12, watch=seen.append))
-        objective, _, _ = prepared(problem)
-        _, _, least = exact(problem, objective)
-        for record in seen:
-            assert record.gap >= record.objective - least - 1e-12 * (1 + abs(least))
-        assert solution.gap >= solution.objective - least - 1e-12 * (1 + abs(least))
-
-
-@MANY
-def test_float32_is_a_bound_too(loss):
-    problem = problem_of(loss, n=60, p=3, l2=1e-2, dtype=np.float32)
-    objective, _, _ = prepared(problem)
-    assert objective.rows.dtype == np.float32
-    _, best, least = exact(problem, objective)
-    rng = np.random.default_rng(0)
-    for far in (0.0, 1e-3, 1e-1, 1.0):
-        gap, value = bounds(objective, best + far * rng.normal(size=best.shape))
-        assert gap >= value - least - 1e-6 * (1 + abs(value))
-
-
-@MANY
-def test_without_a_penalty_the_least_value_of_the_loss_bounds(loss):
-    problem = problem_of(loss, l2=0.0)
-    objective, null, _ = prepared(problem)
-    gap = duality_gap(objective, null)
-    least = float(objective.share @ loss.least(problem.target))
-    assert gap == pytest.approx(null.objective - least)
-    _, _, lowest = exact(problem, objective)
-    assert gap >= null.objective - lowest
-
-
-def test_the_interceptless_gap_is_the_gradient_over_the_penalty():
-    # At the residuals themselves Fenchel's terms cancel.
-    problem = problem_of(Squared(), l2=2.0, intercept=False)
-    objective, null, _ = prepared(problem)
-    theta = null.theta.copy()
-    theta[:-1] = 0.1
-    snapshot = objective.snapshot(theta)
-    square = (snapshot.gradient[:-1] ** 2 / (2 * objective.penalty[:-1])).sum()
-    assert duality_gap(objective, snapshot) == pytest.approx(square)
-
-
-@pytest.mark.parametrize("way", [-1e3, -1.0, 1.0, 1e3])
-@MANY
-def test_an_intercept_far_away(loss, way):
+def targets(loss: Loss, scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    n = len(scores)
+    if isinstance(loss, Logistic):
+        y = (random.random(n) < 1 / (1 + np.exp(-scores))).astype(float)
+        y[:2] = 0, 1
+        return y
+    if isinstance(loss, Softmax):
+        return random.integers(0, loss.outputs, n)
     if isinstance(loss, Poisson):
-        way = min(way, 100.0)
-    problem = problem_of(loss, l2=0.1)
-    objective, _, _ = prepared(problem)
-    _, best, least = exact(problem, objective)
-    theta = best.copy()
-    theta[-1, 0] += way
-    gap, value = bounds(objective, theta)
-    assert np.isfinite(gap)
-    assert gap >= value - least - 1e-13 * (1 + abs(value))
+        return random.poisson(np.exp(np.clip(0.3 * scores, -5, 3))).astype(float) + (scores > 1)
+    return scores + random.standard_normal(n)
 
 
-def test_a_class_without_samples():
-    problem = problem_of(Softmax(3), l2=0.1)
-    problem = replace(problem, loss=Softmax(4))
-    objective, null, _ = prepared(problem)
-    gap = duality_gap(objective, null)
-    dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
-    _, least = dense.minimum(to_columns(null.theta), steps=40)
-    assert np.isfinite(gap)
-    assert gap >= null.objective - least - 1e-13
+def newton(X, y, share, loss: Loss, l2: float, intercept: bool) -> tuple[float, np.ndarray]:
+    """Return the optimum in float64: damped Newton with the exact Hessian, K columns."""
+    n, k = len(y), loss.outputs
+    rows = np.column_stack([X, np.ones(n)]) if intercept else X
+    penalty = np.full(rows.shape[1], l2)
+    penalty[X.shape[1] :] = 0
+
+    def flat(scores: np.ndarray) -> np.ndarray:
+        return scores[:, 0] if k == 1 else scores
+
+    def value(theta: np.ndarray) -> float:
+        losses = loss.value(flat(rows @ theta), y)
+        return float(share @ losses) + 0.5 * float(penalty @ np.square(theta).sum(axis=1))
+
+    theta = np.zeros((rows.shape[1], k))
+    best = value(theta)
+    for _ in range(100):
+        scores = flat(rows @ theta)
+        residual = share[:, None] * loss.residual(scores, y).reshape(n, k)
+        gradient = rows.T @ residual + penalty[:, None] * theta
+        width = rows.shape[1]
+        hessian = np.zeros((width, k, width, k))
+        if k == 1:
+            weight = share * loss.weight_in_hessian(scores, y)
+            hessian[:, 0, :, 0] = (rows.T * weight) @ rows
+        else:
+            p = loss.probability(scores)
+            for one in range(k):
+                for other in range(k):
+                    weight = share * p[:, one] * ((one == other) - p[:, other])
+                    hessian[:, one, :, other] = (rows.T * weight) @ rows
+        matrix = hessian.reshape(width * k, width * k) + np.diag(np.repeat(penalty, k))
+        step = np.linalg.lstsq(matrix, gradient.ravel(), rcond=1e-14)[0].reshape(theta.shape)
+        length = 1.0
+        while length > 1e-12 and not value(theta - length * step) <= best:
+            length /= 2
+        if length <= 1e-12:
+            break
+        theta = theta - length * step
+        best = value(theta)
+    return best, theta
 
 
-def test_all_residuals_of_huber_outside():
-    problem = problem_of(Huber(1e-3), l2=0.5)
-    objective, null, _ = prepared(problem)
-    theta = null.theta + 100.0
-    snapshot = objective.snapshot(theta)
-    _, _, least = exact(problem, objective)
-    gap = duality_gap(objective, snapshot)
-    assert np.isfinite(gap)
-    assert gap >= snapshot.objective - least
+def bounds(proof: Certificate, coef, bias, l2: float, rows=None) -> tuple[float, float]:
+    point = proof.at(Model(coef, bias, l2))
+    assert isinstance(point, Point)
+    some = proof.all() if rows is None else proof.some(rows)
+    return proof.without_a_step(point), proof.by_a_factor(point, some)
 
 
-@pytest.mark.parametrize("far", [0.01, 0.3, 3.0])
-@MANY
-def test_the_dual_point_is_feasible(loss, far):
-    # The residuals that the bound stands for, written out: u = kept (r + y) + constant - y.
-    for seed in range(6):
-        problem = problem_of(loss, seed, l2=0.1, weights=True)
-        objective, null, _ = prepared(problem, size=20)
-        theta = null.theta + far * np.random.default_rng(seed).normal(size=null.theta.shape)
-        snapshot = objective.snapshot(theta)
-        dual = _dual(objective, snapshot)
-        target = np.zeros(40) if isinstance(loss, Squared | Huber) else problem.target
-        if isinstance(loss, Softmax):
-            target = np.eye(3)[target]
-        residual = loss.residual(snapshot.scores, problem.target)
-        u = dual.kept * (residual + target) + dual.constant - target
-        share, dense = (
-            objective.share,
-            Dense.of(problem, objective.scaling.center, objective.scaling.inverse),
-        )
-        # The intercept is free.
-        np.testing.assert_allclose(share @ u, 0, atol=1e-12)
-        conjugate = loss.conjugate(u, problem.target)
-        assert np.all(np.isfinite(conjugate))
-        products = (to_columns(u) * to_columns(snapshot.scores)).sum(axis=1)
-        slack = float(share @ (loss.value(snapshot.scores, problem.target) + conjugate - products))
-        # Exact, or for the logarithms a bound that is no more than a few times as large.
-        assert -1e-12 <= slack <= dual.divergence() * (1 + 1e-12) + 1e-12
-        assert dual.divergence() <= 10 * slack + 1e-9
-        slope = (dense.X[:, :-1].T * share) @ to_columns(u)
-        rest = objective.penalty[:-1, None] * to_columns(theta)[:-1] + slope
-        expected = dual.divergence() + (rest**2 / (2 * objective.penalty[:-1, None])).sum()
-        least = float(share @ loss.least(problem.target))
-        expected = min(expected, snapshot.objective - least)
-        assert duality_gap(objective, snapshot) == pytest.approx(expected, rel=1e-9, abs=1e-13)
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_no_bound_is_below_the_truth(loss: Loss, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    n, p = int(random.integers(10, 150)), int(random.integers(1, 7))
+    X = random.standard_normal((n, p)) * 10 ** random.uniform(-2, 2, p)
+    y = targets(loss, X @ random.standard_normal(p) / X.std(), random)
+    if random.random() < 0.4:
+        X[:, -1] = X[:, 0] + 1e-6 * random.standard_normal(n)
+    X = X + random.choice([0, 10.0], p)
+    share = random.random(n) * (random.random(n) < 0.8) if seed % 2 else np.ones(n)
+    share[:2] = 1.0
+    share /= share.sum()
+    intercept, l2 = seed % 3 > 0, 10 ** random.uniform(-6, 0)
+    best, theta = newton(X, y, share, loss, l2, intercept)
+    proof = certificate(csr_array(X) if seed % 4 == 3 else X, y, loss, share, intercept)
+    for distance in (0, 1e-7, 1e-4, 1e-2):
+        moved = theta * (1 + distance * random.standard_normal(theta.shape))
+        coef, bias = moved[:p], moved[-1] if intercept else np.zeros(loss.outputs)
+        scores = X @ coef + bias
+        losses = loss.value(scores[:, 0] if loss.outputs == 1 else scores, y)
+        true = float(share @ losses) + l2 / 2 * float(np.square(coef).sum()) - best
+        for rows in (None, random.permutation(n)[: n // 2]):
+            for bound in bounds(proof, coef, bias, l2, rows):
+                assert bound >= true - 1e-13 * (1 + abs(best))
+
+
+def test_all_rows_of_a_parabola_give_the_distance_itself() -> None:
+    random = np.random.default_rng(0)
+    X, y = random.standard_normal((60, 3)), random.standard_normal(60)
+    share = np.full(60, 1 / 60)
+    best, theta = newton(X, y, share, Squared(), 0.1, True)
+    coef, bias = theta[:3] + 0.01, theta[-1]
+    true = float(share @ (0.5 * (X @ coef + bias - y[:, None]) ** 2)[:, 0])
+    true += 0.05 * float(np.square(coef).sum()) - best
+    assert bounds(certificate(X, y, Squared()), coef, bias, 0.1)[1] == pytest.approx(true, 1e-9)
+
+
+def test_separable_classes_without_a_penalty_are_never_proven() -> None:
+    X = np.array([[-2.0], [-1.0], [1.0], [2.0]])
+    proof = certificate(X, np.array([0.0, 0, 1, 1]), Logistic())
+    for weight in (1.0, 10.0, 30.0, 100.0):
+        for rows in (None, np.array([0, 3])):
+            assert bounds(proof, np.full((1, 1), weight), np.zeros(1), 0.0, rows)[1] == np.inf
+
+
+def test_a_poisson_loss_without_events_is_never_proven() -> None:
+    """Its infimum, 0, is not attained: the bound of one row is exp(z) or nothing."""
+    proof = certificate(np.zeros((1, 1)), np.zeros(1), Poisson())
+    for score in (-3.0, 0.0, 2.0):
+        bound = bounds(proof, np.zeros((1, 1)), np.full(1, score), 1.0)[1]
+        assert bound >= np.exp(score) * (1 - 1e-12)
+
+
+def test_nearly_collinear_columns_without_a_penalty_are_never_proven() -> None:
+    random = np.random.default_rng(0)
+    X = random.standard_normal((200, 3))
+    X[:, 2] = X[:, 0] + X[:, 1] + 1e-8 * random.standard_normal(200)
+    y = (random.random(200) < 0.5).astype(float)
+    proof = certificate(X, y, Logistic())
+    assert bounds(proof, np.zeros((3, 1)), np.zeros(1), 0.0)[1] == np.inf
+
+
+def test_a_set_without_a_rare_column_says_nothing_unless_it_is_penalised() -> None:
+    random = np.random.default_rng(0)
+    X = random.standard_normal((100, 2))
+    X[1:, 1] = 0
+    y = (random.random(100) < 0.5).astype(float)
+    proof, rows = certificate(csr_array(X), y, Logistic()), np.arange(1, 100)
+    coef, bias = np.full((2, 1), 0.01), np.zeros(1)
+    assert bounds(proof, coef, bias, 0.0, rows)[1] == np.inf
+    assert np.isfinite(bounds(proof, coef, bias, 1.0, rows)[1])
+
+
+def test_rows_without_weight_and_shifts_of_all_classes_change_nothing() -> None:
+    random = np.random.default_rng(0)
+    X, y = random.standard_normal((80, 3)), random.integers(0, 3, 80)
+    coef, bias = random.standard_normal((3, 3)) * 0.1, random.standard_normal(3) * 0.1
+    coef -= coef.mean(axis=1, keepdims=True)
+    one = bounds(certificate(X, y, Softmax(3)), coef, bias, 0.1)
+    shifted = bounds(certificate(X, y, Softmax(3)), coef, bias + 5, 0.1)
+    np.testing.assert_allclose(shifted, one, 1e-9)
+    more, share = np.vstack([X, np.full(3, 1e9)]), np.append(np.full(80, 1 / 80), 0)
+    proof = Certificate(
+        rows_of(more), np.append(y, 0), share, Softmax(3), True, X.mean(0), X.std(0), Workers(10)
+    )
+    np.testing.assert_allclose(bounds(proof, coef, bias, 0.1), one, 1e-6)

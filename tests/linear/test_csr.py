@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gluon_svrg.linear import plan
-from gluon_svrg.linear.certificate import duality_gap
 from gluon_svrg.linear.data import csr
 from gluon_svrg.linear.data.csr import CsrRows
 from gluon_svrg.linear.data.csr_checks import as_float, canonical
 from gluon_svrg.linear.data.rows import DenseRows, rows_of
+from gluon_svrg.linear.duality import duality_gap
 from gluon_svrg.linear.epochs import shuffled
 from gluon_svrg.linear.objective import products
 from gluon_svrg.linear.solve import Settings, solve

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from elastic_net_oracle import objective as value_of
 from elastic_net_oracle import proximal_gradient
-from gluon_svrg.linear.certificate import duality_gap
+from gluon_svrg.linear.duality import duality_gap
 from gluon_svrg.linear.losses import Logistic, Poisson, Softmax, Squared
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sampling import prepare

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear import newton
-from gluon_svrg.linear.certificate import duality_gap
 from gluon_svrg.linear.cross_validation.folds import Folds, PathPoint, point_of
+from gluon_svrg.linear.duality import duality_gap
 from gluon_svrg.linear.metric import HessianMetric, Metric
 from gluon_svrg.linear.objective import Objective, Snapshot, padded, products
 from gluon_svrg.linear.plan import Plan, sample_size

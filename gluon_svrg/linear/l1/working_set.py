@@ -14,9 +14,9 @@ from functools import partial
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear.certificate import duality_gap
 from gluon_svrg.linear.data.budget import columns_of_a_copy
 from gluon_svrg.linear.data.csr import CsrRows
+from gluon_svrg.linear.duality import duality_gap
 from gluon_svrg.linear.l1.proximal import Point, SampleModel, iterate
 from gluon_svrg.linear.l1.quadratic import Matrix, Products, Quadratic
 from gluon_svrg.linear.losses import Logistic, Softmax
