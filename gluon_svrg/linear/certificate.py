@@ -31,7 +31,7 @@ import scipy.linalg
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.data.csr import CsrRows, made_of, transposed
 from gluon_svrg.linear.data.rows import Rows
-from gluon_svrg.linear.losses import Loss
+from gluon_svrg.linear.losses import Loss, Noise
 from gluon_svrg.linear.workers import Workers
 from scipy.sparse import issparse
 
@@ -99,7 +99,7 @@ class Point:
     mean : numpy.ndarray, (p,)
         Of the features, weighted by `Loss.least_curvature`.
     weight : float
-        The sum of these weights.
+        Their sum: that of the shares times this curvature.
     farthest : float
         Of the rows: the largest square of a norm in the inverse of the penalty.
     """
@@ -511,7 +511,7 @@ class _Sums(NamedTuple):
     sums: NumPyArray
     squares: NumPyArray
     residual: float
-    noise: Any
+    noise: Noise
     farthest: float
 
     def __add__(self, other: _Sums) -> _Sums:  # type: ignore[override]

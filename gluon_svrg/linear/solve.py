@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.certificate import Certificate, Model, Some
+from gluon_svrg.linear.data.budget import room, rows_of_a_sample
 from gluon_svrg.linear.duality import duality_gap
 from gluon_svrg.linear.losses import Logistic, Softmax
 from gluon_svrg.linear.objective import Objective, Snapshot
@@ -30,8 +31,8 @@ _MOST_WEIGHTS = 3000
 _WHOLE = 2e9
 """Multiplications for the Hessian of all rows, up to which a proof takes all of them."""
 
-_LARGEST_SAMPLE = 8
-"""Of a proof, in units of the sample of a step."""
+_MULTIPLICATIONS, _NUMBERS = 2e10, 1e7
+"""For the Hessian of a proof, and of its rows in memory, at most: about a second, and 80 MB."""
 
 _FOR_THE_PROOF = 3
 """Iterations of Newton's method after the estimate says enough: the error is squared in each."""
@@ -173,8 +174,12 @@ class _Proof:
         n, p = problem.features.shape
         self._width = (p + 1) * outputs
         self._least = sample_size(n, p, outputs)
-        self.has_factor = self._width <= _MOST_WEIGHTS
         self._takes_all = float(n) * self._width**2 <= _WHOLE
+        most = min(_MULTIPLICATIONS / self._width**2, _NUMBERS / (p + 1))
+        self._most = int(min(n, most, rows_of_a_sample(room(problem), p)))
+        # Fewer rows than weights leave directions without a curvature.
+        has_rows = self._takes_all or self._most >= min(n, 2 * (p + 1))
+        self._has_factor = self._width <= _MOST_WEIGHTS and has_rows
 
     def of(
         self, coef: NumPyArray, intercept: NumPyArray, estimate: float, enough: float
@@ -194,7 +199,7 @@ class _Proof:
             if point is None:
                 return np.inf, np.inf
             gap = certificate.without_a_step(point)
-            if gap > enough and self.has_factor:
+            if gap > enough and self._has_factor:
                 wanted = int(min(certificate.n, 3 * certificate.n * estimate / max(enough, 1e-300)))
                 gap = min(gap, certificate.by_a_factor(point, self._some(wanted)))
         return point.objective, gap
@@ -202,13 +207,13 @@ class _Proof:
     def _some(self, wanted: int) -> Some:
         if self._takes_all:
             return self._certificate.all()
-        problem, n = self._problem, self._certificate.n
-        size = max(self._least, min(wanted, _LARGEST_SAMPLE * self._least))
+        problem = self._problem
+        size = min(max(self._least, wanted), self._most)
         rows, _ = draw(
             problem.loss,
             problem.target,
             problem.shares(),
-            min(size, n),
+            size,
             self._rng,
             problem.is_long,
         )
@@ -240,7 +245,10 @@ class _Run:
         assert best is not None
         if reason is StopReason.STALLED and best.decrement <= self._rounding():
             reason = StopReason.ROUNDING
-        objective, gap = self._proven(best)
+        objective, gap = best.snapshot.objective, self._gap
+        # Who has no more time does not wait for another pass.
+        if reason not in (StopReason.INTERRUPTED, StopReason.MAX_TIME):
+            objective, gap = self._proven(best)
         coef, intercept = self._of_user(best)
         scores, order = best.snapshot.scores, best.objective.order
         if order is not None:

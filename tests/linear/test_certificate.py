@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gluon_svrg.linear import SVRGClassifier
 from gluon_svrg.linear.certificate import Certificate, Model, Point
 from gluon_svrg.linear.data.rows import rows_of
 from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
@@ -172,3 +173,17 @@ def test_rows_without_weight_and_shifts_of_all_classes_change_nothing() -> None:
         rows_of(more), np.append(y, 0), share, Softmax(3), True, X.mean(0), X.std(0), Workers(10)
     )
     np.testing.assert_allclose(bounds(proof, coef, bias, 0.1), one, 1e-6)
+
+
+@pytest.mark.parametrize("strength", [1.0, 1e4, np.inf])
+def test_a_fit_on_raw_scales_has_a_gap_as_small_as_tol(strength: float) -> None:
+    """The duality gap alone is nearly all of the objective there."""
+    random = np.random.default_rng(0)
+    X = random.standard_normal((20_000, 20)) * 10 ** random.uniform(-2, 2, 20)
+    X += 3 * X.std(axis=0)
+    scores = ((X - X.mean(axis=0)) / X.std(axis=0)) @ random.standard_normal(20)
+    y = random.random(20_000) < 1 / (1 + np.exp(-scores))
+    model = SVRGClassifier(C=strength).fit(X, y)
+    exact = SVRGClassifier(C=strength, tol=1e-13).fit(X, y)
+    assert model.objective_ - exact.objective_ <= model.gap_ + 1e-14
+    assert model.gap_ <= 1e-6 * (np.log(2) - model.objective_)
