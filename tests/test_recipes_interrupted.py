@@ -96,7 +96,7 @@ def test_large_batch(tmp_path):
 def test_compare(tmp_path):
     common = "--data synthetic --samples 128 --batch-size 64 --epochs 4"
     code, printed = interrupted(
-        tmp_path, "compare.py", "--common", common, "A=", "B=--svrg", "--out", "run",
+        tmp_path, "compare.py", "--common", common, "A=", "B=--svrg --epochs 99", "--out", "run",
         after="^B:", delay=4.0,
     )  # fmt: skip
     assert code == 130, printed

@@ -30,6 +30,9 @@ does not if that is killed, or if a worker on another host ends before MPI_Init 
 END_WAIT = 10.0
 """Seconds in which mpiexec has ended all workers after one of them has said that it fails. It waits
 for ever for a host that does not answer."""
+STACKS_WAIT = 3.0
+"""Seconds in which all workers have printed their stacks after the first: they count from their own
+last step, or from one at most a second before."""
 _BLOCK = re.compile(r"=\s+PID (\d+) RUNNING AT (\S+)\n=\s+EXIT CODE: (\d+)")
 _SIGNAL = re.compile(r"EXIT STRING: .*\(signal (\d+)\)")
 """mpiexec prints this line only after a signal. The EXIT CODE of the block may be that of a worker
@@ -181,12 +184,16 @@ class Attempt:
             self._workers[rank] = int(rest), host
             if is_here(host) and self._selector is not None:
                 # Readable at its end. The first to end is the cause: mpiexec kills the others.
-                with suppress(OSError):
+                try:
                     descriptor = os.pidfd_open(int(rest))
                     self._selector.register(descriptor, selectors.EVENT_READ, -1 - rank)
+                except ProcessLookupError:  # its line was read late
+                    self._ended.append(rank)
+                except OSError:  # of a kernel without such descriptors
+                    pass
         elif word == "done":
             self._done.add(rank)
-        elif word in ("why", "heard"):
+        elif word in ("why", "heard") and not self._output.timeouts:  # or it is a consequence
             code, _, reason = rest.partition(" ")
             self._reasons.append((word, rank, int(code), reason))
 
@@ -201,7 +208,8 @@ class Attempt:
     def _look(self, now: float) -> None:
         """End a job that would never end."""
         if self._reasons or self._output.timeouts:
-            if self._is_late(0, "failed", now, END_WAIT):
+            wait = STACKS_WAIT if self._output.timeouts else END_WAIT
+            if self._is_late(0, "failed", now, wait):
                 self._stuck = ""
             return
         mpiexec = self._process.pid

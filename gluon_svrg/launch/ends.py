@@ -45,6 +45,16 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)  # not in a child: loading takes locks
 
 
+def limit_step() -> None:
+    """Print the stack of every thread, and end, if the progress limit passes before the next call.
+
+    Under the supervisor this process prints only: it is ended after all others have printed theirs,
+    or the one that hangs may be ended by mpiexec before it has shown where.
+    """
+    if (seconds := progress_timeout()) is not None:
+        faulthandler.dump_traceback_later(seconds, exit=SUPERVISED not in os.environ)
+
+
 def initialise_mpi() -> ModuleType:
     """Initialise MPI, together with all other workers, and return ``mpi4py.MPI``.
 
@@ -57,9 +67,7 @@ def initialise_mpi() -> ModuleType:
     RuntimeError
         If mpi4py does not find an MPI library.
     """
-    # Ends this process, with its stack, if another worker never comes to MPI_Init.
-    with suppress(TypeError):
-        faulthandler.dump_traceback_later(progress_timeout(), exit=True)  # type: ignore[arg-type]
+    limit_step()  # another worker may never come to MPI_Init
     try:
         import mpi4py
 
@@ -178,8 +186,7 @@ class _End:
             self._failed(type(error), error, None)
         # If a worker leaves by os._exit(0), mpiexec kills the others, and its exit code is 0, too.
         say("done", "")
-        with suppress(TypeError):
-            faulthandler.dump_traceback_later(progress_timeout(), exit=True)  # type: ignore[arg-type]
+        limit_step()
         if not self._mpi.Is_finalized():
             self._mpi.Finalize()
         faulthandler.cancel_dump_traceback_later()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import time
 
+from gluon_svrg.launch.ends import limit_step
 from gluon_svrg.launch.environment import progress_timeout
 
 _armed_at: float | None = None
@@ -13,9 +14,9 @@ _armed_at: float | None = None
 def beat() -> None:
     """Note that the run goes on: the limit, ``--progress-timeout``, counts from here.
 
-    If no other beat comes in time, Python prints the stack of every thread to standard error and
-    ends the process with exit code 1. That needs no thread of Python's, so it also works while
-    MXNet waits in C++.
+    If no other beat comes in time, Python prints the stack of every thread to standard error, and
+    the process is ended. That needs no thread of Python's, so it also works while MXNet waits in
+    C++.
     """
     global _armed_at
     seconds = progress_timeout()
@@ -23,8 +24,8 @@ def beat() -> None:
         return
     now = time.monotonic()
     # To set the timer starts a thread, so it is not done for each of a thousand steps a second.
-    if _armed_at is None or now - _armed_at > seconds / 20:
-        faulthandler.dump_traceback_later(seconds, exit=True)
+    if _armed_at is None or now - _armed_at > min(1.0, seconds / 20):
+        limit_step()
         _armed_at = now
 
 

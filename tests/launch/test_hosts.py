@@ -216,10 +216,9 @@ def test_a_host_that_never_came(script, hosts, tmp_path):
 def test_a_host_falls_silent(script, hosts, tmp_path):
     """Its workers end the job by their limit on the other host; mpiexec would wait for it."""
     watched = """
-import faulthandler
-from gluon_svrg.launch.environment import progress_timeout
+from gluon_svrg.launch.ends import limit_step
 def step():
-    faulthandler.dump_traceback_later(progress_timeout(), exit=True)
+    limit_step()
     meet()
 """
     path = script(watched + WAIT.replace("meet()", "step()"))

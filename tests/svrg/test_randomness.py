@@ -104,7 +104,8 @@ def test_recurrent_layers_draw_no_masks_on_a_cpu(layer):
     with autograd.record():
         one, other = net(x).asnumpy(), net(x).asnumpy()
     assert np.array_equal(one, other)
-    assert np.array_equal(one, net(x).asnumpy())
+    # Other kernels than in training, on some processors with other roundings.
+    np.testing.assert_allclose(net(x).asnumpy(), one, rtol=1e-5, atol=1e-7)
 
 
 def test_on_other_devices_than_cpus_it_is_always_needed():
