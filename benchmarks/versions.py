@@ -288,10 +288,11 @@ def section(
     seconds: dict[str, Pair], sizes: Sizes, options: argparse.Namespace, versions: tuple[str, str]
 ) -> str:
     now, other = versions
-    short = [version.rpartition(".")[0] for version in versions]
+    if now == other:
+        now = "this checkout"  # its changes are not released yet
     header = ["case", now, other, f"{now} / {other}, median (25 % to 75 %)"]
     packages = ("mxnet", "numpy", "gluoncv")
-    return f"""## Version {short[0]} beside {short[1]}
+    return f"""## {now.capitalize()} beside {other}
 
 What the benchmarks above time of this package, in both versions, each in processes of its own that
 take turns: {options.rounds} rounds, first {now} then {other}, in the next round the other way
