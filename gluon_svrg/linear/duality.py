@@ -80,7 +80,7 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
         if np.any(dual.constant):
             rest += np.multiply.outer(mean, dual.constant)
         bound = _bound(objective, snapshot)
-        gap = _weighted_square(rest, objective.penalty[:-1])
+        gap = weighted_square(rest, objective.penalty[:-1])
         if gap < bound:
             gap += dual.divergence()
     return max(0.0, min(gap, bound) if np.isfinite(gap) else bound)
@@ -94,7 +94,7 @@ def _bound(objective: Objective, snapshot: Snapshot) -> float:
     return snapshot.objective - least
 
 
-def _weighted_square(rest: NumPyArray, penalty: NumPyArray) -> float:
+def weighted_square(rest: NumPyArray, penalty: NumPyArray) -> float:
     """Return the sum of rest^2 / 2 penalty, where 0 / 0 is 0."""
     if penalty.size and penalty.min() > 0:
         flat = rest.reshape(len(rest), -1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -44,6 +44,51 @@ class Noise(NamedTuple):
             self.square + other.square,
             self.is_exact and other.is_exact,
         )
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """The second derivatives of some samples' losses, with respect to one score each.
+
+    Attributes
+    ----------
+    diagonal : numpy.ndarray, (n,); of classes (n, K)
+    """
+
+    diagonal: NumPyArray
+
+    def astype(self, dtype: np.dtype[Any]) -> Curvature:
+        """Return it in another dtype."""
+        return Curvature(self.diagonal.astype(dtype))
+
+    def times(self, step: NumPyArray) -> NumPyArray:
+        """Return what a step of the scores makes of the residuals: a new array of its shape."""
+        return np.asarray(self.diagonal * step)
+
+    def total(self, share: NumPyArray) -> NumPyArray:
+        """Return the weighted sum over all samples: (1, 1), of classes (K, K)."""
+        return np.array([[share @ self.diagonal]])
+
+
+@dataclass(frozen=True)
+class CurvatureOfClasses(Curvature):
+    """That of softmax: of each sample diag p - p p^T."""
+
+    probability: NumPyArray
+
+    def astype(self, dtype: np.dtype[Any]) -> CurvatureOfClasses:
+        return CurvatureOfClasses(self.diagonal.astype(dtype), self.probability.astype(dtype))
+
+    def times(self, step: NumPyArray) -> NumPyArray:
+        probability = self.probability
+        deviation: NumPyArray = step - np.einsum("ik,ik->i", probability, step)[:, None]
+        deviation *= probability
+        return deviation
+
+    def total(self, share: NumPyArray) -> NumPyArray:
+        probability = self.probability
+        total = probability.T @ (probability * share[:, None])
+        return np.asarray(np.diag(share @ probability) - total)
 
 
 class Loss(ABC):
@@ -97,6 +142,20 @@ class Loss(ABC):
     def weight_in_hessian(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         """Return what stands for the curvature in a Hessian, where that may vanish."""
         return self.curvature(scores, target)
+
+    def second_derivative(
+        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+    ) -> Curvature:
+        """Return what stands for the Hessian with respect to the scores.
+
+        Parameters
+        ----------
+        caution : float
+            From 0 to 1. Of a loss that depends on a mean: its curvature is that of the mean after
+            this part of the way to the target. A sample far on the wrong side has next to none of
+            its own.
+        """
+        return Curvature(self.weight_in_hessian(scores, target))
 
     def sure_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         """Return the curvature where the certificate may use it, else 0; of the scores' shape."""
@@ -164,6 +223,16 @@ class Logistic(Loss):
         small = np.exp(-np.abs(scores))
         return np.asarray(small / np.square(1 + small))
 
+    def second_derivative(
+        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+    ) -> Curvature:
+        if not caution:
+            return Curvature(self.curvature(scores, target))
+        # With q between p and y: q (1 - q) = (1 - c) p (1 - p) + c (1 - c) (p - y)^2.
+        residual = self.residual(scores, target)
+        more = caution * (1 - caution) * np.square(residual)
+        return Curvature((1 - caution) * self.curvature(scores, target) + more)
+
     def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
         small = np.exp(-np.abs(scores))
         near, far = 1 / (1 + small), small / (1 + small)  # of the likelier class, and the other
@@ -230,6 +299,15 @@ class Softmax(Loss):
     def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         probability = self.probability(scores)
         return np.asarray(probability * (1 - probability))
+
+    def second_derivative(
+        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+    ) -> Curvature:
+        mean = self.probability(scores)
+        if caution:
+            mean = (1 - caution) * mean
+            mean[np.arange(len(target)), target] += caution
+        return CurvatureOfClasses(mean * (1 - mean), mean)
 
     def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         # diag p - p p^T is at least min p (I - 1 1^T / K).
@@ -380,6 +458,11 @@ class Poisson(Loss):
 
     def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return _exp(scores)
+
+    def second_derivative(
+        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+    ) -> Curvature:
+        return Curvature((1 - caution) * _exp(scores) + caution * target)
 
     def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
         return -step

@@ -11,6 +11,7 @@ model, better scaled. Rows are never scaled themselves: the pass takes the score
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,6 +101,8 @@ class Objective:
         Whether arrays with a number for each row are gone through in parts: see `per_row`.
     room : int, optional
         Bytes that rows on disk may take in memory: see `budget`.
+    deadline : float
+        Of `time.perf_counter`, after which a method ends what it is at.
     """
 
     rows: Rows
@@ -119,6 +122,7 @@ class Objective:
     reads: Reads = field(default_factory=Reads)
     is_long: bool = False
     room: int | None = None
+    deadline: float = math.inf
 
     @property
     def n(self) -> int:

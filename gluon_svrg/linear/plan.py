@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.linear import newton
+from gluon_svrg.linear import krylov, newton
 from gluon_svrg.linear.data.budget import columns_of_a_copy, room, rows_of_a_sample
 from gluon_svrg.linear.data.disk import DiskRows, on_disk
 from gluon_svrg.linear.data.per_row import are_sorted
@@ -39,6 +39,17 @@ _MOST_NUMBERS = 8_000_000
 
 _MOST_WEIGHTS = 2500
 """Of a Hessian: its factor takes as long as ten million multiplications for each of them."""
+
+_PASSES = 960.0
+"""Of conjugate gradients, that a Hessian saves: 60, of which each of 16 multiplications costs one
+of a product of matrices."""
+
+_OF_A_ROW = 30.0
+"""The curvature of a row beside n times the penalty: with more, epochs are longer than steps of
+conjugate gradients. For 3 and 20 classes of text both take as long at about 30 and over 50."""
+
+_MOST_BYTES = 4e9
+"""Of a copy of dense rows in float32."""
 
 
 def is_small(problem: Problem) -> bool:
@@ -75,7 +86,10 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
     if problem.l1 > 0:
         return _with_l1(problem, settings)
     if issparse(problem.features) and p > _MOST_WEIGHTS:
-        return sparse_steps.plan(problem, settings)
+        if not automatic or _has_short_epochs(problem):
+            return sparse_steps.plan(problem, settings)
+        why = f"{n:,} sparse rows with {p:,} columns: no Hessian of them is factored"
+        return _conjugate_gradients(problem, settings, why)
     # What is on disk is copied as far as there is room.
     most = rows_of_a_sample(room(problem), p)
     fits = is_small(problem) and n <= most
@@ -92,12 +106,17 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
         size, numbers, of_a_row = csr_sample.size_and_costs(problem.features, outputs, size)
     elif on_disk(problem.features):
         size = _size_on_disk(problem, size, most)
-    if settings.metric == "hessian" or (automatic and _pays(size, width, of_a_row, numbers)):
+    has_conjugate_gradients = automatic and outputs == 1 and not on_disk(problem.features)
+    limit = _PASSES * numbers if has_conjugate_gradients else max(20 * _SMALL, 2500.0 * numbers)
+    pays = _pays(size, width, of_a_row, limit)
+    if settings.metric == "hessian" or (automatic and pays):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         if not automatic:
             why = f"metric={settings.metric!r} was asked for: {why}"
         return Plan("svrg, hessian", why, size, HessianSteps.states, keeps_sparse=True)
     why = f"a Hessian over {width:,} weights would cost more than it saves"
+    if has_conjugate_gradients:
+        return _conjugate_gradients(problem, settings, why)
     if not automatic:
         why = f"metric={settings.metric!r} was asked for, over {width:,} weights"
 
@@ -115,6 +134,22 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
             yield from SampleSteps.states(objective, larger, steps.left_at, rng)
 
     return Plan("svrg, epochs", why, min(n, MEASURED_ROWS), epochs)
+
+
+def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan:
+    """Return the way by Newton's method without a factor."""
+    is_sparse = issparse(problem.features)
+    n, p = problem.features.shape
+    has_room = is_sparse or 4 * n * p <= _MOST_BYTES
+
+    def method(
+        objective: Objective, _: Sample, start: NumPyArray, __: np.random.Generator
+    ) -> Iterator[State]:
+        return krylov.states(objective, start, settings.tol, settings.is_precise, has_room)
+
+    # Dense rows have their coordinates from a sample.
+    size = 0 if is_sparse else min(n, MEASURED_ROWS)
+    return Plan("newton-cg", why, size, method, is_cheap=True)
 
 
 def _size_on_disk(problem: Problem, size: int, most: float) -> int:
@@ -138,7 +173,8 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
         size = min(size, csr_sample.MOST_NUMBERS // (p + 1))
     size = int(min(size, rows_of_a_sample(room(problem), p)))
     is_large = float(n) * width * width > _SMALL or settings.metric == "hessian"
-    pays = _pays(size, width, float(width) ** 2, float(n) * width)
+    limit = max(20 * _SMALL, 2500.0 * float(n) * width)
+    pays = _pays(size, width, float(width) ** 2, limit)
     is_sampled = is_large and pays
     has_room = columns_of_a_copy(room(problem), n, problem.loss.outputs) > p
     if is_sampled or has_room or width > _MOST_WEIGHTS:
@@ -148,10 +184,23 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
     return replace(plan, why=f"{plan.why}: there is no room for a copy of all in float64")
 
 
-def _pays(size: int, width: int, of_a_row: float, numbers: float) -> bool:
-    """Whether a sample's Hessian saves more than it costs."""
+def _pays(size: int, width: int, of_a_row: float, limit: float) -> bool:
+    """Whether a sample's Hessian saves more than it costs, in multiplications."""
     cost = size * of_a_row + width**3 / 3
-    return width <= _MOST_WEIGHTS and cost <= max(20 * _SMALL, 2500.0 * numbers)
+    return width <= _MOST_WEIGHTS and cost <= limit
+
+
+def _has_short_epochs(problem: Problem) -> bool:
+    """Whether epochs of single rows gain more than steps of conjugate gradients.
+
+    For classes, whose products cost the more: where the penalty is not small beside the curvature
+    of a row, at most half of its square.
+    """
+    if problem.loss.outputs == 1:
+        return False
+    features: Any = problem.features
+    largest = float(features.power(2).sum(axis=1).max(initial=0))
+    return 0.5 * largest <= _OF_A_ROW * len(problem.target) * problem.l2
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:

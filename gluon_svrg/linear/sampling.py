@@ -32,6 +32,11 @@ _OFFSET_OF_FLOAT64 = 1e5
 _MOST_DIGITS = 15
 """Of a feature's scale, before and after the point: their squares are within float32."""
 
+_MOST_DIGITS_OF_A_NUMBER = 12
+"""Of a feature itself, before or after the point."""
+
+_MEASURED_ROWS = 1 << 14
+
 _FEW_ROWS = 20
 """As many as a variance has to come from: (sum x^2)^2 / sum x^4."""
 
@@ -135,6 +140,17 @@ def has_offsets(rows: Rows, scaling: Scaling) -> bool:
     square = np.bincount(block.indices, np.square(values), p) / count
     variance = np.maximum(square - np.square(mean), np.finfo(np.float64).eps * square)
     return bool((np.square(mean) > OFFSET_OF_FLOAT32**2 * variance)[square > 0].any())
+
+
+def fits_float32(rows: Rows, scaling: Scaling) -> bool:
+    """Return whether sparse features are of a size that float32 has digits for."""
+    block: Any = rows.precise().block(slice(0, min(rows.shape[0], _MEASURED_ROWS)))
+    data = in_coordinates(block.data, block.indices, scaling)
+    size = np.abs(data[data != 0]).astype(np.float64)
+    if not len(size):
+        return True
+    digits = np.log10([size.min(), size.max()])
+    return bool(np.abs(digits).max() < _MOST_DIGITS_OF_A_NUMBER)
 
 
 def _penalty(problem: Problem, scaling: Scaling) -> NumPyArray:

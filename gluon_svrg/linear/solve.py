@@ -124,6 +124,8 @@ class Session:
             penalty = penalty_of(scaling, l2, self._problem.fit_intercept)
             objective = replace(objective, penalty=penalty, l1=l1_of(scaling, l1))
             sample = replace(sample, penalty=penalty)
+        if self._settings.max_time is not None:
+            objective = replace(objective, deadline=self._began + self._settings.max_time)
         first, null = objective.null()
         if start is not None:
             given = objective.scaling.from_user(*start).reshape(first.shape)

@@ -16,9 +16,9 @@ from gluon_svrg.linear.epochs import Choice
 from gluon_svrg.linear.objective import Objective, Scaling, Snapshot
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sample import Sample
-from gluon_svrg.linear.sampling import has_offsets
+from gluon_svrg.linear.sampling import fits_float32, has_offsets
 from gluon_svrg.linear.solution import Settings
-from gluon_svrg.linear.sparse.coordinates import in_coordinates, reordered
+from gluon_svrg.linear.sparse.coordinates import reordered
 from gluon_svrg.linear.sparse.ending import Remainder
 from gluon_svrg.linear.sparse.sparse_epochs import Batch, Frame, Measure, Start, run_epoch
 from gluon_svrg.linear.sparse.subspace import Direction, Point, Setting, combined, minimise
@@ -59,9 +59,6 @@ _WAVERS = 1e-9
 _CHECKED_ROWS = 1024
 _DRIFT = {np.dtype(np.float32): 1e-3, np.dtype(np.float64): 1e-7}
 """Of scores, in units of their size: more than rounding makes, and all are taken anew."""
-
-_MOST_DIGITS = 12
-"""Before or after the point: beyond it float64."""
 
 
 def plan(problem: Problem, settings: Settings) -> Plan:
@@ -168,7 +165,7 @@ class SparseSteps:
         rows, scaling = self._whole.rows, self._whole.scaling
         return (
             self._settings.is_precise
-            or not _fits_float32(rows, scaling)
+            or not fits_float32(rows, scaling)
             or has_offsets(rows, scaling)
         )
 
@@ -388,14 +385,3 @@ class _Data:
         matrix = objective.rows.block(part)
         target = objective.targets(part, self.dtype)
         return Measure(objective.loss, matrix, target, weight, snapshot.scores[part])
-
-
-def _fits_float32(rows: Any, scaling: Scaling) -> bool:
-    """Whether the features are of a size that float32 has digits for."""
-    block = rows.precise().block(slice(0, min(rows.shape[0], 4 * _MEASURED_ROWS)))
-    data = in_coordinates(block.data, block.indices, scaling)
-    size = np.abs(data[data != 0]).astype(np.float64)
-    if not len(size):
-        return True
-    digits = np.log10([size.min(), size.max()])
-    return bool(np.abs(digits).max() < _MOST_DIGITS)
