@@ -90,7 +90,7 @@ def states(
     dtype = np.dtype(np.float64 if is_precise else np.float32)
     rows = _Rows(objective, dtype, has_room)
     null = objective.null()[1]
-    snapshot = objective.snapshot(start)
+    snapshot = objective.snapshot(_of_no_shift(start))
     forcing, caution = _MOST_FORCING, 0.0
     while True:
         gap = duality_gap(objective, snapshot)
@@ -125,6 +125,15 @@ def _needs_float64(objective: Objective) -> bool:
     if not isinstance(rows, CsrRows):
         return False
     return not fits_float32(rows, scaling) or has_offsets(rows, scaling)
+
+
+def _of_no_shift(theta: NumPyArray) -> NumPyArray:
+    """Return theta, or a step, without what is the same for all classes.
+
+    The loss does not see it, and the Hessian has the penalty alone there: no preconditioner that
+    is a diagonal would fit.
+    """
+    return theta if theta.ndim == 1 else theta - theta.mean(axis=1, keepdims=True)
 
 
 def _next_caution(caution: float, length: float) -> float:
@@ -289,8 +298,8 @@ class _Hessian:
 
     def size(self, gradient: NumPyArray) -> float:
         """Return the size of a gradient in the preconditioner's metric."""
-        reduced, _ = self._reduced(gradient)
-        return float(np.sqrt((np.square(reduced) / self._diagonal).sum()))
+        reduced = _of_no_shift(self._reduced(gradient)[0])
+        return float(np.sqrt(np.vdot(reduced, _of_no_shift(reduced / self._diagonal))))
 
     def solved(self, forcing: float, enough: float) -> _Step:
         """Return the step of conjugate gradients that leaves a part of the gradient.
@@ -299,9 +308,9 @@ class _Hessian:
         """
         gradient = self._snapshot.gradient
         reduced, intercept = self._reduced(gradient)
-        rest = -reduced
+        rest = -_of_no_shift(reduced)
         step = np.zeros_like(rest)
-        scaled = rest / self._diagonal
+        scaled = _of_no_shift(rest / self._diagonal)
         direction = scaled.copy()
         square = started = float(np.vdot(rest, scaled))
         lengths: list[float] = []
@@ -316,7 +325,7 @@ class _Hessian:
             step += length * direction
             intercept = intercept + length * best
             rest -= length * product
-            scaled = rest / self._diagonal
+            scaled = _of_no_shift(rest / self._diagonal)
             lengths.append(length)
             ratios.append(float(np.vdot(rest, scaled)) / square)
             square *= ratios[-1]

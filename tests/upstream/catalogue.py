@@ -148,7 +148,8 @@ GLUONCV = [
            (*_CIFAR, "--model", "cifar_resnet20_v1", "--mode", "hybrid", "--lr", "0.1")),
     # Without weight decay MXNet's NAG and ours take the same steps.
     Script("scripts/classification/cifar/train_cifar10.py",
-           (*_CIFAR, "--model", "cifar_resnet20_v1", "--mode", "hybrid", "--lr", "0.1", "--wd", "0")),
+           (*_CIFAR, "--model", "cifar_resnet20_v1", "--mode", "hybrid", "--lr", "0.1",
+            "--wd", "0")),
     Script("scripts/classification/cifar/train_mixup_cifar10.py",
            (*_CIFAR, "--model", "cifar_resnet20_v1", "--mode", "hybrid", "--lr", "0.1")),
     Script("scripts/gan/wgan/train_wgan.py", reason="needs the images of LSUN"),
