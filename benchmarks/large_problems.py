@@ -12,6 +12,7 @@ import functools
 import re
 import shutil
 import subprocess
+import sysconfig
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -146,6 +147,42 @@ def rcv1(seed: int = 0, rows: int = 700_000, columns: int = 47_236) -> LinearPro
     return LinearProblem("rcv1", x, _draw_two(random, score - 0.3), "logistic", 1 / rows)
 
 
+@functools.lru_cache(maxsize=1)
+def _counts(seed: int) -> tuple[sp.csr_matrix, Array]:
+    """Return how often each word is in 60 lines of Python's own library, and of which folder.
+
+    The ten folders with the most lines are 0..9, all others 10. The data are the Python version's.
+    """
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    root = Path(sysconfig.get_path("stdlib"))
+    pieces, folders = [], []
+    for path in sorted(root.rglob("*.py")):
+        folder, *_ = path.relative_to(root).parts
+        if folder == "site-packages":
+            continue
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        for begin in range(0, len(lines), 60):
+            pieces.append("\n".join(lines[begin : begin + 60]))
+            folders.append(folder)
+    x = sp.csr_matrix(CountVectorizer(min_df=2).fit_transform(pieces), dtype=np.float64)
+    largest = [name for name, _ in Counter(folders).most_common(10)]
+    y = np.array([largest.index(name) if name in largest else 10 for name in folders])
+    order = np.random.default_rng(seed).permutation(len(y))
+    x = x[order]
+    x.sort_indices()
+    return x, y[order]
+
+
+def words(seed: int = 0, strength: float = 1, binary: bool = True) -> LinearProblem:
+    """Return raw counts of words: pieces to eleven folders, or to the largest and the rest."""
+    x, y = _counts(seed)
+    l2 = 1 / (strength * len(y))
+    if binary:
+        return LinearProblem(f"words-{strength:g}", x, (y == 0).astype(int), "logistic", l2)
+    return LinearProblem("words-11", x, y, "softmax", l2)
+
+
 def stored_bytes(
     path: Path, seed: int = 0, rows: int = 20_000_000, columns: int = 100
 ) -> LinearProblem:
@@ -192,5 +229,10 @@ SPARSE: dict[str, Callable[..., LinearProblem]] = {
         name: functools.partial(text_binary, strength=strength, l1_ratio=L1_RATIO)
         for name, strength in STRENGTHS.items()
     },
+    **{
+        f"words-{strength}": functools.partial(words, strength=strength)
+        for strength in (1, 10, 100)
+    },
+    "words-11": functools.partial(words, binary=False),
 }
 PROBLEMS = [*SPARSE, "bytes", "path"]

@@ -19,6 +19,10 @@ TITLES = {
     "elastic-0.1": "elastic net, half L1; rows of packages to one half, C = 0.1",
     "elastic-1": "the same, C = 1",
     "elastic-10": "the same, C = 10",
+    "words-1": "raw counts of words in Python's library, the largest folder or not; 15,249 x 48,686, 75 a row, C = 1",
+    "words-10": "the same, C = 10",
+    "words-100": "the same, C = 100",
+    "words-11": "the same rows to eleven folders, C = 1",
     "bytes": "bytes in a file, sorted by class; 20,000,000 x 100, C = 1",
     "path": "20 C x 5 folds; forest types' shape, raw, 581,012 x 54",
 }

@@ -37,6 +37,15 @@ _MULTIPLICATIONS, _NUMBERS = 2e10, 1e7
 _FOR_THE_PROOF = 3
 """Iterations of Newton's method after the estimate says enough: the error is squared in each."""
 
+_MARGIN = 0.1
+"""Of the estimate: what it has to be of the distance that is asked for."""
+
+_LEAST_PART = 1e-3
+"""Of an estimate that was not proven: more is not asked for at once."""
+
+_TRIES = 3
+"""At a proof, where the estimate says enough: each at a tenth of the last estimate, or less."""
+
 ROUNDING = 1e-14
 """Of the objective: a decrement below it is rounding."""
 
@@ -163,6 +172,11 @@ class _Proof:
     ----------
     seed : int
         Of the rows that are drawn.
+
+    Attributes
+    ----------
+    has_factor : bool
+        Whether a Newton step on some rows is affordable: see `certificate`.
     """
 
     def __init__(
@@ -181,7 +195,7 @@ class _Proof:
         self._most = int(min(n, most, rows_of_a_sample(room(problem), p)))
         # Fewer rows than weights leave directions without a curvature.
         has_rows = self._takes_all or self._most >= min(n, 2 * (p + 1))
-        self._has_factor = self._width <= _MOST_WEIGHTS and has_rows
+        self.has_factor = self._width <= _MOST_WEIGHTS and has_rows
 
     def of(
         self, coef: NumPyArray, intercept: NumPyArray, estimate: float, enough: float
@@ -201,7 +215,7 @@ class _Proof:
             if point is None:
                 return np.inf, np.inf
             gap = certificate.without_a_step(point)
-            if gap > enough and self._has_factor:
+            if gap > enough and self.has_factor:
                 wanted = int(min(certificate.n, 3 * certificate.n * estimate / max(enough, 1e-300)))
                 gap = min(gap, certificate.by_a_factor(point, self._some(wanted)))
         return point.objective, gap
@@ -234,7 +248,9 @@ class _Run:
         self._best: State | None = None
         self._gap = float("inf")
         self._proof = proof
-        self._for_the_proof = 0
+        self._for_the_proof = self._tries = 0
+        self._margin = _MARGIN
+        self._proven: tuple[State, float, float] | None = None
 
     def follow(self, plan: Plan, states: Iterator[State]) -> Solution:
         try:
@@ -250,7 +266,7 @@ class _Run:
         objective, gap = best.snapshot.objective, self._gap
         # Who has no more time does not wait for another pass.
         if reason not in (StopReason.INTERRUPTED, StopReason.MAX_TIME):
-            objective, gap = self._proven(best)
+            objective, gap = self._least_bound(best)
         coef, intercept = self._of_user(best)
         scores, order = best.snapshot.scores, best.objective.order
         if order is not None:
@@ -273,7 +289,7 @@ class _Run:
         weights, intercept = self._objective.scaling.to_user(state.theta)
         return weights.reshape(len(weights), -1), np.atleast_1d(intercept)
 
-    def _proven(self, best: State) -> tuple[float, float]:
+    def _least_bound(self, best: State) -> tuple[float, float]:
         """Return the objective and the least bound of its distance to the optimum.
 
         Where the duality gap says that the optimum is as near as asked, it is enough.
@@ -282,7 +298,10 @@ class _Run:
         enough = self._settings.tol * (self._null - objective)
         if self._gap <= max(enough, self._rounding()):
             return objective, self._gap
-        precise, gap = self._proof.of(*self._of_user(best), best.decrement, enough)
+        if self._proven is None or self._proven[0] is not best:
+            proof = self._proof.of(*self._of_user(best), best.decrement, enough)
+            self._proven = best, *proof
+        _, precise, gap = self._proven
         return (precise, gap) if gap < self._gap else (objective, self._gap)
 
     def _follow(self, states: Iterator[State], is_cheap: bool) -> StopReason:
@@ -355,19 +374,29 @@ class _Run:
         return ROUNDING * abs(self._best.snapshot.objective) + sys.float_info.min
 
     def _near_enough(self, is_cheap: bool) -> bool:
-        """Whether the optimum is near by proof, or by the estimate where a proof would cost more.
+        """Whether the optimum is near by proof, or by the estimate where nothing more is proven.
 
-        The proof divides the gradient by the penalty: where that is tiny, it comes last.
+        The duality gap divides the gradient by the penalty: where that is tiny, it comes last.
         """
-        assert self._best is not None
-        gained = self._null - self._best.snapshot.objective
-        enough = self._settings.tol * gained
+        best = self._best
+        assert best is not None
+        enough = self._settings.tol * (self._null - best.snapshot.objective)
         if self._gap <= max(enough, self._rounding()):
             return True
-        if self._best.decrement > max(enough / 10, self._rounding()):
+        if best.decrement > max(self._margin * enough, self._rounding()):
             return False
         self._for_the_proof += 1
-        return not is_cheap or self._for_the_proof > _FOR_THE_PROOF
+        if is_cheap and self._for_the_proof <= _FOR_THE_PROOF:
+            return False
+        self._tries += 1
+        gap = self._least_bound(best)[1]
+        is_rounding = best.decrement <= self._rounding()
+        if gap <= enough or is_rounding or self._tries == _TRIES or not self._proof.has_factor:
+            return True
+        # The bound falls as the estimate does.
+        part = float(np.clip(0.5 * enough / gap, _LEAST_PART, _MARGIN))
+        self._margin = part * best.decrement / enough
+        return False
 
     def _separated(self, state: State) -> bool:
         """Whether without a penalty each sample is on its own side: the loss has no minimum."""
