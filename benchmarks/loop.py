@@ -24,6 +24,7 @@ CLASSES = 10
 
 BARE = "bare Gluon loop, list of batches"
 BARE_NO_METRIC = "bare Gluon loop, list of batches, no metric"
+BARE_MODE = "bare Gluon loop, list of batches, no metric, MXNet's NumPy mode"
 OURS = "**gluon_svrg.Estimator**, ArrayLoader"
 OURS_MODE = "gluon_svrg.Estimator, ArrayLoader, MXNet's NumPy mode"
 OURS_SVRG = "gluon_svrg.Estimator with SVRGHandler, ArrayLoader"
@@ -38,6 +39,7 @@ RATIOS = [
     (OURS, BARE, "at most 1.3"),
     (MXNET, OURS, "at least 5"),
     (MXNET_NUMPY, OURS, ""),
+    (BARE_MODE, BARE_NO_METRIC, ""),
     (OURS_MODE, OURS, "at most 1.05"),
     (OURS_SVRG_MODE, OURS_SVRG, "at most 1.05"),
 ]
@@ -58,9 +60,11 @@ def arrays(batches: int) -> tuple[np.ndarray, np.ndarray]:
     return x, random.integers(0, CLASSES, samples).astype("float32")
 
 
-def sliced(x: np.ndarray, y: np.ndarray) -> list[tuple[mx.nd.NDArray, mx.nd.NDArray]]:
+def sliced(
+    x: np.ndarray, y: np.ndarray, array: Callable[..., mx.nd.NDArray] = mx.nd.array
+) -> list[tuple[mx.nd.NDArray, mx.nd.NDArray]]:
     return [
-        (mx.nd.array(x[begin : begin + BATCH_SIZE]), mx.nd.array(y[begin : begin + BATCH_SIZE]))
+        (array(x[begin : begin + BATCH_SIZE]), array(y[begin : begin + BATCH_SIZE]))
         for begin in range(0, len(x), BATCH_SIZE)
     ]
 
@@ -134,6 +138,7 @@ def contestants(batches: int) -> dict[str, Callable[[], None]]:
     of_numpy, of_ndarrays = data_loader(x, y), data_loader(mx.nd.array(x), mx.nd.array(y))
     return {
         BARE_NO_METRIC: bare_loop(data, None),
+        BARE_MODE: in_numpy_mode(lambda: bare_loop(sliced(x, y, mx.np.array), None)),
         BARE: bare_loop(data, mx.metric.Accuracy()),
         OURS: estimator_loop(gs.Estimator, loader),
         OURS_MODE: in_numpy_mode(lambda: estimator_loop(gs.Estimator, of_mode)),
