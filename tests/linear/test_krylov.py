@@ -279,6 +279,22 @@ def test_max_time_ends_conjugate_gradients(monkeypatch):
     assert time.perf_counter() - begin < 2.0
 
 
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(3)], ids=["logistic", "softmax"])
+@pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
+def test_without_room_for_a_copy_the_steps_are_the_same(loss, dense):
+    problem = made(loss, n=600, p=30, dense=dense)
+    settings = Settings()
+    ends = []
+    for has_room in (True, False):
+        session = Session(problem, settings, choose(problem, settings))
+        objective, _ = session.prepare()
+        start, _ = objective.null()
+        states = krylov.states(objective, start, 1e-6, False, has_room)
+        ends.append([state.theta for _, state in zip(range(5), states, strict=False)])
+    for with_copy, without in zip(*ends, strict=True):
+        np.testing.assert_array_equal(with_copy, without)
+
+
 def test_classes_begin_anywhere():
     """What is added to all classes alike goes, whatever the start has of it."""
     X, y = words(classes=3)
