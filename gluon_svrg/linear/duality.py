@@ -96,11 +96,15 @@ def _bound(objective: Objective, snapshot: Snapshot) -> float:
 
 def weighted_square(rest: NumPyArray, penalty: NumPyArray) -> float:
     """Return the sum of rest^2 / 2 penalty, where 0 / 0 is 0."""
-    if penalty.size and penalty.min() > 0:
-        flat = rest.reshape(len(rest), -1)
-        return float(np.einsum("jk,jk->j", flat, flat) @ (0.5 / penalty))
-    penalty = penalty if rest.ndim == 1 else penalty[:, None]
-    return float(np.where(rest == 0, 0.0, np.square(rest) / (2 * penalty)).sum())
+    used = penalty > 0
+    if not used.all():
+        if rest[~used].any():
+            return np.inf
+        if not used.any():
+            return 0.0
+        rest, penalty = rest[used], penalty[used]
+    flat = rest.reshape(len(rest), -1)
+    return float(np.einsum("jk,jk->j", flat, flat) @ (0.5 / penalty))
 
 
 def _gap_with_l1(

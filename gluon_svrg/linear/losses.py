@@ -153,7 +153,7 @@ class Loss(ABC):
         caution : float
             From 0 to 1. Of a loss that depends on a mean: its curvature is that of the mean after
             this part of the way to the target. A sample far on the wrong side has next to none of
-            its own.
+            its own. Of Huber's loss: this part is that of the least parabola above it.
         """
         return Curvature(self.weight_in_hessian(scores, target))
 
@@ -418,6 +418,15 @@ class Huber(Loss):
         # Far from the optimum hardly any sample has a curvature. Then that of the least parabola
         # above the loss, as in iteratively reweighted least squares (Huber 1981, section 7.8).
         return np.asarray(np.minimum(1, self.epsilon / np.maximum(error, self.epsilon)))
+
+    def second_derivative(
+        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+    ) -> Curvature:
+        own = self.weight_in_hessian(scores, target)
+        if not caution:
+            return Curvature(own)
+        error = np.maximum(np.abs(scores - target), self.epsilon)
+        return Curvature((1 - caution) * own + caution * self.epsilon / error)
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         # Newton on a convex function of one number, from the weighted median: the active set

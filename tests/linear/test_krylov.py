@@ -78,6 +78,9 @@ class Whole:
             curvature = (1 - caution) * np.exp(scores) + caution * target
         else:
             curvature = loss.weight_in_hessian(scores, target)
+            if isinstance(loss, Huber):
+                above = np.minimum(1, loss.epsilon / np.maximum(np.abs(scores - target), 1e-300))
+                curvature = (1 - caution) * curvature + caution * above
         return curvature[:, None, None]
 
     def step(self, W, b, forcing, caution):
@@ -293,6 +296,14 @@ def test_without_room_for_a_copy_the_steps_are_the_same(loss, dense):
         ends.append([state.theta for _, state in zip(range(5), states, strict=False)])
     for with_copy, without in zip(*ends, strict=True):
         np.testing.assert_array_equal(with_copy, without)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("loss", [Logistic(), Squared()], ids=["logistic", "squared"])
+def test_without_a_penalty_nothing_is_said_by_numpy(loss):
+    X, y = words()
+    solution = solve(Problem(X, y.astype(float), loss, 0.0), Settings(max_iter=10))
+    assert np.isfinite(solution.objective)
 
 
 def test_classes_begin_anywhere():
