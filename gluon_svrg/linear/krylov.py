@@ -141,7 +141,7 @@ def _next_caution(caution: float, length: float) -> float:
     if length < _SHORT:
         return min(max(2 * caution, _FIRST_CAUTION), _MOST_CAUTION)
     if length > _LONG:
-        return caution / 4 if caution / 4 >= _FIRST_CAUTION / 4 else 0.0
+        return caution / 4 if caution >= _FIRST_CAUTION else 0.0
     return caution
 
 
