@@ -36,7 +36,7 @@ _MOST_FORCING, _LEAST_FORCING = 0.3, 0.02
 """What conjugate gradients leave of the gradient, in the preconditioner's metric."""
 
 _OF_ENOUGH = 0.3
-"""Of the gap that is asked for: where the step promises as much, it is solved for."""
+"""Of the gap that is asked for: a step that promises this much of it is not solved any further."""
 
 _STEPS = 500
 """Of conjugate gradients for one step, at most."""
@@ -173,7 +173,7 @@ class _Rows:
     dtype : numpy dtype
         Of the copy; sums of blocks are float64.
     has_room : bool
-        Else blocks are made anew in each product.
+        If there is none, each product makes the blocks again.
     """
 
     def __init__(self, objective: Objective, dtype: np.dtype[Any], has_room: bool) -> None:

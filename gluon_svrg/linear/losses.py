@@ -47,8 +47,8 @@ class Noise(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Curvature:
-    """The second derivatives of some samples' losses, with respect to one score each.
+class SecondDerivative:
+    """What the losses of some samples have as second derivatives, with respect to one score each.
 
     Attributes
     ----------
@@ -57,9 +57,9 @@ class Curvature:
 
     diagonal: NumPyArray
 
-    def astype(self, dtype: np.dtype[Any]) -> Curvature:
+    def astype(self, dtype: np.dtype[Any]) -> SecondDerivative:
         """Return it in another dtype."""
-        return Curvature(self.diagonal.astype(dtype))
+        return SecondDerivative(self.diagonal.astype(dtype))
 
     def times(self, step: NumPyArray) -> NumPyArray:
         """Return what a step of the scores makes of the residuals: a new array of its shape."""
@@ -71,13 +71,15 @@ class Curvature:
 
 
 @dataclass(frozen=True)
-class CurvatureOfClasses(Curvature):
+class SecondDerivativeOfClasses(SecondDerivative):
     """That of softmax: of each sample diag p - p p^T."""
 
     probability: NumPyArray
 
-    def astype(self, dtype: np.dtype[Any]) -> CurvatureOfClasses:
-        return CurvatureOfClasses(self.diagonal.astype(dtype), self.probability.astype(dtype))
+    def astype(self, dtype: np.dtype[Any]) -> SecondDerivativeOfClasses:
+        return SecondDerivativeOfClasses(
+            self.diagonal.astype(dtype), self.probability.astype(dtype)
+        )
 
     def times(self, step: NumPyArray) -> NumPyArray:
         probability = self.probability
@@ -145,7 +147,7 @@ class Loss(ABC):
 
     def second_derivative(
         self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
-    ) -> Curvature:
+    ) -> SecondDerivative:
         """Return what stands for the Hessian with respect to the scores.
 
         Parameters
@@ -155,7 +157,7 @@ class Loss(ABC):
             this part of the way to the target. A sample far on the wrong side has next to none of
             its own. Of Huber's loss: this part is that of the least parabola above it.
         """
-        return Curvature(self.weight_in_hessian(scores, target))
+        return SecondDerivative(self.weight_in_hessian(scores, target))
 
     def sure_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         """Return the curvature where the certificate may use it, else 0; of the scores' shape."""
@@ -225,13 +227,13 @@ class Logistic(Loss):
 
     def second_derivative(
         self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
-    ) -> Curvature:
+    ) -> SecondDerivative:
         if not caution:
-            return Curvature(self.curvature(scores, target))
+            return SecondDerivative(self.curvature(scores, target))
         # With q between p and y: q (1 - q) = (1 - c) p (1 - p) + c (1 - c) (p - y)^2.
         residual = self.residual(scores, target)
         more = caution * (1 - caution) * np.square(residual)
-        return Curvature((1 - caution) * self.curvature(scores, target) + more)
+        return SecondDerivative((1 - caution) * self.curvature(scores, target) + more)
 
     def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
         small = np.exp(-np.abs(scores))
@@ -302,12 +304,12 @@ class Softmax(Loss):
 
     def second_derivative(
         self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
-    ) -> Curvature:
+    ) -> SecondDerivative:
         mean = self.probability(scores)
         if caution:
             mean = (1 - caution) * mean
             mean[np.arange(len(target)), target] += caution
-        return CurvatureOfClasses(mean * (1 - mean), mean)
+        return SecondDerivativeOfClasses(mean * (1 - mean), mean)
 
     def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         # diag p - p p^T is at least min p (I - 1 1^T / K).
@@ -421,12 +423,12 @@ class Huber(Loss):
 
     def second_derivative(
         self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
-    ) -> Curvature:
+    ) -> SecondDerivative:
         own = self.weight_in_hessian(scores, target)
         if not caution:
-            return Curvature(own)
+            return SecondDerivative(own)
         error = np.maximum(np.abs(scores - target), self.epsilon)
-        return Curvature((1 - caution) * own + caution * self.epsilon / error)
+        return SecondDerivative((1 - caution) * own + caution * self.epsilon / error)
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         # Newton on a convex function of one number, from the weighted median: the active set
@@ -470,8 +472,8 @@ class Poisson(Loss):
 
     def second_derivative(
         self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
-    ) -> Curvature:
-        return Curvature((1 - caution) * _exp(scores) + caution * target)
+    ) -> SecondDerivative:
+        return SecondDerivative((1 - caution) * _exp(scores) + caution * target)
 
     def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
         return -step

@@ -41,17 +41,18 @@ _MOST_WEIGHTS = 2500
 """Of a Hessian: its factor takes as long as ten million multiplications for each of them."""
 
 _PASSES = 960.0
-"""Of conjugate gradients, that a Hessian saves: 60, of which each of 16 multiplications costs one
-of a product of matrices."""
+"""A Hessian may cost as many multiplications as this number of passes: 60 passes of conjugate
+gradients, of whose multiplications each takes as long as 16 of a product of matrices."""
 
 _ROWS_FOR_EACH = 4
-"""Of the features: with fewer rows a Hessian has to be of nearly all, and of some anew in each
-step. 3,000 x 2,400 took conjugate gradients a tenth of the time, 8,000 x 1,000 between a fifth and
-ten times as much, by the condition number."""
+"""Rows for each feature. With fewer, the sample of a Hessian is nearly all rows. On 3,000 x 2,400
+conjugate gradients took a tenth of a Hessian's time; on 8,000 x 1,000 between a fifth of it and ten
+times as much, depending on the condition number."""
 
 _OF_A_ROW = 30.0
-"""The curvature of a row beside n times the penalty: with more, epochs are longer than steps of
-conjugate gradients. For 3 and 20 classes of text both take as long at about 30 and over 50."""
+"""The largest curvature of a row, divided by n times the penalty, up to which epochs are faster
+than conjugate gradients. On text they took the same time at about 30 with 3 classes, and were still
+faster at 50 with 20."""
 
 _MOST_BYTES = 4e9
 """Of a copy of dense rows in float32."""

@@ -38,13 +38,13 @@ _FOR_THE_PROOF = 3
 """Iterations of Newton's method after the estimate says enough: the error is squared in each."""
 
 _MARGIN = 0.1
-"""Of the estimate: what it has to be of the distance that is asked for."""
+"""The estimate says enough at this part of the distance that is asked for."""
 
 _LEAST_PART = 1e-3
-"""Of an estimate that was not proven: more is not asked for at once."""
+"""After a failed proof the next is tried at a part of its estimate; the smallest such part."""
 
 _TRIES = 3
-"""At a proof, where the estimate says enough: each at a tenth of the last estimate, or less."""
+"""Proofs that are tried, each at a tenth of the last estimate or less; then that decides."""
 
 ROUNDING = 1e-14
 """Of the objective: a decrement below it is rounding."""
@@ -391,7 +391,7 @@ class _Run:
         self._tries += 1
         gap = self._least_bound(best)[1]
         is_rounding = best.decrement <= self._rounding()
-        if gap <= enough or is_rounding or self._tries == _TRIES or not self._proof.has_factor:
+        if gap <= enough or is_rounding or self._tries >= _TRIES or not self._proof.has_factor:
             return True
         # The bound falls as the estimate does.
         part = float(np.clip(0.5 * enough / gap, _LEAST_PART, _MARGIN))
