@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from random import Random
 
 # PyTorch 2 lives in an environment of its own: gluoncv does not import beside it.
 _PEERS = Path(__file__).resolve().parents[1] / ".venv" / "peers" / "bin" / "python"
@@ -22,13 +23,17 @@ PAUSE = 0.2
 def interleaved(
     contestants: dict[str, Callable[[], float]], rounds: int, warm_up: int = 1
 ) -> dict[str, list[float]]:
-    """Call each contestant once a round; return what each call returned, its seconds, by name."""
+    """Call each contestant once a round; return what each call returned, its seconds, by name.
+
+    Each round has an order of its own: which call went before changes the time of the next one.
+    """
+    random = Random(0)
     for contestant in contestants.values():
         for _ in range(warm_up):
             contestant()
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
-        for name, contestant in contestants.items():
+        for name, contestant in random.sample(list(contestants.items()), len(contestants)):
             time.sleep(PAUSE)
             seconds[name].append(contestant())
     return seconds

@@ -109,6 +109,9 @@ from gluon_svrg._mxnet.kinds import (
     is_of_numpy as is_of_numpy,
 )
 from gluon_svrg._mxnet.kinds import (
+    kept_as_legacy as kept_as_legacy,
+)
+from gluon_svrg._mxnet.kinds import (
     legacy_mode as legacy_mode,
 )
 from gluon_svrg._mxnet.kinds import (

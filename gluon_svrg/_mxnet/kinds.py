@@ -27,6 +27,20 @@ def as_legacy(array: _Kind) -> _Kind:
     return array.as_nd_ndarray()
 
 
+def kept_as_legacy(array: NDArray) -> NDArray:
+    """Return `array` as an NDArray, which is made once: for a parameter's gradient, not a batch.
+
+    It is kept with the array: a small network has eight of them a batch, which each take as long as
+    a tenth of an operator.
+    """
+    if not isinstance(array, mx_np.ndarray):
+        return array
+    kept: NDArray | None = array.__dict__.get("_gluon_svrg_legacy")
+    if kept is None:
+        kept = array.__dict__["_gluon_svrg_legacy"] = array.as_nd_ndarray()
+    return kept
+
+
 def as_current(array: _Kind) -> _Kind:
     """Return `array` as the kind of array that MXNet is set to; a Symbol alike.
 

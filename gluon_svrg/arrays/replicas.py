@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg._mxnet import as_legacy
+from gluon_svrg._mxnet import as_legacy, kept_as_legacy
 from gluon_svrg.arrays.rows import is_row_sparse, row_sparse
 from mxnet.ndarray import NDArray
 
@@ -15,9 +15,10 @@ from mxnet.ndarray import NDArray
 def by_device(replicas: Iterable[Sequence[NDArray]]) -> list[list[NDArray]]:
     """Return lists with one array per device, one list for each parameter, as one per device.
 
-    All as NDArrays, that share the memory of what they are given.
+    All as NDArrays, that share the memory of what they are given. Those are the arrays of
+    parameters, which stay the same over the batches.
     """
-    return [list(map(as_legacy, arrays)) for arrays in zip(*replicas, strict=True)]
+    return [list(map(kept_as_legacy, arrays)) for arrays in zip(*replicas, strict=True)]
 
 
 def replicas_of(arrays: Sequence[NDArray]) -> list[NumPyArray]:
