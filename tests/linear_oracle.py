@@ -234,6 +234,13 @@ class Draws:
         self.choices.append(self.rng.choice(*args, **kwargs))
         return self.choices[-1]
 
+    def random(self, size):
+        return self.rng.random(size)
+
+    def shuffle(self, rows):
+        self.rng.shuffle(rows)
+        self.choices.append(rows)
+
 
 def to_columns(theta):
     """Theta (p + 1,) or (p + 1, K) as (p + 1, K)."""

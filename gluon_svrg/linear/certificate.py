@@ -32,6 +32,7 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.data.csr import CsrRows, made_of, transposed
 from gluon_svrg.linear.data.rows import Rows
 from gluon_svrg.linear.losses import Loss, Noise
+from gluon_svrg.linear.objective import Snapshot, Sums
 from gluon_svrg.linear.workers import Workers
 from scipy.sparse import issparse
 
@@ -40,6 +41,9 @@ UNIT = 2.0**-53
 
 _BLOCK = 4096
 """Rows of a block of the Hessian's sum, at most: the error of a sum grows with its length."""
+
+_OFFSET = 100
+"""Deviations that a mean may be off: the error of a sum grows with it, by less than is noticed."""
 
 _FARTHEST = 300
 """Powers of two of a feature's scale up to which its square is a number of full precision."""
@@ -96,12 +100,6 @@ class Point:
         Whether steps do not shift all classes by the same.
     size : numpy.ndarray, (w,)
         Root mean squares of the features.
-    mean : numpy.ndarray, (p,)
-        Of the features, weighted by `Loss.least_curvature`.
-    weight : float
-        Their sum: that of the shares times this curvature.
-    farthest : float
-        Of the rows: the largest square of a norm in the inverse of the penalty.
     """
 
     objective: float
@@ -113,9 +111,6 @@ class Point:
     extra: float
     is_centred: bool
     size: NumPyArray
-    mean: NumPyArray
-    weight: float
-    farthest: float
 
 
 class Some(NamedTuple):
@@ -158,10 +153,13 @@ class Certificate:
         self.loss = loss
         self._has_intercept = has_intercept
         is_dense = not isinstance(self._rows, CsrRows)
-        self._center = center if has_intercept and is_dense else np.zeros(len(center))
+        offset = float(np.abs(center / scale).max(initial=0.0))
+        is_centred = has_intercept and is_dense and offset > _OFFSET
+        self._center = center if is_centred else np.zeros(len(center))
         power = np.round(np.log2(scale))
         self._scale = np.exp2(np.where(np.abs(power) > _FARTHEST, power, 0.0))
         self._workers = workers
+        self._squares: NumPyArray | None = None
         self.n, self.p = rows.shape
         self.width = self.p + has_intercept
 
@@ -196,46 +194,30 @@ class Certificate:
 
     # --- The pass over all rows -----------------------------------------------------------
 
-    def at(self, model: Model) -> Point | None:
-        """Return what a pass over all rows gives; None if a number in it is not one."""
+    def at(self, model: Model, known: Snapshot | None = None) -> Point | None:
+        """Return what a pass over all rows gives; None if a number in it is not one.
+
+        Parameters
+        ----------
+        model : Model
+        known : Snapshot, optional
+            Of this model, with its sums: then there is a pass over its scores alone.
+        """
         loss, scale = self.loss, self._scale
         coef = model.coef * scale[:, None]
         bias = model.intercept + self._center @ model.coef
         penalty = np.square(np.sqrt(model.l2) / scale)
         slopes = model.l1 / scale
-        reach = np.divide(1, penalty, out=np.zeros(self.p), where=penalty > 0)
         everything = self.all()
-
-        def of_part(part: slice) -> _Sums:
-            block, target, share = everything.get(part)
-            scores = block @ coef + bias
-            flat = scores[:, 0] if loss.outputs == 1 else scores
-            value, residual = loss.value_and_residual(flat, target)
-            residual = residual.reshape(scores.shape)
-            curvature = share * loss.least_curvature(flat, target)
-            columns = np.column_stack([share[:, None] * residual, curvature])
-            norms, squares = _squares(block, reach, share)
-            with np.errstate(divide="ignore"):
-                reached = norms if loss.outputs > 1 else np.minimum(norms, 1 / curvature)
-            used, has_weight = curvature > 0, share > 0
-            return _Sums(
-                float(share @ value),
-                _products(block, columns),
-                columns.sum(axis=0),
-                squares,
-                float(share @ np.square(residual).max(axis=1)),
-                loss.noise(flat[has_weight], target[has_weight], share[has_weight]),
-                float(reached[used].max(initial=0.0)),
-            )
-
-        total: _Sums | None = None
-        for sums in self._workers.map(of_part, everything.parts):
-            total = sums if total is None else total + sums
-        assert total is not None
-        value, products, sums_, squares, residual, noise, farthest = total
+        as_they_are = not self._center.any() and (scale == 1).all()
+        if known is not None and known.sums is not None and as_they_are:
+            total = self._of_scores(known.scores, known.sums)
+        else:
+            total = self._of_rows(coef, bias)
+        squares = self._mean_squares()
+        value, products, sums_, _, residual, noise = total
         k = loss.outputs
-        gradient, mean = products[:, :k] + penalty[:, None] * coef, products[:, k]
-        weight = float(sums_[k])
+        gradient = products + penalty[:, None] * coef
         objective = value + 0.5 * float(penalty @ np.square(coef).sum(axis=1))
         objective += float(slopes @ np.abs(coef).sum(axis=1))
         q = np.where(
@@ -264,7 +246,7 @@ class Certificate:
             gradient -= gradient.mean(axis=1, keepdims=True)
         theta = coef
         if self._has_intercept:
-            gradient = np.vstack([gradient, sums_[:k]])
+            gradient = np.vstack([gradient, sums_])
             error = np.vstack([error, np.full(k, 1.01 * each)])
             gradient[-1] -= gradient[-1].mean() if k > 1 else 0.0
             theta = np.vstack([coef, bias])
@@ -279,46 +261,164 @@ class Certificate:
             extra=extra,
             is_centred=is_centred,
             size=size,
-            mean=mean / weight if weight > 0 else mean,
-            weight=weight,
-            farthest=farthest,
         )
-        numbers = (objective, gradient, error, farthest)
+        numbers = (objective, gradient, error)
         is_number = all(np.isfinite(number).all() for number in numbers)
         return point if is_number and noise.is_exact else None
 
+    def _of_rows(self, coef: NumPyArray, bias: NumPyArray) -> _Sums:
+        everything = self.all()
+        knows_squares = self._squares is not None
+
+        def of_part(part: slice) -> _Sums:
+            block, target, share = everything.get(part)
+            scores = self._flat(block @ coef + bias)
+            value, residual = self.loss.value_and_residual(scores, target)
+            square, noise = self._of_residuals(scores, residual, target, share)
+            weighted = share[:, None] * residual.reshape(len(share), -1)
+            return _Sums(
+                float(share @ value),
+                _products(block, weighted),
+                weighted.sum(axis=0),
+                np.zeros(0) if knows_squares else _mean_squares(block, share),
+                square,
+                noise,
+            )
+
+        total = self._sum(of_part)
+        if not knows_squares:
+            self._squares = total.squares
+        return total
+
+    def _of_scores(self, scores: NumPyArray, sums: Sums) -> _Sums:
+        scores = scores.reshape(self.n, -1)
+
+        def of_part(part: slice) -> _Sums:
+            target, share = self._target[part], np.ascontiguousarray(self._share[part])
+            some = self._flat(scores[part])
+            residual = self.loss.residual(some, target)
+            square, noise = self._of_residuals(some, residual, target, share)
+            return _Sums(0.0, np.zeros(0), np.zeros(0), np.zeros(0), square, noise)
+
+        total = self._sum(of_part)
+        if self._squares is None:
+            self._squares = sums.squares
+        shape = self.p, scores.shape[1]
+        return total._replace(
+            value=sums.value, products=sums.products.reshape(shape), sums=sums.residuals.ravel()
+        )
+
+    def _flat(self, scores: NumPyArray) -> NumPyArray:
+        """Return scores, (rows, K), as losses take them."""
+        return scores[:, 0] if self.loss.outputs == 1 else scores
+
+    def _of_residuals(
+        self, scores: NumPyArray, residual: NumPyArray, target: NumPyArray, share: NumPyArray
+    ) -> tuple[float, Noise]:
+        """Return the mean square of residuals, and the noise of the scores, as losses take them."""
+        largest = np.square(residual) if residual.ndim == 1 else np.square(residual).max(axis=1)
+        square, has_weight = float(share @ largest), share > 0
+        if has_weight.all():
+            return square, self.loss.noise(scores, target, share)
+        some = scores[has_weight], target[has_weight], share[has_weight]
+        return square, self.loss.noise(*some)
+
+    def _sum(self, of_part: Callable[[slice], _Sums]) -> _Sums:
+        total: _Sums | None = None
+        for sums in self._workers.map(of_part, self._rows.slices()):
+            total = sums if total is None else total + sums
+        assert total is not None
+        return total
+
+    def _mean_squares(self) -> NumPyArray:
+        """Return the mean square of each feature, (p,): a pass over all rows, once."""
+        if self._squares is None:
+            everything = self.all()
+
+            def of_part(part: slice) -> NumPyArray:
+                block, _, share = everything.get(part)
+                return _mean_squares(block, share)
+
+            self._squares = np.zeros(self.p)
+            for squares in self._workers.map(of_part, everything.parts):
+                self._squares += squares
+        return self._squares
+
     # --- Bounds -----------------------------------------------------------------------------
 
-    def without_a_step(self, point: Point) -> float:
-        """Return the bound for v = 0, which takes no other pass: inf without L2.
+    def without_a_step(self, point: Point, enough: float = np.inf) -> float:
+        """Return the bound for v = 0, by another pass over all rows: inf without L2.
 
         In coordinates that are centred by the curvature, H is at least the penalty, and the sum of
-        the weights for the intercept.
+        the weights for the intercept. There is no pass, and no statement, where the penalty alone
+        makes more of the gradient than `enough`.
         """
+        loss = self.loss
         penalty = point.penalty[: self.p]
         gradient, error = np.abs(point.gradient[: self.p]), point.error[: self.p].copy()
-        square = 0.0
-        if self._has_intercept:
-            if not point.weight > 0:
-                return np.inf
-            last = np.abs(point.gradient[-1]) + point.error[-1]
-            shift = point.mean[:, None] * point.gradient[-1]
-            gradient = np.abs(point.gradient[: self.p] - shift)
-            error += np.abs(point.mean)[:, None] * point.error[-1] + 4 * UNIT * np.abs(shift)
-            square = float(np.square(last).sum()) / (point.weight * (1 - 1e-9))
         rest = np.square(gradient + error).sum(axis=1)
         if (rest[penalty == 0] > 0).any():
             return np.inf
         used = penalty > 0
+        if not 0.5 * float((rest[used] / penalty[used]).sum()) <= enough:
+            return np.inf
+        mean, weight, farthest = self._least_curvature(point)
+        square = 0.0
+        if self._has_intercept:
+            if not weight > 0:
+                return np.inf
+            last = np.abs(point.gradient[-1]) + point.error[-1]
+            shift = mean[:, None] * point.gradient[-1]
+            gradient = np.abs(point.gradient[: self.p] - shift)
+            error += np.abs(mean)[:, None] * point.error[-1] + 4 * UNIT * np.abs(shift)
+            square = float(np.square(last).sum()) / (weight * (1 - 1e-9))
+            rest = np.square(gradient + error).sum(axis=1)
+            if (rest[penalty == 0] > 0).any():
+                return np.inf
         square += float((rest[used] / penalty[used]).sum())
         tau = np.sqrt(square)
-        center = float((np.square(point.mean[used]) / penalty[used]).sum())
-        norm = np.sqrt(2 * (point.farthest + center))
+        center = float((np.square(mean[used]) / penalty[used]).sum())
+        norm = np.sqrt(2 * (farthest + center))
         if self._has_intercept:
-            norm = np.sqrt(norm * norm + 1 / point.weight)
-        if self.loss.outputs > 1:
+            norm = np.sqrt(norm * norm + 1 / weight)
+        if loss.outputs > 1:
             norm *= np.sqrt(2)
-        return self._bound(0.0, tau, self.loss.first_fall + self.loss.slope * tau * norm, point)
+        return self._bound(0.0, tau, loss.first_fall + loss.slope * tau * norm, point)
+
+    def _least_curvature(self, point: Point) -> tuple[NumPyArray, float, float]:
+        """Return what `Loss.least_curvature` gives in a pass over all rows.
+
+        Returns
+        -------
+        mean : numpy.ndarray, (p,)
+            Of the features, weighted by it.
+        weight : float
+            The sum of the shares times it.
+        farthest : float
+            Of the rows: the largest square of a norm in the inverse of the penalty.
+        """
+        loss, coef, penalty = self.loss, point.theta[: self.p], point.penalty[: self.p]
+        reach = np.divide(1, penalty, out=np.zeros(self.p), where=penalty > 0)
+        everything = self.all()
+
+        def of_part(part: slice) -> tuple[NumPyArray, float, float]:
+            block, target, share = everything.get(part)
+            scores = block @ coef + point.bias
+            flat = scores[:, 0] if loss.outputs == 1 else scores
+            curvature = share * loss.least_curvature(flat, target)
+            reached = _row_squares(block, reach)
+            if loss.outputs == 1:
+                with np.errstate(divide="ignore"):
+                    reached = np.minimum(reached, 1 / curvature)
+            largest = float(reached[curvature > 0].max(initial=0.0))
+            return _products(block, curvature), float(curvature.sum()), largest
+
+        total, weight, farthest = np.zeros(self.p), 0.0, 0.0
+        for products, of_part_, largest in self._workers.map(of_part, everything.parts):
+            total += products
+            weight += of_part_
+            farthest = max(farthest, largest)
+        return (total / weight if weight > 0 else total), weight, farthest
 
     def by_a_factor(self, point: Point, rows: Some) -> float:
         """Return the bound for a Newton step on some rows; inf for no statement."""
@@ -512,7 +612,6 @@ class _Sums(NamedTuple):
     squares: NumPyArray
     residual: float
     noise: Noise
-    farthest: float
 
     def __add__(self, other: _Sums) -> _Sums:  # type: ignore[override]
         return _Sums(
@@ -522,7 +621,6 @@ class _Sums(NamedTuple):
             self.squares + other.squares,
             self.residual + other.residual,
             self.noise + other.noise,
-            max(self.farthest, other.farthest),
         )
 
 
@@ -539,14 +637,12 @@ def _products(block: Any, columns: NumPyArray) -> NumPyArray:
     return np.asarray((transposed(block) if issparse(block) else block.T) @ columns)
 
 
-def _squares(block: Any, weight: NumPyArray, share: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-    """Return the weighted sum of each row's squares, and the mean square of each feature."""
+def _mean_squares(block: Any, share: NumPyArray) -> NumPyArray:
+    """Return the sum of each feature's squares times the shares."""
     if issparse(block):
-        numbers = np.square(block.data)
-        squares = made_of(numbers, block.indices, block.indptr, block.shape)
-        return np.asarray(squares @ weight), np.asarray(transposed(squares) @ share)
-    squares = np.square(block)
-    return squares @ weight, share @ squares
+        squares = made_of(np.square(block.data), block.indices, block.indptr, block.shape)
+        return np.asarray(transposed(squares) @ share)
+    return np.asarray(share @ np.square(block))
 
 
 def _row_squares(block: Any, weight: NumPyArray) -> NumPyArray:

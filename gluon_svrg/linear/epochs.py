@@ -16,7 +16,7 @@ from gluon_svrg.linear.data.disk import DiskRows
 from gluon_svrg.linear.data.rows import DenseRows, rows_of
 from gluon_svrg.linear.losses import Softmax
 from gluon_svrg.linear.metric import DiagonalMetric, Metric
-from gluon_svrg.linear.objective import Objective, Scaling, Snapshot, of_outputs, padded, products
+from gluon_svrg.linear.objective import Objective, Scaling, Snapshot, products
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import fitting, importance, resample
 from gluon_svrg.linear.series import Series
@@ -287,7 +287,7 @@ def corrected_gradient(
     difference goes through the features once, instead of each gradient by itself.
     """
     weights, bias = objective.scaling.to_user(theta)
-    weights = objective.ready(weights)
+    weights = weights.astype(objective.rows.dtype)
     bias = np.asarray(bias, objective.rows.dtype)
     parts: list[slice | NumPyArray]
     if isinstance(rows, slice):
@@ -302,7 +302,7 @@ def corrected_gradient(
         block = objective.block(part)
         target = objective.targets(part, block.dtype)
         residual = correct(
-            objective.loss.residual(of_outputs(block @ weights, theta.shape[1:]) + bias, target),
+            objective.loss.residual(block @ weights + bias, target),
             objective.loss.residual(snapshot.scores[part], target),
             np.zeros((), block.dtype),
         )
@@ -335,7 +335,7 @@ class Curvature:
 
     def times(self, vector: NumPyArray) -> NumPyArray:
         """Return the Hessian, with the penalty, times a vector of theta's shape."""
-        change = of_outputs(self._rows @ padded(vector.astype(np.float32)), vector.shape[1:])
+        change = self._rows @ vector.astype(np.float32)
         if isinstance(self._sample.loss, Softmax):
             probability = self._probability
             change -= (probability * change).sum(axis=1, keepdims=True)

@@ -26,7 +26,7 @@ import scipy.linalg
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.linear.data.csr import CsrRows, made_of, transposed
 from gluon_svrg.linear.duality import duality_gap, weighted_square
-from gluon_svrg.linear.objective import Objective, Snapshot, of_outputs, padded
+from gluon_svrg.linear.objective import Objective, Snapshot
 from gluon_svrg.linear.sampling import fits_float32, has_offsets
 from gluon_svrg.linear.sparse.coordinates import in_coordinates
 from gluon_svrg.linear.state import State
@@ -180,7 +180,6 @@ class _Rows:
         self._objective = objective
         self.dtype = dtype
         self._parts = objective.rows.slices()
-        self._is_sparse = isinstance(objective.rows, CsrRows)
         self._blocks: list[Any] = [None] * len(self._parts)
         if has_room:
             self._blocks = list(objective.workers.map(self._made, range(len(self._parts))))
@@ -203,10 +202,9 @@ class _Rows:
         outputs = weights.shape[1:]
         scores = np.empty((objective.n, *outputs), self.dtype)
         weights = weights.astype(self.dtype)
-        wide = weights if self._is_sparse else padded(weights)
 
         def fill(k: int) -> None:
-            scores[self._parts[k]] = of_outputs(self._block(k) @ wide, outputs)
+            scores[self._parts[k]] = self._block(k) @ weights
 
         for _ in objective.workers.map(fill, range(len(self._parts))):
             pass
@@ -225,9 +223,7 @@ class _Rows:
                     block = made_of(numbers, block.indices, block.indptr, block.shape)
                 return np.asarray(transposed(block) @ part)
             block = np.square(block) if squared else block
-            if part.ndim == 1:
-                return np.asarray(part @ block)
-            return np.asarray((block.T @ padded(part))[:, : part.shape[1]])
+            return np.asarray(part @ block if part.ndim == 1 else block.T @ part)
 
         total = np.zeros((objective.rows.shape[1], *columns.shape[1:]))
         for each in objective.workers.map(product, range(len(self._parts))):

@@ -206,7 +206,12 @@ class Logistic(Loss):
         return self.value_and_residual(scores, target)[0]
 
     def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        return self.value_and_residual(scores, target)[1]
+        with np.errstate(over="ignore"):  # 1 / inf is the probability then
+            probability: NumPyArray = np.exp(-scores)
+        probability += 1
+        np.divide(1, probability, out=probability)
+        probability -= target
+        return probability
 
     def value_and_residual(
         self, scores: NumPyArray, target: NumPyArray

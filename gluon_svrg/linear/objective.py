@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
@@ -25,6 +25,26 @@ from gluon_svrg.linear.data.rows import Features, Rows
 from gluon_svrg.linear.losses import Loss
 from gluon_svrg.linear.workers import Workers
 from scipy.sparse import issparse
+
+
+class Sums(NamedTuple):
+    """Sums over all rows, times their shares.
+
+    Attributes
+    ----------
+    value : float
+        Of the losses.
+    products : numpy.ndarray, (p,) or (p, K)
+        Of the residuals times the features.
+    residuals : numpy.ndarray, () or (K,)
+    squares : numpy.ndarray, (p,), optional
+        Of the features' squares.
+    """
+
+    value: float
+    products: NumPyArray
+    residuals: NumPyArray
+    squares: NumPyArray | None
 
 
 @dataclass(frozen=True)
@@ -39,12 +59,15 @@ class Snapshot:
         The penalty's included.
     scores : numpy.ndarray, (n,) or (n, K)
         The score table: what the snapshot's gradient of any batch is computed from.
+    sums : Sums, optional
+        What objective and gradient were made of, in float64 and for the user's features.
     """
 
     theta: NumPyArray
     objective: float
     gradient: NumPyArray
     scores: NumPyArray
+    sums: Sums | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +111,10 @@ class Objective:
         without it.
     moments : tuple of numpy.ndarray, optional
         The mean of the features, (p,), and their products with the targets, theta[:-1]'s shape:
-        the certificate needs them. The first snapshot takes them along.
+        the duality gap needs them. The first snapshot takes them along.
+    squares : numpy.ndarray, (p,), optional
+        The mean squares of the features, which a proof needs; of dense rows in float64 the first
+        snapshot takes them along, too.
     rare : numpy.ndarray, (p,), bool
         Features of whose curvature a sample knows next to nothing.
     probability : numpy.ndarray, (n,), optional
@@ -115,6 +141,7 @@ class Objective:
     workers: Workers
     centered: bool = False
     moments: tuple[NumPyArray, NumPyArray] | None = None
+    squares: NumPyArray | None = None
     order: NumPyArray | None = None
     probability: NumPyArray | None = None
     rare: NumPyArray | None = None
@@ -148,25 +175,23 @@ class Objective:
         block = self.rows.block(rows) if isinstance(rows, slice) else self.rows.pick(rows)
         return block - self.scaling.center if self.centered else block
 
-    def ready(self, weights: NumPyArray) -> NumPyArray:
-        """Return weights as blocks are multiplied by them: padded for dense ones."""
-        weights = weights.astype(self.rows.dtype)
-        return weights if isinstance(self.rows, CsrRows) else padded(weights)
-
     def snapshot(self, theta: NumPyArray) -> Snapshot:
         """Return objective, gradient and scores at `theta`: one pass."""
         dtype = self.rows.dtype
         weights, bias = self.scaling.to_user(theta)
         if self.centered:
             bias = theta[-1]
-        weights, bias = self.ready(weights), np.asarray(bias, dtype)
+        weights, bias = weights.astype(dtype), np.asarray(bias, dtype)
         outputs = theta.shape[1:]
         scores = np.empty((self.n, *outputs), dtype)
         takes_moments = self.moments is None
+        has_sums = dtype == np.float64 and not self.centered
+        takes_squares = takes_moments and has_sums and not isinstance(self.rows, CsrRows)
+        squares: NumPyArray | float = 0.0
 
-        def of_block(rows: slice) -> tuple[float, NumPyArray, NumPyArray]:
+        def of_block(rows: slice) -> tuple[float, NumPyArray, NumPyArray, NumPyArray | float]:
             block = self.block(rows)
-            score = of_outputs(block @ weights, outputs)
+            score = block @ weights
             score += bias
             scores[rows] = score
             value, residual = self.loss.value_and_residual(score, self.targets(rows, dtype))
@@ -179,26 +204,33 @@ class Objective:
                 float(np.asarray(value, np.float64) @ share),
                 products(block, residual.astype(dtype, copy=False)),
                 total,
+                share @ np.square(block) if takes_squares else 0.0,
             )
 
         value, gradient = 0.0, np.zeros_like(theta)
         sums: NumPyArray | float = 0.0
         slices = self.rows.slices()
-        for of_value, of_weights, of_intercept in self.workers.map(of_block, slices):
+        for of_value, of_weights, of_intercept, of_squares in self.workers.map(of_block, slices):
             value += of_value
             sums = sums + of_weights
             gradient[-1] += of_intercept
+            squares = squares + of_squares
         self.reads.rows += sum(rows.stop - rows.start for rows in slices)
         if takes_moments:
             sums = self._take_moments(np.asarray(sums), gradient[:-1])
         gradient[:-1] = sums
+        if takes_squares:
+            self.squares = np.asarray(squares)
+        known = None
+        if has_sums:
+            known = Sums(value, gradient[:-1].copy(), np.array(gradient[-1]), self.squares)
         self.to_theta(gradient)
         penalty = self.used(theta)
         value += 0.5 * float((penalty * theta * theta).sum())
         if self.l1 is not None:
             value += float(of_rows(self.l1, theta).ravel() @ np.abs(theta).ravel())
         gradient += penalty * theta
-        return Snapshot(theta, value, gradient, scores)
+        return Snapshot(theta, value, gradient, scores, known)
 
     def _target_columns(self, rows: slice) -> NumPyArray:
         """Return share x target of some rows; of classes a column each."""
@@ -294,29 +326,8 @@ def of_rows(values: NumPyArray, theta: NumPyArray) -> NumPyArray:
     return values if theta.ndim == 1 else np.broadcast_to(values[:, None], theta.shape)
 
 
-def padded(matrix: NumPyArray) -> NumPyArray:
-    """Return a matrix with columns of zeros up to a multiple of 8, from 9 on of 16.
-
-    A product with 16 columns takes OpenBLAS less time than one with 10.
-    """
-    if matrix.ndim == 1:
-        return matrix
-    count = matrix.shape[1]
-    step = 8 if count <= 8 else 16
-    wide = np.zeros((len(matrix), -(-count // step) * step), matrix.dtype)
-    wide[:, :count] = matrix
-    return wide
-
-
-def of_outputs(scores: NumPyArray, outputs: tuple[int, ...]) -> NumPyArray:
-    """Return the scores without those of padding."""
-    return scores[:, : outputs[0]] if outputs else scores
-
-
 def products(block: Features, residual: NumPyArray) -> NumPyArray:
     """Return the products of features and residuals, summed over the rows: float64."""
     if issparse(block):
         return np.asarray(transposed(block) @ residual, dtype=np.float64)
-    if residual.ndim == 1:
-        return np.asarray(residual @ block, np.float64)
-    return np.asarray((block.T @ padded(residual))[:, : residual.shape[1]], np.float64)
+    return np.asarray(residual @ block if residual.ndim == 1 else block.T @ residual, np.float64)

@@ -15,7 +15,7 @@ from gluon_svrg.linear.data.budget import room, rows_of_a_sample
 from gluon_svrg.linear.duality import duality_gap
 from gluon_svrg.linear.losses import Logistic, Softmax
 from gluon_svrg.linear.objective import Objective, Snapshot
-from gluon_svrg.linear.plan import Plan, choose, dense_if_small, sample_size
+from gluon_svrg.linear.plan import Plan, choose, dense_if_small
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sample import Sample
 from gluon_svrg.linear.sampling import draw, l1_of, penalty_of, prepare
@@ -28,8 +28,14 @@ __all__ = ["Record", "Session", "Settings", "Solution", "StopReason", "solve"]
 _MOST_WEIGHTS = 3000
 """Of a Hessian that is factored for a proof."""
 
-_WHOLE = 2e9
+_WHOLE = 2e8
 """Multiplications for the Hessian of all rows, up to which a proof takes all of them."""
+
+_LEAST_ROWS, _ROWS_OF_A_WEIGHT = 2000, 10
+"""For the Hessian of a proof; per feature."""
+
+_MORE = 4
+"""Times the rows, at least, for the next proof of a fit."""
 
 _MULTIPLICATIONS, _NUMBERS = 2e10, 1e7
 """For the Hessian of a proof, and of its rows in memory, at most: about a second, and 80 MB."""
@@ -37,7 +43,7 @@ _MULTIPLICATIONS, _NUMBERS = 2e10, 1e7
 _FOR_THE_PROOF = 3
 """Iterations of Newton's method after the estimate says enough: the error is squared in each."""
 
-_MARGIN = 0.1
+_MARGIN = 0.05
 """The estimate says enough at this part of the distance that is asked for."""
 
 _LEAST_PART = 1e-3
@@ -189,7 +195,7 @@ class _Proof:
         outputs = problem.loss.outputs
         n, p = problem.features.shape
         self._width = (p + 1) * outputs
-        self._least = sample_size(n, p, outputs)
+        self._least = max(_LEAST_ROWS, _ROWS_OF_A_WEIGHT * (p + 1))
         self._takes_all = float(n) * self._width**2 <= _WHOLE
         most = min(_MULTIPLICATIONS / self._width**2, _NUMBERS / (p + 1))
         self._most = int(min(n, most, rows_of_a_sample(room(problem), p)))
@@ -198,12 +204,19 @@ class _Proof:
         self.has_factor = self._width <= _MOST_WEIGHTS and has_rows
 
     def of(
-        self, coef: NumPyArray, intercept: NumPyArray, estimate: float, enough: float
+        self,
+        coef: NumPyArray,
+        intercept: NumPyArray,
+        known: Snapshot | None,
+        estimate: float,
+        enough: float,
     ) -> tuple[float, float]:
         """Return the objective in float64 and a bound of its distance to the optimum, or inf.
 
         Parameters
         ----------
+        known : Snapshot, optional
+            Of this point and all rows, in their order.
         estimate : float
             Of the distance: the fewer rows are enough.
         enough : float
@@ -211,13 +224,14 @@ class _Proof:
         """
         certificate = self._certificate
         with np.errstate(over="ignore", invalid="ignore"):
-            point = certificate.at(Model(coef, intercept, self._l2, self._l1))
+            point = certificate.at(Model(coef, intercept, self._l2, self._l1), known)
             if point is None:
                 return np.inf, np.inf
-            gap = certificate.without_a_step(point)
+            gap = certificate.without_a_step(point, enough)
             if gap > enough and self.has_factor:
                 wanted = int(min(certificate.n, 3 * certificate.n * estimate / max(enough, 1e-300)))
                 gap = min(gap, certificate.by_a_factor(point, self._some(wanted)))
+                self._least *= _MORE
         return point.objective, gap
 
     def _some(self, wanted: int) -> Some:
@@ -299,7 +313,8 @@ class _Run:
         if self._gap <= max(enough, self._rounding()):
             return objective, self._gap
         if self._proven is None or self._proven[0] is not best:
-            proof = self._proof.of(*self._of_user(best), best.decrement, enough)
+            known = best.snapshot if best.objective.order is None else None
+            proof = self._proof.of(*self._of_user(best), known, best.decrement, enough)
             self._proven = best, *proof
         _, precise, gap = self._proven
         return (precise, gap) if gap < self._gap else (objective, self._gap)

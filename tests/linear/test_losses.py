@@ -74,7 +74,8 @@ def test_value_and_residual_are_the_two(loss):
     scores, target = samples(loss)
     value, residual = loss.value_and_residual(scores, target)
     assert np.array_equal(value, loss.value(scores, target))
-    assert np.array_equal(residual, loss.residual(scores, target))
+    # Of the logistic loss in another way, which is faster by itself: two units of rounding off.
+    assert np.allclose(residual, loss.residual(scores, target), rtol=0, atol=2**-52)
 
 
 @MANY

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gluon_svrg.linear.data.rows import BLOCK_BYTES
 from gluon_svrg.linear.losses import Logistic, Poisson, Softmax, Squared
-from gluon_svrg.linear.objective import Scaling, padded
+from gluon_svrg.linear.objective import Scaling
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.workers import Workers
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, residuals, to_columns, values
@@ -187,15 +187,6 @@ def test_a_column_that_is_left_out_has_no_weight():
     assert intercept == 5.0 - 4.0
     theta = scaling.from_user(np.array([7.0, 2.0]), np.asarray(1.0))
     assert theta[0] == 0
-
-
-@pytest.mark.parametrize("columns", [1, 7, 8, 9, 16, 17])
-def test_padding_adds_zeros_only(columns):
-    matrix = np.random.default_rng(0).normal(size=(5, columns))
-    wide = padded(matrix)
-    assert wide.shape[1] % 8 == 0
-    assert np.array_equal(wide[:, :columns], matrix)
-    assert not wide[:, columns:].any()
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])

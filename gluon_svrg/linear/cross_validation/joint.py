@@ -16,7 +16,7 @@ from gluon_svrg.linear import newton
 from gluon_svrg.linear.cross_validation.folds import Folds, PathPoint, point_of
 from gluon_svrg.linear.duality import duality_gap
 from gluon_svrg.linear.metric import HessianMetric, Metric
-from gluon_svrg.linear.objective import Objective, Snapshot, padded, products
+from gluon_svrg.linear.objective import Objective, Snapshot, products
 from gluon_svrg.linear.plan import Plan, sample_size
 from gluon_svrg.linear.problem import Problem
 from gluon_svrg.linear.sampling import penalty_of
@@ -143,7 +143,7 @@ class JointPass:
         objective = self._objective
         dtype, outputs = objective.rows.dtype, objective.loss.outputs
         users = [objective.scaling.to_user(theta) for _, theta in points]
-        weights = padded(np.column_stack([weights for weights, _ in users]).astype(dtype))
+        weights = np.column_stack([weights for weights, _ in users]).astype(dtype)
         bias = [theta[-1] for _, theta in points] if objective.centered else [b for _, b in users]
         biases = np.concatenate([np.atleast_1d(b) for b in bias]).astype(dtype)[:, None]
         count = len(biases)
@@ -152,7 +152,7 @@ class JointPass:
 
         def of_block(rows: slice) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
             block = objective.block(rows)
-            score = np.add((block @ weights).T[:count], biases, order="C")
+            score = np.add((block @ weights).T, biases, order="C")
             scores[:, rows] = score
             weight = np.stack([self._folds.weight(fold, rows) for fold in folds])
             target = objective.targets(rows, dtype)
