@@ -12,6 +12,7 @@ import itertools
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,6 +32,18 @@ ROOT = Path(__file__).resolve().parents[1]
 BOUND = 1.03
 L2 = 1e-3
 CONVEX_EPOCHS = 4  # in one call of fit: what it takes to 1e-8
+LINEAR_TOL = 1e-6  # the default
+LINEAR = (
+    "covtype",
+    "patches",
+    "tiny-l2",
+    "imbalanced",
+    "imbalanced-plain",
+    "poisson",
+    "breast-cancer",
+    "wide",
+    "covtype-7",
+)
 CHECKPOINTS = 5  # written in one call of fit
 Case = Callable[[], float]
 
@@ -113,6 +126,36 @@ def convex_cases(sizes: Sizes) -> dict[str, Case]:
     return {name: resnet.timed(fit, mx.nd.waitall, CONVEX_EPOCHS)}
 
 
+def linear_cases(is_this: bool) -> dict[str, Case]:
+    """Return whole fits of bench-linear's problems with every default; ours are to be proven."""
+    import linear_judge
+    import linear_problems
+    import numpy as np
+    from gluon_svrg.linear import SVRGClassifier, SVRGRegressor
+
+    def case(name: str) -> Case:
+        problem = linear_problems.PROBLEMS[name]()
+        zeros = np.zeros((problem.classes if problem.loss == "softmax" else 1, problem.x.shape[1]))
+        start = linear_judge.objective(problem, zeros, np.zeros(len(zeros)))
+
+        def fit() -> float:
+            model: Any = SVRGRegressor(problem.loss, alpha=problem.strength, random_state=0)
+            if problem.is_classification:
+                model = SVRGClassifier(
+                    C=problem.strength, class_weight=problem.class_weight, random_state=0
+                )
+            begin = time.perf_counter()
+            model.fit(problem.x, problem.y, sample_weight=problem.sample_weight)
+            seconds = time.perf_counter() - begin
+            if is_this and not model.gap_ <= LINEAR_TOL * (start - model.objective_):
+                raise RuntimeError(f"{name}: nothing is proven but {model.gap_:g}")
+            return seconds
+
+        return fit
+
+    return {f"whole fit, s: {name}": case(name) for name in LINEAR}
+
+
 def checkpoint_cases(folder: Path) -> dict[str, Case]:
     """Return a write and a read of bench-survival's larger checkpoint, ResNet-20's with SVRG."""
     import gluon_svrg as gs
@@ -168,7 +211,9 @@ def loading_cases(folder: Path) -> dict[str, Case]:
     }
 
 
-def cases_of(group: str, sizes: Sizes, folder: Path) -> dict[str, Case]:
+def cases_of(group: str, sizes: Sizes, folder: Path, is_this: bool) -> dict[str, Case]:
+    if group == "linear":
+        return linear_cases(is_this)
     if group == "convex":
         return convex_cases(sizes)
     if group == "loading":
@@ -181,6 +226,7 @@ def cases_of(group: str, sizes: Sizes, folder: Path) -> dict[str, Case]:
 GROUPS: dict[str, dict[str, str]] = {
     "others": {},
     "loading": {},
+    "linear": {},
     "convex": dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
 }
 
@@ -196,7 +242,7 @@ def serve(group: str, sizes: Sizes, checkout: Path) -> None:
     if not Path(gluon_svrg.__file__).resolve().is_relative_to(checkout):
         raise ImportError(f"gluon_svrg is {gluon_svrg.__file__!r}, not the one of {checkout}")
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        cases = cases_of(group, sizes, Path(folder))
+        cases = cases_of(group, sizes, Path(folder), checkout == ROOT)
         for case in cases.values():
             case()
         print("ready", file=answers, flush=True)
@@ -302,7 +348,9 @@ error of all of them. Loop: {sizes.loop_batches} batches a round. ResNet-20:
 {sizes.resnet_batches} batches of {sizes.resnet_batch_size}, an epoch a call of `fit`. Softmax
 regression: {sizes.convex_rows:,} random rows of 784, {CONVEX_EPOCHS} epochs a call of `fit`, the
 settings of bench-convex at L2 {L2:g}. Checkpoint: ResNet-20's with SVRG and no table, to and from
-the disk. Loading: a model directory and a checkpoint of ResNet-50.
+the disk. Loading: a model directory and a checkpoint of ResNet-50. Whole fit: the problems of
+bench-linear with every default, two threads; each of {now} ends with a proof that the optimum is
+within {LINEAR_TOL:g} of what was gained.
 {report.provenance("bench-versions", packages)}
 
 {report.markdown_table(header, [row(case, pair) for case, pair in seconds.items()])}"""

@@ -47,10 +47,13 @@ _MARGIN = 0.05
 """The estimate says enough at this part of the distance that is asked for."""
 
 _LEAST_PART = 1e-3
-"""After a failed proof the next is tried at a part of its estimate; the smallest such part."""
+"""After a failed proof the next is tried at a part of its estimate; the smallest such part.
+
+The largest is 0.7: at the next iteration, but for rounding.
+"""
 
 _TRIES = 3
-"""Proofs that are tried, each at a tenth of the last estimate or less; then that decides."""
+"""Proofs that are tried, each at a smaller estimate and with more rows; then that decides."""
 
 ROUNDING = 1e-14
 """Of the objective: a decrement below it is rounding."""
@@ -230,15 +233,16 @@ class _Proof:
             gap = certificate.without_a_step(point, enough)
             if gap > enough and self.has_factor:
                 wanted = int(min(certificate.n, 3 * certificate.n * estimate / max(enough, 1e-300)))
+                wanted = max(self._least, wanted)
                 gap = min(gap, certificate.by_a_factor(point, self._some(wanted)))
-                self._least *= _MORE
+                self._least = _MORE * wanted
         return point.objective, gap
 
     def _some(self, wanted: int) -> Some:
         if self._takes_all:
             return self._certificate.all()
         problem = self._problem
-        size = min(max(self._least, wanted), self._most)
+        size = min(wanted, self._most)
         rows, _ = draw(
             problem.loss,
             problem.target,
@@ -408,8 +412,8 @@ class _Run:
         is_rounding = best.decrement <= self._rounding()
         if gap <= enough or is_rounding or self._tries >= _TRIES or not self._proof.has_factor:
             return True
-        # The bound falls as the estimate does.
-        part = float(np.clip(0.5 * enough / gap, _LEAST_PART, _MARGIN))
+        # The bound falls as the estimate does, and as the rows grow.
+        part = float(np.clip(0.5 * _MORE * enough / gap, _LEAST_PART, 0.7))
         self._margin = part * best.decrement / enough
         return False
 
