@@ -56,8 +56,8 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         Weights by label, which multiply `sample_weight`; 'balanced' gives each class the same sum.
     tol : float, default 1e-6
         The fit ends when the objective is this near the optimum, relative to what was gained over
-        the best constant prediction: proven by ``gap_``, or estimated by ``decrement_`` with a
-        margin of ten.
+        the best constant prediction: proven by ``gap_``, or, where a proof is too dear, estimated
+        by ``decrement_`` with a margin of twenty.
     max_iter : int, default 100
         The most snapshots (each a pass over all data, and as much again for the steps that follow).
     max_time : float, optional
