@@ -17,12 +17,23 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py t
 
 BENCHMARKS := bench-linear bench-large bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse
 
-.PHONY: FORCE demo test test-platform test-unpinned lint types unit format site tutorial wheel gpu-test clean bench bench-versions soak fuzz faults endurance repeatability evidence shape upstream $(BENCHMARKS)
+.PHONY: FORCE demo quick test test-all test-platform test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions soak fuzz faults endurance repeatability evidence shape upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
 
-test: lint types unit  ## all that has to hold for a change
+# One process per core, each with one thread; the tests of a file share their fixtures. In their order:
+# the long files with few tests would else come last, with one core idle.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+quick: lint  ## after each edit: what takes no second and starts no process
+	$(PYTEST) --cover few -m "not slow and not full"
+
+test: lint types  ## what has to hold for a change
+	$(PYTEST) --cover pairs -m "not full"
+
+test-all: lint types  ## all tests: kills, machines, recipes, the site, the wheel, too
+	$(PYTEST)
 
 lint: .venv/dev.installed
 	$(BIN)/ruff check .
@@ -30,11 +41,6 @@ lint: .venv/dev.installed
 
 types: .venv/dev.installed
 	$(BIN)/mypy
-
-# One process per core, each with one thread; the tests of a file share their fixtures. In their order:
-# the long files with few tests would else come last, with one core idle.
-unit: .venv/dev.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # PYTHON=...: any from 3.10 to 3.13; in an environment of its own, .venv/pythons/3.13.
 test-platform:  ## the tests that matter for another Python

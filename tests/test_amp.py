@@ -12,6 +12,7 @@ import pytest
 from problems import TWO
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not problems.has_bfloat16(), reason="this CPU has no bfloat16 in oneDNN")
 def test_a_loss_scale_changes_no_bit():
     worker = Path(__file__).parent / "amp_worker.py"

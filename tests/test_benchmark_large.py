@@ -17,6 +17,8 @@ from linear_judge import objective
 from linear_problems import LinearProblem, covtype
 from scipy.optimize import minimize
 
+pytestmark = pytest.mark.full
+
 LISTING = """Package: zlib
 Version: 1
 Description: compression library

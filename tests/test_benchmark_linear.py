@@ -16,6 +16,8 @@ from convex_peers import Point
 from linear_problems import LinearProblem
 from scipy.optimize import minimize
 
+pytestmark = pytest.mark.full
+
 SMALL = {
     "covtype": partial(linear_problems.covtype, rows=3000),
     "covtype-7": partial(linear_problems.covtype, classes=7, rows=3000),

@@ -7,6 +7,8 @@ import convex_peers
 import pytest
 import report
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[1]
 
 

@@ -51,6 +51,7 @@ EVALUATIONS = {
 AVERAGES = {"": [], "averaged": [lambda: gs.EMAHandler(0.8)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("average", AVERAGES)
 @pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
 @pytest.mark.parametrize("evaluations", EVALUATIONS)
@@ -73,6 +74,7 @@ CHECKPOINTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("average", AVERAGES)
 @pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
 @pytest.mark.parametrize("checkpoints", CHECKPOINTS)
@@ -102,6 +104,7 @@ def test_the_best_checkpoint_has_the_figure_that_it_reports(
     assert checkpoint.best.name == min(values, key=values.get).name
 
 
+@pytest.mark.slow
 def test_the_weights_of_an_evaluation_within_the_epoch_survive_a_resume(tmp_path):
     class Stop(gs.events.BatchEnd):
         def batch_end(self, estimator, *args, **kwargs):
@@ -144,6 +147,7 @@ def test_a_kvstore_that_is_not_there_cannot_update():
         gs.SVRGTrainer(make_net().collect_params(), "sgd", update_on_kvstore=True)
 
 
+@pytest.mark.slow
 def test_two_contexts_repeat_with_static_shapes():
     """In 0.7 the first step lost an update of the running statistics: 3 results in 12 runs."""
 
@@ -163,6 +167,7 @@ def test_two_contexts_repeat_with_static_shapes():
     assert len({figures() for _ in range(12)}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 3])
 def test_an_automatic_coefficient_on_several_contexts_is_that_of_one(number):
     def weights(contexts):

@@ -11,6 +11,8 @@ import pytest
 from gluon_svrg.launch.__main__ import parse
 from launching import ROOT
 
+pytestmark = pytest.mark.full
+
 CLUSTER = ROOT / "recipes" / "cluster"
 MANIFEST = CLUSTER / "mpijob.yaml"
 BATCH = CLUSTER / "train.sbatch"

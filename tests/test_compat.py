@@ -20,6 +20,8 @@ from gluon_svrg import _compat
 from gluon_svrg._mxnet import numpy_2, text_of
 from mxnet import gluon
 
+pytestmark = pytest.mark.full
+
 CORES = len(os.sched_getaffinity(0))
 
 

@@ -7,6 +7,8 @@ import pytest
 import softmax_regression as recipe
 from sklearn.datasets import load_digits
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def judge():

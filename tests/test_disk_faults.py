@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 FAULTS = Path(__file__).parents[1] / "benchmarks/faults.py"
 
 

@@ -10,6 +10,8 @@ from cluster import run_together
 from gluon_svrg.workers import process
 from workers import foreign_programs
 
+pytestmark = pytest.mark.full
+
 PROGRAMS = "workers.foreign_programs:"
 
 

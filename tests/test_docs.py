@@ -26,6 +26,7 @@ def code_of(document):
     return "\n".join(program)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "document",
     [document for document in DOCUMENTS if code_of(document).strip()],

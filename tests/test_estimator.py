@@ -30,6 +30,7 @@ class Again:
         yield from self._batches
 
 
+@pytest.mark.full
 def test_it_trains_as_mxnets_estimator_does():
     """Same data, same defaults: the same weights and metrics, bit for bit."""
     results = []
@@ -72,6 +73,7 @@ def test_handlers_of_mxnet_run_unchanged(tmp_path):
     assert len(list(tmp_path.glob("*.params"))) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [list, tuple, Again, loader])
 def test_any_data_that_can_be_iterated_again(kind):
     problem = problems.make("softmax")
@@ -243,6 +245,7 @@ def test_a_label_without_the_batch_axis():
     assert problems.relative_difference(*weights) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_loader_whose_length_is_not_known():
     class Sampler:
         def __iter__(self):
@@ -477,6 +480,7 @@ def test_a_call_of_fit_that_is_refused_leaves_nothing_behind():
     assert estimator.val_data is None
 
 
+@pytest.mark.slow
 def test_a_bar_of_an_evaluation_needs_no_length():
     class Sampler(gluon.data.Sampler):
         def __iter__(self):

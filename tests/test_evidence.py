@@ -11,6 +11,8 @@ import evidence_variance
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.full
+
 DOCS = common.ROOT / "docs"
 
 

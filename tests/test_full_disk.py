@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 RUN = """
 import resource, signal, sys
 import gluon_svrg as gs

@@ -52,6 +52,7 @@ def rows_of(result):
     return [{k: v for k, v in row.items() if k not in MEASURED} for row in result.history]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 4])
 @pytest.mark.parametrize("arguments", [{}, {"update_freq": 2}, {"locked": "off"}], ids=str)
 def test_in_two_parts_is_as_in_one(at, arguments):

@@ -15,6 +15,8 @@ from gluon_svrg.run.position import StopReason
 from mxnet import gluon
 from mxnet.gluon import nn
 
+pytestmark = pytest.mark.full
+
 X = np.random.default_rng(0).normal(size=(24, 6)).astype("float32")
 Y = np.random.default_rng(1).integers(0, 3, 24).astype("float32")
 BATCHES = 6

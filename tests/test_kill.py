@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from forked import Forked
 
+pytestmark = pytest.mark.full
+
 WORKER = Path(__file__).parent / "kill_worker.py"
 KILLS = 5  # a configuration
 POINTS = [

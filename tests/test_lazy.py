@@ -14,6 +14,8 @@ import pytest
 import shape
 from gluon_svrg import _compat, _lazy
 
+pytestmark = pytest.mark.full
+
 PACKAGE = Path(gs.__file__).parent
 LAZY = {package.__name__: package for package in (gs, gs.linear, gs.run, gs.svrg)}
 

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import gc
 import weakref
@@ -46,6 +48,7 @@ print((rss() - first) / 3)
 """
 
 
+@pytest.mark.full
 def test_a_fold_leaves_nothing(tmp_path):
     """On 0.1 it is 47 MiB a fold."""
     done = subprocess.run(

@@ -8,6 +8,8 @@ import nbformat
 import problems
 import pytest
 
+pytestmark = pytest.mark.full
+
 nbclient = pytest.importorskip("nbclient")
 
 CELLS = [

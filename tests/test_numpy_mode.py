@@ -46,6 +46,7 @@ def estimator_of(net, optimizer="sgd", **optimizer_params):
     return gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hybridize", [False, True])
 @pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
 @pytest.mark.parametrize("table", [False, True], ids=["recomputed", "table"])
@@ -174,6 +175,7 @@ def test_batches_of_the_other_kind_are_taken(kind, numpy):
     estimator.fit(batches, batches, epochs=1, event_handlers=gs.SVRGHandler())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numpy", [False, True])
 def test_a_checkpoint_of_one_mode_is_continued_in_the_other(numpy, tmp_path):
     """As it would be in its own: optimizer, snapshot, averages, and a step that waits."""
@@ -246,6 +248,7 @@ class Scaled(nn.HybridBlock):
         return x * scale + shift
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("coefficient", [None, 1.0, "auto"])
 @pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
 def test_losses_and_parameters_without_axes(contexts, coefficient, tmp_path):

@@ -120,6 +120,7 @@ class ConvNet(gluon.nn.HybridSequential):
         )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("hybridize", [None, {}, {"static_alloc": True, "static_shape": True}])
 @pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
 @pytest.mark.parametrize("update_freq", [1, 3])

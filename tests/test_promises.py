@@ -26,6 +26,8 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parent.parent
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(40, 3, 8, 8)).astype("float32"), np.arange(40) % 4

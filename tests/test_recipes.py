@@ -29,6 +29,8 @@ from gluon_svrg.data.datasets import FASHION_MNIST_DIRECTORY
 from interruption import EXIT_CODE
 from problems import has_bfloat16
 
+pytestmark = pytest.mark.full
+
 RECIPES = Path(__file__).parent.parent / "recipes"
 SMALL = ["--data", "synthetic", "--samples", "24", "--batch-size", "12", "--epochs", "1"]
 

@@ -16,6 +16,8 @@ import gluon_svrg as gs
 import interruption
 import pytest
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parent.parent
 RECIPES = ROOT / "recipes"
 

@@ -15,6 +15,8 @@ import segmentation
 import word_language_model
 from interruption import EXIT_CODE
 
+pytestmark = pytest.mark.full
+
 
 def written(folder):
     """The names of the files; every picture is one."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parent.parent
 MEASURED = {"seconds", "samples_per_second", "peak_memory_mib"}
 

@@ -99,6 +99,7 @@ def test_sarah(kind, period):
         assert method.done(8 * N) == 1
 
 
+@pytest.mark.slow
 def test_page():
     method = method_of(methods.Page)
     large, coin = method._batches(64, 1), np.random.default_rng(0)
@@ -145,6 +146,7 @@ def test_svrg(kind):
     assert method.evaluations == 3 * N + 20 * 8 * (1 if method.has_table else 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [evidence_convex.LooplessSVRG, evidence_convex.SCSG])
 def test_anchors_of_a_random_length(kind, monkeypatch):
     monkeypatch.setattr(evidence_convex, "SAMPLES", N)

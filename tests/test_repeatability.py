@@ -4,6 +4,8 @@ import mxnet as mx
 import pytest
 import repeatability
 
+pytestmark = pytest.mark.full
+
 EPOCHS = 2
 
 

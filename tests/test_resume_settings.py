@@ -36,6 +36,7 @@ def fit(folder, epochs, optimizer="sgd", loss=None, handlers=(), resume="auto", 
     return trainer, [param.data().asnumpy() for param in net.collect_params().values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "nag", "lars", "signum"])
 @pytest.mark.parametrize(
     ("name", "attribute", "value"),
@@ -63,6 +64,7 @@ def test_what_the_optimizer_is_given_at_the_resume_counts(
     assert "goes on with its own" not in caplog.text
 
 
+@pytest.mark.slow
 def test_what_the_run_itself_has_changed_goes_on(tmp_path, caplog):
     def plateau():
         return [gs.PlateauHandler("training loss", patience=1, mode="max", factor=0.5)]

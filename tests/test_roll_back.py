@@ -60,6 +60,7 @@ def run(*handlers, duration=None, every=None, directory=None):
     return problem.params, figures, result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [None, 2, 5])
 @pytest.mark.parametrize(
     "moment",
@@ -132,6 +133,7 @@ def test_what_the_full_pass_finds_goes_to_the_guard(action, tmp_path):
         assert all(abs(weight).max() < 100 for weight in weights)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_on_the_way_back_is_written_again(tmp_path):
     class Damage(BatchEnd):
         priority = 5000

@@ -33,6 +33,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.slow
 def test_a_run_resumed_from_elsewhere_leaves_a_folder_of_another_run_alone(tmp_path):
     fit(gs.CheckpointHandler(tmp_path / "a"))
     fit(gs.CheckpointHandler(tmp_path / "b"), epochs=3)
@@ -56,6 +57,7 @@ def test_two_runs_at_a_time_in_one_folder_are_an_error(tmp_path):
         fit(gs.CheckpointHandler(tmp_path))  # no longer in use
 
 
+@pytest.mark.full
 def test_a_process_that_is_killed_lets_go_of_its_folder(tmp_path):
     code = (
         "import gluon_svrg as gs, os, signal, sys; sys.path.insert(0, 'tests'); "
@@ -71,6 +73,7 @@ def test_a_process_that_is_killed_lets_go_of_its_folder(tmp_path):
     assert len(result.history) == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_outlives_a_run_does_not_hold_its_folder(tmp_path):
     worker = None
 
@@ -90,6 +93,7 @@ def test_a_worker_that_outlives_a_run_does_not_hold_its_folder(tmp_path):
         os.waitpid(worker, 0)
 
 
+@pytest.mark.slow
 def test_auto_takes_the_newest_of_all_handlers(tmp_path):
     def handlers():
         return [
@@ -260,6 +264,7 @@ def test_a_function_as_metric_leaves_nothing_out(tmp_path, capsys, root_logger):
     assert "is not part of a checkpoint" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_samples_that_are_carried_over_are_refused(tmp_path):
     estimator = estimator_of()
     x, y = (np.concatenate(p) for p in zip(*estimator.problem.batches, strict=True))

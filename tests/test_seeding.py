@@ -29,6 +29,7 @@ def test_the_same_seed_gives_the_same_numbers_everywhere():
     assert all(a != b for a, b in zip(draw(), first, strict=True))
 
 
+@pytest.mark.slow
 def test_a_shuffled_loader_gives_the_same_batches():
     loader = mx.gluon.data.DataLoader(list(range(20)), batch_size=4, shuffle=True)
     orders = []
@@ -59,6 +60,7 @@ def batches_of_one_worker():
     return np.concatenate([batch.asnumpy() for batch in loader])
 
 
+@pytest.mark.full
 def test_a_loader_worker_repeats():
     """MXNet issue 9335: its own seed reaches neither the shuffle nor the workers."""
     runs = []
@@ -86,6 +88,7 @@ def draws_of_workers(number):
     return drawn
 
 
+@pytest.mark.slow
 def test_workers_draw_different_numbers_which_repeat():
     gs.seed_everything(4)
     parent = draw()

@@ -19,10 +19,12 @@ def limit(name):
     return shape.LIMITS[name]
 
 
+@pytest.mark.slow
 def test_no_import_cycle():
     assert shape.import_cycle(PACKAGE) == []
 
 
+@pytest.mark.slow
 def test_imports_run_down_the_floors():
     assert shape.uphill_imports(PACKAGE, FLOORS) == []
 
@@ -31,14 +33,17 @@ def test_every_floor_has_its_rooms():
     assert set(FLOORS) == {module.room for module in PACKAGE.values()}
 
 
+@pytest.mark.slow
 def test_only_optional_extras_are_imported_in_functions():
     assert shape.late_imports(PACKAGE, EXTRAS) == []
 
 
+@pytest.mark.full
 def test_private_names_of_mxnet_are_in_one_module():
     assert shape.private_uses(PACKAGE, PRIVATE) == {}
 
 
+@pytest.mark.slow
 def test_who_asks_what_kind_of_data_it_is():
     found = shape.loader_tests(PACKAGE)
     assert len(found) <= limit("`isinstance` tests for loaders outside data/"), found
@@ -49,6 +54,7 @@ def test_parameters_have_types():
     assert shape.share_of_any(PACKAGE) <= limit("parameters annotated with `Any`"), found
 
 
+@pytest.mark.full
 def test_hops_of_one_batch():
     hops = shape.hops_of_a_batch()
     # The way's milestones: a trace that misses them measures nothing.

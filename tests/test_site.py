@@ -8,6 +8,8 @@ from pathlib import Path
 import gluon_svrg as gs
 import pytest
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("myst_nb", reason="the extra `site` is not installed")
 pytest.importorskip("furo", reason="the extra `site` is not installed")
 

@@ -78,6 +78,7 @@ def test_local_kvstores_give_the_weights_of_one_context(kvstore, on_kvstore, way
     assert difference(own, expected) < 1e-12
 
 
+@pytest.mark.slow
 def test_a_table_that_takes_too_much_memory_is_given_up(caplog):
     expected = train(sp.make("embedding"), gradient_table=False)
     # The dense gradients of five batches fit into it; with the rows on top they do not.
@@ -208,6 +209,7 @@ def test_a_word_table_that_some_batches_do_not_use(way):
     assert moved == ([2, 3, 5] if way == "exact" else [])
 
 
+@pytest.mark.full
 def test_a_table_that_does_not_fit_after_a_resume_is_left_out(tmp_path, caplog):
     def run(problem, memory, resume=None, folder=tmp_path / "one", **duration):
         trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})

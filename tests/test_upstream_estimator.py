@@ -14,6 +14,8 @@ from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib import estimator as mx_estimator
 
+pytestmark = pytest.mark.full
+
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(12, 3)).astype("float32"), RNG.integers(0, 2, 12).astype("float32")
 LOSSES = [3.0, 1.0, 2.0, 2.5]  # the second epoch is the best

@@ -204,6 +204,7 @@ STOPS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("data", DATA)
@@ -246,6 +247,7 @@ HANDLERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("stop", ["in an epoch", "end of an epoch"])
 @pytest.mark.parametrize("handlers", HANDLERS)
@@ -261,6 +263,7 @@ def test_a_step_that_no_backward_pass_comes_before(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("stop", STOPS)
 def test_all_handlers(stop, tmp_path):
@@ -278,6 +281,7 @@ def cut_epochs():
     return [gs.SVRGHandler(), CutEachEpoch()]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("batch", [3, 4])
 def test_epochs_that_a_handler_cuts_short(batch, tmp_path):
@@ -294,6 +298,7 @@ DURATIONS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("duration", "data"),
     [*((name, "list") for name in DURATIONS), ("epochs", "DataLoader"), ("batches", "DataLoader")],
@@ -303,6 +308,7 @@ def test_a_longer_run(duration, data, tmp_path):
     check_that_it_is_exact(tmp_path, svrg_handlers, DATA[data], None, part, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every_n_batches", [1, 2])
 def test_checkpoints_in_mid_epoch_change_nothing(every_n_batches, tmp_path):
     runs = []
@@ -315,6 +321,7 @@ def test_checkpoints_in_mid_epoch_change_nothing(every_n_batches, tmp_path):
     assert problems.same(*runs)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("name", ["epoch-0-batch-4", "epoch-1-batch-4", "epoch-1-batch-6"])
 def test_from_every_checkpoint_in_mid_epoch(name, tmp_path):
@@ -345,6 +352,7 @@ class Sample(EpochEnd, Stateful):
         self.drawn = state["drawn"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("dropout", [0, 0.3])
 @pytest.mark.parametrize("batch", [5, 6])
@@ -381,6 +389,7 @@ def test_what_seeds_are_paid_for(dropout, monkeypatch, tmp_path):
     assert ({(0, 2), (0, 3), (0, 4)} <= set(batches_seeded)) == bool(dropout)
 
 
+@pytest.mark.slow
 def test_an_lr_scheduler_goes_on(tmp_path):
     def scheduled(duration, seed, folder, resume=None):
         scheduler = mx.lr_scheduler.FactorScheduler(2, 0.7, base_lr=0.1)
@@ -485,6 +494,7 @@ class ScaledLoss(gluon.loss.Loss):
         return F.broadcast_mul(loss, scale) + 0.1 * F.square(scale).sum()
 
 
+@pytest.mark.slow
 def test_parameters_outside_of_the_network(tmp_path):
     def train(folder, seed, duration, **arguments):
         gs.seed_everything(seed)
@@ -508,6 +518,7 @@ def test_parameters_outside_of_the_network(tmp_path):
 DEFERRED = {"units": 4, "in_units": 0, "layers": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("stop", ["first batch", "in an epoch"])
 def test_a_network_that_infers_its_shapes(stop, tmp_path):
@@ -524,6 +535,7 @@ def test_a_network_that_has_not_inferred_its_shapes_yet(tmp_path):
     assert [row["epoch"] for row in result.history] == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("stop", ["end of an epoch", "in an epoch"])
 @pytest.mark.parametrize("handlers", [LoggingHandler, lambda: LoggingHandler(2)])
@@ -534,6 +546,7 @@ def test_mxnets_logging_handler(handlers, stop, tmp_path):
 # Another number of devices.
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("table", [True, False])
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -568,6 +581,7 @@ def test_another_number_of_devices(before, after, accumulate, table, tmp_path, c
         assert row == pytest.approx(other)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mode")
 def test_several_devices_with_running_statistics_of_their_own(tmp_path):
     check_that_it_is_exact(
@@ -639,6 +653,7 @@ NETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NETS)
 def test_another_network(kind, checkpoints):
     make, message = NETS[kind]
@@ -791,6 +806,7 @@ def test_an_older_checkpoint_into_its_own_folder(checkpoints):
     fails(checkpoints, FileExistsError, message, event_handlers=handler, resume=path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_string", [True, False])
 def test_into_another_folder(as_string, checkpoints, tmp_path):
     """A path of a checkpoint, or of a folder of them; the old folder stays as it is."""
@@ -893,6 +909,7 @@ def test_handlers_that_come_and_go(tmp_path, caplog):
     assert ["coefficient" in row for row in result.history] == [True, False]
 
 
+@pytest.mark.slow
 def test_two_handlers_of_a_class_keep_their_own(tmp_path):
     def handlers():
         run.pair = [gs.EMAHandler(0.5, warm_up=False), gs.EMAHandler(0.9, warm_up=False)]

@@ -41,6 +41,7 @@ def run(folder, *handlers, shuffle=False, resume=None):
     return problems.weights_of(net), svrg
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [3, 6, 8, 13])
 def test_it_resumes_to_the_bit(stop, tmp_path):
     whole, svrg = run(tmp_path / "whole")

@@ -154,6 +154,7 @@ def check_that_it_is_passed_over(folder, file, damage):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("file", FILES)
 def test_a_damaged_file_is_noticed(file, damage, folder):
@@ -181,6 +182,7 @@ def test_what_is_said_of_a_damaged_file(tmp_path):
             checkpoint.read(path)
 
 
+@pytest.mark.slow
 def test_every_byte_of_a_manifest_counts(tmp_path):
     path = checkpoint.write(tmp_path, Key(3, 1), {"a": b"1"}, {"position": {"epoch": 1}})
     manifest = path / "manifest.json"
@@ -494,6 +496,7 @@ print(sorted(os.listdir(folder)))
 """
 
 
+@pytest.mark.full
 def test_a_full_disk(tmp_path):
     """A real one, as far as a process can make one for itself."""
     folders = [*Path(__file__).parents[:2], Path(gs.__file__).parents[1]]

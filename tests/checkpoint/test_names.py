@@ -54,6 +54,7 @@ def weights(estimator):
     return [param.data().asnumpy() for param in estimator.net.collect_params().values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [5, 8, 9])
 def test_dense10_comes_before_dense9(batch, tmp_path):
     names = [p.name for p in estimator_with_names_from(8, 0).trainer._params]

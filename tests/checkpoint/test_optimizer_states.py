@@ -108,6 +108,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "update_on_kvstore", "contexts"), CASES)
 def test_every_optimizer_goes_on_exactly_on_other_devices(
     optimizer, update_on_kvstore, contexts, tmp_path
@@ -494,6 +495,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
         trainer.save_states(tmp_path / "nowhere" / "states")
 
 
+@pytest.mark.slow
 def test_bytes_that_somebody_has_changed_never_escape_as_another_error(tmp_path):
     path = tmp_path / "states"
     params = parameters(ONE)

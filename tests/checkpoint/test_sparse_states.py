@@ -22,6 +22,7 @@ def run(problem, folder, duration, way, table, resume=None):
     return recorder.weights
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "way", "table", "batch"),
     [

@@ -37,6 +37,7 @@ def test_a_run_goes_on_to_the_same_bits(tmp_path):
     assert exact_runs.bits_of(estimator) == json.loads((FILES / "exact.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_run_with_every_kind_of_state_goes_on(tmp_path):
     estimator = resumed("full", "epoch-1-batch-7", tmp_path)
     expected = json.loads((FILES / "full.json").read_text())
@@ -106,6 +107,7 @@ def check_same(ours, theirs, where):
 CHECKPOINTS = {"exact": "epoch-1-batch-6", "full": "epoch-1-batch-7"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CHECKPOINTS)
 def test_every_state_arrives_in_its_handler(kind, tmp_path):
     """What each handler gives after the resume is what the old file holds for its class."""

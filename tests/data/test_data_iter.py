@@ -143,6 +143,7 @@ def test_one_iterator_in_several_hands(tmp_path):
     assert sum(map(len, ids(first_batches(iterator, 100)))) == 10
 
 
+@pytest.mark.slow
 def test_nothing_of_an_iterator_is_held():
     iterator = mx.io.NDArrayIter(np.arange(8.0), np.arange(8.0), 4)
     list(training_data(iterator).begin_epoch(0))

@@ -37,6 +37,7 @@ def test_what_was_written_is_read(tmp_path):
         assert np.array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not os.path.isdir(FASHION_MNIST_DIRECTORY),
     reason="Fashion-MNIST is not there: install Debian's package dataset-fashion-mnist",

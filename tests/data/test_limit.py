@@ -25,6 +25,7 @@ def test_an_array_loader_is_left_as_it_is():
     assert loader.epoch == 4
 
 
+@pytest.mark.slow
 def test_a_net_overfits_one_batch():
     problem = problems.make("mlp")
     trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 2.0})

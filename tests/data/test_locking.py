@@ -10,6 +10,8 @@ from gluon_svrg.data import transforms as T
 from gluon_svrg.data.training_data import why_not_locked
 from mxnet import gluon
 
+pytestmark = pytest.mark.full
+
 X, Y = np.random.default_rng(0).random((20, 3, 8, 8)).astype("float32"), np.arange(20.0)
 DRAWS = (
     "its transform draws other numbers each time, from NumPy's or MXNet's generator or its own; "

@@ -98,6 +98,7 @@ class Weights(BatchEnd):
         self.seen.append(problems.weights_of(estimator.net))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update_freq", [1, 2])
 @pytest.mark.parametrize("coefficient", [1.0, 0.5])
 def test_svrg_is_the_naive_one_on_the_same_batches(update_freq, coefficient):
@@ -170,6 +171,7 @@ class StopAfter(BatchEnd):
             estimator.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stop", "last_batch"), [(3, "keep"), (17, "keep"), (7, "discard")])
 def test_a_resume_in_mid_epoch_goes_on_to_the_bit(tmp_path, stop, last_batch):
     def run(epochs=4, resume=None, handlers=(), folder=None):

@@ -195,6 +195,7 @@ def test_one_worker_has_the_data_themselves():
     assert sharded(data, Single()) is data
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("name", KINDS)
 def test_parts_are_the_whole(name, size):
@@ -249,6 +250,7 @@ def test_samples_along_another_axis(size):
         )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("last_batch", ["keep", "discard"])
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 23, 50])
@@ -357,6 +359,7 @@ def test_evaluation_data():
     assert len(list(batches_of(KINDS["list"](None), "val_data"))) == 5
 
 
+@pytest.mark.full
 def test_what_is_told():
     workers = Several(0, 4)
     text = how_shared(sharded(training_data(data_loader(None)), workers), workers)
@@ -408,6 +411,7 @@ def test_a_sampler_with_another_length():
         list(WorkerBatchSampler(Short(4), 2))
 
 
+@pytest.mark.slow
 def test_a_sampler_for_other_workers():
     data = training_data(own_data_loader(Single()))
     with pytest.raises(ValueError, match="is for worker 0 of 1, and this is worker 1 of 2"):

@@ -130,6 +130,7 @@ def expected_samples(name):
     return 20 if name == "NDArrayIter, discard" else SAMPLES
 
 
+@pytest.mark.slow
 @by_kind
 def test_an_epoch_has_each_sample_once(name):
     data = make(name)
@@ -143,6 +144,7 @@ def test_an_epoch_has_each_sample_once(name):
         assert data.num_samples in (None, expected_samples(name))
 
 
+@pytest.mark.slow
 @by_kind
 def test_nothing_is_drawn_before_the_first_batch(name):
     data = make(name)
@@ -157,6 +159,7 @@ def test_nothing_is_drawn_before_the_first_batch(name):
 RESUMED = [name for name in KINDS if name not in ("NDArrayIter, shuffled", "loader, own draws")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", RESUMED)
 @pytest.mark.parametrize("done", [1, 3, 5])
 def test_a_resume_in_an_epoch_has_the_rest_of_it(name, done):
@@ -171,6 +174,7 @@ def test_a_resume_in_an_epoch_has_the_rest_of_it(name, done):
     assert [rows(batch) for batch in rest] == whole[done:]
 
 
+@pytest.mark.slow
 @by_kind
 @pytest.mark.parametrize("done", [7, 30])
 def test_too_few_batches_are_an_error(name, done):
@@ -187,6 +191,7 @@ def test_too_few_batches_are_an_error(name, done):
         data.begin_epoch(0, done)
 
 
+@pytest.mark.slow
 @by_kind
 def test_the_index_of_a_batch(name):
     data = make(name)
@@ -214,6 +219,7 @@ def test_the_index_of_a_batch(name):
             data.batch(0)
 
 
+@pytest.mark.slow
 @by_kind
 def test_what_repeats_is_equal_each_time(name):
     data = make(name)
@@ -242,6 +248,7 @@ REASONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REASONS)
 def test_why_it_may_not_repeat(name):
     assert make(name).why_it_may_not_repeat() == REASONS[name]
@@ -259,6 +266,7 @@ def test_an_ndarrayiter_of_several_or_sparse_arrays_promises_less():
         )
 
 
+@pytest.mark.slow
 @by_kind
 def test_locking(name):
     data = make(name)
@@ -295,6 +303,7 @@ def test_an_array_loader_is_told_the_epoch_at_once():
     assert loader.epoch == 7
 
 
+@pytest.mark.full
 @by_kind
 def test_first_batches_leave_no_trace(name):
     data = make(name)
@@ -317,6 +326,7 @@ def test_first_batches_leave_no_trace(name):
         assert ours == theirs
 
 
+@pytest.mark.slow
 @by_kind
 def test_the_public_first_batches_are_those(name):
     made = KINDS[name]()
@@ -351,6 +361,7 @@ def message_of_0_1(own, saved):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "description"),
     [
@@ -382,6 +393,7 @@ def test_a_description_of_a_data_iter():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "other"),
     list(itertools.product(KINDS, ["loader", "list", "iterable", "NDArrayIter"])),
@@ -422,6 +434,7 @@ def test_messages_of_a_description(saved, name, message):
         make(name).check_description(make(saved).description())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make_it", "message"),
     [
@@ -453,12 +466,14 @@ def test_what_cannot_be_resumed(make_it, message):
         training_data(make_it()).check_can_resume()
 
 
+@pytest.mark.slow
 @by_kind
 def test_what_can_be_resumed(name):
     if name not in ("NDArrayIter, shuffled", "own iterator"):
         make(name).check_can_resume()
 
 
+@pytest.mark.slow
 @by_kind
 def test_validation_batches_are_those_of_an_iteration(name):
     made = KINDS[name]()
@@ -488,6 +503,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("factory", [training_data, batches_of, check_data])
 def test_what_is_no_data(name, factory):
@@ -513,6 +529,7 @@ def test_lengths():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_kinds(name):
     assert make(name).kind == {

@@ -40,12 +40,14 @@ def hints_of(caplog, data, epochs):
     return [r.getMessage() for r in caplog.records if HINT in r.getMessage()]
 
 
+@pytest.mark.full
 def test_a_run_with_a_slow_iterable_is_told(caplog, monkeypatch):
     monkeypatch.setattr(waiting, "_WORTH_A_WORD", 0.1)
     (hint,) = hints_of(caplog, Slow(15, 0.04), epochs=2)
     assert "DataLoader with num_workers" in hint
 
 
+@pytest.mark.slow
 def test_a_run_with_a_fast_one_is_not(caplog, monkeypatch):
     monkeypatch.setattr(waiting, "_WORTH_A_WORD", 0.001)
     data = [(mx.nd.array(X), mx.nd.array(Y))] * 50
@@ -125,6 +127,7 @@ def test_the_way_out_is_that_of_the_data(data, way_out):
     assert way_out in waiting.advice(data)
 
 
+@pytest.mark.slow
 def test_nothing_of_the_data_is_held_after_the_run():
     class Data(list):
         pass

@@ -98,6 +98,7 @@ def test_the_one_number_is_the_second_class(from_logits, x, tmp_path):
         predictor.classes(x, top=3)
 
 
+@pytest.mark.slow
 def test_the_command_line(binary, tmp_path, capsys):
     image = pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (8, 6, 3)).astype("uint8")

@@ -67,6 +67,7 @@ def test_resize(model, tmp_path, capsys):
     assert command_line.main(arguments) == 0
 
 
+@pytest.mark.full
 def test_as_a_process(model, image):
     command = [sys.executable, "-m", "gluon_svrg.deploy", "predict", str(model)]
     good = subprocess.run([*command, image], capture_output=True, text=True, check=True)
@@ -119,6 +120,7 @@ def test_calibration_data_that_is_no_archive(name, write, model, tmp_path, capsy
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_benchmark(model, capsys):
     arguments = ["benchmark", str(model), "--batch", "1", "3", "--seconds", "0.05"]
     assert command_line.main(arguments) == 0

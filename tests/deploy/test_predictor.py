@@ -262,6 +262,7 @@ def test_it_falls_back_where_the_backend_computes_something_else(model, monkeypa
     assert "fused by MKLDNN its outputs differ by" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mode")
 def test_several_threads(model, net):
     predictor = deploy.Predictor.load(model)
@@ -311,6 +312,7 @@ assert not [name for name in sys.modules if name.startswith("gluoncv.")]
 """
 
 
+@pytest.mark.full
 def test_a_fresh_process_without_gluoncv(tmp_path):
     from gluoncv.model_zoo import get_model
 

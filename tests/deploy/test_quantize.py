@@ -26,6 +26,7 @@ def data():
     return (random.normal(size=(64, 3, 8, 6)) * 0.3 + 2 * offsets).astype("float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["naive", "entropy"])
 def test_it_keeps_most_classes(mode, net, x, data, tmp_path):
     model = deploy.export(net, tmp_path / "model", x, metrics={"accuracy": 0.25})

@@ -201,6 +201,7 @@ def picks(tmp_path):
         return deploy.export(net, tmp_path / "model", x), x
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*no VNNI")
 def test_an_operator_that_is_not_known_needs_its_name(picks, tmp_path, capsys):
     path, x = picks
@@ -444,6 +445,7 @@ def test_no_registered_operator_of_a_dangerous_kind_is_loaded():
         assert not [name for name in graph.OPERATORS if word in name]
 
 
+@pytest.mark.full
 def test_the_command_line_ends_with_one_line(model, tmp_path):
     with_graph(model, set_op("_Native", info="0x1"))
     done = subprocess.run(

@@ -194,6 +194,7 @@ def test_its_docstring_has_each_parameter(cls):
     assert set(inspect.signature(cls).parameters) <= names
 
 
+@pytest.mark.slow
 @each
 def test_it_trains_otherwise_only_where_it_is_meant_to(cls, plain, tmp_path):
     estimator = estimator_of()
@@ -201,6 +202,7 @@ def test_it_trains_otherwise_only_where_it_is_meant_to(cls, plain, tmp_path):
     assert problems.same(weights, plain) != TABLE[cls].changes_weights
 
 
+@pytest.mark.slow
 @each
 def test_a_second_fit_is_like_the_first(cls, tmp_path):
     estimator = estimator_of()
@@ -253,6 +255,7 @@ def equal(ours, theirs):
     return type(ours) is type(theirs) and ours == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", STATEFUL, ids=lambda cls: cls.__name__)
 def test_its_state_comes_back(cls, tmp_path):
     """Through the files of a checkpoint, into a handler that has seen nothing."""
@@ -288,6 +291,7 @@ def test_its_state_comes_back(cls, tmp_path):
 IN_MXNETS = {gs.GradientUpdateHandler, gs.MetricHandler, gs.SVRGHandler}
 
 
+@pytest.mark.slow
 @each
 def test_in_mxnets_estimator_it_works_or_says_what_it_needs(cls, mode, tmp_path):
     """Fails on 0.1 with an AttributeError for most of them."""

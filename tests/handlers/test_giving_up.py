@@ -183,6 +183,7 @@ def test_the_estimator_adds_a_meter():
     assert not any(isinstance(h, gs.VarianceHandler) for h in estimator.handlers)
 
 
+@pytest.mark.slow
 def test_mxnets_estimator_cannot_measure():
     problem = problems.make("softmax")
     data = gluon.data.DataLoader(gluon.data.ArrayDataset(*problem.batches[0]), 4)
@@ -209,6 +210,7 @@ def test_bad_arguments_are_errors(arguments, error, message):
         gs.SVRGHandler(**arguments)
 
 
+@pytest.mark.slow
 def test_a_second_run_begins_without_a_decision():
     problem = problems.make("softmax", samples=80)
     estimator, svrg = estimator_of(problem), gs.SVRGHandler(give_up_above=1 / 3)
@@ -226,6 +228,7 @@ def test_a_ratio_that_is_no_number_decides_nothing(ratio):
     assert run([ratio] * 2, 2, give_up_above=1 / 3)[0] == [5, 10]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [4, 6, 9, 12, 25])
 def test_resume(tmp_path, stop):
     """Also from the epoch in which it gave up, whose data stays locked to its end."""

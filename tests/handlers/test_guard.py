@@ -67,6 +67,7 @@ def test_a_loss_that_is_nan(dtype):
         run(gs.NaNGuardHandler(), data=spoil, dtype=dtype)
 
 
+@pytest.mark.slow
 def test_a_sound_run_is_not_touched():
     runs = []
     for handlers in ([], [gs.NaNGuardHandler(every_n_batches=2)]):
@@ -86,6 +87,7 @@ def test_stop():
     assert run.estimator.position.batch == 7  # the batch after the bad one was not begun
 
 
+@pytest.mark.slow
 def test_roll_back(tmp_path):
     """The run after it is the one that had the smaller learning rate from the checkpoint on."""
 

@@ -202,6 +202,7 @@ class StopAfter(BatchEnd):
             estimator.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [3, 5, 8])
 def test_after_a_resume_the_history_goes_on(batches, tmp_path):
     estimator, data = resumable()

@@ -118,6 +118,7 @@ def above_optimum(estimator, kind, x, y, wd):
 # --- The rate -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize("kind", ["softmax", "squared"])
 @pytest.mark.parametrize(("batch_size", "momentum"), [(320, 0.0), (20, 0.0), (5, 0.0), (20, 0.9)])
@@ -143,6 +144,7 @@ def test_the_rate_is_that_of_the_eigenvalues(kind, batch_size, momentum):
         assert rate == pytest.approx(1 / largest, rel=0.05)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["softmax", "squared"])
 @pytest.mark.parametrize(("optimizer", "momentum"), [("sgd", 0.0), ("sgd", 0.5), ("nag", 0.5)])
 def test_it_reaches_the_optimum_and_four_times_the_rate_does_not(kind, optimizer, momentum):
@@ -158,6 +160,7 @@ def test_it_reaches_the_optimum_and_four_times_the_rate_does_not(kind, optimizer
     assert above_optimum(estimator, kind, x, y, wd) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["softmax", "squared"])
 @pytest.mark.parametrize(("optimizer", "momentum"), [("sgd", 0.0), ("sgd", 0.9), ("nag", 0.9)])
 def test_it_reaches_the_optimum_by_small_batches(kind, optimizer, momentum):
@@ -180,6 +183,7 @@ def test_huge_labels_lose_no_digits_and_residuals_beyond_hubers_width_have_a_cur
     assert rates[2] == pytest.approx(rates[0], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_what_the_optimizer_and_the_loss_multiply_by_is_counted_in():
     x, y = arrays("squared")
 
@@ -260,6 +264,7 @@ DATA = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("svrg", [True, False], ids=["SVRG", "plain"])
 @pytest.mark.parametrize("make_data", DATA.values(), ids=DATA)
 @pytest.mark.parametrize("is_static", [False, True])
@@ -294,6 +299,7 @@ class StopAfter(BatchEnd):
             estimator.stop()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("batch", [16, 20, 32, 70])
 def test_a_resume_continues_with_the_rate_to_the_bit(batch, tmp_path):
     """After 16 and 32 batches an epoch begins with another measurement."""
@@ -316,6 +322,7 @@ def test_a_resume_continues_with_the_rate_to_the_bit(batch, tmp_path):
     assert second[1:] == whole[1:]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_it_and_one_that_measured_nothing(tmp_path, caplog):
     x, y = arrays()
     fit(make(), loader(x, y), gs.CheckpointHandler(tmp_path), epochs=1)
@@ -341,6 +348,7 @@ def test_a_second_fit_measures_anew():
     assert fit(estimator, loader(2 * x, y), handler, epochs=2, initial_epoch=1) < 0.6 * first
 
 
+@pytest.mark.slow
 def test_softmax_is_measured_again_and_the_rate_is_lowered_never_raised(caplog):
     """Without biases, outputs of 0 are far from the frequencies of the two classes that occur."""
     rng = np.random.default_rng(0)
@@ -369,6 +377,7 @@ def test_softmax_is_measured_again_and_the_rate_is_lowered_never_raised(caplog):
     assert handler.learning_rate == rates[-1]
 
 
+@pytest.mark.slow
 def test_beside_svrgs_other_settings():
     x, y = arrays()
     rates = set()
@@ -452,6 +461,7 @@ LEFT = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "options", "reason"), LEFT.values(), ids=LEFT)
 def test_what_it_does_not_know_keeps_its_rate_and_it_says_so(arguments, options, reason, caplog):
     x, y = arrays()
@@ -512,6 +522,7 @@ def test_data_without_a_curvature(value, caplog):
     assert "look for" in text
 
 
+@pytest.mark.slow
 def test_workers_that_have_no_whole_batches(caplog, monkeypatch):
     dataset = gluon.data.ArrayDataset(*(array.astype("float32") for array in arrays()))
     monkeypatch.setattr(Single, "are_several", True)
@@ -530,6 +541,7 @@ def test_two_owners_are_an_error():
         fit(make(), loader(x, y), gs.AutoLearningRateHandler(), schedule)
 
 
+@pytest.mark.slow
 def test_a_schedule_of_another_number_and_a_plateau_are_none():
     x, y = arrays()
     others = [

@@ -251,6 +251,7 @@ UNLOCKED = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", UNLOCKED)
 def test_a_transform_that_is_not_locked(kind, caplog):
     handlers = [gs.SVRGHandler(lock="require")]
@@ -266,6 +267,7 @@ def test_a_transform_that_is_not_locked(kind, caplog):
     assert not caplog.messages
 
 
+@pytest.mark.slow
 def test_what_needs_no_lock(caplog):
     caplog.set_level(logging.WARNING)
     batches = [data_loader(lambda x: x), list(loader_of(RANDOM["crop"]))]
@@ -275,6 +277,7 @@ def test_what_needs_no_lock(caplog):
     assert not caplog.messages
 
 
+@pytest.mark.slow
 def test_a_dataset_without_a_length(caplog):
     class Counted(gluon.data.Dataset):
         def __getitem__(self, index):

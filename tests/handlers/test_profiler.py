@@ -59,6 +59,7 @@ class SlowData(list):
             yield batch
 
 
+@pytest.mark.slow
 def test_the_phases_add_up_to_the_time_of_the_epoch(tmp_path):
     profiler = gs.ProfilerHandler()
     handlers = [profiler, gs.SVRGHandler(), gs.CheckpointHandler(tmp_path / "run")]
@@ -81,6 +82,7 @@ def test_the_phases_add_up_to_the_time_of_the_epoch(tmp_path):
     assert sum(own.column("seconds")) < whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("handlers", "data", "phase", "least"),
     [
@@ -97,6 +99,7 @@ def test_time_goes_to_who_takes_it(handlers, data, phase, least):
     assert row[phase] == max(row[name] for name in PHASES)
 
 
+@pytest.mark.slow
 def test_the_forward_pass_and_the_step_have_what_mxnet_computes_for_them():
     """The forward pass returns at once; its work is done later, and counts as its own."""
 
@@ -257,6 +260,7 @@ def test_one_profiler_a_run():
         fit([gs.ProfilerHandler(), gs.ProfilerHandler()])
 
 
+@pytest.mark.slow
 def test_mxnets_estimator_is_refused():
     data = gluon.data.DataLoader(gluon.data.ArrayDataset(X, Y), 8)
     estimator = estimator_of(MXNetEstimator)

@@ -224,6 +224,7 @@ def bars_of(directory, first=None, resume=None, duration=None, **bars):
     return watch.seen, terminal.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("duration", [{"epochs": 3}, {"batches": 14}], ids=["epochs", "batches"])
 @pytest.mark.parametrize("batches", [3, 5, 8])
 def test_after_a_resume_the_bars_go_on_where_they_were(batches, duration, tmp_path):
@@ -240,6 +241,7 @@ def test_after_a_resume_the_bars_go_on_where_they_were(batches, duration, tmp_pa
     assert set(opened) == {str(done)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [3, 5, 8])
 def test_a_run_that_was_begun_without_bars_can_go_on_with_them(batches, tmp_path):
     expected, _ = bars_of(tmp_path / "whole")
@@ -258,6 +260,7 @@ def test_a_run_that_was_begun_without_bars_can_go_on_with_them(batches, tmp_path
     assert "training: 100%" in shown
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_back_has_its_bars_go_back(tmp_path):
     straight, _ = bars_of(tmp_path / "straight")
     seen, shown = bars_of(tmp_path / "back", roll_back_after=8)

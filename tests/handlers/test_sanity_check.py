@@ -170,6 +170,7 @@ DATA = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("data", DATA)
 def test_it_leaves_no_trace(run, data):

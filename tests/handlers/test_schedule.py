@@ -416,6 +416,7 @@ def test_when_the_rate_is_reduced(name):
     assert rates_of(values, **arguments) == expected
 
 
+@pytest.mark.slow
 def test_patience_is_pytorchs_plus_one():
     """PyTorch's ReduceLROnPlateau, written down: its patience of 1 is 2 here."""
 
@@ -470,6 +471,7 @@ def test_a_second_fit_counts_anew():
     assert rates.seen == [1.0] * 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stop",
     [StopAfter(2), *(StopAfter(n, "epoch_end") for n in (10, 15, 20)), StopAfter(20)],

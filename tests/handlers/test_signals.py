@@ -91,6 +91,7 @@ MOMENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("event", MOMENTS)
 def test_the_batch_is_finished_and_a_checkpoint_written(
@@ -116,6 +117,7 @@ def test_the_batch_is_finished_and_a_checkpoint_written(
     assert [row["epoch"] for row in resumed.history] == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [4, 5])
 @pytest.mark.parametrize("priority", [10, float("inf")])
 def test_a_signal_in_a_safe_point(priority, batch, whole, tmp_path):
@@ -128,6 +130,7 @@ def test_a_signal_in_a_safe_point(priority, batch, whole, tmp_path):
     assert problems.same(weights, whole)
 
 
+@pytest.mark.slow
 def test_during_the_full_pass_the_epoch_has_not_begun(whole, tmp_path):
     class Data(list):
         """A signal comes in the second epoch's full pass, which is the third pass over the data."""
@@ -170,6 +173,7 @@ def test_a_second_sigterm_is_as_it_was_before(tmp_path):
     assert result.stop_reason is gs.StopReason.SIGNAL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", [*MOMENTS, "train_end"])
 def test_after_an_exception_the_signals_are_as_before(event, tmp_path):
     def own(number, frame):

@@ -100,6 +100,7 @@ def test_when_the_run_ends(name):
     assert (handler.best, handler.best_epoch) == (best, best_epoch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patience", [0, 1, 2, 3])
 def test_patience_is_keras(patience):
     """Keras' EarlyStopping, written down."""
@@ -307,6 +308,7 @@ def part(directory, contexts, update_on_kvstore, stop=None, seed=0, patience=3, 
     return estimator, handler, result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("contexts", "update_on_kvstore"), CONTEXTS)
 @pytest.mark.parametrize("event", ["batch_end", "epoch_end"])
 @pytest.mark.parametrize("epoch", [0, 1, 2, 4])
@@ -323,6 +325,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(
     assert problems.same(everything(estimator), everything(whole))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("contexts", "update_on_kvstore"), CONTEXTS)
 def test_a_run_that_had_ended_ends_at_once_again(tmp_path, contexts, update_on_kvstore):
     first, _, expected = part(tmp_path, contexts, update_on_kvstore)

@@ -85,6 +85,7 @@ def test_after_an_exception_the_trainer_is_a_plain_one():
     assert estimator.trainer.full_gradient is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("update_freq", [1, 2])
 def test_in_mxnets_estimator_the_weights_are_the_same(update_freq):
     def data_of(problem):
@@ -155,6 +156,7 @@ class CompareWithTwin(GradientReady):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hybridize", [False, True])
 @pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
 def test_the_twin_sees_the_same_dropout_masks(contexts, hybridize):
@@ -216,6 +218,7 @@ def test_masks_repeat_until_the_next_snapshot_and_change_after():
     assert same == [True, False, True]
 
 
+@pytest.mark.slow
 def test_the_users_seed_decides_the_masks():
     def run(seed):
         problem = dropout_net()
@@ -267,6 +270,7 @@ def test_between_batches_random_numbers_do_not_repeat():
     assert len(set(drawn)) == len(drawn) == 15
 
 
+@pytest.mark.slow
 def test_a_failed_run_in_mxnets_estimator_leaves_nothing_behind():
     class Fail(BatchEnd):
         def batch_end(self, estimator, *args, **kwargs):
@@ -283,6 +287,7 @@ def test_a_failed_run_in_mxnets_estimator_leaves_nothing_behind():
     assert late.gradient_evaluations == 2 * 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
 def test_batchnorm_statistics_are_the_same_bit_for_bit_as_without_svrg(contexts):
     def run(handlers):
@@ -391,6 +396,7 @@ def test_a_schedule_that_returns_something_else_is_an_error(value, error):
     assert problems.same(problem.params, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [gs, mx_estimator])
 def test_a_plain_trainer_is_an_error(module):
     problem = problems.make("softmax")
@@ -401,6 +407,7 @@ def test_a_plain_trainer_is_an_error(module):
         estimator.fit(data, epochs=1, event_handlers=[gs.SVRGHandler(train_data=data)])
 
 
+@pytest.mark.slow
 def test_mxnets_estimator_without_train_data_is_an_error():
     problem = problems.make("softmax")
     data = gluon.data.DataLoader(gluon.data.ArrayDataset(*problem.batches[0]), 4)

@@ -77,6 +77,7 @@ DATA = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DATA)
 def test_auto_keeps_gradients_where_batches_repeat(kind):
     make_data, repeats = DATA[kind]
@@ -98,6 +99,7 @@ def test_auto_keeps_gradients_where_batches_repeat(kind):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind, (_, repeats) in DATA.items() if not repeats])
 def test_true_is_an_error_where_batches_may_not_repeat(kind):
     problem = problems.make("mlp")
@@ -202,6 +204,7 @@ def test_fewer_batches_than_in_the_full_pass_are_fine():
     assert handler.gradient_evaluations == 2 * 37
 
 
+@pytest.mark.full
 def test_in_mxnets_estimator():
     """It takes only a DataLoader; one that hands out the same batches may be told as a list."""
     weights = []

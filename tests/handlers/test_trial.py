@@ -153,6 +153,7 @@ def test_where_it_gives_up_nothing_but_the_measurements_is_computed():
     assert problems.same(problem.params, plain.params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lr", "gives_up"), [(1e-3, False), (3.0, True)])
 def test_a_measured_run(lr, gives_up):
     """Softmax regression: with short steps SVRG pays from the beginning, with long ones not."""
@@ -236,6 +237,7 @@ class Stop(BatchEnd):
             estimator.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ratios", "stop", "contexts"),
     [
@@ -257,6 +259,7 @@ def test_resume(tmp_path, ratios, stop, contexts):
     assert whole[1:3] == resumed[1:3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [True, False], ids=["table", "recompute"])
 def test_a_stop_breaks_the_pass_off_and_a_resume_makes_it(tmp_path, table):
     options = {"gradient_table": table}
@@ -325,6 +328,7 @@ def test_the_meter_measures_in_it_whatever_its_period(ratio):
     assert (1, 0.3) in [(r.epoch, r.at) for r in meter.records]
 
 
+@pytest.mark.slow
 def test_the_epoch_has_the_augmentation_of_the_full_pass():
     """From its beginning: batches that had been drawn otherwise would not be in the table."""
     draws = []
@@ -352,6 +356,7 @@ def test_data_that_cannot_be_locked_are_told_before_the_epoch():
         estimator_of(problem).fit(data, epochs=1, event_handlers=svrg)
 
 
+@pytest.mark.slow
 def test_a_data_loader_too():
     problem, corrections = problems.make("softmax", dtype="float32", samples=80), Corrections()
     x, y = (np.concatenate(part).astype("float32") for part in zip(*problem.batches, strict=True))

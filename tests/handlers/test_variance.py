@@ -120,6 +120,7 @@ def test_an_old_snapshot_does_not_start_at_zero():
     )
 
 
+@pytest.mark.slow
 def test_a_parameter_that_is_frozen_and_unfrozen_on_the_way():
     class Changes(BatchEnd):
         priority = 400
@@ -176,6 +177,7 @@ def test_the_row_of_the_history():
         assert row["variance_ratio"] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_the_plot_has_one_panel_for_the_ratio(tmp_path):
     problem = problems.make("mlp", samples=400)
     result = estimator_of(problem).fit(
@@ -215,6 +217,7 @@ def test_every_n_epochs():
     assert ["variance_ratio" in row for row in result.history] == [True, False] * 2 + [True]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("coefficient", ["auto", OptimalCoefficient("network"), 0.4])
 def test_auto_is_never_worse_than_nothing_or_svrg(coefficient):
     """0.4 is for the contrast: at the beginning of an interval it is worse than 1."""
@@ -264,6 +267,7 @@ def loader_of(**arguments):
     return ArrayLoader(x, y, batch_size=8, shuffle=True, seed=1, **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("svrg", [True, False])
 @pytest.mark.parametrize("kind", ["plain", "batchnorm"])
 def test_it_changes_nothing(kind, svrg):
@@ -278,6 +282,7 @@ def test_it_changes_nothing(kind, svrg):
     assert problems.same(*weights)
 
 
+@pytest.mark.slow
 def test_with_svrg_it_sees_the_masks_of_training():
     """At the snapshot the gradients are the same, dropout or not: at a step of 0 the ratio is 0."""
     problem = net_of("dropout")
@@ -295,6 +300,7 @@ def test_with_svrg_it_sees_the_masks_of_training():
     assert all(record.ratio > 0.3 for record in meter.records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [3, 10, 14])
 @pytest.mark.parametrize("coefficient", [None, 1.0, "auto"])
 def test_resume(tmp_path, stop, coefficient):
@@ -325,6 +331,7 @@ def test_resume(tmp_path, stop, coefficient):
     assert ratios[0] == ratios[1]
 
 
+@pytest.mark.full
 def test_a_data_loader_keeps_its_order():
     """Measuring iterates it once more; the epochs' orders, drawn from NumPy, stay as they are."""
     orders = []
@@ -401,6 +408,7 @@ def test_one_batch_is_an_error():
         )
 
 
+@pytest.mark.slow
 def test_mxnets_estimator_is_an_error():
     problem = problems.make("softmax")
     data = gluon.data.DataLoader(gluon.data.ArrayDataset(*problem.batches[0]), 4)

@@ -56,6 +56,7 @@ def test_the_coefficient_while_svrg_is_off_counts_the_batch_that_ends():
     assert asked[-1] == 15 / 20
 
 
+@pytest.mark.slow
 def test_a_handler_holds_on_to_nothing_of_a_run():
     svrg = gs.SVRGHandler(give_up_above=1e9)
     meter = gs.VarianceHandler(at=(50, 100), batches=2)

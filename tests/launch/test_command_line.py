@@ -9,6 +9,8 @@ from gluon_svrg.launch import job
 from gluon_svrg.launch.__main__ import new_parser, parse
 from launching import launch
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def script(tmp_path):

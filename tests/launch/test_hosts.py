@@ -11,6 +11,8 @@ from launching import PROLOGUE, Launched, launch
 from ports import free_port
 from sshds import ADDRESSES, PROGRAMS, Hosts
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("mpi4py")
 
 # --- Which hosts answer -------------------------------------------------------------------------

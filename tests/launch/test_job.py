@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from launching import PROLOGUE, Launched, launch
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("mpi4py")
 
 

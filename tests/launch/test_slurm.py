@@ -18,6 +18,8 @@ import pytest
 from launching import PROLOGUE, ROOT
 from ports import free_port
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("mpi4py")
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "scontrol", "squeue")

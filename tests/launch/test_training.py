@@ -9,6 +9,8 @@ import subprocess
 import pytest
 from launching import ROOT, Launched, launch, wait_for
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("mpi4py")
 
 TRAINING = ROOT / "tests" / "training_worker.py"

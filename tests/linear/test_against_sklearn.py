@@ -189,6 +189,7 @@ def again(model, X, y, weight=None, **arguments):
     return fitted(clone(model).set_params(tol=1e-11, random_state=0, **arguments), X, y, weight)
 
 
+@pytest.mark.slow
 def test_weights_are_repeated_rows_and_zero_leaves_out(large_case):
     model, X, y = large_case
     weight = np.random.default_rng(13).integers(0, 3, len(y))
@@ -200,6 +201,7 @@ def test_weights_are_repeated_rows_and_zero_leaves_out(large_case):
     assert difference(weighted, repeated, X) < 2e-5
 
 
+@pytest.mark.slow
 def test_float32_is_close_to_float64(large_case):
     model, X, y = large_case
     single = X.astype(np.float32)
@@ -207,6 +209,7 @@ def test_float32_is_close_to_float64(large_case):
     assert difference(again(model, single, y), again(model, X, y), X) < 2e-5
 
 
+@pytest.mark.slow
 def test_another_seed_goes_to_the_same_point(large_case):
     model, X, y = large_case
     one = again(model, X, y)
@@ -214,6 +217,7 @@ def test_another_seed_goes_to_the_same_point(large_case):
     assert difference(one, fitted(one.set_params(random_state=1), X, y, None), X) < 2e-5
 
 
+@pytest.mark.slow
 def test_one_thread_is_two(large_case):
     model, X, y = large_case
     found = []

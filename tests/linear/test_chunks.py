@@ -259,6 +259,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("mode", ["r", "r+", "c"])
@@ -374,6 +375,7 @@ def test_its_error_comes_back():
     assert not others()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "count"), [("hessian", 20), ("diagonal", 10), ("diagonal", 150)]
 )

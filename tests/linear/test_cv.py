@@ -55,6 +55,7 @@ def weights_of(y, seed=1):
     return weight
 
 
+@pytest.mark.slow
 @parametrize_with_checks([SVRGClassifierCV(Cs=3, cv=3)])
 def test_scikit_learns_checks(estimator, check):
     with warnings.catch_warnings():
@@ -156,6 +157,7 @@ def peer(X, y, weight=None, **kwargs):
     return model, "use_legacy_attributes" in known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "classes", "refit", "weighted", "scoring", "class_weight"),
     [
@@ -424,6 +426,7 @@ def test_a_fold_that_steps_do_not_lead_is_solved_by_itself(monkeypatch):
     np.testing.assert_allclose(model.coefs_paths_, wanted.coefs_paths_, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3])
 def test_every_ratio_is_tried_with_every_c(classes):
     X, y = problem(200, classes=classes)
@@ -461,6 +464,7 @@ def test_of_equal_scores_the_first_c_has_it_then_the_first_ratio():
     assert (model.C_, model.l1_ratio_) == (1.0, 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "n", "p", "classes", "is_small"),
     [

@@ -42,6 +42,7 @@ def bounds(objective, theta):
     return duality_gap(objective, snapshot), snapshot.objective
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [1.0, 0.5])
 @MANY
 def test_gap_bounds_the_distance(loss, part):

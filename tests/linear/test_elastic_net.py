@@ -166,6 +166,7 @@ def many_columns():
     return X, X[:, :900].toarray().reshape(3000, 3, 300).sum(axis=2), rng
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ratio", [0.5, 1.0])
 def test_many_sparse_columns(ratio):
     X, z, rng = many_columns()
@@ -179,6 +180,7 @@ def test_many_sparse_columns(ratio):
     assert np.abs(model.coef_ - dense.coef_).max() < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["weights", "none"])
 def test_many_sparse_columns_squared(given):
     X, z, rng = many_columns()
@@ -205,6 +207,7 @@ def test_many_sparse_columns_of_other_losses(classes):
     assert model.gap_ < 1e-6
 
 
+@pytest.mark.slow
 def test_a_sample_s_metric():
     rng = np.random.default_rng(5)
     X = rng.normal(size=(30_000, 220)).astype(np.float32) * 10.0 ** rng.uniform(-1, 1, 220)

@@ -53,6 +53,7 @@ def bound(problem, objective, coef, intercept):
     return duality_gap(objective, snapshot), snapshot.objective
 
 
+@pytest.mark.slow
 @MANY
 def test_gap_bounds_the_distance_and_vanishes(loss):
     tight = 0

@@ -314,6 +314,7 @@ def least_objective(features, target, strength):
     return objective(theta)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
 @pytest.mark.parametrize(("n", "way"), [(400, "newton, rotated"), (1500, "newton-cg")])
 def test_one_column_is_far_larger_than_the_others(n, way, scale):

@@ -242,6 +242,7 @@ def test_a_clone_has_the_arguments_alone():
     assert repr(SVRGRegressor("huber", alpha=2)) == "SVRGRegressor(alpha=2, loss='huber')"
 
 
+@pytest.mark.full
 def test_a_search_in_a_pipeline():
     X, y = IRIS
     search = GridSearchCV(

@@ -120,6 +120,7 @@ def test_constant_features_alone():
     np.testing.assert_allclose(model.predict_proba([[1.0, 1.0]])[0], shares, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_thousand_classes():
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(1000, 8))
@@ -146,6 +147,7 @@ def test_more_features_than_rows(data):
     np.testing.assert_allclose(model.coef_[0], residual @ X, atol=1e-4 * largest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "strength"), [("logistic", {"C": 1e3}), ("softmax", {"C": 1.0})])
 @pytest.mark.parametrize("unit", [1.0, 1e-6, 1e-12])
 def test_a_feature_of_a_tiny_unit_among_many_rows(name, strength, unit):

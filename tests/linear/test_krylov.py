@@ -227,6 +227,7 @@ def words(n=1500, p=6000, seed=0, classes=2):
     return X, np.argmax(scores, axis=1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strength", [1, 10, 100])
 @pytest.mark.parametrize("classes", [2, 5])
 def test_raw_counts_are_solved_and_proven(strength, classes):
@@ -244,6 +245,7 @@ def test_raw_counts_are_solved_and_proven(strength, classes):
     assert other.objective >= solution.objective - solution.gap
 
 
+@pytest.mark.slow
 def test_wide_rows_of_an_unbounded_loss():
     """Epochs stopped at the first snapshot here, 33 million times what they had gained away."""
     X, _ = words()
@@ -266,6 +268,7 @@ def test_more_digits_than_float32_has():
     assert 0 <= rough.objective - near.objective <= rough.gap <= 1e-7 * gained
 
 
+@pytest.mark.slow
 def test_max_time_ends_conjugate_gradients(monkeypatch):
     X, y = words()
     problem = Problem(X, y.astype(float), Logistic(), 1e-9)
@@ -306,6 +309,7 @@ def test_without_a_penalty_nothing_is_said_by_numpy(loss):
     assert np.isfinite(solution.objective)
 
 
+@pytest.mark.slow
 def test_classes_begin_anywhere():
     """What is added to all classes alike goes, whatever the start has of it."""
     X, y = words(classes=3)

@@ -135,6 +135,7 @@ def test_regressions_of_many_rows(tmp_path, long, loss, dtype, given):
     assert model.score(X_disk, y) == pytest.approx(peer.score(X, y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["diagonal", "identity"])
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize("given", ["weights", "none"])
@@ -213,6 +214,7 @@ def test_a_start_from_a_part(tmp_path, monkeypatch, long):
     same(model, peer, X, 1e-3)
 
 
+@pytest.mark.full
 def test_no_copy(tmp_path):
     X, y = sorted_by_class(features("uint8", 200_000, 50), 2)
     mapped = large_data.mapped(tmp_path / "x.npy", X)
@@ -230,6 +232,7 @@ def test_no_copy(tmp_path):
     assert both < 36e6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("n", "way"), [(40_000, "working set"), (100_000, "svrg, hessian")])
 def test_corners_keep_to_the_limit(tmp_path, monkeypatch, n, way):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 3 << 19)

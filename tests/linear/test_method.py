@@ -301,6 +301,7 @@ def test_plan(shape, loss, metric, name):
     assert f"{(shape[1] + 1) * loss.outputs:,} weights" in got.why or "rotated" in name
 
 
+@pytest.mark.slow
 def test_rare_features(monkeypatch):
     # Eighty features, each in six rows of 20,000: one or two of them are in the sample.
     rng = np.random.default_rng(0)

@@ -51,6 +51,7 @@ def test_the_same_as_an_array(write):
     assert np.array_equal(model.predict(data), peer.predict(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["hessian", "diagonal"])
 def test_many_rows(write, monkeypatch, metric):
     monkeypatch.setattr(per_row, "MANY", 0)

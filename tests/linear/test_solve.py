@@ -397,6 +397,7 @@ def test_a_given_start_is_where_it_begins(metric):
     assert len(again.history) < len(far.history)
 
 
+@pytest.mark.slow
 def test_passes_grow_whatever_takes_over(monkeypatch):
     # Epochs gain too little here, and products with a sample's Hessian go on.
     rng = np.random.default_rng(0)

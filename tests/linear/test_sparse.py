@@ -114,6 +114,7 @@ def test_small_problems_are_made_dense(name):
     np.testing.assert_array_equal(sparse.coef_, dense.coef_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["diagonal", "identity"])
 @pytest.mark.parametrize("name", ["binary", "softmax", "poisson"])
 def test_epochs_of_batches(never_dense, name, metric):
@@ -151,6 +152,7 @@ def wide(seed=0, n=160, p=400, dtype="float64"):
     return (X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-9)).astype(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "given"), [("float32", "weights"), ("float64", "none")])
 @pytest.mark.parametrize("name", WIDE)
 def test_many_columns(many, name, given, dtype):

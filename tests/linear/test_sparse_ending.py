@@ -123,6 +123,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name", "strength", "seed"), CASES)
 def test_the_end_is_the_optimum_as_nearly_as_tol_says(kind, name, strength, seed):
     problem = make(kind, LOSSES[name], strength, seed)

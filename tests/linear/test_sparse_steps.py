@@ -98,6 +98,7 @@ def run(problem, **settings):
     return solution, records
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES, ids=ids)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("way", ["newton-cg", "svrg, sparse"])
@@ -223,6 +224,7 @@ def test_a_hessian_of_so_many_columns_is_refused():
         run(make(Logistic()), metric="hessian")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES, ids=ids)
 def test_the_score_table_is_that_of_the_weights_to_the_end(loss):
     # In float32 a step's scores, taken as a difference, would be rounding in the end: a direction

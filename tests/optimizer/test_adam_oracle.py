@@ -129,6 +129,7 @@ class Run:
         assert np.abs(ours - oracles).max() <= TOLERANCES[self.dtype] * np.abs(oracles).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "feature"),
     [*((kind, "all") for kind in KINDS), ("MARS, cut in some steps", "plain")],

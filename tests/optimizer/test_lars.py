@@ -136,6 +136,7 @@ def test_the_exemption_of_a_trainer_is_by_the_parameters_own_names(fused):
     assert param.data().asnumpy().tolist() == [0.0, 0.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_more_parameters_than_one_kernel_takes(momentum):
     """MXNet's kernels hold 60 and write past the end with more."""

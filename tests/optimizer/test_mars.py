@@ -122,6 +122,7 @@ def growth(eta, beta, gamma, steps=200):
     return distances[-20:].max() / distances[steps // 2 - 20 : steps // 2].max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("beta", "gamma"), [(0.9, 0.0), (0.9, 1.0), (0.95, 0.025)])
 def test_the_limit_of_stability_from_both_sides(beta, gamma):
     limit = 2 * (1 + beta) / (1 - beta + 2 * gamma * beta)

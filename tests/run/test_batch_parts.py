@@ -179,6 +179,7 @@ def test_along_another_axis_than_the_first():
     assert problems.relative_difference(*results) < 1e-14
 
 
+@pytest.mark.slow
 def test_an_array_loader_of_several_arrays_is_as_a_list_and_continues(tmp_path):
     results = []
     for epochs, resume in ((3, None), (1, "auto"), (3, "auto")):
@@ -225,6 +226,7 @@ KINDS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("own", ["float32", "float64"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_data_and_labels_of_any_dtype_train_as_those_of_the_network(kind, own):

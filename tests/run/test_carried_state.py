@@ -166,6 +166,7 @@ def test_svrg_with_a_state_is_the_naive_one(processor, table):
         assert problems.relative_difference(ours, theirs) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [False, True])
 def test_a_run_continues_with_both_states(table, tmp_path):
     def run(batches, folder, resume=None):

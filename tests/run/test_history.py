@@ -160,6 +160,7 @@ def test_the_first_epoch_does_not_dwarf_the_seconds_of_the_others(seconds, top, 
     assert [text.get_text() for text in axes.texts] == notes
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_a_table_and_the_figure():
     history = History([row(0, **{"training loss": 1.23456, "note": "<b>"}), row(1)])
     table = history._repr_html_()
@@ -231,6 +232,7 @@ def test_it_goes_on_with_the_epochs_of_its_rows():
     assert panels_of(history.plot())["loss"] == [("training", [5, 6], [1, 2])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
 def test_it_is_saved_where_that_is_asked_for(suffix, tmp_path):
     path = tmp_path / "new" / f"history{suffix}"

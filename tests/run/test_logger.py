@@ -271,6 +271,7 @@ def in_terminal(script, *arguments, columns=50):
     return read.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.full
 def test_on_a_terminal(tmp_path):
     """Epoch lines are in the file, too; each is seen once, above the bars; quiet is quiet."""
     text = in_terminal(SCRIPT, tmp_path / "train.log")

@@ -126,6 +126,7 @@ def old(estimator, name="softmaxcrossentropyloss"):
     return estimator
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [5, 7])
 def test_a_checkpoint_with_the_old_names_goes_on(batches, tmp_path):
     """In the middle of an epoch, and at its end: rows, counts and the last evaluation."""

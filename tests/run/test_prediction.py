@@ -58,6 +58,7 @@ DATA = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
 @pytest.mark.parametrize("kind", DATA)
 def test_the_outputs_are_those_of_the_samples_in_order(kind, contexts):

@@ -22,6 +22,7 @@ def fit(folder, epochs, handlers=(), **arguments):
     return rows, net.weight.data().asnumpy().tolist()
 
 
+@pytest.mark.slow
 def test_it_goes_on_from_the_newest_checkpoint(tmp_path, monkeypatch, caplog):
     whole = fit(tmp_path / "whole", 4)
     fit(tmp_path / "broken", 2)

@@ -32,6 +32,7 @@ def data_of(kind):
     return ArrayLoader(*arrays, batch_size=8, shuffle=kind == "shuffled", seed=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [True, False])
 @pytest.mark.parametrize("kind", ["list", "in order", "shuffled"])
 def test_the_loop_by_hand_gives_the_weights_of_the_handler(kind, table):
@@ -207,6 +208,7 @@ def weights_by_hand(net, trainer, backward, data, step, **arguments):
     return problems.weights_of(net)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [True, False])
 def test_an_iterator_of_mxnet_by_hand(table):
     """A `backward` that takes a DataBatch gives the weights of one that takes pairs."""

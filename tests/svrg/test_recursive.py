@@ -166,6 +166,7 @@ def storm_by_hand(values, batches, a, wrong=""):
     return run.trajectory
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("a", [0.1, 0.5])
 @pytest.mark.parametrize("hybridize", [False, True])
 def test_storm_is_numpys_after_every_step(page, a, hybridize):

@@ -240,6 +240,7 @@ def test_the_full_gradient_is_the_mean_over_samples(contexts):
     assert problems.relative_difference(ours, expected) < 1e-14
 
 
+@pytest.mark.full
 def test_the_sum_does_not_wash_out():
     """After 10^8 samples' worth of gradients another 10^4 batches still count, each of them."""
     net = initialized("hybrid sequential", ONE)

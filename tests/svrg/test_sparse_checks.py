@@ -105,6 +105,7 @@ class Mean(gs.events.GradientReady, gs.events.EpochEnd):
         self._sum = 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "update_freq", "is_biased"),
     [

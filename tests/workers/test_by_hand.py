@@ -5,6 +5,8 @@ from cluster import run_together
 from workers.by_hand_programs import CASES
 from workers.compare import assert_close
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module", params=[2, 3])
 def results(request):

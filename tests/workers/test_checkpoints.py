@@ -6,6 +6,8 @@ from cluster import run_together
 from gluon_svrg.checkpoint import folder as disk
 from workers import checkpoint_programs as programs
 
+pytestmark = pytest.mark.full
+
 OTHER_NUMBER = (
     "WARNING: the checkpoint was written by {} and this run has {}: sums over a batch are taken in "
     "another order, random numbers and BatchNorm's statistics are different, so the weights will "

@@ -6,6 +6,8 @@ import pytest
 from cluster import run_together
 from workers.data_programs import Y
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def results():

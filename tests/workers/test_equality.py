@@ -3,6 +3,8 @@
 import pytest
 from cluster import run_together
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.parametrize(("size", "part", "of"), [(2, 0, 4), (3, 1, 4), (4, 5, 8)])
 def test_workers_equal_one_process(size, part, of):

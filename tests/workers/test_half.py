@@ -10,6 +10,8 @@ from cluster import run_together
 from gluon_svrg.workers.mpi import _kind_of_half
 from mxnet import autograd, gluon
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module", params=[2, 3])
 def results(request):

@@ -4,6 +4,8 @@ import pytest
 from cluster import run_together
 from workers.failing_programs import WRONG
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def wrong():

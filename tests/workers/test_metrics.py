@@ -4,6 +4,8 @@ import pytest
 from cluster import run_together
 from workers.compare import assert_close
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module", params=[2, 3])
 def values(request):

@@ -5,6 +5,8 @@ import re
 import pytest
 from cluster import run_together
 
+pytestmark = pytest.mark.full
+
 PROGRAMS = "workers.mpi_programs:"
 
 

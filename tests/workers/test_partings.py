@@ -6,6 +6,8 @@ from cluster import run_together
 from problems import has_bfloat16
 from workers.parting_programs import WAYS
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def results():

@@ -6,6 +6,8 @@ import sys
 import pytest
 from gluon_svrg.workers import progress
 
+pytestmark = pytest.mark.full
+
 HANGS = """
 import sys, time
 from gluon_svrg.workers import progress

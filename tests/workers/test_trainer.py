@@ -3,6 +3,8 @@
 import pytest
 from cluster import run_together
 
+pytestmark = pytest.mark.full
+
 SIZE = 3
 
 
