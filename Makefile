@@ -17,7 +17,7 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py t
 
 BENCHMARKS := bench-linear bench-large bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse
 
-.PHONY: FORCE demo quick test test-all test-platform test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions soak fuzz faults endurance repeatability evidence shape upstream $(BENCHMARKS)
+.PHONY: FORCE demo quick test test-all full test-platform test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions soak fuzz faults endurance repeatability evidence shape upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -26,14 +26,21 @@ demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regressi
 # the long files with few tests would else come last, with one core idle.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-quick: lint  ## after each edit: what takes no second and starts no process
+# Of tests with several parameters: pairs of their values, or COVER=all, every combination.
+COVER := pairs
+
+quick: lint  ## after each edit: what takes a fifth of a second at most and starts no process
 	$(PYTEST) --cover few -m "not slow and not full"
 
 test: lint types  ## what has to hold for a change
-	$(PYTEST) --cover pairs -m "not full"
+	$(PYTEST) --cover $(COVER) -m "not full"
 
-test-all: lint types  ## all tests: kills, machines, recipes, the site, the wheel, too
-	$(PYTEST)
+test-all: test full  ## and what takes long
+
+full: .venv/dev.installed  ## kills, several processes, recipes, the site, the wheel, the other Pythons
+	$(PYTEST) --cover $(COVER) -m full
+	.ci/pythons
+	$(MAKE) --silent test-unpinned
 
 lint: .venv/dev.installed
 	$(BIN)/ruff check .
@@ -46,11 +53,11 @@ types: .venv/dev.installed
 test-platform:  ## the tests that matter for another Python
 	$(eval FOLDER := .venv/pythons/$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 	.ci/venv $(PYTHON) $(FOLDER) test
-	OMP_NUM_THREADS=1 $(FOLDER)/bin/python -m pytest $(PLATFORM_TESTS)
+	OMP_NUM_THREADS=1 $(FOLDER)/bin/python -m pytest --cover $(COVER) $(PLATFORM_TESTS)
 
 test-unpinned:  ## the same tests at the versions that pip resolves alone, as for a user
 	.ci/venv $(PYTHON) .venv/unpinned test /dev/null
-	OMP_NUM_THREADS=1 .venv/unpinned/bin/python -m pytest $(PLATFORM_TESTS) tests/linear/test_parquet.py tests/deploy/test_images.py
+	OMP_NUM_THREADS=1 .venv/unpinned/bin/python -m pytest --cover $(COVER) $(PLATFORM_TESTS) tests/linear/test_parquet.py tests/deploy/test_images.py
 
 format: .venv/dev.installed  ## put the code into the form that `make lint` wants
 	$(BIN)/ruff check --fix .

@@ -46,8 +46,8 @@ def paired(tests):
     """Return cases that have each pair of two parameters' values; of slow tests, each value."""
     seen, kept = set(), []
     for test in tests:
-        # Parameters of one table have the same index: each of its rows is a new value of all.
-        values = sorted(test.callspec.indices.items()) if hasattr(test, "callspec") else []
+        params = test.callspec.params if hasattr(test, "callspec") else {}
+        values = [(name, repr(value)) for name, value in sorted(params.items())]
         size = 1 if test.get_closest_marker("slow") else min(2, len(values))
         tuples = set(itertools.combinations(values, size))
         if not tuples or tuples - seen:
