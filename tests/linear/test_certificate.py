@@ -8,6 +8,7 @@ from gluon_svrg.linear import SVRGClassifier
 from gluon_svrg.linear.certificate import Certificate, Model, Point
 from gluon_svrg.linear.data.rows import rows_of
 from gluon_svrg.linear.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
+from gluon_svrg.linear.objective import Objective, Scaling
 from gluon_svrg.linear.workers import Workers
 from scipy.sparse import csr_array
 
@@ -111,6 +112,46 @@ def test_no_bound_is_below_the_truth(loss: Loss, seed: int) -> None:
         for rows in (None, random.permutation(n)[: n // 2]):
             for bound in bounds(proof, coef, bias, l2, rows):
                 assert bound >= true - 1e-13 * (1 + abs(best))
+
+
+@pytest.mark.parametrize("offset", [0.0, 30.0])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_the_sums_of_a_snapshot_stand_for_a_pass(loss: Loss, offset: float) -> None:
+    random = np.random.default_rng(1)
+    n, p, k, l2 = 200, 4, loss.outputs, 1e-3
+    X = random.standard_normal((n, p)) * [1, 5, 0.1, 1] + offset * np.array([1, 0, 0.1, 0])
+    y = targets(loss, (X - X.mean(axis=0)) @ random.standard_normal(p), random)
+    share = random.random(n) * (random.random(n) < 0.8)
+    share /= share.sum()
+    best, theta = newton(X, y, share, loss, l2, True)
+    theta *= 1 + 1e-4 * random.standard_normal(theta.shape)
+    inverse = 1 / X.std(axis=0)
+    scaling = Scaling(X.mean(axis=0), inverse)
+    flat = theta if k > 1 else theta[:, 0]
+    start = scaling.from_user(flat[:p], flat[p])
+    penalty = np.append(l2 * inverse**2, 0.0)
+    rows = rows_of(X, np.dtype(np.float64))
+    objective = Objective(rows, y, share, loss, scaling, penalty, True, Workers(10))
+    snapshot = objective.snapshot(start)
+    coef, bias = scaling.to_user(start)
+    model = Model(coef.reshape(p, k), np.atleast_1d(bias), l2)
+
+    proof, other = certificate(X, y, loss, share), certificate(X, y, loss, share)
+    point, expected = proof.at(model, snapshot), other.at(model)
+    assert isinstance(point, Point)
+    assert isinstance(expected, Point)
+    assert point.objective == pytest.approx(expected.objective, 1e-14)
+    assert np.all(np.abs(point.gradient - expected.gradient) <= point.error + expected.error)
+    assert np.allclose(point.error, expected.error, rtol=1e-9, atol=0)
+    true = snapshot.objective - best
+    assert proof.by_a_factor(point, proof.all()) <= 1.2 * true
+    for rows_of_it in (proof.all(), proof.some(np.arange(0, n, 2))):
+        assert proof.by_a_factor(point, rows_of_it) >= true * (1 - 1e-6)
+
+    # Features that are far off are centred, and the sums are not of those.
+    center = X.mean(axis=0) + 1000 * X.std(axis=0)
+    far = Certificate(rows_of(X), y, share, loss, True, center, X.std(axis=0), Workers(10))
+    assert np.array_equal(far.at(model, snapshot).gradient, far.at(model).gradient)
 
 
 def test_all_rows_of_a_parabola_give_the_distance_itself() -> None:
