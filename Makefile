@@ -17,7 +17,7 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py t
 
 BENCHMARKS := bench-linear bench-large bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse
 
-.PHONY: FORCE demo quick test test-all full test-platform test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions soak fuzz faults endurance repeatability evidence shape upstream $(BENCHMARKS)
+.PHONY: FORCE demo quick test test-all full test-platform test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions soak fuzz fuzz-linear faults endurance repeatability evidence shape upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -73,6 +73,9 @@ soak: .venv/dev.installed  ## trainings whose processes and hosts are killed and
 
 fuzz: .venv/dev.installed  ## damaged models, checkpoints, .npy and Parquet files: no crash, no hang, one sentence each
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/fuzz.py
+
+fuzz-linear: .venv/dev.installed  ## 5,000 random linear problems, each judged by an independent optimum
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz_linear.py
 
 faults: .venv/dev.installed  ## a full and a broken disk at each call of a run that changes a file: nothing is half-written
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/faults.py

@@ -115,6 +115,7 @@ class HessianSteps:
     def _step(self, metric: Metric, snapshot: Snapshot) -> tuple[NumPyArray, float]:
         """Return the step of the full gradient, and the decrement."""
         step = self._secants.solve(metric, snapshot.gradient)
+        step = newton.without_shift(step, self._objective.penalty)
         return step, 0.5 * float(snapshot.gradient.ravel() @ step.ravel())
 
     def _after_step(self, snapshot: Snapshot, step: NumPyArray) -> Snapshot | None:

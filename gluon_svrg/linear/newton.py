@@ -59,7 +59,7 @@ def iterate(sample: Sample, theta: NumPyArray) -> Iterator[Iterate]:
         step = scipy.linalg.cho_solve(chol, gradient.ravel(), check_finite=False)
         decrement = 0.5 * float(gradient.ravel() @ step)
         yield Iterate(theta, scores, objective, gradient, decrement)
-        step = step.reshape(theta.shape)
+        step = without_shift(step.reshape(theta.shape), sample.penalty)
         along = sample.rows @ step
         length = 1.0
         while True:
@@ -81,6 +81,18 @@ def iterate(sample: Sample, theta: NumPyArray) -> Iterator[Iterate]:
         # Scores are taken anew: a hundred updates would leave a hundred roundings in them.
         theta, scores = new_theta, sample.rows @ new_theta
         objective = sample.value(theta, scores)
+
+
+def without_shift(step: NumPyArray, penalty: NumPyArray) -> NumPyArray:
+    """Return a step without what adds the same to all classes, where there is no penalty.
+
+    The loss does not see it and the Hessian is singular along it: rounding would add up to scores
+    of thousands, which leave float32 no digits for the rest.
+    """
+    if step.ndim == 2:
+        free = penalty == 0
+        step[free] -= step[free].mean(axis=1, keepdims=True)
+    return step
 
 
 def minimise(sample: Sample, theta: NumPyArray, tol: float, steps: int) -> NumPyArray:
