@@ -234,7 +234,7 @@ def draw(
     probability = importance(loss, target, share)
     if probability is None:
         return rng.choice(n, size, replace=False), np.full(size, 1 / size)
-    # As `rng.choice` does, in a quarter of its time: numbers in order are looked up fast.
+    # As `rng.choice` does, in half of its time: numbers in order are looked up fast.
     sums = np.cumsum(probability)
     wanted = np.sort(rng.random(size)) * sums[-1]
     rows = np.minimum(np.searchsorted(sums, wanted, side="right"), np.flatnonzero(probability)[-1])
