@@ -4,7 +4,8 @@ No bound is below the true distance to the optimum, no fit ends without a warnin
 `tol` and its bound allow, none takes longer than `max_time` and two seconds, and none raises. The
 scales of the features go over eight powers of ten; some features are collinear, far off zero,
 constant or rare, some rows weigh nothing, some classes are nearly separable. Run it by
-``make fuzz-linear``; the first 150 are a test.
+``make fuzz-linear``; the first 150 are a test. Problems 916 and 1527 are known to fail: float32
+features with scores of 40,000 (docs/linear/solver.md, "What it is not").
 """
 
 from __future__ import annotations
@@ -163,61 +164,58 @@ def _flat(scores: np.ndarray) -> np.ndarray:
     return scores[:, 0] if scores.shape[1] == 1 else scores
 
 
-def least(problem: Random) -> tuple[float, float]:
-    """Return the least F that damped Newton steps find, and F of the best constant prediction."""
-    loss, k = problem.loss, problem.loss.outputs
-    center = problem.dense.mean(axis=0) if problem.has_intercept else np.zeros(len(problem.dense.T))
-    scale = np.sqrt(np.square(problem.dense - center).mean(axis=0))
-    scale[scale == 0] = 1
-    rows = (problem.dense - center) / scale
+def newton(
+    rows: np.ndarray, target: np.ndarray, share: np.ndarray, loss: Loss, penalty: np.ndarray
+) -> tuple[float, np.ndarray]:
+    """Return the least F that damped Newton steps find, in float64, and where: (p, K)."""
     n, p = rows.shape
-    rows = np.column_stack([rows, np.full(n, float(problem.has_intercept))])
-    penalty = np.append(problem.l2 / scale**2, 0.0)
-    share = problem.share
-    kept = share > 0
-    rows, target, share = rows[kept], problem.target[kept], share[kept]
+    k = loss.outputs
 
-    def objective(theta: np.ndarray) -> float:
+    def value(theta: np.ndarray) -> float:
         with np.errstate(over="ignore"):
             losses = loss.value(_flat(rows @ theta), target)
         return float(share @ losses) + 0.5 * float(penalty @ np.square(theta).sum(axis=1))
 
-    def descend(free: np.ndarray) -> float:
-        theta = np.zeros((p + 1, k))
-        best = objective(theta)
-        for _ in range(300):
-            scores = _flat(rows @ theta)
-            residual = share[:, None] * loss.residual(scores, target).reshape(len(share), k)
-            gradient = (rows.T @ residual + penalty[:, None] * theta) * free[:, None]
-            hessian = np.zeros((p + 1, k, p + 1, k))
-            if k == 1:
-                hessian[:, 0, :, 0] = (
-                    rows.T * (share * loss.weight_in_hessian(scores, target))
-                ) @ rows
-            else:
-                mean = loss.probability(scores)
-                for one in range(k):
-                    for other in range(k):
-                        weight = share * mean[:, one] * ((one == other) - mean[:, other])
-                        hessian[:, one, :, other] = (rows.T * weight) @ rows
-            matrix = hessian.reshape((p + 1) * k, -1) + np.diag(np.repeat(penalty, k))
-            used = np.repeat(free, k)
-            matrix = matrix * np.multiply.outer(used, used) + np.diag(1.0 - used)
-            step = np.linalg.lstsq(matrix, gradient.ravel(), rcond=1e-15)[0].reshape(theta.shape)
-            length = 1.0
-            while length > 1e-9 and not objective(theta - length * step) < best:
-                length /= 2
-            if length <= 1e-9:
-                break
-            theta = theta - length * step
-            best = objective(theta)
-        return best
+    theta = np.zeros((p, k))
+    best = value(theta)
+    for _ in range(300):
+        scores = _flat(rows @ theta)
+        residual = share[:, None] * loss.residual(scores, target).reshape(n, k)
+        gradient = rows.T @ residual + penalty[:, None] * theta
+        hessian = np.zeros((p, k, p, k))
+        if k == 1:
+            weight = share * loss.weight_in_hessian(scores, target)
+            hessian[:, 0, :, 0] = (rows.T * weight) @ rows
+        else:
+            mean = loss.probability(scores)
+            for one in range(k):
+                for other in range(k):
+                    weight = share * mean[:, one] * ((one == other) - mean[:, other])
+                    hessian[:, one, :, other] = (rows.T * weight) @ rows
+        matrix = hessian.reshape(p * k, p * k) + np.diag(np.repeat(penalty, k))
+        step = np.linalg.lstsq(matrix, gradient.ravel(), rcond=1e-15)[0].reshape(theta.shape)
+        length = 1.0
+        while length > 1e-12 and not value(theta - length * step) < best:
+            length /= 2
+        if length <= 1e-12:
+            break
+        theta = theta - length * step
+        best = value(theta)
+    return best, theta
 
-    constant = np.zeros(p + 1)
-    constant[-1] = float(problem.has_intercept)
-    everything = np.ones(p + 1)
-    everything[-1] = float(problem.has_intercept)
-    return descend(everything), descend(constant)
+
+def least(problem: Random) -> tuple[float, float]:
+    """Return the least F, and F of the best constant prediction."""
+    kept = problem.share > 0
+    rows, target, share = problem.dense[kept], problem.target[kept], problem.share[kept]
+    center = rows.mean(axis=0) if problem.has_intercept else np.zeros(rows.shape[1])
+    scale = np.sqrt(np.square(rows - center).mean(axis=0))
+    scale[scale == 0] = 1
+    rows, penalty = (rows - center) / scale, problem.l2 / scale**2
+    ones = np.full((len(rows), 1), float(problem.has_intercept))
+    constant, _ = newton(ones, target, share, problem.loss, np.zeros(1))
+    rows, penalty = np.hstack([rows, ones]), np.append(penalty, 0.0)
+    return newton(rows, target, share, problem.loss, penalty)[0], constant
 
 
 def check(seed: int) -> str:

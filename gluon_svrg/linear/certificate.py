@@ -22,8 +22,10 @@ of every rounding error in it (there, "Rounding").
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -276,36 +278,34 @@ class Certificate:
             value, residual = self.loss.value_and_residual(scores, target)
             square, noise = self._of_residuals(scores, residual, target, share)
             weighted = share[:, None] * residual.reshape(len(share), -1)
-            return _Sums(
-                float(share @ value),
-                _products(block, weighted),
-                weighted.sum(axis=0),
-                np.zeros(0) if knows_squares else _mean_squares(block, share),
-                square,
-                noise,
-            )
+            squares = np.zeros(0) if knows_squares else _weighted_squares(block, share)
+            products, sums = _products(block, weighted), weighted.sum(axis=0)
+            return _Sums(float(share @ value), products, sums, squares, square, noise)
 
-        total = self._sum(of_part)
+        total = reduce(operator.add, self._workers.map(of_part, everything.parts))
         if not knows_squares:
             self._squares = total.squares
         return total
 
     def _of_scores(self, scores: NumPyArray, sums: Sums) -> _Sums:
+        """Return what a pass would, from the sums that a snapshot's pass has left."""
         scores = scores.reshape(self.n, -1)
 
-        def of_part(part: slice) -> _Sums:
+        def of_part(part: slice) -> tuple[float, Noise]:
             target, share = self._target[part], np.ascontiguousarray(self._share[part])
             some = self._flat(scores[part])
-            residual = self.loss.residual(some, target)
-            square, noise = self._of_residuals(some, residual, target, share)
-            return _Sums(0.0, np.zeros(0), np.zeros(0), np.zeros(0), square, noise)
+            return self._of_residuals(some, self.loss.residual(some, target), target, share)
 
-        total = self._sum(of_part)
+        squares, noises = zip(*self._workers.map(of_part, self._rows.slices()), strict=True)
         if self._squares is None:
             self._squares = sums.squares
-        shape = self.p, scores.shape[1]
-        return total._replace(
-            value=sums.value, products=sums.products.reshape(shape), sums=sums.residuals.ravel()
+        return _Sums(
+            value=sums.value,
+            products=sums.products.reshape(self.p, -1),
+            sums=sums.residuals.ravel(),
+            squares=self._mean_squares(),
+            residual=sum(squares),
+            noise=reduce(operator.add, noises),
         )
 
     def _flat(self, scores: NumPyArray) -> NumPyArray:
@@ -323,13 +323,6 @@ class Certificate:
         some = scores[has_weight], target[has_weight], share[has_weight]
         return square, self.loss.noise(*some)
 
-    def _sum(self, of_part: Callable[[slice], _Sums]) -> _Sums:
-        total: _Sums | None = None
-        for sums in self._workers.map(of_part, self._rows.slices()):
-            total = sums if total is None else total + sums
-        assert total is not None
-        return total
-
     def _mean_squares(self) -> NumPyArray:
         """Return the mean square of each feature, (p,): a pass over all rows, once."""
         if self._squares is None:
@@ -337,7 +330,7 @@ class Certificate:
 
             def of_part(part: slice) -> NumPyArray:
                 block, _, share = everything.get(part)
-                return _mean_squares(block, share)
+                return _weighted_squares(block, share)
 
             self._squares = np.zeros(self.p)
             for squares in self._workers.map(of_part, everything.parts):
@@ -637,7 +630,7 @@ def _products(block: Any, columns: NumPyArray) -> NumPyArray:
     return np.asarray((transposed(block) if issparse(block) else block.T) @ columns)
 
 
-def _mean_squares(block: Any, share: NumPyArray) -> NumPyArray:
+def _weighted_squares(block: Any, share: NumPyArray) -> NumPyArray:
     """Return the sum of each feature's squares times the shares."""
     if issparse(block):
         squares = made_of(np.square(block.data), block.indices, block.indptr, block.shape)

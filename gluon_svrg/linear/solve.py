@@ -31,8 +31,11 @@ _MOST_WEIGHTS = 3000
 _WHOLE = 2e8
 """Multiplications for the Hessian of all rows, up to which a proof takes all of them."""
 
-_LEAST_ROWS, _ROWS_OF_A_WEIGHT = 2000, 10
-"""For the Hessian of a proof; per feature."""
+_LEAST_ROWS, _ROWS_OF_A_FEATURE = 2000, 10
+"""Of the Hessian of a proof, at least: in all, and for each feature."""
+
+_OF_THE_ESTIMATE = 3
+"""The bound from s of n rows is about n / s times the estimate: s makes it a third of `enough`."""
 
 _MORE = 4
 """Times the rows, at least, for the next proof of a fit."""
@@ -46,11 +49,8 @@ _FOR_THE_PROOF = 3
 _MARGIN = 0.05
 """The estimate says enough at this part of the distance that is asked for."""
 
-_LEAST_PART = 1e-3
-"""After a failed proof the next is tried at a part of its estimate; the smallest such part.
-
-The largest is 0.7: at the next iteration, but for rounding.
-"""
+_LEAST_PART, _LARGEST_PART = 1e-3, 0.7
+"""After a failed proof the next is tried at a part of its estimate, between these two."""
 
 _TRIES = 3
 """Proofs that are tried, each at a smaller estimate and with more rows; then that decides."""
@@ -198,7 +198,7 @@ class _Proof:
         outputs = problem.loss.outputs
         n, p = problem.features.shape
         self._width = (p + 1) * outputs
-        self._least = max(_LEAST_ROWS, _ROWS_OF_A_WEIGHT * (p + 1))
+        self._least = max(_LEAST_ROWS, _ROWS_OF_A_FEATURE * (p + 1))
         self._takes_all = float(n) * self._width**2 <= _WHOLE
         most = min(_MULTIPLICATIONS / self._width**2, _NUMBERS / (p + 1))
         self._most = int(min(n, most, rows_of_a_sample(room(problem), p)))
@@ -232,8 +232,9 @@ class _Proof:
                 return np.inf, np.inf
             gap = certificate.without_a_step(point, enough)
             if gap > enough and self.has_factor:
-                wanted = int(min(certificate.n, 3 * certificate.n * estimate / max(enough, 1e-300)))
-                wanted = max(self._least, wanted)
+                n = certificate.n
+                wanted = min(n, _OF_THE_ESTIMATE * n * estimate / max(enough, 1e-300))
+                wanted = max(self._least, int(wanted))
                 gap = min(gap, certificate.by_a_factor(point, self._some(wanted)))
                 self._least = _MORE * wanted
         return point.objective, gap
@@ -413,7 +414,7 @@ class _Run:
         if gap <= enough or is_rounding or self._tries >= _TRIES or not self._proof.has_factor:
             return True
         # The bound falls as the estimate does, and as the rows grow.
-        part = float(np.clip(0.5 * _MORE * enough / gap, _LEAST_PART, 0.7))
+        part = float(np.clip(0.5 * _MORE * enough / gap, _LEAST_PART, _LARGEST_PART))
         self._margin = part * best.decrement / enough
         return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fuzz_linear
 import numpy as np
 import pytest
 from gluon_svrg.linear import SVRGClassifier
@@ -38,46 +39,10 @@ def targets(loss: Loss, scores: np.ndarray, random: np.random.Generator) -> np.n
 
 
 def newton(X, y, share, loss: Loss, l2: float, intercept: bool) -> tuple[float, np.ndarray]:
-    """Return the optimum in float64: damped Newton with the exact Hessian, K columns."""
-    n, k = len(y), loss.outputs
-    rows = np.column_stack([X, np.ones(n)]) if intercept else X
-    penalty = np.full(rows.shape[1], l2)
-    penalty[X.shape[1] :] = 0
-
-    def flat(scores: np.ndarray) -> np.ndarray:
-        return scores[:, 0] if k == 1 else scores
-
-    def value(theta: np.ndarray) -> float:
-        losses = loss.value(flat(rows @ theta), y)
-        return float(share @ losses) + 0.5 * float(penalty @ np.square(theta).sum(axis=1))
-
-    theta = np.zeros((rows.shape[1], k))
-    best = value(theta)
-    for _ in range(100):
-        scores = flat(rows @ theta)
-        residual = share[:, None] * loss.residual(scores, y).reshape(n, k)
-        gradient = rows.T @ residual + penalty[:, None] * theta
-        width = rows.shape[1]
-        hessian = np.zeros((width, k, width, k))
-        if k == 1:
-            weight = share * loss.weight_in_hessian(scores, y)
-            hessian[:, 0, :, 0] = (rows.T * weight) @ rows
-        else:
-            p = loss.probability(scores)
-            for one in range(k):
-                for other in range(k):
-                    weight = share * p[:, one] * ((one == other) - p[:, other])
-                    hessian[:, one, :, other] = (rows.T * weight) @ rows
-        matrix = hessian.reshape(width * k, width * k) + np.diag(np.repeat(penalty, k))
-        step = np.linalg.lstsq(matrix, gradient.ravel(), rcond=1e-14)[0].reshape(theta.shape)
-        length = 1.0
-        while length > 1e-12 and not value(theta - length * step) <= best:
-            length /= 2
-        if length <= 1e-12:
-            break
-        theta = theta - length * step
-        best = value(theta)
-    return best, theta
+    """Return the optimum in float64, and where it is, K columns."""
+    rows = np.column_stack([X, np.ones(len(y))]) if intercept else X
+    penalty = np.where(np.arange(rows.shape[1]) < X.shape[1], l2, 0.0)
+    return fuzz_linear.newton(rows, y, share, loss, penalty)
 
 
 def bounds(proof: Certificate, coef, bias, l2: float, rows=None) -> tuple[float, float]:
