@@ -13,11 +13,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # export. `make test-platform` runs these.
 PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py tests/test_estimator.py tests/arrays \
 	tests/checkpoint/test_version_0_1.py tests/deploy/test_export.py tests/handlers/test_history.py \
-	tests/linear/test_solve.py tests/linear/test_validation.py tests/machine/test_versions.py
+	linear/tests/test_solve.py linear/tests/test_validation.py tests/machine/test_versions.py
 
 BENCHMARKS := bench-linear bench-large bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse
 
-.PHONY: FORCE demo quick test test-all full test-platform test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions soak fuzz fuzz-linear faults endurance repeatability evidence shape upstream $(BENCHMARKS)
+.PHONY: FORCE demo quick test test-all full test-platform test-linear test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions soak fuzz fuzz-linear faults endurance repeatability evidence shape upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -40,7 +40,7 @@ test-all: test full  ## and what takes long
 full: .venv/dev.installed  ## kills, several processes, recipes, the site, the wheel, the other Pythons
 	$(PYTEST) --cover $(COVER) -m full
 	.ci/pythons
-	$(MAKE) --silent test-unpinned
+	$(MAKE) --silent test-unpinned test-linear
 
 lint: .venv/dev.installed
 	$(BIN)/ruff check .
@@ -55,9 +55,16 @@ test-platform:  ## the tests that matter for another Python
 	.ci/venv $(PYTHON) $(FOLDER) test
 	OMP_NUM_THREADS=1 $(FOLDER)/bin/python -m pytest --cover $(COVER) $(PLATFORM_TESTS)
 
+# PYTHON=...: any from 3.10 to 3.14. Resolved by pip alone, as for a user: NumPy 2, and no MXNet.
+test-linear:  ## the tests of the linear models in an environment of their own, in .venv/linear/3.14
+	$(eval FOLDER := .venv/linear/$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
+	[ -e $(FOLDER)/bin/python ] || $(PYTHON) -m venv $(FOLDER)
+	$(FOLDER)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --editable './linear[test]'
+	cd linear && OMP_NUM_THREADS=1 ../$(FOLDER)/bin/python -m pytest -n auto --dist loadfile
+
 test-unpinned:  ## the same tests at the versions that pip resolves alone, as for a user
 	.ci/venv $(PYTHON) .venv/unpinned test /dev/null
-	OMP_NUM_THREADS=1 .venv/unpinned/bin/python -m pytest --cover $(COVER) $(PLATFORM_TESTS) tests/linear/test_parquet.py tests/deploy/test_images.py
+	OMP_NUM_THREADS=1 .venv/unpinned/bin/python -m pytest --cover $(COVER) $(PLATFORM_TESTS) linear/tests/test_parquet.py tests/deploy/test_images.py
 
 format: .venv/dev.installed  ## put the code into the form that `make lint` wants
 	$(BIN)/ruff check --fix .
@@ -75,7 +82,7 @@ fuzz: .venv/dev.installed  ## damaged models, checkpoints, .npy and Parquet file
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/fuzz.py
 
 fuzz-linear: .venv/dev.installed  ## 5,000 random linear problems, each judged by an independent optimum
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz_linear.py
+	OMP_NUM_THREADS=1 $(BIN)/python linear/tests/random_problems.py
 
 faults: .venv/dev.installed  ## a full and a broken disk at each call of a run that changes a file: nothing is half-written
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/faults.py
@@ -113,15 +120,15 @@ clean:
 .venv/bin/python: FORCE
 	@.ci/venv $(PYTHON) .venv
 
-.venv/recipes.installed: .venv/bin/python pyproject.toml constraints.txt
+.venv/recipes.installed: .venv/bin/python pyproject.toml linear/pyproject.toml constraints.txt
 	.ci/venv $(PYTHON) .venv recipes
 
-.venv/dev.installed: .venv/bin/python pyproject.toml constraints.txt
+.venv/dev.installed: .venv/bin/python pyproject.toml linear/pyproject.toml constraints.txt
 	.ci/venv $(PYTHON) .venv dev
 	touch .venv/recipes.installed
 
 # PyTorch and others that the benchmarks compare with: gluoncv does not import beside PyTorch 2.
-.venv/peers.installed: .venv/bin/python pyproject.toml constraints.txt
+.venv/peers.installed: .venv/bin/python pyproject.toml linear/pyproject.toml constraints.txt
 	.ci/venv $(PYTHON) .venv/peers bench
 	touch $@
 
@@ -136,6 +143,7 @@ tutorial: .venv/dev.installed  ## the notebook of the first hour, run anew
 wheel: .venv/dev.installed  ## source distribution and wheel, checked, into dist
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m build --outdir dist linear
 	$(BIN)/python -m twine check --strict dist/*
 
 gpu-test:  ## the tests marked gpu, in an environment with CUDA 11; without a GPU it only says so

@@ -85,21 +85,19 @@ nothing else; ``_mxnet/late.py`` gives ``scipy.stats`` back."""
 
 WITHOUT_MXNET = {"_compat", "_lazy", "arguments", "files", "linear", "svrg", "svrg.rule"}
 WITHOUT_MXNET |= {"run", "run.logger", "run.verbosity"}
-"""The modules that import no MXNet, without the package's name; `linear` stands for all in it."""
-WITH_MXNET = "linear.to_gluon"
-"""The one in `linear` that does."""
+"""The modules that import no MXNet, without the package's name."""
 
 
 def missing_for(module: str) -> str | None:
     """Return in a sentence what `module` of this package needs and is not installed; else None."""
     name = module.partition(".")[2]
     room = name.partition(".")[0]
-    if room == "linear" and not is_installed("sklearn"):
+    if room == "linear" and not is_installed("provenglm"):
         return (
-            "gluon_svrg.linear needs scikit-learn, which is not installed: "
-            "`pip install 'gluon-svrg[sklearn]'`"
+            "gluon_svrg.linear needs provenglm, which is not installed: `pip install ./linear` in "
+            "a checkout of gluon-svrg"
         )
-    if not name or name in WITHOUT_MXNET or (room == "linear" and name != WITH_MXNET):
+    if not name or name in WITHOUT_MXNET or (room == "linear" and name != "linear.to_gluon"):
         return None
     if not is_installed("mxnet"):
         return (
@@ -319,8 +317,20 @@ MOVED = {
 """Where the modules of versions 0.1 and 0.2 are now, both without the package's name."""
 
 
+def _place(name: str) -> str:
+    """Return where the module `name` of an earlier version is now; empty if it is nowhere."""
+    if name in MOVED:
+        return f"{__package__}.{MOVED[name]}"
+    room, _, rest = name.partition(".")
+    there = f"provenglm.{rest}"  # where the linear models of 0.7 are
+    try:
+        return there if room == "linear" and rest and importlib.util.find_spec(there) else ""
+    except ImportError:
+        return ""
+
+
 class OldModules(MetaPathFinder, Loader):
-    """Finds a module by its name in version 0.1, and warns. The last to be asked.
+    """Finds a module by its name in an earlier version, and warns. The last to be asked.
 
     The old name is another one for the same module: its classes are the same classes.
     """
@@ -330,16 +340,14 @@ class OldModules(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         """Return a spec for an old name; None for any other."""
         package, _, name = fullname.partition(".")
-        if package != __package__ or name not in MOVED:
-            return None
-        return ModuleSpec(fullname, self)
+        return ModuleSpec(fullname, self) if package == __package__ and _place(name) else None
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Let Python make an empty one; :meth:`exec_module` puts another in its place."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Put the module that has moved in the place of `module`."""
-        new = f"{__package__}.{MOVED[module.__name__.partition('.')[2]]}"
+        new = _place(module.__name__.partition(".")[2])
         warnings.warn(
             f"{module.__name__} is {new} now: import it by that name",
             DeprecationWarning,

@@ -1,59 +1,11 @@
-"""Which tests run; one seed for every test; logging as in a program that has configured nothing."""
+"""One seed for every test; logging as in a program that has configured nothing."""
 
-import itertools
 import logging
-from collections import defaultdict
 
 import gluon_svrg as gs
 import mxnet as mx
 import pytest
 from gluon_svrg.run.logger import NAME
-
-FEW = 6
-
-
-def pytest_addoption(parser):
-    parser.addoption(
-        "--cover",
-        choices=["few", "pairs", "all"],
-        default="all",
-        help=f"of a test with parameters: {FEW} cases, as many as have each pair of values once "
-        "(tests marked slow: each value), or all",
-    )
-
-
-def pytest_collection_modifyitems(config, items):
-    cover = config.getoption("--cover")
-    if cover == "all":
-        return
-    cases = defaultdict(list)
-    for item in items:
-        cases[item.nodeid.partition("[")[0]].append(item)
-    choose = spread if cover == "few" else paired
-    kept = {item for tests in cases.values() for item in choose(tests)}
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
-
-
-def spread(tests):
-    """Return a few cases of a test, from the first to the last."""
-    if len(tests) <= FEW:
-        return tests
-    return [tests[place * (len(tests) - 1) // (FEW - 1)] for place in range(FEW)]
-
-
-def paired(tests):
-    """Return cases that have each pair of two parameters' values; of slow tests, each value."""
-    seen, kept = set(), []
-    for test in tests:
-        params = test.callspec.params if hasattr(test, "callspec") else {}
-        values = [(name, repr(value)) for name, value in sorted(params.items())]
-        size = 1 if test.get_closest_marker("slow") else min(2, len(values))
-        tuples = set(itertools.combinations(values, size))
-        if not tuples or tuples - seen:
-            kept.append(test)
-            seen |= tuples
-    return kept
 
 
 @pytest.fixture(autouse=True)

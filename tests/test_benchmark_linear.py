@@ -5,7 +5,6 @@ import sys
 from functools import partial
 
 import contest
-import linear
 import linear_judge
 import linear_problems
 import linear_report
@@ -15,6 +14,8 @@ from contest import Outcome, Result, Rules
 from convex_peers import Point
 from linear_problems import LinearProblem
 from scipy.optimize import minimize
+
+import linear
 
 pytestmark = pytest.mark.full
 

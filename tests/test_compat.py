@@ -3,6 +3,7 @@
 import ctypes
 import importlib
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -309,6 +310,19 @@ def test_a_module_is_still_found_by_its_name_of_0_1(old, new, monkeypatch):
     assert module is importlib.import_module(f"gluon_svrg.{new}")
     assert module.__name__ == module.__spec__.name == f"gluon_svrg.{new}"
     assert len(warned) == 1
+
+
+def test_a_linear_model_is_found_by_its_module_of_0_7(monkeypatch):
+    """Pickles name it."""
+    import provenglm.estimators
+
+    monkeypatch.delitem(sys.modules, "gluon_svrg.linear.estimators", raising=False)
+    message = r"gluon_svrg\.linear\.estimators is provenglm\.estimators now"
+    with pytest.warns(DeprecationWarning, match=message):
+        model = pickle.loads(b"cgluon_svrg.linear.estimators\nSVRGRegressor\n.")
+    assert model is provenglm.estimators.SVRGRegressor
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'gluon_svrg\.linear\.other'"):
+        importlib.import_module("gluon_svrg.linear.other")
 
 
 def test_what_the_how_to_of_0_1_imports(tmp_path):

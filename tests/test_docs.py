@@ -8,7 +8,11 @@ import gluon_svrg as gs
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "linear" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 MODULES = [gs, gs.schedules, gs.svrg, gs.events, gs.optimizer, gs.deploy]
 MODULES += [gs.data, gs.data.transforms, gs.linear]
 

@@ -1,26 +1,68 @@
-"""Linear models that are solved without a step size to choose, with scikit-learn's conventions.
+"""The estimators of `provenglm`, with a method that makes a layer of Gluon of a fitted model.
 
-It needs NumPy, SciPy and scikit-learn, and does not import MXNet.
+`provenglm` is a distribution of its own (the folder ``linear`` of the repository), which needs no
+MXNet. Neither does this package, until `to_gluon` is called.
 """
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+from __future__ import annotations
 
-from gluon_svrg import _lazy
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-if _TYPE_CHECKING:
-    from gluon_svrg.linear.cross_validation.cv import SVRGClassifierCV
-    from gluon_svrg.linear.data.chunks import Chunks
-    from gluon_svrg.linear.estimators import SVRGClassifier, SVRGRegressor
+import numpy as np
+import provenglm
+from provenglm import Chunks
+from sklearn.utils.validation import check_is_fitted
+
+if TYPE_CHECKING:
+    from mxnet.gluon.nn import Dense
 
 __all__ = ["Chunks", "SVRGClassifier", "SVRGClassifierCV", "SVRGRegressor"]
 
-_NAMES = {
-    "Chunks": "gluon_svrg.linear.data.chunks",
-    "SVRGClassifier": "gluon_svrg.linear.estimators",
-    "SVRGClassifierCV": "gluon_svrg.linear.cross_validation.cv",
-    "SVRGRegressor": "gluon_svrg.linear.estimators",
-}
-"""Where each of them stands."""
 
-if not _TYPE_CHECKING:
-    __getattr__, __dir__ = _lazy.attach(__name__, _NAMES)
+class _ToGluon:
+    """A fitted linear model that can become a layer."""
+
+    def to_gluon(self, dtype: str = "float32") -> Dense:
+        """Return the model as a layer of Gluon, for `gluon_svrg.deploy.export` or as a last layer.
+
+        Parameters
+        ----------
+        dtype : str
+            Of the layer's parameters and inputs. 'float64' where features are large beside their
+            spread, such as dates in seconds: float32 has seven digits.
+
+        Returns
+        -------
+        mxnet.gluon.nn.Dense
+            Initialized on the CPU, with ``in_units=n_features_in_``, and as many units as
+            ``coef_`` has rows: the scores of `decision_function`, before softmax; one unit for two
+            classes, the score of ``classes_[1]``, before the logistic function; one for a
+            regression: its prediction, for Poisson the logarithm of it. A classifier's layer has
+            the attribute ``class_names``, the names of ``classes_``, which `deploy.export` writes
+            into the card.
+
+        Raises
+        ------
+        ImportError
+            If MXNet is not installed.
+        """
+        check_is_fitted(self)
+        module = import_module("gluon_svrg.linear.to_gluon")  # imports MXNet
+        coef, intercept = vars(self)["coef_"], vars(self)["intercept_"]
+        layer: Dense = module.dense(np.atleast_2d(coef), np.atleast_1d(intercept), dtype)
+        if hasattr(self, "classes_"):
+            layer.class_names = [str(name) for name in self.classes_]
+        return layer
+
+
+class SVRGClassifier(_ToGluon, provenglm.SVRGClassifier):  # noqa: D101
+    __doc__ = provenglm.SVRGClassifier.__doc__
+
+
+class SVRGClassifierCV(_ToGluon, provenglm.SVRGClassifierCV):  # noqa: D101
+    __doc__ = provenglm.SVRGClassifierCV.__doc__
+
+
+class SVRGRegressor(_ToGluon, provenglm.SVRGRegressor):  # noqa: D101
+    __doc__ = provenglm.SVRGRegressor.__doc__

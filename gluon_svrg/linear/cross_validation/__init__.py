@@ -1,8 +1,0 @@
-"""Paths of penalties over folds, and what is chosen by them."""
-
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-
-from gluon_svrg import _lazy
-
-if not _TYPE_CHECKING:
-    __getattr__, __dir__ = _lazy.attach(__name__, {})

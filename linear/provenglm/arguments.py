@@ -1,0 +1,77 @@
+"""Checks of arguments. Each message has the value, the reason and the way out."""
+
+from __future__ import annotations
+
+import math
+import numbers
+
+from provenglm.types import Verbose
+
+
+def check_integer(name: str, value: object, least: int, meaning: str) -> int:
+    """Return `value` as an int.
+
+    Parameters
+    ----------
+    name : str
+        The argument's name.
+    value : object
+        What was given.
+    least : int
+        The smallest that is allowed, 0 or 1.
+    meaning : str
+        What the number says.
+
+    Raises
+    ------
+    TypeError
+        If `value` is no integer.
+    ValueError
+        If it is less than `least`.
+    """
+    kind = "a positive integer" if least == 1 else "a non-negative integer"
+    message = f"{name} must be {kind}, got {value!r}: {meaning}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(message)
+    if value < least:
+        raise ValueError(message)
+    return int(value)
+
+
+def check_number(
+    name: str, value: object, meaning: str, least: float = -math.inf, above: bool = False
+) -> float:
+    """Return `value` as a float that is at least `least`, or `above` it.
+
+    The other parameters, and what is raised, are as for :func:`check_integer`.
+    """
+    bound = "" if least == -math.inf else f" {'above' if above else 'of at least'} {least:g}"
+    message = f"{name} must be a number{bound}, got {value!r}: {meaning}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(message)
+    if not (float(value) > least if above else float(value) >= least):
+        raise ValueError(message)
+    return float(value)
+
+
+def check_finite(
+    name: str, value: object, meaning: str, least: float = -math.inf, above: bool = False
+) -> float:
+    """Return `value` as :func:`check_number` does; raise ValueError if it is NaN or infinite."""
+    if isinstance(value, numbers.Real) and not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}: {meaning}")
+    return check_number(name, value, meaning, least, above)
+
+
+def check_verbose(verbose: object) -> Verbose:
+    """Return `verbose`, with the numbers for True and False; raise ValueError for all else."""
+    if verbose == "auto":
+        return "auto"
+    for known in (0, 1, 2):
+        if isinstance(verbose, int) and verbose == known:
+            return known
+    raise ValueError(
+        f"verbose must be 'auto', 0, 1 or 2, got {verbose!r}: 0 shows nothing but warnings, 1 a "
+        "bar and a line per snapshot, 2 the lines alone, 'auto' the bar on a terminal and in a "
+        "notebook only"
+    )

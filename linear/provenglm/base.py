@@ -1,0 +1,182 @@
+"""What the two estimators share: arguments, the fit itself, what is kept of it, and the scores."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.random import RandomState
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from provenglm.arguments import check_finite, check_integer, check_number, check_verbose
+from provenglm.data.rows import rows_of
+from provenglm.shown import Progress
+from provenglm.solution import Settings, Solution, StopReason
+from provenglm.types import NumPyArray, Verbose
+from provenglm.validation import check_features
+
+Start = tuple[NumPyArray, NumPyArray]
+
+_PACKAGE = __name__.split(".")[0]
+
+METRICS = ("auto", "hessian", "diagonal", "identity")
+
+
+def warn(message: str) -> None:
+    """Warn of what did not converge, at the line that called this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] == _PACKAGE:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, ConvergenceWarning, stacklevel=level)
+
+
+class LinearEstimator(BaseEstimator):  # type: ignore[misc]
+    """What :class:`SVRGClassifier` and :class:`SVRGRegressor` share.
+
+    Its subclasses have the arguments; like every estimator of scikit-learn it reads them in `fit`.
+    """
+
+    l1_ratio: float
+    fit_intercept: bool
+    tol: float
+    max_iter: int
+    max_time: float | None
+    metric: str
+    warm_start: bool
+    random_state: int | RandomState | None
+    verbose: Verbose
+
+    coef_: NumPyArray
+    intercept_: NumPyArray | float
+    n_iter_: int | NumPyArray
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _settings(self, progress: Progress) -> Settings:
+        """Return the checked arguments of the solver."""
+        if self.metric not in METRICS:
+            raise ValueError(
+                f"metric must be one of {', '.join(map(repr, METRICS))}, got {self.metric!r}: "
+                "'auto' chooses by what it measures"
+            )
+        if self.metric in ("diagonal", "identity") and self.l1_ratio > 0:
+            raise ValueError(
+                f"metric is {self.metric!r}, whose steps are for penalties on squares, and "
+                f"l1_ratio is {self.l1_ratio:g}: set metric='auto'"
+            )
+        for name in ("fit_intercept", "warm_start"):
+            value = getattr(self, name)
+            if not isinstance(value, (bool, np.bool_)):
+                raise TypeError(f"{name} must be True or False, got {value!r}")
+        max_time = self.max_time
+        if max_time is not None:
+            max_time = check_number(
+                "max_time", max_time, "the seconds after which the fit ends", 0, above=True
+            )
+        return Settings(
+            tol=self._checked_tol(),
+            max_iter=check_integer(
+                "max_iter", self.max_iter, 1, "the snapshots after which the fit ends"
+            ),
+            max_time=max_time,
+            metric=self.metric,
+            seed=int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max)),
+            watch=progress,
+        )
+
+    def _checked_tol(self) -> float:
+        return check_number("tol", self.tol, "how near the optimum, relative to what was gained", 0)
+
+    def _checked_l1_ratio(self) -> float:
+        meaning = "the share of the penalty that is on sizes instead of squares, at most 1"
+        ratio = check_finite("l1_ratio", self.l1_ratio, meaning, 0)
+        if ratio > 1:
+            raise ValueError(f"l1_ratio must be a number from 0 to 1, got {ratio!r}: {meaning}")
+        return ratio
+
+    def _run(self, solve: Callable[[Settings], Solution]) -> Solution:
+        """Solve, show the snapshots, keep what belongs to both estimators, and warn."""
+        name = type(self).__name__
+        with Progress(name, check_verbose(self.verbose), self._checked_tol()) as progress:
+            solution = solve(self._settings(progress))
+            progress.end(solution)
+        self.objective_ = float(solution.objective)
+        self.gap_ = float(solution.gap)
+        self.decrement_ = float(solution.decrement)
+        self.history_ = [asdict(record) for record in solution.history]
+        self.n_iter_ = max(1, solution.history[-1].iteration if solution.history else 1)
+        self.solver_ = solution.method
+        self.why_ = solution.why
+        self.stop_reason_ = solution.reason.value
+        if not solution.reason.is_success:
+            warn(self._warning(solution))
+        return solution
+
+    def _forget(self, *names: str) -> None:
+        """Delete what an earlier fit found, and this one has not."""
+        for name in names:
+            self.__dict__.pop(name, None)
+
+    def _warning(self, solution: Solution) -> str:
+        """Return where the fit ended, how far from the optimum, why, and what to do."""
+        far = f"an estimated {solution.decrement:.1e} above the optimum"
+        if not np.isfinite(solution.decrement):
+            far = "at a distance from the optimum that is not known yet"
+        if math.isfinite(solution.gap):
+            far += f" (proven: at most {solution.gap:.1e})"
+        name = type(self).__name__
+        where = f"{name} stopped with an objective of {solution.objective:.6g}, {far}"
+        seconds = solution.history[-1].seconds if solution.history else 0.0
+        reason = solution.reason
+        if reason is StopReason.MAX_ITER:
+            why, what = f"max_iter={self.max_iter} snapshots were over", "raise max_iter or tol"
+        elif reason is StopReason.MAX_TIME:
+            why, what = f"max_time={self.max_time:g} seconds were over", "raise max_time or tol"
+        elif reason is StopReason.INTERRUPTED:
+            why = f"it was interrupted after {seconds:.1f} s"
+            what = "coef_ is the best point so far; warm_start=True continues from it"
+        else:
+            why, what = reason.value, f"raise tol, which is {self.tol:g}"
+        return f"{where}, because {why}: {what}"
+
+    def _start(self, shape: tuple[int, ...]) -> Start | None:
+        """Return where a warm start begins: coefficients (p, K) and intercept (K,).
+
+        Parameters
+        ----------
+        shape : tuple of int
+            The shape that ``coef_`` will have.
+        """
+        if not self.warm_start or not hasattr(self, "coef_"):
+            return None
+        if self.coef_.shape != shape:
+            raise ValueError(
+                f"warm_start=True, and coef_ of the last fit has the shape {self.coef_.shape}, but "
+                f"this fit needs {shape}: the features or classes are others; set warm_start=False"
+            )
+        coef = np.atleast_2d(self.coef_).T.astype(np.float64)
+        intercept = np.atleast_1d(np.asarray(self.intercept_, dtype=np.float64))
+        return coef, intercept if self.fit_intercept else np.zeros_like(intercept)
+
+    def _scores(self, X: object) -> NumPyArray:
+        """Return ``X @ coef_.T + intercept_``, (n, K) and float64, some rows at a time."""
+        check_is_fitted(self)
+        features = check_features(self, X, reset=False)
+        coef = np.atleast_2d(self.coef_).T
+        rows = rows_of(features, np.dtype(np.float64))
+        scores = np.empty((features.shape[0], coef.shape[1]))
+        for part in rows.slices():
+            scores[part] = rows.block(part) @ coef
+        scores += self.intercept_
+        return scores

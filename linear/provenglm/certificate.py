@@ -1,0 +1,654 @@
+r"""How far coefficients are from the optimum, proven from a few of the rows.
+
+Let :math:`F(\theta) = \sum_i s_i l_i(x_i^T\theta) + \frac12 \theta^T\Lambda\theta
++ \sum_j \mu_j |\theta_j|`, g the gradient of its smooth part, S any set of rows, and
+:math:`H = \sum_S w_i x_i x_i^T + \Lambda` with :math:`w_i = s_i l_i''`. For any v, with
+:math:`a_i = x_i^T v`, :math:`Q = \sum_S w_i a_i^2 + v^T\Lambda v` and the rest
+:math:`\rho = g + q + \sum_S w_i a_i x_i + \Lambda v`, whose norm in :math:`H^{-1}` is at most
+:math:`\tau`,
+
+.. math::
+    F(\theta) - F^* \le (\sqrt Q + \tau)^2 \, \omega(t) / t^2
+        + \sum_j (\mu_j |\theta_j| - q_j \theta_j), \qquad |q_j| \le \mu_j,
+
+if the *largest fall* t is at most 1, with :math:`\omega(t) = t + (1 - t) \log(1 - t)`. It is
+Fenchel's duality gap at residuals that the step v has moved on S; the proof is in
+``docs/linear/certificate.md``. Nothing about the rows outside of S is needed but their part of g,
+so one pass over all rows and a Hessian of some of them are enough.
+
+All is computed in float64, at the coefficients as the user gets them, and :math:`\tau` has a bound
+of every rounding error in it (there, "Rounding").
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+from scipy.sparse import issparse
+
+from provenglm.data.csr import CsrRows, made_of, transposed
+from provenglm.data.rows import Rows
+from provenglm.losses import Loss, Noise
+from provenglm.objective import Snapshot, Sums
+from provenglm.types import NumPyArray
+from provenglm.workers import Workers
+
+UNIT = 2.0**-53
+"""The unit of rounding."""
+
+_BLOCK = 4096
+"""Rows of a block of the Hessian's sum, at most: the error of a sum grows with its length."""
+
+_OFFSET = 100
+"""Deviations that a mean may be off: the error of a sum grows with it, by less than is noticed."""
+
+_FARTHEST = 300
+"""Powers of two of a feature's scale up to which its square is a number of full precision."""
+
+_RELIABLE = 0.01
+"""Of the inverse of the Cholesky factor: a larger relative error, and there is no statement."""
+
+
+def omega(t: float) -> float:
+    r"""Return :math:`(t + (1 - t) \log(1 - t)) / t^2`, from 1/2 at 0 to 1 at 1, rounded up."""
+    if t < 1e-3:
+        return 0.5 + t / 6 + t * t / 12 + t**3 / 10
+    if t >= 1:
+        return 1.0
+    return (1 + 1e-9) * (t + (1 - t) * float(np.log1p(-t))) / (t * t)
+
+
+class Model(NamedTuple):
+    """Coefficients and penalties, as the user has them.
+
+    Attributes
+    ----------
+    coef : numpy.ndarray, (p, K)
+    intercept : numpy.ndarray, (K,)
+    l2, l1 : float
+        The strengths of the penalties.
+    """
+
+    coef: NumPyArray
+    intercept: NumPyArray
+    l2: float
+    l1: float = 0.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a pass over all rows in float64 gives, in the certificate's coordinates.
+
+    Attributes
+    ----------
+    objective : float
+    theta : numpy.ndarray, (w, K)
+        w is p, and one more with an intercept, the last row.
+    bias : numpy.ndarray, (K,)
+        The intercept for centred features, with or without one.
+    gradient : numpy.ndarray, (w, K)
+        Of the smooth part, and of `q` for L1.
+    error : numpy.ndarray, (w, K)
+        What rounding may have done to each of its numbers.
+    penalty : numpy.ndarray, (w,)
+    extra : float
+        The last term of the bound.
+    is_centred : bool
+        Whether steps do not shift all classes by the same.
+    size : numpy.ndarray, (w,)
+        Root mean squares of the features.
+    """
+
+    objective: float
+    theta: NumPyArray
+    bias: NumPyArray
+    gradient: NumPyArray
+    error: NumPyArray
+    penalty: NumPyArray
+    extra: float
+    is_centred: bool
+    size: NumPyArray
+
+
+class Some(NamedTuple):
+    """A set of rows: its parts, and what gives features, targets and shares of one."""
+
+    parts: Sequence[slice]
+    get: Callable[[slice], tuple[Any, NumPyArray, NumPyArray]]
+
+
+class Certificate:
+    """The proof for models of one data set.
+
+    Parameters
+    ----------
+    rows : Rows
+    target, share : numpy.ndarray, (n,)
+        The shares sum to 1.
+    loss : Loss
+    has_intercept : bool
+    center : numpy.ndarray, (p,)
+        About the features' means; not looked at for sparse rows.
+    scale : numpy.ndarray, (p,)
+        About their deviations, above 0.
+    workers : Workers
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        target: NumPyArray,
+        share: NumPyArray,
+        loss: Loss,
+        has_intercept: bool,
+        center: NumPyArray,
+        scale: NumPyArray,
+        workers: Workers,
+    ) -> None:
+        self._rows = rows.precise()
+        self._target, self._share = target, share
+        self.loss = loss
+        self._has_intercept = has_intercept
+        is_dense = not isinstance(self._rows, CsrRows)
+        offset = float(np.abs(center / scale).max(initial=0.0))
+        is_centred = has_intercept and is_dense and offset > _OFFSET
+        self._center = center if is_centred else np.zeros(len(center))
+        power = np.round(np.log2(scale))
+        self._scale = np.exp2(np.where(np.abs(power) > _FARTHEST, power, 0.0))
+        self._workers = workers
+        self._squares: NumPyArray | None = None
+        self.n, self.p = rows.shape
+        self.width = self.p + has_intercept
+
+    # --- Rows ------------------------------------------------------------------------------
+
+    def all(self) -> Some:
+        """Return the set of all rows."""
+
+        def get(part: slice) -> tuple[Any, NumPyArray, NumPyArray]:
+            block = self._moved(self._rows.block(part))
+            return block, self._target[part], np.ascontiguousarray(self._share[part])
+
+        return Some(self._rows.slices(), get)
+
+    def some(self, indices: NumPyArray) -> Some:
+        """Return the set of some rows, each of them once, which are kept in memory."""
+        indices = np.unique(indices)
+        block = self._moved(self._rows.pick(indices))
+        target, share = self._target[indices], np.asarray(self._share[indices])
+        parts = [slice(k, min(k + _BLOCK, len(indices))) for k in range(0, len(indices), _BLOCK)]
+        return Some(parts, lambda part: (block[part], target[part], share[part]))
+
+    def _moved(self, block: Any) -> Any:
+        if issparse(block):
+            if (self._scale != 1).any():
+                numbers = block.data / self._scale[block.indices]
+                return made_of(numbers, block.indices, block.indptr, block.shape)
+            return block
+        if self._center.any():
+            block = block - self._center
+        return block if (self._scale == 1).all() else block / self._scale
+
+    # --- The pass over all rows -----------------------------------------------------------
+
+    def at(self, model: Model, known: Snapshot | None = None) -> Point | None:
+        """Return what a pass over all rows gives; None if a number in it is not one.
+
+        Parameters
+        ----------
+        model : Model
+        known : Snapshot, optional
+            Of this model, with its sums: then there is a pass over its scores alone.
+        """
+        loss, scale = self.loss, self._scale
+        coef = model.coef * scale[:, None]
+        bias = model.intercept + self._center @ model.coef
+        penalty = np.square(np.sqrt(model.l2) / scale)
+        slopes = model.l1 / scale
+        everything = self.all()
+        as_they_are = not self._center.any() and (scale == 1).all()
+        if known is not None and known.sums is not None and as_they_are:
+            total = self._of_scores(known.scores, known.sums)
+        else:
+            total = self._of_rows(coef, bias)
+        squares = self._mean_squares()
+        value, products, sums_, _, residual, noise = total
+        k = loss.outputs
+        gradient = products + penalty[:, None] * coef
+        objective = value + 0.5 * float(penalty @ np.square(coef).sum(axis=1))
+        objective += float(slopes @ np.abs(coef).sum(axis=1))
+        q = np.where(
+            coef != 0,
+            slopes[:, None] * np.sign(coef),
+            -np.clip(gradient, -slopes[:, None], slopes[:, None]),
+        )
+        size = np.sqrt(squares)
+        # Of a score: a sum of p + 2 products, and the intercept's own.
+        largest = np.abs(coef).max(axis=1)
+        scores = largest @ size + np.abs(bias).max() + np.abs(self._center / scale) @ largest
+        moved = (self.p + 6) * UNIT * float(scores)
+        longest = max((part.stop - part.start for part in everything.parts), default=0)
+        count = longest + len(everything.parts) + 6
+        each = 1.72 * noise.slope * moved + 6 * UNIT * np.sqrt(noise.square)
+        each += count * UNIT * float(np.sqrt(residual))
+        error = np.full((self.p, k), 4 * np.finfo(float).tiny) + (1.01 * size * each)[:, None]
+        error += 4 * UNIT * (penalty[:, None] * np.abs(coef) + np.abs(gradient))
+        gradient = gradient + q
+        extra = float((slopes[:, None] * np.abs(coef) - q * coef).clip(min=0).sum())
+        is_centred = k > 1 and model.l1 == 0
+        if is_centred:
+            # F is that of coefficients with the mean 0 over the classes, and what the penalty adds.
+            shift = coef.mean(axis=1)
+            extra += (1 + 1e-12) * k / 2 * float(penalty @ np.square(shift))
+            gradient -= gradient.mean(axis=1, keepdims=True)
+        theta = coef
+        if self._has_intercept:
+            gradient = np.vstack([gradient, sums_])
+            error = np.vstack([error, np.full(k, 1.01 * each)])
+            gradient[-1] -= gradient[-1].mean() if k > 1 else 0.0
+            theta = np.vstack([coef, bias])
+            penalty, size = np.append(penalty, 0.0), np.append(size, 1.0)
+        point = Point(
+            objective=objective,
+            theta=theta,
+            bias=bias,
+            gradient=gradient,
+            error=error,
+            penalty=penalty,
+            extra=extra,
+            is_centred=is_centred,
+            size=size,
+        )
+        numbers = (objective, gradient, error)
+        is_number = all(np.isfinite(number).all() for number in numbers)
+        return point if is_number and noise.is_exact else None
+
+    def _of_rows(self, coef: NumPyArray, bias: NumPyArray) -> _Sums:
+        everything = self.all()
+        knows_squares = self._squares is not None
+
+        def of_part(part: slice) -> _Sums:
+            block, target, share = everything.get(part)
+            scores = self._flat(block @ coef + bias)
+            value, residual = self.loss.value_and_residual(scores, target)
+            square, noise = self._of_residuals(scores, residual, target, share)
+            weighted = share[:, None] * residual.reshape(len(share), -1)
+            squares = np.zeros(0) if knows_squares else _weighted_squares(block, share)
+            products, sums = _products(block, weighted), weighted.sum(axis=0)
+            return _Sums(float(share @ value), products, sums, squares, square, noise)
+
+        total = reduce(operator.add, self._workers.map(of_part, everything.parts))
+        if not knows_squares:
+            self._squares = total.squares
+        return total
+
+    def _of_scores(self, scores: NumPyArray, sums: Sums) -> _Sums:
+        """Return what a pass would, from the sums that a snapshot's pass has left."""
+        scores = scores.reshape(self.n, -1)
+
+        def of_part(part: slice) -> tuple[float, Noise]:
+            target, share = self._target[part], np.ascontiguousarray(self._share[part])
+            some = self._flat(scores[part])
+            return self._of_residuals(some, self.loss.residual(some, target), target, share)
+
+        squares, noises = zip(*self._workers.map(of_part, self._rows.slices()), strict=True)
+        if self._squares is None:
+            self._squares = sums.squares
+        return _Sums(
+            value=sums.value,
+            products=sums.products.reshape(self.p, -1),
+            sums=sums.residuals.ravel(),
+            squares=self._mean_squares(),
+            residual=sum(squares),
+            noise=reduce(operator.add, noises),
+        )
+
+    def _flat(self, scores: NumPyArray) -> NumPyArray:
+        """Return scores, (rows, K), as losses take them."""
+        return scores[:, 0] if self.loss.outputs == 1 else scores
+
+    def _of_residuals(
+        self, scores: NumPyArray, residual: NumPyArray, target: NumPyArray, share: NumPyArray
+    ) -> tuple[float, Noise]:
+        """Return the mean square of residuals, and the noise of the scores, as losses take them."""
+        largest = np.square(residual) if residual.ndim == 1 else np.square(residual).max(axis=1)
+        square, has_weight = float(share @ largest), share > 0
+        if has_weight.all():
+            return square, self.loss.noise(scores, target, share)
+        some = scores[has_weight], target[has_weight], share[has_weight]
+        return square, self.loss.noise(*some)
+
+    def _mean_squares(self) -> NumPyArray:
+        """Return the mean square of each feature, (p,): a pass over all rows, once."""
+        if self._squares is None:
+            everything = self.all()
+
+            def of_part(part: slice) -> NumPyArray:
+                block, _, share = everything.get(part)
+                return _weighted_squares(block, share)
+
+            self._squares = np.zeros(self.p)
+            for squares in self._workers.map(of_part, everything.parts):
+                self._squares += squares
+        return self._squares
+
+    # --- Bounds -----------------------------------------------------------------------------
+
+    def without_a_step(self, point: Point, enough: float = np.inf) -> float:
+        """Return the bound for v = 0, by another pass over all rows: inf without L2.
+
+        In coordinates that are centred by the curvature, H is at least the penalty, and the sum of
+        the weights for the intercept. There is no pass, and no statement, where the penalty alone
+        makes more of the gradient than `enough`.
+        """
+        loss = self.loss
+        penalty = point.penalty[: self.p]
+        gradient, error = np.abs(point.gradient[: self.p]), point.error[: self.p].copy()
+        rest = np.square(gradient + error).sum(axis=1)
+        if (rest[penalty == 0] > 0).any():
+            return np.inf
+        used = penalty > 0
+        if not 0.5 * float((rest[used] / penalty[used]).sum()) <= enough:
+            return np.inf
+        mean, weight, farthest = self._least_curvature(point)
+        square = 0.0
+        if self._has_intercept:
+            if not weight > 0:
+                return np.inf
+            last = np.abs(point.gradient[-1]) + point.error[-1]
+            shift = mean[:, None] * point.gradient[-1]
+            gradient = np.abs(point.gradient[: self.p] - shift)
+            error += np.abs(mean)[:, None] * point.error[-1] + 4 * UNIT * np.abs(shift)
+            square = float(np.square(last).sum()) / (weight * (1 - 1e-9))
+            rest = np.square(gradient + error).sum(axis=1)
+            if (rest[penalty == 0] > 0).any():
+                return np.inf
+        square += float((rest[used] / penalty[used]).sum())
+        tau = np.sqrt(square)
+        center = float((np.square(mean[used]) / penalty[used]).sum())
+        norm = np.sqrt(2 * (farthest + center))
+        if self._has_intercept:
+            norm = np.sqrt(norm * norm + 1 / weight)
+        if loss.outputs > 1:
+            norm *= np.sqrt(2)
+        return self._bound(0.0, tau, loss.first_fall + loss.slope * tau * norm, point)
+
+    def _least_curvature(self, point: Point) -> tuple[NumPyArray, float, float]:
+        """Return what `Loss.least_curvature` gives in a pass over all rows.
+
+        Returns
+        -------
+        mean : numpy.ndarray, (p,)
+            Of the features, weighted by it.
+        weight : float
+            The sum of the shares times it.
+        farthest : float
+            Of the rows: the largest square of a norm in the inverse of the penalty.
+        """
+        loss, coef, penalty = self.loss, point.theta[: self.p], point.penalty[: self.p]
+        reach = np.divide(1, penalty, out=np.zeros(self.p), where=penalty > 0)
+        everything = self.all()
+
+        def of_part(part: slice) -> tuple[NumPyArray, float, float]:
+            block, target, share = everything.get(part)
+            scores = block @ coef + point.bias
+            flat = scores[:, 0] if loss.outputs == 1 else scores
+            curvature = share * loss.least_curvature(flat, target)
+            reached = _row_squares(block, reach)
+            if loss.outputs == 1:
+                with np.errstate(divide="ignore"):
+                    reached = np.minimum(reached, 1 / curvature)
+            largest = float(reached[curvature > 0].max(initial=0.0))
+            return _products(block, curvature), float(curvature.sum()), largest
+
+        total, weight, farthest = np.zeros(self.p), 0.0, 0.0
+        for products, of_part_, largest in self._workers.map(of_part, everything.parts):
+            total += products
+            weight += of_part_
+            farthest = max(farthest, largest)
+        return (total / weight if weight > 0 else total), weight, farthest
+
+    def by_a_factor(self, point: Point, rows: Some) -> float:
+        """Return the bound for a Newton step on some rows; inf for no statement."""
+        hessian = self._hessian(point, rows)
+        diagonal = hessian.diagonal().copy()
+        width, k = point.gradient.shape
+        kept = diagonal > 0
+        # A column of zeros in all rows has no gradient, and no say.
+        if (np.repeat(point.size, k)[~kept] > 0).any():
+            return np.inf
+        if not np.isfinite(hessian).all():
+            return np.inf
+        hessian = hessian[np.ix_(kept, kept)]
+        roots = np.sqrt(diagonal[kept])
+        scaled = hessian / np.multiply.outer(roots, roots)
+        size = len(scaled)
+        longest = max(part.stop - part.start for part in rows.parts)
+        eta = 1.01 * size * (size + longest + len(rows.parts) + 16) * UNIT
+        scaled.flat[:: size + 1] -= 2 * eta
+        try:
+            lower = scipy.linalg.cholesky(scaled, lower=True, check_finite=False)
+        except (np.linalg.LinAlgError, ValueError):
+            return np.inf
+        inverse = scipy.linalg.solve_triangular(lower, np.eye(size), lower=True, check_finite=False)
+        frobenius = float(np.linalg.norm(inverse))
+        error = 2 * size**1.5 * UNIT * frobenius
+        if not error <= _RELIABLE:
+            return np.inf
+        flat = np.zeros(width * k)
+        gradient = point.gradient.ravel()[kept] / roots
+        flat[kept] = -(inverse.T @ (inverse @ gradient)) / roots
+        step = flat.reshape(width, k)
+
+        def norm_of(rest: NumPyArray) -> float:
+            columns = np.linalg.norm(inverse, axis=0) + 2 * error * frobenius
+            return float((rest.ravel()[kept] / roots) @ columns)
+
+        weights = np.zeros(width * k)
+        weights[kept] = 1 / roots
+        # Of a row in H^-1, at most; of classes any two of its coordinates.
+        largest = (1 + 2 * error) * frobenius * np.square(weights.reshape(width, k)).max(axis=1)
+
+        def norms_of(block: Any) -> NumPyArray:
+            squares = _row_squares(block, largest[: self.p])
+            if self._has_intercept:
+                squares = squares + largest[-1]
+            return np.asarray(np.sqrt(squares * (1 + 2 * error) * frobenius))
+
+        return self._with_step(point, rows, step, norm_of, norms_of)
+
+    def _with_step(
+        self,
+        point: Point,
+        rows: Some,
+        step: NumPyArray,
+        norm_of: Callable[[NumPyArray], float],
+        norms_of: Callable[[Any], NumPyArray],
+    ) -> float:
+        """Return the bound for a step v, (w, K).
+
+        Parameters
+        ----------
+        norm_of : callable
+            From the sizes of a vector's numbers, (w, K), to a bound of its norm in H^-1.
+        norms_of : callable
+            From features to bounds of the norms of their rows in H^-1, (rows,).
+        """
+        loss, k, p = self.loss, self.loss.outputs, self.p
+        coef = point.theta[:p]
+        sizes = np.abs(coef).sum(axis=1) if k == 1 else np.abs(coef).max(axis=1)
+        shift = step[-1] if self._has_intercept else np.zeros(k)
+
+        def of_part(part: slice) -> tuple[Any, ...]:
+            block, target, share = rows.get(part)
+            scores, along = block @ coef + point.bias, block @ step[:p] + shift
+            flat, moved = (scores, along) if k > 1 else (scores[:, 0], along[:, 0])
+            change, square, fall = loss.change(flat, target, moved)
+            weighted = (share * change.T).T.reshape(len(share), k)
+            curvature = share * loss.sure_curvature(flat, target).reshape(len(share), k).max(axis=1)
+            used = curvature > 0
+            norms = norms_of(block)
+            if k == 1:
+                with np.errstate(divide="ignore"):
+                    norms = np.minimum(norms, 1 / np.sqrt(curvature))
+            scored = _row_sums(block, sizes) + np.abs(point.bias).max()
+            return (
+                float(share @ square),
+                _products(block, weighted),
+                weighted.sum(axis=0),
+                np.stack([fall[used], norms[used]], axis=1),
+                float(scored[used].max(initial=0)),
+            )
+
+        square, products, sums, farthest = 0.0, np.zeros((p, k)), np.zeros(k), 0.0
+        falls = []
+        for of_square, of_rows, of_sum, of_falls, of_scores in self._workers.map(
+            of_part, rows.parts
+        ):
+            square += of_square
+            products += of_rows
+            sums += of_sum
+            falls.append(of_falls)
+            farthest = max(farthest, of_scores)
+        total = np.vstack([products, sums]) if self._has_intercept else products
+        penalty = point.penalty[:, None]
+        rest = np.abs(point.gradient + total + penalty * step)
+        square += float((penalty * step * step).sum())
+        longest = max(part.stop - part.start for part in rows.parts)
+        count = longest + len(rows.parts) + 10
+        error = point.error + count * UNIT * np.sqrt(square) * point.size[:, None]
+        error += 4 * UNIT * (np.abs(point.gradient) + penalty * np.abs(step))
+        tau = norm_of(rest + 1.01 * error)
+        of_curvature = 16 * UNIT
+        if loss.has_falls:
+            of_curvature += 2 * (p + 6) * UNIT * farthest
+        both = np.concatenate(falls)
+        spread = np.sqrt(2) if k > 1 else 1.0
+        largest = both[:, 0] + loss.slope * spread * tau * both[:, 1]
+        t = (1 + of_curvature) * float(largest.max(initial=0.0))
+        return self._bound(np.sqrt(square), tau, t, point) * (1 + 2 * of_curvature)
+
+    def _bound(self, norm: float, tau: float, t: float, point: Point) -> float:
+        if not t <= 1:
+            return np.inf
+        factor = omega(t) if self.loss.has_falls else 0.5
+        bound = (1 + 1e-12) * (norm + tau) ** 2 * factor + point.extra
+        return float(bound) if np.isfinite(bound) else np.inf
+
+    # --- Hessians ---------------------------------------------------------------------------
+
+    def _hessian(self, point: Point, rows: Some) -> NumPyArray:
+        """Return the Hessian of some rows with the penalty, theta raveled."""
+        loss, k, p, width = self.loss, self.loss.outputs, self.p, self.width
+        coef = point.theta[:p]
+
+        def of_part(part: slice) -> NumPyArray:
+            block, target, share = rows.get(part)
+            scores = block @ coef + point.bias
+            total = np.zeros((width, k, width, k))
+            if k == 1:
+                pairs: Iterator[tuple[int, int, NumPyArray]]
+                pairs = iter([(0, 0, share * loss.sure_curvature(scores[:, 0], target))])
+            else:
+                pairs = _pairs(loss.probability(scores), share)  # type: ignore[attr-defined]
+            for one, other, weight in pairs:
+                product = self._gram(block, weight)
+                total[:, one, :, other] = product
+                if one != other:
+                    total[:, other, :, one] = product
+            return total
+
+        total = np.zeros((width, k, width, k))
+        for product in self._workers.map(of_part, rows.parts):
+            total += product
+        for k_ in range(k):
+            total[np.arange(width), k_, np.arange(width), k_] += point.penalty
+        if k > 1:
+            # The loss does not see a shift of all classes, along which there is no step (see `at`):
+            # any curvature along it is allowed, and makes the matrix positive definite.
+            for j in range(width) if point.is_centred else np.flatnonzero(point.penalty == 0):
+                total[j, :, j, :] += np.trace(total[j, :, j, :]) / k**2
+        return total.reshape(width * k, width * k)
+
+    def _gram(self, block: Any, weight: NumPyArray) -> NumPyArray:
+        """Return the weighted products of the features, with the intercept."""
+        product = np.empty((self.width, self.width))
+        if issparse(block):
+            repeated = np.repeat(weight, np.diff(block.indptr))
+            scaled = made_of(block.data * repeated, block.indices, block.indptr, block.shape)
+            product[: self.p, : self.p] = (transposed(scaled) @ block).toarray()
+            mean = np.asarray(transposed(block) @ weight)
+        else:
+            if (weight >= 0).all():
+                scaled = block * np.sqrt(weight)[:, None]
+                product[: self.p, : self.p] = scaled.T @ scaled
+            else:
+                product[: self.p, : self.p] = block.T @ (block * weight[:, None])
+            mean = weight @ block
+        if self._has_intercept:
+            product[-1, :-1] = product[:-1, -1] = mean
+            product[-1, -1] = weight.sum()
+        return product
+
+
+class _Sums(NamedTuple):
+    """Of a part of the rows."""
+
+    value: float
+    products: NumPyArray
+    sums: NumPyArray
+    squares: NumPyArray
+    residual: float
+    noise: Noise
+
+    def __add__(self, other: _Sums) -> _Sums:  # type: ignore[override]
+        return _Sums(
+            self.value + other.value,
+            self.products + other.products,
+            self.sums + other.sums,
+            self.squares + other.squares,
+            self.residual + other.residual,
+            self.noise + other.noise,
+        )
+
+
+def _pairs(probability: NumPyArray, share: NumPyArray) -> Iterator[tuple[int, int, NumPyArray]]:
+    """Yield pairs of classes with the rows' weights in their block of softmax's Hessian."""
+    for one in range(probability.shape[1]):
+        for other in range(one + 1):
+            weight = probability[:, one] * ((one == other) - probability[:, other]) * share
+            yield one, other, weight
+
+
+def _products(block: Any, columns: NumPyArray) -> NumPyArray:
+    """Return the products of the features with numbers of each row, summed over the rows."""
+    return np.asarray((transposed(block) if issparse(block) else block.T) @ columns)
+
+
+def _weighted_squares(block: Any, share: NumPyArray) -> NumPyArray:
+    """Return the sum of each feature's squares times the shares."""
+    if issparse(block):
+        squares = made_of(np.square(block.data), block.indices, block.indptr, block.shape)
+        return np.asarray(transposed(squares) @ share)
+    return np.asarray(share @ np.square(block))
+
+
+def _row_squares(block: Any, weight: NumPyArray) -> NumPyArray:
+    if issparse(block):
+        numbers = np.square(block.data)
+        return np.asarray(made_of(numbers, block.indices, block.indptr, block.shape) @ weight)
+    return np.asarray(np.square(block) @ weight)
+
+
+def _row_sums(block: Any, weight: NumPyArray) -> NumPyArray:
+    """Return the weighted sum of the sizes of each row's numbers."""
+    if issparse(block):
+        numbers = np.abs(block.data)
+        return np.asarray(made_of(numbers, block.indices, block.indptr, block.shape) @ weight)
+    return np.asarray(np.abs(block) @ weight)

@@ -1,0 +1,1 @@
+"""Paths of penalties over folds, and what is chosen by them."""

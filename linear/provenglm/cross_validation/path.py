@@ -1,0 +1,89 @@
+"""Paths of C over the folds of a cross-validation: each point from the one before it.
+
+From the greatest penalty to the least. The mean loss and its gradient do not know the penalty, so
+the first step towards the next point needs no pass; where the penalty hardly matters any more, no
+pass at all. The objective of a point is below that of the point before, so that a start there is
+never worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from provenglm.centred import centred
+from provenglm.cross_validation.folds import Folds, PathPoint, Start, point_of
+from provenglm.cross_validation.joint import JointPath, Watch, suits
+from provenglm.data.budget import of_folds_together, within
+from provenglm.data.rows import rows_of
+from provenglm.plan import choose, dense_if_small
+from provenglm.solution import Settings
+from provenglm.solve import Session
+
+
+def solve_path(
+    folds: Folds, strengths: Sequence[float], settings: Settings, watch: Watch
+) -> list[list[PathPoint]]:
+    """Return the points of each fold, in the order of `strengths`.
+
+    Parameters
+    ----------
+    folds : Folds
+    strengths : sequence of float
+        Cs, from the least to the greatest.
+    settings : Settings
+        `max_iter` holds for each point.
+    watch : callable
+        Called with a line, when a part of the path is done.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Ctrl-C: nothing is returned then.
+    """
+    folds = replace(folds, problem=dense_if_small(folds.problem))
+    together = _together(folds, settings)
+    first = (together or folds).penalised(0, strengths[0])
+    plan = choose(first, settings)
+    if together is not None and suits(plan, first):
+        paths = JointPath(together, plan, settings, watch).solve(strengths)
+    else:
+        each = range(len(folds))
+        paths = [_one_fold(folds, fold, strengths, settings, watch) for fold in each]
+    return [
+        [
+            centred(point, folds.penalised(fold, strength))
+            for point, strength in zip(path, strengths, strict=True)
+        ]
+        for fold, path in enumerate(paths)
+    ]
+
+
+def _together(folds: Folds, settings: Settings) -> Folds | None:
+    """Return the folds with the room that is left if all have scores, or None if none is."""
+    whole = folds.problem
+    itemsize = 8 if settings.is_precise else rows_of(whole.features).dtype.itemsize
+    problem = within(whole, of_folds_together(whole, len(folds), itemsize))
+    return None if problem is None else replace(folds, problem=problem)
+
+
+def _one_fold(
+    folds: Folds, fold: int, strengths: Sequence[float], settings: Settings, watch: Watch
+) -> list[PathPoint]:
+    """Return the points of one fold by itself."""
+    points: list[PathPoint] = []
+    start: Start | None = None
+    session: Session | None = None
+    for strength in strengths:
+        # Without a penalty it may be another way.
+        if session is None or not np.isfinite(strength):
+            session = Session(folds.of(fold, strength), settings)
+        with session.running():
+            point = point_of(session, folds.penalties(fold, strength), start)
+        start = point.coef, point.intercept
+        points.append(point)
+    passes = sum(point.iterations for point in points)
+    watch(f"fold {fold + 1} of {len(folds)}: {len(points)} points, {passes} snapshots")
+    return points

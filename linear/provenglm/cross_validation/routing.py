@@ -1,0 +1,86 @@
+"""Where metadata go, and the score by a scorer of the user's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from sklearn.metrics import get_scorer
+from sklearn.utils import metadata_routing
+from sklearn.utils.metadata_routing import (
+    MetadataRouter,
+    MethodMapping,
+    _raise_for_params,
+    _routing_enabled,
+    process_routing,
+)
+
+from provenglm.data.large import joined
+from provenglm.types import NumPyArray
+
+
+class RoutedScoring:
+    """What an estimator with `cv` and `scoring` needs of scikit-learn's metadata routing."""
+
+    cv: object
+    scoring: str | Callable[..., float] | None
+
+    # Given to `score`, it is the scorer's.
+    __metadata_request__score: ClassVar = {"sample_weight": metadata_routing.UNUSED}
+
+    def _routed(
+        self, weight: NumPyArray | None, params: Mapping[str, object]
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return what goes to the splitter and what to the scorer."""
+        if _routing_enabled():
+            routed = process_routing(self, "fit", sample_weight=weight, **params)
+            return routed.splitter.split, routed.scorer.score
+        return {}, {} if weight is None else {"sample_weight": weight}
+
+    def score(
+        self, X: object, y: object, sample_weight: object = None, **score_params: object
+    ) -> float:
+        """Return the score by `scoring`; None is the accuracy.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            As in `fit`.
+        y : array-like of shape (n,)
+            The true labels.
+        sample_weight : array-like of shape (n,), optional
+            Their weights.
+        **score_params : dict
+            For the scorer, with metadata routing alone.
+        """
+        _raise_for_params(score_params, self, "score")
+        y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
+        if sample_weight is not None:
+            score_params["sample_weight"] = sample_weight
+        if _routing_enabled():
+            own = process_routing(self, "score", **score_params).scorer.score
+        else:
+            own = score_params
+        return float(self._scorer()(self, X, y, **own))
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Return where metadata go: to the splitter, and to the scorer.
+
+        Returns
+        -------
+        sklearn.utils.metadata_routing.MetadataRouter
+        """
+        to_scorer = MethodMapping().add(caller="score", callee="score")
+        to_scorer = to_scorer.add(caller="fit", callee="score")
+        return (
+            MetadataRouter(owner=type(self).__name__)
+            .add_self_request(self)
+            .add(
+                splitter=self.cv,
+                method_mapping=MethodMapping().add(caller="fit", callee="split"),
+            )
+            .add(scorer=self._scorer(), method_mapping=to_scorer)
+        )
+
+    def _scorer(self) -> Any:
+        return get_scorer(self.scoring or "accuracy")

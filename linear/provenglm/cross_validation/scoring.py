@@ -1,0 +1,135 @@
+"""Scores of held-out rows along a path: the data are read once for many points."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+from scipy.sparse import issparse
+from sklearn.metrics import make_scorer
+
+from provenglm.cross_validation.folds import PathPoint
+from provenglm.data.rows import Features, rows_of
+from provenglm.estimators import SVRGClassifier
+from provenglm.types import NumPyArray
+
+_MOST_SCORES = 4_000_000
+"""Of held-out rows in memory: 32 MB."""
+
+
+class HeldOut:
+    """Rows of a test set, of which a point of the path knows the scores already.
+
+    In place of a copy of them for the scorers of scikit-learn, which hand X to the estimator and do
+    not look at it.
+    """
+
+    def __init__(self, rows: NumPyArray, width: int) -> None:
+        self.shape = (len(rows), width)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+
+class PointOfPath(SVRGClassifier):
+    """The classifier at a point of the path, as scorers see it."""
+
+    def at(self, classes: NumPyArray, point: PathPoint, scores: NumPyArray) -> PointOfPath:
+        """Become that point, whose scores of the held-out rows are known."""
+        self.classes_ = classes
+        self.coef_ = np.ascontiguousarray(point.coef.T)
+        self.intercept_ = point.intercept
+        self.n_features_in_ = len(point.coef)
+        self._known = scores
+        return self
+
+    def _scores(self, X: object) -> NumPyArray:
+        return self._known if isinstance(X, HeldOut) else super()._scores(X)
+
+
+def scores_of_points(
+    features: Features, rows: NumPyArray, points: Sequence[PathPoint]
+) -> Iterator[NumPyArray]:
+    """Yield each point's scores of some rows, (len(rows), K) and float64."""
+    outputs = points[0].coef.shape[1]
+    together = max(1, _MOST_SCORES // max(1, len(rows) * outputs))
+    for first in range(0, len(points), together):
+        part = points[first : first + together]
+        coef = np.hstack([point.coef for point in part])
+        table = np.empty((len(rows), coef.shape[1]))
+        size = max(64, 2**20 // coef.shape[0])
+        for start in range(0, len(rows), size):
+            some = slice(start, start + size)
+            table[some] = _taken(features, rows[some], np.float64) @ coef
+        table += np.concatenate([point.intercept for point in part])
+        for k in range(len(part)):
+            yield table[:, k * outputs : (k + 1) * outputs]
+
+
+def _taken(features: Features, rows: NumPyArray, dtype: DTypeLike | None = None) -> Any:
+    """Return rows by their indices; sparse ones stay sparse."""
+    if issparse(features):
+        taken = features[rows]
+        return taken if dtype is None else taken.astype(dtype)
+    if dtype is None:
+        return rows_of(features).take(rows)
+    return rows_of(features, np.dtype(dtype)).gather(rows)
+
+
+def accuracy(scores: NumPyArray, codes: NumPyArray, weight: NumPyArray | None) -> float:
+    """Return the share of the rows whose best class is theirs; `codes` are the classes' places."""
+    best = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
+    return float(np.average(best == codes, weights=weight))
+
+
+def knows_classes(scorer: Any, classes: NumPyArray) -> Any:
+    """Return a scorer of scikit-learn that is told the classes, if its function asks for them.
+
+    As LogisticRegressionCV does: a test set need not have all of them.
+    """
+    function = getattr(scorer, "_score_func", None)
+    known = inspect.signature(function).parameters if function is not None else ()
+    if function is None or "labels" not in known:
+        return scorer
+    arguments: dict[str, Any] = {"labels": classes, **getattr(scorer, "_kwargs", {})}
+    if len(classes) == 2 and "pos_label" in known:
+        arguments = {"pos_label": classes[-1], **arguments}
+    return make_scorer(
+        function,
+        greater_is_better=scorer._sign == 1,
+        response_method=scorer._response_method,
+        **arguments,
+    )
+
+
+def score_path(
+    scorer: Any,
+    features: Features,
+    test: NumPyArray,
+    target: NumPyArray,
+    classes: NumPyArray,
+    points: Sequence[PathPoint],
+    params: Mapping[str, Any],
+) -> list[float]:
+    """Return what a scorer says of each point on the rows of a test set."""
+    scorer = knows_classes(scorer, classes)
+    is_of_sklearn = hasattr(scorer, "_score_func")
+    rows = HeldOut(test, features.shape[1]) if is_of_sklearn else _taken(features, test)
+    model, own = PointOfPath(), target[test]
+    try:
+        return [
+            float(scorer(model.at(classes, point, scores), rows, own, **params))
+            for point, scores in zip(points, scores_of_points(features, test, points), strict=True)
+        ]
+    except ValueError as error:
+        unknown = own[~np.isin(own, classes)]
+        if not len(unknown):
+            raise
+        raise ValueError(
+            f"scoring is not defined on rows of the class {unknown[0]!s}, whose weight is 0 and "
+            f"which is never predicted ({error}): leave its rows out, or take another scoring"
+        ) from error

@@ -1,0 +1,161 @@
+"""The rows of a sparse matrix (CSR), and what is measured of its columns.
+
+Nothing of the size n x p is ever made. Blocks are matrices of the same kind that share the values
+and the columns' numbers with the whole. SciPy's products release Python's lock, so that threads
+share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csc_array, csr_array
+
+from provenglm.types import NumPyArray
+
+_BLOCK_NUMBERS = 3 << 16
+"""Non-zeros of a block, at least: values and columns, 1.5 MB in float32, stay in a core's cache."""
+
+_PER_COLUMN = 4
+"""Non-zeros of a block for each column: its gradient has p numbers, which are added to the rest."""
+
+_LEAST_ROWS = 64
+
+
+class CsrRows:
+    """The rows of a CSR matrix; a block is a CSR matrix, too.
+
+    Parameters
+    ----------
+    features : scipy.sparse.csr_array, (n, p)
+        float32 or float64, with sorted columns and without duplicates.
+    dtype : numpy dtype, optional
+        float64, where float32 has too few digits; else that of the data.
+    """
+
+    def __init__(self, features: csr_array, dtype: np.dtype[Any] | None = None) -> None:
+        self._features = features
+        self.shape: tuple[int, ...] = features.shape
+        single = np.dtype(np.float32)
+        self.dtype = dtype or (single if features.dtype == single else np.dtype(np.float64))
+        self._slices: list[slice] | None = None
+        self._whole: frozenset[tuple[int, int]] = frozenset()
+        self._blocks: dict[tuple[int, int], csr_array] = {}
+
+    def slices(self) -> list[slice]:
+        """Return the blocks of one pass, in order."""
+        if self._slices is None:
+            n, p = self.shape
+            indptr = self._features.indptr
+            size = max(_BLOCK_NUMBERS, _PER_COLUMN * p)
+            ends = np.searchsorted(indptr, np.arange(size, int(indptr[-1]), size))
+            starts = [0]
+            for end in ends.tolist():
+                if starts[-1] + _LEAST_ROWS <= end <= n - _LEAST_ROWS:
+                    starts.append(end)
+            self._slices = [slice(*ends) for ends in zip(starts, [*starts[1:], n], strict=True)]
+            self._whole = frozenset((part.start, part.stop) for part in self._slices)
+        return self._slices
+
+    def block(self, rows: slice) -> csr_array:
+        """Return the rows of a slice, converted; not to be written to.
+
+        Those of a full pass are made once. They share the values, unless these are converted.
+        """
+        whole = self._features
+        indptr = whole.indptr
+        start, stop, _ = rows.indices(self.shape[0])
+        block = self._blocks.get((start, stop))
+        if block is None:
+            part = slice(int(indptr[start]), int(indptr[stop]))
+            block = made_of(
+                whole.data[part],
+                whole.indices[part],
+                (indptr[start : stop + 1] - indptr[start]).astype(whole.indices.dtype, copy=False),
+                (stop - start, self.shape[1]),
+            )
+            block.has_canonical_format = True
+            if (start, stop) in self._whole:
+                self._blocks[start, stop] = block
+        return block if block.dtype == self.dtype else block.astype(self.dtype)
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """In which they are stored."""
+        dtype: np.dtype[Any] = self._features.dtype
+        return dtype
+
+    @property
+    def numbers(self) -> int:
+        """How many are stored."""
+        return int(self._features.indptr[-1])
+
+    def pick(self, rows: NumPyArray) -> csr_array:
+        """Return rows by their indices, converted."""
+        return self._features[rows].astype(self.dtype, copy=False)
+
+    def gather(self, rows: NumPyArray) -> NumPyArray:
+        """Return rows by their indices, dense: for few columns, or few rows."""
+        return np.asarray(self.pick(rows).toarray())
+
+    def take(self, rows: NumPyArray) -> NumPyArray:
+        """Return rows by their indices, dense, as they are stored."""
+        return np.asarray(self._features[rows].toarray())
+
+    def precise(self) -> CsrRows:
+        """Return the same rows, handed out in float64."""
+        return CsrRows(self._features, np.dtype(np.float64))
+
+    def reordered(self, order: NumPyArray, dtype: np.dtype[Any]) -> CsrRows:
+        """Return a copy of the rows in another order, of `dtype` or what is smaller."""
+        whole = self._features
+        if dtype.itemsize < self.stored.itemsize:
+            # Less to move.
+            whole = csr_array((whole.data.astype(dtype), whole.indices, whole.indptr), whole.shape)
+        return CsrRows(whole[order], dtype)
+
+    def moments(self, share: NumPyArray, center: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+        """Return the means of ``x - center`` and of its square, each (p,), in float64.
+
+        The numbers that are not stored are counted as what they are, 0: their share is what the
+        others leave of it.
+        """
+        p = self.shape[1]
+        mean, square, present = np.zeros(p), np.zeros(p), np.zeros(p)
+        for data, columns, each in self._numbers(share):
+            change = data - center[columns]
+            present += np.bincount(columns, each, p)
+            each *= change
+            mean += np.bincount(columns, each, p)
+            each *= change
+            square += np.bincount(columns, each, p)
+        absent = np.maximum(share.sum() - present, 0)
+        return mean - absent * center, square + absent * np.square(center)
+
+    def _numbers(self, share: NumPyArray) -> Iterator[tuple[NumPyArray, NumPyArray, NumPyArray]]:
+        """Yield, for each block, values in float64, their columns, and the shares of their rows."""
+        for rows in self.slices():
+            block = self.block(rows)
+            each = np.repeat(share[rows], np.diff(block.indptr))
+            yield block.data.astype(np.float64), block.indices, each
+
+
+def made_of(
+    data: NumPyArray, indices: NumPyArray, indptr: NumPyArray, shape: tuple[int, ...]
+) -> csr_array:
+    """Return a CSR matrix that shares its parts.
+
+    SciPy's constructor copies parts that are views of much larger arrays.
+    """
+    matrix = csr_array(shape, dtype=data.dtype)
+    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
+    return matrix
+
+
+def transposed(block: csr_array) -> csc_array:
+    """Return the transposed matrix, which shares all parts."""
+    columns = csc_array(block.shape[::-1], dtype=block.dtype)
+    columns.data, columns.indices, columns.indptr = block.data, block.indices, block.indptr
+    return columns

@@ -1,0 +1,362 @@
+"""Huber's regression with its scale: coefficients and sigma are found together.
+
+The objective, over the coefficients w, the intercept b and the scale sigma > 0, with the residuals
+r = y - Xw - b, weights s and S their sum, is
+
+    F(w, b, sigma) = (1/S) sum_i s_i [sigma/2 + sigma h(r_i / sigma)] + alpha/2 ||w||^2
+
+where h(z) is z^2/2 for abs(z) <= epsilon and epsilon (abs(z) - epsilon/2) beyond (Huber, *Robust
+Statistics*, on concomitant scale estimates; Owen, *A robust hybrid of lasso and ridge regression*,
+2006: the two sources of scikit-learn's ``HuberRegressor``). It is convex in all three together, and
+1/(2S) times HuberRegressor's objective with an ``alpha`` of alpha S.
+
+For a fixed sigma it is sigma times (1/2 + the objective of an ordinary problem) whose target is
+y / sigma, whose coefficients are w / sigma, with the loss h and the penalty alpha sigma. For fixed
+coefficients the best sigma, called T here, is the root of
+``mean(min((r/sigma)^2, epsilon^2)) = 1``. The search is for the sigma that is its own T: a secant
+on log T - log sigma, which has the sign of -dF/dsigma, so that every solve narrows an interval.
+
+**Certificate.** For any u with abs(u_i) <= epsilon, Fenchel's inequality gives
+sigma h(r/sigma) >= u r - sigma u^2/2. If moreover mean(u^2) <= 1 and, with an intercept,
+mean(u) = 0, all that depends on sigma and b is at least 0, and
+
+    F >= mean(u y) - ||(1/S) sum_i s_i u_i x_i||^2 / (2 alpha)   for all w, b, sigma.
+
+u_i = r_i / sigma, clipped, centred and scaled down to meet the three conditions, makes that a
+proven lower bound. F is never below 0 (u = 0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from provenglm.data.rows import rows_of
+from provenglm.losses import Huber
+from provenglm.problem import Problem
+from provenglm.solution import Record, Settings, Solution, StopReason
+from provenglm.solve import ROUNDING, solve
+from provenglm.types import NumPyArray
+
+# The secant needs four to eight solves, each from where the last one ended.
+_MOST_SOLVES = 40
+# A line through two points far from the root leads anywhere: to where no residual is small.
+_FURTHEST = math.log(10)
+# A scale below this part of what a constant leaves is that of a perfect fit of all but outliers.
+_PERFECT = 1e-3
+# Two scales that agree so far are the same: the residuals have no more digits.
+_SAME_LOG = 1e-13
+
+
+def best_scale(
+    residual: NumPyArray, epsilon: float, weight: NumPyArray | None, least: float = 0.0
+) -> float:
+    """Return the sigma that is best for these residuals.
+
+    The root of ``f(t) = mean(min(r^2 t, epsilon^2)) = 1`` with t = 1/sigma^2. f is concave and
+    piecewise linear, so that Newton's method from the left, where no residual is clipped, never
+    passes the root and reaches it after finitely many steps.
+
+    Parameters
+    ----------
+    residual : numpy.ndarray of shape (n,), float64
+        y - Xw - b.
+    epsilon : float
+        Above 1.
+    weight : numpy.ndarray of shape (n,), or None
+        The weights of the samples.
+    least : float
+        What is returned instead of a smaller root.
+
+    Returns
+    -------
+    float
+        0 (or `least`) if so many residuals are 0 that f stays below 1: a perfect fit of all but
+        outliers.
+    """
+    unit = float(np.abs(residual).max(initial=0.0))
+    if unit == 0:
+        return least
+    squares = (residual / unit) ** 2  # no overflow, and no underflow of what counts
+    s = np.ones(len(residual)) if weight is None else weight
+    total, above = float(s.sum()), float(s @ squares)
+    variance = above / total
+    while True:
+        outside = squares > epsilon**2 * variance
+        room = total - epsilon**2 * float(s[outside].sum())
+        inside = float(s[~outside] @ squares[~outside])
+        if room <= 0 or inside == 0:
+            return least
+        smaller = inside / room
+        if smaller >= variance:
+            return max(unit * math.sqrt(variance), least)
+        variance = smaller
+
+
+def lower_bound(problem: Problem, residual: NumPyArray, scale: float, epsilon: float) -> float:
+    """Return a value that no coefficients, intercept and scale can go below.
+
+    See the module's text. 0 if there is no penalty, for then the bound needs the gradient to be
+    exactly 0.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its features, target, weights, penalty and whether there is an intercept.
+    residual : numpy.ndarray of shape (n,), float64
+        y - Xw - b.
+    scale : float
+        Above 0.
+    epsilon : float
+        Above 1.
+    """
+    if problem.l2 == 0:
+        return 0.0
+    n = len(residual)
+    s = np.ones(n) if problem.sample_weight is None else problem.sample_weight
+    s = s / s.sum()
+    dual = np.clip(residual / scale, -epsilon, epsilon)
+    if problem.fit_intercept:
+        dual = dual - s @ dual
+    dual /= max(1.0, float(np.abs(dual).max()) / epsilon, math.sqrt(float(s @ dual**2)))
+    rows = rows_of(problem.features, np.dtype(np.float64))
+    slope = np.zeros(rows.shape[1])
+    with np.errstate(over="ignore", invalid="ignore"):  # features of 1e300: then it is no bound
+        for part in rows.slices():
+            slope += (s[part] * dual[part]) @ rows.block(part)
+        bound = float((s * dual) @ problem.target - slope @ slope / (2 * problem.l2))
+    return bound if bound > 0 else 0.0
+
+
+def joint_objective(
+    problem: Problem, coef: NumPyArray, residual: NumPyArray, scale: float, epsilon: float
+) -> float:
+    """Return F of the module's text; for a scale of 0 its limit."""
+    size = np.abs(residual)
+    inside = size <= epsilon * scale
+    # sigma h(r / sigma), without a quotient that may overflow
+    loss = np.where(inside, 0.0, epsilon * (size - epsilon * scale / 2))
+    if scale > 0:
+        loss[inside] = size[inside] / scale * size[inside] / 2
+    mean = float(np.average(loss, weights=problem.sample_weight))
+    return scale / 2 + mean + problem.l2 / 2 * float(np.vdot(coef, coef))
+
+
+def weighted_median(values: NumPyArray, weight: NumPyArray | None) -> float:
+    """Return the least value with at least half of the weight at or below it."""
+    order = np.argsort(values, kind="stable")
+    sums = np.arange(1, len(values) + 1) if weight is None else np.cumsum(weight[order])
+    return float(values[order[np.searchsorted(sums, sums[-1] / 2)]])
+
+
+def solve_with_scale(
+    problem: Problem,
+    epsilon: float,
+    settings: Settings,
+    start: tuple[NumPyArray, NumPyArray] | None = None,
+) -> tuple[Solution, float]:
+    """Minimise over coefficients, intercept and scale.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its loss is not read; its ``l2`` is alpha.
+    epsilon : float
+        In units of the scale, above 1.
+    settings : Settings
+        ``tol``, ``max_iter`` and ``max_time`` are those of the whole search. ``tol`` is relative to
+        what was gained over the best constant (with an intercept) or over 0.
+    start : tuple, optional
+        Coefficients of shape (p, 1) and intercept of shape (1,).
+
+    Returns
+    -------
+    solution : Solution
+        Objective, gap and records are those of F; the gap is proven for all three together.
+    scale : float
+        The best sigma for the solution's coefficients; 0 for a perfect fit.
+    """
+    return _Search(problem, epsilon, settings).run(start)
+
+
+@dataclass
+class _Secant:
+    """Where log T - log sigma is 0, from values of it; sigma's logarithm is called x."""
+
+    last: tuple[float, float] | None = None
+    low: float = -math.inf
+    high: float = math.inf
+
+    def next(self, x: float, best: float) -> float:
+        """Return the next x, if `best` is T at x."""
+        if best == 0:  # a perfect fit of all but outliers, at this sigma
+            self.high = x
+            return x - _FURTHEST if self.low == -math.inf else (self.low + x) / 2
+        value = math.log(best) - x
+        if value > 0:
+            self.low = x
+        else:
+            self.high = x
+        following = x + value
+        if self.last is not None and self.last[1] != value:
+            before, was = self.last
+            secant = x - value * (x - before) / (value - was)
+            # Outside it cannot be: the objective is convex in sigma.
+            following = secant if self.low < secant < self.high else following
+        self.last = x, value
+        return min(max(following, x - _FURTHEST), x + _FURTHEST)
+
+
+@dataclass
+class _Search:
+    """One search for sigma; see the module's text."""
+
+    problem: Problem
+    epsilon: float
+    settings: Settings
+    history: list[Record] = field(default_factory=list)
+    waiting: Record | None = None  # told when it is known whether it was the last of its solve
+    first: float = math.nan  # F at the best constant
+    passes: float = 0.0
+    seconds: float = 0.0
+
+    def run(self, start: tuple[NumPyArray, NumPyArray] | None) -> tuple[Solution, float]:
+        problem, weight = self.problem, self.problem.sample_weight
+        scale, at = self._beginning(start)
+        least = 1e-12 * scale
+        secant = _Secant()
+        for _ in range(_MOST_SOLVES):
+            solution = self._solve(scale, at)
+            residual = problem.target - solution.scores[:, 0]
+            best = best_scale(residual, self.epsilon, weight)
+            x = math.log(scale)
+            following = max(secant.next(x, best), math.log(least))
+            solution = self._certified(solution, residual, scale, best, following)
+            if self._ends(solution, best) or abs(following - x) <= _SAME_LOG:
+                break
+            scale, at = math.exp(following), (solution.coef, solution.intercept)
+        else:
+            solution = replace(solution, reason=StopReason.STALLED)
+        self._tell()
+        return replace(solution, history=self.history), best
+
+    def _beginning(
+        self, start: tuple[NumPyArray, NumPyArray] | None
+    ) -> tuple[float, tuple[NumPyArray, NumPyArray]]:
+        """Return a scale, and coefficients: those given, if they are better than a constant."""
+        problem = self.problem
+        self.first, middle, scale = min(self._constants())
+        if start is not None:
+            rows = rows_of(problem.features, np.dtype(np.float64))
+            scores = np.concatenate([rows.block(part) @ start[0] for part in rows.slices()])
+            residual = problem.target - scores[:, 0] - start[1][0]
+            best = best_scale(residual, self.epsilon, problem.sample_weight)
+            value = joint_objective(problem, start[0], residual, best, self.epsilon)
+            if value < self.first and best > 0:
+                return best, start
+        # If nearly all targets are the same, any small scale is good to begin with.
+        scale = scale or 1e-3 * float(np.abs(problem.target - middle).max()) or 1.0
+        return scale, (np.zeros((problem.features.shape[1], 1)), np.full(1, middle))
+
+    def _constants(self) -> Iterator[tuple[float, float, float]]:
+        """Return F at some constants, the constants, and the best scales for them."""
+        target, weight = self.problem.target, self.problem.sample_weight
+        constants = [0.0]
+        if self.problem.fit_intercept:
+            mean = float(np.average(target, weights=weight))
+            constants = [weighted_median(target, weight), mean]
+        for constant in constants:
+            residual = target - constant
+            scale = best_scale(residual, self.epsilon, weight)
+            objective = joint_objective(self.problem, np.zeros(1), residual, scale, self.epsilon)
+            yield objective, constant, scale
+
+    def _solve(self, scale: float, start: tuple[NumPyArray, NumPyArray]) -> Solution:
+        """Solve for a fixed scale; objective and gap of what is returned are not F's."""
+        settings = self.settings
+        left = None if settings.max_time is None else settings.max_time - self.seconds
+        limits = replace(
+            settings,
+            max_iter=max(1, settings.max_iter - self._count()),
+            max_time=None if left is None else max(left, 1e-9),
+            watch=self._watch_at(scale),
+        )
+        problem = replace(
+            self.problem,
+            target=self.problem.target / scale,
+            loss=Huber(self.epsilon),
+            l2=self.problem.l2 * scale,
+        )
+        coef, intercept = start
+        found = solve(problem, limits, (coef / scale, intercept / scale))
+        return replace(
+            found,
+            coef=found.coef * scale,
+            intercept=found.intercept * scale,
+            scores=found.scores * scale,
+            decrement=found.decrement * scale,
+        )
+
+    def _certified(
+        self,
+        solution: Solution,
+        residual: NumPyArray,
+        scale: float,
+        best: float,
+        following: float,
+    ) -> Solution:
+        """Return the solution with objective, gap and decrement of F, and tell the last record."""
+        problem, epsilon = self.problem, self.epsilon
+        objective = joint_objective(problem, solution.coef, residual, best, epsilon)
+        bound = lower_bound(problem, residual, best or scale, epsilon)
+        z = np.minimum(np.abs(residual) / scale, epsilon)
+        slope = (1 - float(np.average(z**2, weights=problem.sample_weight))) / 2
+        step = scale if best == 0 else math.exp(following) - scale
+        gap = max(objective - bound, 0.0)
+        decrement = min(solution.decrement + abs(slope * step) / 2, gap)
+        if self.waiting is not None:
+            self.waiting = replace(self.waiting, objective=objective, gap=gap, decrement=decrement)
+        return replace(solution, objective=objective, gap=gap, decrement=decrement)
+
+    def _ends(self, solution: Solution, best: float) -> bool:
+        if not (solution.reason.is_success or solution.reason is StopReason.STALLED):
+            return True
+        # Where all but outliers fit perfectly, a constant may be the optimum: nothing is gained.
+        gained = self.first - (solution.objective if best > _PERFECT * self.first else 0.0)
+        wanted = max(self.settings.tol * gained, ROUNDING * self.first)
+        return solution.gap <= wanted or solution.decrement <= wanted / 10
+
+    def _count(self) -> int:
+        """Return the snapshots so far."""
+        last = self.waiting or (self.history[-1] if self.history else None)
+        return 0 if last is None else last.iteration
+
+    def _watch_at(self, scale: float) -> Callable[[Record], None]:
+        passes, seconds, before = self.passes, self.seconds, self._count()
+
+        def watch(record: Record) -> None:
+            self._tell()
+            self.passes, self.seconds = passes + record.passes, seconds + record.seconds
+            self.waiting = replace(
+                record,
+                iteration=before + record.iteration,
+                passes=self.passes,
+                seconds=self.seconds,
+                objective=scale * (0.5 + record.objective),
+                # Those of the record are for this scale alone.
+                gap=math.inf,
+                decrement=math.inf,
+            )
+
+        return watch
+
+    def _tell(self) -> None:
+        """Keep the record that was waiting, and show it."""
+        record, self.waiting = self.waiting, None
+        if record is not None:
+            self.history.append(record)
+            if self.settings.watch is not None:
+                self.settings.watch(record)

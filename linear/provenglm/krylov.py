@@ -1,0 +1,394 @@
+r"""Newton's method by conjugate gradients: sparse or wide rows, whose Hessian is not factored.
+
+From a snapshot, which is taken in float64, the step :math:`v = -H^{-1} g` is solved for as far as
+it is worth (Dembo, Eisenstat & Steihaug 1982), with the Hessian's diagonal as preconditioner. The
+products :math:`H v` are those of a copy of the rows in float32. The intercepts are eliminated: for
+each v their best step is known from n numbers, and what is left is the Hessian of features that are
+centred with the curvatures as weights. The length of the step is looked for on the scores alone.
+
+Rows that are far on the wrong side have next to no curvature, and a whole step overshoots by far.
+After a step that was cut short their curvature is taken of a mean nearer to their target, until
+steps are long again (`Loss.second_derivative`); the Hessian itself is used near the optimum.
+
+The gap of a snapshot is that of its gradient, which conjugate gradients make small in all
+directions: the run ends by proof.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+from scipy.sparse import issparse
+
+from provenglm.data.csr import CsrRows, made_of, transposed
+from provenglm.duality import duality_gap, weighted_square
+from provenglm.objective import Objective, Snapshot
+from provenglm.sampling import fits_float32, has_offsets
+from provenglm.sparse.coordinates import in_coordinates
+from provenglm.state import State
+from provenglm.types import NumPyArray
+
+_MOST_FORCING, _LEAST_FORCING = 0.3, 0.02
+"""What conjugate gradients leave of the gradient, in the preconditioner's metric."""
+
+_OF_ENOUGH = 0.3
+"""Of the gap that is asked for: a step that promises this much of it is not solved any further."""
+
+_STEPS = 500
+"""Of conjugate gradients for one step, at most."""
+
+_SLOPE = 0.3
+"""Of the slope along a step: what may be left of it where the step ends."""
+
+_TRIALS = 30
+"""Lengths of a step that are tried."""
+
+_LONGEST = 4.0
+"""By which a length is multiplied at once."""
+
+_SHORT, _LONG = 0.3, 0.7
+"""Lengths of a step: after a shorter one more caution is needed, after a longer one less."""
+
+_FIRST_CAUTION, _MOST_CAUTION = 0.05, 0.5
+
+_GAINED = 0.1
+"""Of what the quadratic model gains: where less is true, the products are float64 from then on."""
+
+_ROUNDING = 1e-14
+"""Of the objective."""
+
+_CENTRED = 1e-3
+"""Of a column's squares, that its centring leaves at least: less would be rounding."""
+
+_SINGULAR = 1e-12
+"""Of the intercepts' Hessian: the loss of classes does not see a shift of all of them."""
+
+_TINY = float(np.finfo(np.float64).tiny)
+
+
+def states(
+    objective: Objective, start: NumPyArray, tol: float, is_precise: bool, has_room: bool
+) -> Iterator[State]:
+    """Yield a state for each step of Newton's method; ends where no step leads lower.
+
+    Parameters
+    ----------
+    tol : float
+        Relative to what is gained over the objective without features: a snapshot that is proven
+        to be as near has no step looked for.
+    is_precise : bool
+        Whether float32 has too few digits for the products.
+    has_room : bool
+        Whether there is memory for a copy of the rows.
+    """
+    objective = replace(objective, rows=objective.rows.precise())
+    is_precise = is_precise or _needs_float64(objective)
+    dtype = np.dtype(np.float64 if is_precise else np.float32)
+    rows = _Rows(objective, dtype, has_room)
+    null = objective.null()[1]
+    snapshot = objective.snapshot(_of_no_shift(start))
+    forcing, caution = _MOST_FORCING, 0.0
+    while True:
+        gap = duality_gap(objective, snapshot)
+        enough = tol * (null - snapshot.objective)
+        if gap <= enough:
+            yield State(objective, snapshot, gap, objective.passes)
+        hessian = _Hessian(objective, rows, snapshot, caution)
+        step = hessian.solved(forcing, _OF_ENOUGH * enough)
+        # With caution the model gains less than there is.
+        decrement = gap if caution else min(gap, step.decrement)
+        yield State(objective, snapshot, decrement, objective.passes)
+        length = _length(objective, snapshot, step)
+        new = objective.snapshot(snapshot.theta + length * step.theta)
+        gained = snapshot.objective - new.objective
+        is_lower = gained > _ROUNDING * abs(snapshot.objective)
+        if dtype == np.float32 and not (is_lower and gained > _GAINED * step.gain):
+            # It may have no more digits to give.
+            dtype = np.dtype(np.float64)
+            rows = _Rows(objective, dtype, has_room)
+        elif not is_lower:
+            return
+        if is_lower:
+            left = hessian.size(new.gradient) / max(step.size, _TINY)
+            forcing = float(np.clip(_MOST_FORCING * left, _LEAST_FORCING, _MOST_FORCING))
+            snapshot = new
+        caution = _next_caution(caution, length)
+
+
+def _needs_float64(objective: Objective) -> bool:
+    """Return whether float32 has too few digits for the rows: sparse ones are not centred."""
+    rows, scaling = objective.rows, objective.scaling
+    if not isinstance(rows, CsrRows):
+        return False
+    return not fits_float32(rows, scaling) or has_offsets(rows, scaling)
+
+
+def _of_no_shift(theta: NumPyArray) -> NumPyArray:
+    """Return theta, or a step, without what is the same for all classes.
+
+    The loss does not see it, and the Hessian has the penalty alone there: no preconditioner that
+    is a diagonal would fit.
+    """
+    return theta if theta.ndim == 1 else theta - theta.mean(axis=1, keepdims=True)
+
+
+def _next_caution(caution: float, length: float) -> float:
+    """Return the next step's caution, after one of this length."""
+    if length < _SHORT:
+        return min(max(2 * caution, _FIRST_CAUTION), _MOST_CAUTION)
+    if length > _LONG:
+        return caution / 4 if caution >= _FIRST_CAUTION else 0.0
+    return caution
+
+
+class _Step(NamedTuple):
+    """A step, with the scores along it.
+
+    Attributes
+    ----------
+    size : float
+        Of the gradient, in the preconditioner's metric.
+    gain : float
+        What the quadratic model gains with the whole step.
+    decrement : float
+        That, and about what the step leaves.
+    """
+
+    theta: NumPyArray
+    scores: NumPyArray
+    size: float
+    gain: float
+    decrement: float
+
+
+class _Rows:
+    """The rows in theta's coordinates, and the products with them.
+
+    Parameters
+    ----------
+    dtype : numpy dtype
+        Of the copy; sums of blocks are float64.
+    has_room : bool
+        If there is none, each product makes the blocks again.
+    """
+
+    def __init__(self, objective: Objective, dtype: np.dtype[Any], has_room: bool) -> None:
+        self._objective = objective
+        self.dtype = dtype
+        self._parts = objective.rows.slices()
+        self._blocks: list[Any] = [None] * len(self._parts)
+        if has_room:
+            self._blocks = list(objective.workers.map(self._made, range(len(self._parts))))
+
+    def _made(self, k: int) -> Any:
+        scaling = self._objective.scaling
+        block: Any = self._objective.rows.block(self._parts[k])
+        if not issparse(block):
+            return ((block - scaling.center) * scaling.inverse).astype(self.dtype)
+        data = in_coordinates(block.data, block.indices, scaling).astype(self.dtype)
+        return made_of(data, block.indices, block.indptr, block.shape)
+
+    def _block(self, k: int) -> Any:
+        block = self._blocks[k]
+        return self._made(k) if block is None else block
+
+    def times(self, weights: NumPyArray) -> NumPyArray:
+        """Return the products of all rows with weights, (n,) or (n, K): half a pass."""
+        objective = self._objective
+        outputs = weights.shape[1:]
+        scores = np.empty((objective.n, *outputs), self.dtype)
+        weights = weights.astype(self.dtype)
+
+        def fill(k: int) -> None:
+            scores[self._parts[k]] = self._block(k) @ weights
+
+        for _ in objective.workers.map(fill, range(len(self._parts))):
+            pass
+        objective.reads.rows += objective.n / 2
+        return scores
+
+    def products(self, columns: NumPyArray, squared: bool = False) -> NumPyArray:
+        """Return the products of the features, or of their squares, with numbers of each row."""
+        objective = self._objective
+
+        def product(k: int) -> NumPyArray:
+            block, part = self._block(k), columns[self._parts[k]]
+            if issparse(block):
+                if squared:
+                    numbers = np.square(block.data)
+                    block = made_of(numbers, block.indices, block.indptr, block.shape)
+                return np.asarray(transposed(block) @ part)
+            block = np.square(block) if squared else block
+            return np.asarray(part @ block if part.ndim == 1 else block.T @ part)
+
+        total = np.zeros((objective.rows.shape[1], *columns.shape[1:]))
+        for each in objective.workers.map(product, range(len(self._parts))):
+            total += each
+        objective.reads.rows += objective.n / 2
+        return total
+
+
+class _Hessian:
+    """The Hessian at a snapshot, of the weights alone: the intercepts follow them.
+
+    Parameters
+    ----------
+    caution : float
+        See `Loss.second_derivative`.
+    """
+
+    def __init__(
+        self, objective: Objective, rows: _Rows, snapshot: Snapshot, caution: float
+    ) -> None:
+        self._objective, self._rows, self._snapshot = objective, rows, snapshot
+        share, dtype = objective.share, rows.dtype
+        curvature = objective.loss.second_derivative(snapshot.scores, objective.target, caution)
+        self._inverse = np.zeros((objective.loss.outputs,) * 2)
+        if objective.intercept:
+            total = curvature.total(share)
+            self._inverse = np.linalg.pinv(total, rcond=_SINGULAR, hermitian=True)
+        each = (curvature.diagonal.T * share).T
+        weight = each.astype(dtype)
+        square = rows.products(weight, squared=True)
+        if objective.intercept:
+            mean = rows.products(weight)
+            centred = square - np.square(mean) / np.maximum(each.sum(axis=0), _TINY)
+            square = np.maximum(centred, _CENTRED * square)
+        self._of_weights = objective.penalty[:-1]
+        self._penalty = objective.used(snapshot.theta)[:-1]
+        diagonal = square + self._penalty
+        self._diagonal = np.where(diagonal > 0, diagonal, 1.0)
+        self._curvature = curvature.astype(dtype)
+        self._share = (share if snapshot.scores.ndim == 1 else share[:, None]).astype(dtype)
+
+    def _weighted(self, along: NumPyArray) -> NumPyArray:
+        """Return what a change of the scores makes of the residuals, times the shares."""
+        change = self._curvature.times(along)
+        change *= self._share
+        return change
+
+    def _best(self, of_weights: NumPyArray) -> NumPyArray:
+        """Return the intercepts' step for what the others make of their gradient."""
+        step = -self._inverse @ np.atleast_1d(of_weights)
+        return np.asarray(step if self._objective.loss.outputs > 1 else step[0])
+
+    def _moved(self, step: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+        """Return the intercepts' best step beside one, and what both make of the residuals."""
+        along = self._rows.times(step)
+        best = self._best(self._weighted(along).sum(axis=0, dtype=np.float64))
+        along += best.astype(along.dtype)
+        return best, self._weighted(along)
+
+    def _reduced(self, gradient: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+        """Return the gradient where the intercepts have made their best step, and that step."""
+        first = self._best(gradient[-1])
+        if not np.any(first):
+            return gradient[:-1], first
+        shape = self._snapshot.scores.shape
+        moved = self._weighted(np.broadcast_to(first.astype(self._rows.dtype), shape))
+        return gradient[:-1] + self._rows.products(moved), first
+
+    def size(self, gradient: NumPyArray) -> float:
+        """Return the size of a gradient in the preconditioner's metric."""
+        reduced = _of_no_shift(self._reduced(gradient)[0])
+        return float(np.sqrt(np.vdot(reduced, _of_no_shift(reduced / self._diagonal))))
+
+    def solved(self, forcing: float, enough: float) -> _Step:
+        """Return the step of conjugate gradients that leaves a part of the gradient.
+
+        Or what makes a gap of `enough`: that of a quadratic function with what is left.
+        """
+        gradient = self._snapshot.gradient
+        reduced, intercept = self._reduced(gradient)
+        rest = -_of_no_shift(reduced)
+        step = np.zeros_like(rest)
+        scaled = _of_no_shift(rest / self._diagonal)
+        direction = scaled.copy()
+        square = started = float(np.vdot(rest, scaled))
+        lengths: list[float] = []
+        ratios: list[float] = []
+        while square > forcing**2 * started and len(lengths) < _STEPS:
+            best, residual = self._moved(direction)
+            product = self._rows.products(residual) + self._penalty * direction
+            curvature = float(np.vdot(direction, product))
+            if not curvature > 0:
+                break  # rounding
+            length = square / curvature
+            step += length * direction
+            intercept = intercept + length * best
+            rest -= length * product
+            scaled = _of_no_shift(rest / self._diagonal)
+            lengths.append(length)
+            ratios.append(float(np.vdot(rest, scaled)) / square)
+            square *= ratios[-1]
+            direction *= ratios[-1]
+            direction += scaled
+            is_late = self._objective.deadline < time.perf_counter()
+            if is_late or weighted_square(rest, self._of_weights) <= enough:
+                break
+        scores = self._rows.times(step) + intercept
+        theta = np.concatenate([step, intercept[None]])
+        gain = -0.5 * float(np.vdot(gradient, theta))
+        left = 0.5 * square / _least_eigenvalue(lengths, ratios)
+        return _Step(theta, scores, float(np.sqrt(started)), gain, gain + left)
+
+
+def _least_eigenvalue(lengths: list[float], ratios: list[float]) -> float:
+    """Return the least Ritz value of conjugate gradients (Golub & Van Loan 2013, section 11.3)."""
+    if not lengths:
+        return 1.0
+    inverse, ratio = 1 / np.array(lengths), np.array(ratios[:-1])
+    diagonal = inverse.copy()
+    diagonal[1:] += ratio * inverse[:-1]
+    beside = np.sqrt(ratio) * inverse[:-1]
+    values = scipy.linalg.eigh_tridiagonal(
+        diagonal, beside, eigvals_only=True, select="i", select_range=(0, 0)
+    )
+    return max(float(values[0]), _TINY)
+
+
+def _length(objective: Objective, snapshot: Snapshot, step: _Step) -> float:
+    """Return about which part of a step leads to the least along it, by the scores alone."""
+    share, theta = objective.share, snapshot.theta
+    penalty = objective.used(theta)
+    at_start = 0.5 * float((penalty * theta * theta).sum())
+    of_penalty = float((penalty * theta * step.theta).sum())
+    square = float((penalty * step.theta * step.theta).sum())
+    slope = 2 * step.gain
+
+    def at(length: float) -> tuple[float, float]:
+        """Return objective and slope."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            value, residual = objective.loss.value_and_residual(
+                snapshot.scores + length * step.scores, objective.target
+            )
+            residual = (residual * step.scores).reshape(len(share), -1).sum(axis=1)
+        ridge = at_start + length * (of_penalty + 0.5 * length * square)
+        return float(share @ value) + ridge, float(share @ residual) + of_penalty + length * square
+
+    low, high, length = (0.0, -slope), (np.inf, np.inf), 1.0
+    for _ in range(_TRIALS):
+        value, here = at(length)
+        if abs(here) <= _SLOPE * slope and (here <= 0 or value <= snapshot.objective):
+            break
+        if here < 0:
+            low = length, here
+        else:
+            high = length, here if here < np.inf else np.inf
+        length = _between(low, high)
+    return length
+
+
+def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
+    """Return the next length between two, each with the slope there."""
+    (start, falls), (end, rises) = low, high
+    if end == np.inf:
+        return _LONGEST * max(start, 0.25)
+    if rises == np.inf:
+        return start + 0.1 * (end - start)
+    return start + (end - start) * float(np.clip(falls / (falls - rises), 0.05, 0.95))

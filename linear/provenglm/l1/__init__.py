@@ -1,0 +1,1 @@
+"""Elastic net: penalties with corners."""

@@ -1,0 +1,533 @@
+r"""The losses of a linear model, as functions of its scores :math:`z = xW + b`.
+
+Each knows its value, its residual (the gradient with respect to the scores), its curvature (the
+second derivative), and its conjugate :math:`l^*(u) = \sup_z uz - l(z)`. Scores and residuals have
+the shape ``(n,)``, those of the softmax ``(n, K)``; their dtype, float32 or float64, is kept.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from provenglm.types import NumPyArray
+
+_LEAST_CURVATURE = 1e-3
+"""In a Hessian, of samples on the straight part of Huber's loss."""
+
+_MOST_LOG = {2: 10.0, 4: 80.0, 8: 500.0}
+"""By bytes of a number: exp() of larger scores would overflow when it is summed."""
+
+
+class Noise(NamedTuple):
+    """What rounding errors of a pass depend on; those of parts of the rows can be added.
+
+    Attributes
+    ----------
+    slope : float
+        The largest curvature.
+    square : float
+        The mean square of the predictions and targets that a residual is the difference of.
+    is_exact : bool
+        Whether no score was too large for its loss.
+    """
+
+    slope: float
+    square: float
+    is_exact: bool
+
+    def __add__(self, other: Noise) -> Noise:  # type: ignore[override]
+        return Noise(
+            max(self.slope, other.slope),
+            self.square + other.square,
+            self.is_exact and other.is_exact,
+        )
+
+
+@dataclass(frozen=True)
+class SecondDerivative:
+    """What the losses of some samples have as second derivatives, with respect to one score each.
+
+    Attributes
+    ----------
+    diagonal : numpy.ndarray, (n,); of classes (n, K)
+    """
+
+    diagonal: NumPyArray
+
+    def astype(self, dtype: np.dtype[Any]) -> SecondDerivative:
+        """Return it in another dtype."""
+        return SecondDerivative(self.diagonal.astype(dtype))
+
+    def times(self, step: NumPyArray) -> NumPyArray:
+        """Return what a step of the scores makes of the residuals: a new array of its shape."""
+        return np.asarray(self.diagonal * step)
+
+    def total(self, share: NumPyArray) -> NumPyArray:
+        """Return the weighted sum over all samples: (1, 1), of classes (K, K)."""
+        return np.array([[share @ self.diagonal]])
+
+
+@dataclass(frozen=True)
+class SecondDerivativeOfClasses(SecondDerivative):
+    """That of softmax: of each sample diag p - p p^T."""
+
+    probability: NumPyArray
+
+    def astype(self, dtype: np.dtype[Any]) -> SecondDerivativeOfClasses:
+        return SecondDerivativeOfClasses(
+            self.diagonal.astype(dtype), self.probability.astype(dtype)
+        )
+
+    def times(self, step: NumPyArray) -> NumPyArray:
+        probability = self.probability
+        deviation: NumPyArray = step - np.einsum("ik,ik->i", probability, step)[:, None]
+        deviation *= probability
+        return deviation
+
+    def total(self, share: NumPyArray) -> NumPyArray:
+        probability = self.probability
+        total = probability.T @ (probability * share[:, None])
+        return np.asarray(np.diag(share @ probability) - total)
+
+
+class Loss(ABC):
+    """A convex loss of one sample."""
+
+    name: str
+    outputs: int = 1
+    """Scores per sample."""
+
+    # What the certificate asks: see `certificate`.
+    has_falls: bool = True
+    """Whether the curvature changes along a step; else the loss is quadratic where it is used."""
+    first_fall: float = 0.0
+    """The largest fall where there is no step, of rows with a `least_curvature`."""
+
+    @property
+    def slope(self) -> float:
+        """How much the fall of a row changes, at most, with a step of its score by 1."""
+        return 1.0
+
+    @abstractmethod
+    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the loss of each sample, shape ``(n,)``."""
+
+    @abstractmethod
+    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the derivative with respect to the scores, of their shape."""
+
+    @abstractmethod
+    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the second derivative, of the scores' shape; of softmax its diagonal."""
+
+    @abstractmethod
+    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the convex conjugate of each sample at `dual`, shape ``(n,)``; inf outside."""
+
+    @abstractmethod
+    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        """Return the intercept that is best without features: a 0-d array, or ``(K,)``."""
+
+    def value_and_residual(
+        self, scores: NumPyArray, target: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        """Return both, where one costs less beside the other."""
+        return self.value(scores, target), self.residual(scores, target)
+
+    def least(self, target: NumPyArray) -> NumPyArray:
+        """Return the infimum of the loss of each sample, shape ``(n,)``."""
+        return np.zeros(len(target))
+
+    def weight_in_hessian(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return what stands for the curvature in a Hessian, where that may vanish."""
+        return self.curvature(scores, target)
+
+    def second_derivative(
+        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+    ) -> SecondDerivative:
+        """Return what stands for the Hessian with respect to the scores.
+
+        Parameters
+        ----------
+        caution : float
+            From 0 to 1. Of a loss that depends on a mean: its curvature is that of the mean after
+            this part of the way to the target. A sample far on the wrong side has next to none of
+            its own. Of Huber's loss: this part is that of the least parabola above it.
+        """
+        return SecondDerivative(self.weight_in_hessian(scores, target))
+
+    def sure_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the curvature where the certificate may use it, else 0; of the scores' shape."""
+        return self.curvature(scores, target)
+
+    def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return a curvature, (n,), that is sure for short steps along any combination of scores.
+
+        Of classes, along any that does not shift all of them.
+        """
+        return self.sure_curvature(scores, target)
+
+    def change(
+        self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+        """Return what a step of the scores changes, by the curvature alone.
+
+        Returns
+        -------
+        residual : numpy.ndarray, the scores' shape
+            The change of the residuals.
+        square : numpy.ndarray, (n,)
+            Its product with the step.
+        fall : numpy.ndarray, (n,)
+            By which part the moved mean falls towards the border of where it may be, at most 1.
+        """
+        curvature = self.sure_curvature(scores, target)
+        residual = curvature * step
+        return residual, residual * step, self._fall(scores, target, step)
+
+    def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
+        return np.zeros(len(scores))
+
+    def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
+        """Return what rounding errors depend on."""
+        return Noise(1.0, float(share @ np.square(np.abs(scores) + np.abs(target))), True)
+
+
+@dataclass(frozen=True)
+class Logistic(Loss):
+    r"""Logistic loss, :math:`\log(1 + e^z) - yz`, of targets 0 and 1."""
+
+    name = "logistic"
+
+    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self.value_and_residual(scores, target)[0]
+
+    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        with np.errstate(over="ignore"):  # 1 / inf is the probability then
+            probability: NumPyArray = np.exp(-scores)
+        probability += 1
+        np.divide(1, probability, out=probability)
+        probability -= target
+        return probability
+
+    def value_and_residual(
+        self, scores: NumPyArray, target: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        # In terms of exp(-|z|), which cannot overflow.
+        small = np.exp(-np.abs(scores))
+        value = np.maximum(scores, 0)
+        value += np.log1p(small)
+        value -= target * scores
+        probability = np.where(scores >= 0, scores.dtype.type(1), small)
+        probability /= 1 + small
+        probability -= target
+        return value, probability
+
+    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        small = np.exp(-np.abs(scores))
+        return np.asarray(small / np.square(1 + small))
+
+    def second_derivative(
+        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+    ) -> SecondDerivative:
+        if not caution:
+            return SecondDerivative(self.curvature(scores, target))
+        # With q between p and y: q (1 - q) = (1 - c) p (1 - p) + c (1 - c) (p - y)^2.
+        residual = self.residual(scores, target)
+        more = caution * (1 - caution) * np.square(residual)
+        return SecondDerivative((1 - caution) * self.curvature(scores, target) + more)
+
+    def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
+        small = np.exp(-np.abs(scores))
+        near, far = 1 / (1 + small), small / (1 + small)  # of the likelier class, and the other
+        up = np.where(scores >= 0, far, near)
+        return np.maximum(-up * step, np.where(scores >= 0, near, far) * step)
+
+    def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
+        return Noise(0.25, 4 * float(share.sum()), True)
+
+    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        probability = dual + target
+        inside = (probability >= 0) & (probability <= 1)
+        entropy = _x_log_x(probability) + _x_log_x(1 - probability)
+        return np.where(inside, entropy, np.inf)
+
+    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        share = weight @ target / weight.sum()
+        return np.asarray(np.log(share) - np.log1p(-share))
+
+
+@dataclass(frozen=True)
+class Softmax(Loss):
+    r"""Cross-entropy :math:`\log \sum_k e^{z_k} - z_y` of classes; targets are indices."""
+
+    outputs: int = 2
+
+    name = "softmax"
+
+    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self.value_and_residual(scores, target)[0]
+
+    def probability(self, scores: NumPyArray) -> NumPyArray:
+        """Return the classes' probabilities, shape ``(n, K)``."""
+        return self._exponential(scores)[0].T
+
+    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        probability = self._exponential(scores)[0]
+        probability[target, np.arange(len(target))] -= 1
+        return probability.T
+
+    def value_and_residual(
+        self, scores: NumPyArray, target: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        probability, normaliser = self._exponential(scores)
+        rows = np.arange(len(target))
+        value = normaliser - scores[rows, target]
+        probability[target, rows] -= 1
+        return value, probability.T
+
+    def _exponential(self, scores: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+        """Return the probabilities, (K, n), and the logarithm of their normaliser, (n,).
+
+        Class by class: NumPy takes sums over few numbers that lie side by side several times as
+        long as sums of long rows.
+        """
+        exponential = np.array(scores.T, order="C")
+        top = exponential.max(axis=0)
+        exponential -= top
+        np.exp(exponential, out=exponential)
+        total = exponential.sum(axis=0)
+        exponential /= total
+        return exponential, np.log(total) + top
+
+    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        probability = self.probability(scores)
+        return np.asarray(probability * (1 - probability))
+
+    def second_derivative(
+        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+    ) -> SecondDerivative:
+        mean = self.probability(scores)
+        if caution:
+            mean = (1 - caution) * mean
+            mean[np.arange(len(target)), target] += caution
+        return SecondDerivativeOfClasses(mean * (1 - mean), mean)
+
+    def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        # diag p - p p^T is at least min p (I - 1 1^T / K).
+        return np.asarray(self.probability(scores).min(axis=1))
+
+    def change(
+        self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+        probability = self.probability(scores)
+        mean = (probability * step).sum(axis=1, keepdims=True)
+        deviation = step - mean
+        residual = probability * deviation
+        return residual, (residual * deviation).sum(axis=1), -deviation.min(axis=1)
+
+    def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
+        return Noise(0.5, 4 * float(share.sum()), True)
+
+    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        probability = dual.copy()
+        probability[np.arange(len(dual)), target] += 1
+        inside = (probability >= 0).all(axis=1) & (
+            np.abs(probability.sum(axis=1) - 1) <= 1e-6 * self.outputs
+        )
+        return np.where(inside, _x_log_x(probability).sum(axis=1), np.inf)
+
+    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        count = np.bincount(target, weights=weight, minlength=self.outputs)
+        # A class whose weights are all 0 would be at -infinity.
+        logarithm = np.log(np.maximum(count, 1e-12 * count.sum()) / count.sum())
+        return np.asarray(logarithm - logarithm.mean())
+
+
+@dataclass(frozen=True)
+class Squared(Loss):
+    r"""Half the squared error, :math:`(z - y)^2 / 2`."""
+
+    name = "squared"
+    has_falls = False
+
+    @property
+    def slope(self) -> float:
+        return 0.0
+
+    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return np.asarray(0.5 * np.square(scores - target))
+
+    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return scores - target
+
+    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return np.ones_like(scores)
+
+    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return 0.5 * np.square(dual) + dual * target
+
+    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        return np.asarray(weight @ target / weight.sum())
+
+
+@dataclass(frozen=True)
+class Huber(Loss):
+    r"""Huber's loss: half the squared error to `epsilon`, then a line of slope `epsilon`."""
+
+    epsilon: float = 1.35
+
+    name = "huber"
+    has_falls = False
+    first_fall = 0.5
+
+    @property
+    def slope(self) -> float:
+        return 1 / self.epsilon
+
+    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        error = scores - target
+        inside = np.clip(error, -self.epsilon, self.epsilon)
+        return np.asarray(inside * (error - 0.5 * inside))
+
+    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return np.clip(scores - target, -self.epsilon, self.epsilon)
+
+    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return np.asarray((np.abs(scores - target) <= self.epsilon).astype(scores.dtype))
+
+    def sure_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        # A step that leaves the parabola is not covered: rows near its end are not counted on.
+        return self._inside(scores, target, 0.9)
+
+    def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self._inside(scores, target, self.first_fall)
+
+    def _inside(self, scores: NumPyArray, target: NumPyArray, part: float) -> NumPyArray:
+        return np.asarray(np.abs(scores - target) <= part * self.epsilon, scores.dtype)
+
+    def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
+        return np.abs(scores - target + step) / self.epsilon
+
+    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        # Rounding may have left the residual an ulp outside.
+        inside = np.abs(dual) <= self.epsilon * (1 + 1e-6)
+        return np.where(inside, 0.5 * np.square(dual) + dual * target, np.inf)
+
+    def weight_in_hessian(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        error = np.abs(scores - target)
+        inside = error <= self.epsilon
+        if inside.mean() > 0.1:
+            return np.asarray(np.maximum(inside, _LEAST_CURVATURE))
+        # Far from the optimum hardly any sample has a curvature. Then that of the least parabola
+        # above the loss, as in iteratively reweighted least squares (Huber 1981, section 7.8).
+        return np.asarray(np.minimum(1, self.epsilon / np.maximum(error, self.epsilon)))
+
+    def second_derivative(
+        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+    ) -> SecondDerivative:
+        own = self.weight_in_hessian(scores, target)
+        if not caution:
+            return SecondDerivative(own)
+        error = np.maximum(np.abs(scores - target), self.epsilon)
+        return SecondDerivative((1 - caution) * own + caution * self.epsilon / error)
+
+    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        # Newton on a convex function of one number, from the weighted median: the active set
+        # settles in a few steps.
+        order = np.argsort(target)
+        total = np.cumsum(weight[order])
+        middle = target[order[np.searchsorted(total, total[-1] / 2)]]
+        for _ in range(50):
+            error = middle - target
+            slope = weight @ np.clip(error, -self.epsilon, self.epsilon)
+            curvature = weight @ (np.abs(error) <= self.epsilon)
+            if curvature == 0 or abs(slope) <= 1e-14 * self.epsilon * total[-1]:
+                break
+            middle = middle - slope / curvature
+        return np.asarray(middle)
+
+
+@dataclass(frozen=True)
+class Poisson(Loss):
+    r"""Poisson loss with the logarithm as link, half the deviance: :math:`e^z - yz`.
+
+    The constant :math:`y \log y - y` is left out, as in a likelihood.
+    """
+
+    name = "poisson"
+
+    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return _exp(scores) - target * scores
+
+    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return _exp(scores) - target
+
+    def value_and_residual(
+        self, scores: NumPyArray, target: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        mean = _exp(scores)
+        return mean - target * scores, mean - target
+
+    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return _exp(scores)
+
+    def second_derivative(
+        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+    ) -> SecondDerivative:
+        return SecondDerivative((1 - caution) * _exp(scores) + caution * target)
+
+    def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
+        return -step
+
+    def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
+        mean = _exp(scores)
+        square = float(share @ np.square(mean + np.abs(target)))
+        is_exact = float(scores.max(initial=0)) < _MOST_LOG[scores.dtype.itemsize]
+        return Noise(1.01 * float(mean.max(initial=0)), square, is_exact)
+
+    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        mean = dual + target
+        return np.where(mean >= 0, _x_log_x(mean) - mean, np.inf)
+
+    def least(self, target: NumPyArray) -> NumPyArray:
+        return target - _x_log_x(target)
+
+    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        return np.asarray(np.log(weight @ target / weight.sum()))
+
+
+def explained_deviance(target: NumPyArray, scores: NumPyArray, weight: NumPyArray | None) -> float:
+    """Return 1 - D(y, exp(scores)) / D(y, mean(y)) with Poisson's deviance D; all of shape (n,).
+
+    From the logarithms of the predictions, which do not underflow. As R^2, it is 1 for a perfect
+    and 0 for an imperfect prediction if all y are the same.
+    """
+    mean = float(np.average(target, weights=weight))
+    own = np.where(target > 0, target * np.log(np.where(target > 0, target, 1.0)) - target, 0.0)
+
+    def deviance(log_mean: NumPyArray | float) -> float:
+        losses = np.exp(log_mean) - target * log_mean + own
+        return max(float(np.average(losses, weights=weight)), 0.0)
+
+    of_model, of_mean = deviance(scores), deviance(np.log(mean))
+    # Rounding may leave something of the deviance of equal targets.
+    nothing = 1e-14 * float(np.abs(own).max())
+    if of_mean <= nothing:
+        return 1.0 if of_model <= nothing else 0.0
+    return 1 - of_model / of_mean
+
+
+def _exp(scores: NumPyArray) -> NumPyArray:
+    """exp(), the largest scores cut off."""
+    mean: NumPyArray = np.exp(np.minimum(scores, _MOST_LOG[scores.dtype.itemsize]))
+    return mean
+
+
+def _x_log_x(x: NumPyArray) -> NumPyArray:
+    """X log x, with its limit 0 at 0; nothing of value below."""
+    return np.asarray(x * np.log(np.where(x > 0, x, 1)))

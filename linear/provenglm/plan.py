@@ -1,0 +1,308 @@
+"""Which way is taken, by the problem's size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from scipy.sparse import issparse
+
+from provenglm import krylov, newton
+from provenglm.data.budget import columns_of_a_copy, room, rows_of_a_sample
+from provenglm.data.disk import DiskRows, on_disk
+from provenglm.data.per_row import are_sorted
+from provenglm.data.rows import rows_of
+from provenglm.epochs import MEASURED_ROWS, EpochSteps
+from provenglm.l1 import elastic_net
+from provenglm.losses import Logistic, Softmax
+from provenglm.method import HessianSteps, SampleSteps
+from provenglm.objective import Objective, Snapshot
+from provenglm.problem import Problem
+from provenglm.sample import Sample
+from provenglm.sampling import resample
+from provenglm.solution import Settings
+from provenglm.sparse import csr_sample, sparse_steps
+from provenglm.state import State
+from provenglm.thinned import ROWS_FOR_EACH, is_worth_while
+from provenglm.types import NumPyArray
+from provenglm.way import Method, Plan
+
+__all__ = ["Method", "Plan", "choose", "dense_if_small", "is_small", "sample_size"]
+
+_SMALL = 1e9
+"""Multiplications for one Hessian of all rows, up to which Newton's method is exact."""
+
+_MOST_NUMBERS = 8_000_000
+"""Of features that are copied to float64, all of them: 64 MB."""
+
+_MOST_WEIGHTS = 2500
+"""Of a Hessian: its factor takes as long as ten million multiplications for each of them."""
+
+_PASSES = 960.0
+"""A Hessian may cost as many multiplications as this number of passes: 60 passes of conjugate
+gradients, of whose multiplications each takes as long as 16 of a product of matrices."""
+
+_ROWS_FOR_EACH = 4
+"""Rows for each feature. With fewer, the sample of a Hessian is nearly all rows. On 3,000 x 2,400
+conjugate gradients took a tenth of a Hessian's time; on 8,000 x 1,000 between a fifth of it and ten
+times as much, depending on the condition number."""
+
+_OF_A_ROW = 30.0
+"""The largest curvature of a row, divided by n times the penalty, up to which epochs are faster
+than conjugate gradients. On text they took the same time at about 30 with 3 classes, and were still
+faster at 50 with 20."""
+
+_MOST_BYTES = 4e9
+"""Of a copy of dense rows in float32."""
+
+
+def is_small(problem: Problem) -> bool:
+    """Whether there are so few numbers, zeros included, that a copy of them costs little."""
+    n, p = problem.features.shape
+    return n * (p + 1) <= _MOST_NUMBERS
+
+
+def dense_if_small(problem: Problem) -> Problem:
+    """Return the problem with dense features, if there are few numbers, zeros included."""
+    features: Any = problem.features
+    if not issparse(features) or not is_small(problem):
+        return problem
+    return replace(problem, features=features.toarray())
+
+
+def choose(problem: Problem, settings: Settings) -> Plan:
+    """Return the way to go."""
+    plan = _chosen(problem, settings)
+    if on_disk(problem.features) and isinstance(problem.loss, Logistic | Softmax):
+        classes = max(2, problem.loss.outputs)
+        if plan.sample_size < len(problem.target) and are_sorted(problem.target, classes):
+            why = f"{plan.why}; rows come sorted by class, and are drawn from all over the data"
+            return replace(plan, why=why)
+    return plan
+
+
+def _chosen(problem: Problem, settings: Settings) -> Plan:
+    n, p = problem.features.shape
+    outputs = problem.loss.outputs
+    width = (p + 1) * outputs
+    work = float(n) * width * width
+    automatic = settings.metric == "auto"
+    if problem.l1 > 0:
+        return _with_l1(problem, settings)
+    if issparse(problem.features) and p > _MOST_WEIGHTS:
+        if not automatic or _has_short_epochs(problem):
+            return sparse_steps.plan(problem, settings)
+        why = f"{n:,} sparse rows with {p:,} columns: no Hessian of them is factored"
+        return _conjugate_gradients(problem, settings, why)
+    # What is on disk is copied as far as there is room.
+    most = rows_of_a_sample(room(problem), p)
+    fits = is_small(problem) and n <= most
+    if automatic and work <= _SMALL and width <= _MOST_WEIGHTS and fits:
+        why = f"the Hessian of all {n:,} rows over {width:,} weights is small"
+        return Plan("newton", why, n, _exact, is_cheap=True)
+    narrow = (n + 1) * outputs
+    turns = automatic and n < p and n <= most
+    if turns and float(n) * narrow * narrow <= _SMALL and narrow <= _MOST_WEIGHTS:
+        why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
+        return Plan("newton, rotated", why, n, _rotated, is_cheap=True)
+    size, numbers, of_a_row = sample_size(n, p, outputs), float(n) * width, float(width) ** 2
+    if issparse(problem.features):
+        size, numbers, of_a_row = csr_sample.size_and_costs(problem.features, outputs, size)
+    elif on_disk(problem.features):
+        size = _size_on_disk(problem, size, most)
+    has_conjugate_gradients = automatic and outputs == 1 and not on_disk(problem.features)
+    limit = max(20 * _SMALL, 2500.0 * numbers)
+    if has_conjugate_gradients and n < _ROWS_FOR_EACH * p:
+        limit = _PASSES * numbers
+    pays = _pays(size, width, of_a_row, limit)
+    if settings.metric == "hessian" or (automatic and pays):
+        why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
+        if not automatic:
+            why = f"metric={settings.metric!r} was asked for: {why}"
+        return Plan("svrg, hessian", why, size, HessianSteps.states, keeps_sparse=True)
+    why = f"a Hessian over {width:,} weights would cost more than it saves"
+    if has_conjugate_gradients:
+        return _conjugate_gradients(problem, settings, why)
+    if not automatic:
+        why = f"metric={settings.metric!r} was asked for, over {width:,} weights"
+
+    def epochs(
+        objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
+    ) -> Iterator[State]:
+        dtype = np.dtype(np.float64 if settings.is_precise else np.float32)
+        steps = EpochSteps(objective, settings.metric, rng, dtype)
+        yield from steps.states(sample, start)
+        if steps.left_at is not None:
+            size = int(min(max(4000, 20 * p, n // 8), most))
+            if issparse(problem.features):
+                size = min(size, csr_sample.MOST_NUMBERS // (p + 1))
+            larger = resample(objective, size, rng)
+            yield from SampleSteps.states(objective, larger, steps.left_at, rng)
+
+    return Plan("svrg, epochs", why, min(n, MEASURED_ROWS), epochs)
+
+
+def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan:
+    """Return the way by Newton's method without a factor."""
+    is_sparse = issparse(problem.features)
+    n, p = problem.features.shape
+    has_room = is_sparse or 4 * n * p <= _MOST_BYTES
+
+    def method(
+        objective: Objective, _: Sample, start: NumPyArray, __: np.random.Generator
+    ) -> Iterator[State]:
+        return krylov.states(objective, start, settings.tol, settings.is_precise, has_room)
+
+    # Dense rows have their coordinates from a sample.
+    size = 0 if is_sparse else min(n, MEASURED_ROWS)
+    return Plan("newton-cg", why, size, method, is_cheap=True)
+
+
+def _size_on_disk(problem: Problem, size: int, most: float) -> int:
+    """Return how many rows the sample has where they are on disk: as many as there is room for.
+
+    Few are enough where a part of all rows is read.
+    """
+    rows = rows_of(problem.features)
+    few = max(2000, ROWS_FOR_EACH * rows.shape[1])
+    if isinstance(rows, DiskRows) and problem.loss.outputs == 1 and is_worth_while(rows, few):
+        size = min(size, few)
+    return int(min(size, most))
+
+
+def _with_l1(problem: Problem, settings: Settings) -> Plan:
+    """Return the way to go where the penalty has corners."""
+    n, p = problem.features.shape
+    width = (p + 1) * problem.loss.outputs
+    size = sample_size(n, p, problem.loss.outputs)
+    if issparse(problem.features):
+        size = min(size, csr_sample.MOST_NUMBERS // (p + 1))
+    size = int(min(size, rows_of_a_sample(room(problem), p)))
+    is_large = float(n) * width * width > _SMALL or settings.metric == "hessian"
+    limit = max(20 * _SMALL, 2500.0 * float(n) * width)
+    pays = _pays(size, width, float(width) ** 2, limit)
+    is_sampled = is_large and pays
+    has_room = columns_of_a_copy(room(problem), n, problem.loss.outputs) > p
+    if is_sampled or has_room or width > _MOST_WEIGHTS:
+        return elastic_net.plan(problem, size, is_sampled)
+    # What is chosen of so few features may be all of them.
+    plan = elastic_net.plan(problem, size, is_sampled=True)
+    return replace(plan, why=f"{plan.why}: there is no room for a copy of all in float64")
+
+
+def _pays(size: int, width: int, of_a_row: float, limit: float) -> bool:
+    """Whether a sample's Hessian saves more than it costs, in multiplications."""
+    cost = size * of_a_row + width**3 / 3
+    return width <= _MOST_WEIGHTS and cost <= limit
+
+
+def _has_short_epochs(problem: Problem) -> bool:
+    """Whether epochs of single rows gain more than steps of conjugate gradients.
+
+    For classes, whose products cost the more: where the penalty is not small beside the curvature
+    of a row, at most half of its square.
+    """
+    if problem.loss.outputs == 1:
+        return False
+    features: Any = problem.features
+    largest = float(features.power(2).sum(axis=1).max(initial=0))
+    return 0.5 * largest <= _OF_A_ROW * len(problem.target) * problem.l2
+
+
+def sample_size(n: int, p: int, outputs: int) -> int:
+    """Return how many rows the Hessian's sample has.
+
+    For one output as many as make the Hessian half as dear as a pass, else as dear: in BLAS, a
+    multiplication of a product of matrices costs a 32nd of one of a pass over rows for a single
+    output, which waits for memory; the factors for several outputs were measured in the same way.
+    At least 20 rows per feature, 10 where 20 would cost three passes; at most 1,000, and a quarter
+    of the rows.
+    """
+    like_a_pass = 16 * n / p
+    if outputs > 1:
+        like_a_pass = 40 * n * (0.8 * p + 0.4 * p * outputs + 10 * outputs) / (p * outputs) ** 2
+    least = 20 * p if 20 * p <= 6 * like_a_pass else 10 * p
+    return int(min(n, max(2000, least, min(like_a_pass, 1000 * p, n / 4))))
+
+
+def _exact(
+    objective: Objective, sample: Sample, start: NumPyArray, _: np.random.Generator
+) -> Iterator[State]:
+    """Newton's method on all rows."""
+    objective.moments = sample.moments()
+    for count, point in enumerate(newton.iterate(sample, start)):
+        snapshot = Snapshot(point.theta, point.objective, point.gradient, point.scores)
+        yield State(objective, snapshot, point.decrement, 1.0 + count)
+
+
+def _rotated(
+    objective: Objective, sample: Sample, start: NumPyArray, _: np.random.Generator
+) -> Iterator[State]:
+    r"""Newton's method in the space that the rows span.
+
+    With :math:`B = \\hat X \\Lambda^{-1/2}` and an orthonormal basis V of its rows, the rows
+    :math:`B V` have the same products, so that as many weights of penalty 1 as there are rows
+    stand for p (the representer theorem). Exact; without a penalty the answer is the one of least
+    norm among the optima, in units of the features' deviations.
+    """
+    used = objective.scaling.inverse > 0
+    penalty = objective.penalty[:-1]
+    free = not penalty[used].max(initial=0) > 0
+    weight = np.where(used, 1 / np.sqrt(1 if free else penalty), 0)
+    rows, span = (_spectrum if free else _triangle)(sample.rows[:, :-1] * weight)
+    width = rows.shape[1]
+    turned = Sample(
+        np.column_stack([rows, sample.rows[:, -1]]),
+        objective.target,
+        objective.share,
+        objective.loss,
+        np.append(np.full(width, 0.0 if free else 1.0), objective.penalty[-1]),
+        objective.workers,
+    )
+    # The certificate is that of the rotated problem: the same function, the same optimum.
+    rotated = replace(objective, penalty=turned.penalty, moments=turned.moments())
+
+    def back(theta: NumPyArray) -> NumPyArray:
+        return np.concatenate([(span(theta[:-1]).T * weight).T, theta[-1:]])
+
+    first = np.zeros((width + 1, *start.shape[1:]))
+    first[-1] = start[-1]
+    for count, point in enumerate(newton.iterate(turned, first)):
+        snapshot = Snapshot(point.theta, point.objective, point.gradient, point.scores)
+        yield State(rotated, snapshot, point.decrement, 1.0 + count, back)
+
+
+_Span = tuple[NumPyArray, Callable[[NumPyArray], NumPyArray]]
+"""Rows in a basis of what they span, and what takes weights of these back."""
+
+
+def _triangle(scaled: NumPyArray) -> _Span:
+    """Turn rows by Householder's reflections: precise, however far apart the features' scales are.
+
+    The products of the rows would have the squares of the scales.
+    """
+    (reflections, factors), upper = scipy.linalg.qr(
+        scaled.T, mode="raw", overwrite_a=True, check_finite=False
+    )
+
+    def back(theta: NumPyArray) -> NumPyArray:
+        padded = np.zeros((scaled.shape[1], *theta.shape[1:]), order="F")
+        padded[: len(theta)] = theta
+        columns = padded.reshape(len(padded), -1, order="F")
+        apply = scipy.linalg.get_lapack_funcs("ormqr", (reflections, columns))
+        size = int(apply("L", "N", reflections, factors, columns, -1)[1][0])
+        turned = apply("L", "N", reflections, factors, columns, size)[0]
+        return np.asarray(turned.reshape(padded.shape))
+
+    return np.ascontiguousarray(upper[: len(scaled)].T), back
+
+
+def _spectrum(scaled: NumPyArray) -> _Span:
+    """Turn rows to the eigenvectors of their products, and leave out those of nothing."""
+    values, vectors = scipy.linalg.eigh(scaled @ scaled.T, check_finite=False)
+    kept = values > 1e-13 * values[-1]
+    root = np.sqrt(values[kept])
+    return vectors[:, kept] * root, lambda theta: scaled.T @ (vectors[:, kept] / root @ theta)

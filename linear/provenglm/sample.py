@@ -1,0 +1,156 @@
+"""The objective on rows that are in memory, with its full Hessian."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from provenglm.losses import Loss, Softmax
+from provenglm.sparse.csr_sample import CenteredRows
+from provenglm.types import NumPyArray
+from provenglm.workers import Workers
+
+_GRAM_ROWS = 4096
+"""Of a block of the Hessian's sum."""
+
+
+@dataclass
+class Sample:
+    """Rows of theta's coordinates with targets and shares; sum of shares 1.
+
+    Attributes
+    ----------
+    rows : numpy.ndarray or CenteredRows, (s, p + 1), float64
+        The last column is the intercept's.
+    penalty : numpy.ndarray, (p + 1,)
+    """
+
+    rows: Any
+    target: NumPyArray
+    share: NumPyArray
+    loss: Loss
+    penalty: NumPyArray
+    workers: Workers
+    rare: NumPyArray | None = None
+
+    def head(self, count: int) -> Sample:
+        """Return the first rows alone, as a sample."""
+        share = self.share[:count]
+        return Sample(
+            self.rows[:count],
+            self.target[:count],
+            share / share.sum(),
+            self.loss,
+            self.penalty,
+            self.workers,
+            self.rare,
+        )
+
+    def value(self, theta: NumPyArray, scores: NumPyArray) -> float:
+        """Return the objective from the scores at `theta`."""
+        return float(self.share @ self.loss.value(scores, self.target)) + self.of_penalty(theta)
+
+    def of_penalty(self, theta: NumPyArray) -> float:
+        """Return the penalty alone."""
+        return 0.5 * float((self._penalty(theta) * theta * theta).sum())
+
+    def gradient(self, theta: NumPyArray, scores: NumPyArray) -> NumPyArray:
+        """Return the gradient from the scores at `theta`."""
+        residual = self.loss.residual(scores, self.target)
+        residual = (residual.T * self.share).T
+        return self.products(residual) + self._penalty(theta) * theta
+
+    def products(self, residual: NumPyArray) -> NumPyArray:
+        """Return the products of the columns with numbers of rows, of theta's shape."""
+        sparse = isinstance(self.rows, CenteredRows)
+        return np.asarray(self.rows.products(residual) if sparse else self.rows.T @ residual)
+
+    def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
+        """Return those of the columns' squares, of which there is no copy as a whole."""
+        if isinstance(self.rows, CenteredRows):
+            return self.rows.products_of_squares(numbers)
+        total = np.zeros((self.rows.shape[1], *numbers.shape[1:]))
+        for start in range(0, len(numbers), _GRAM_ROWS):
+            part = slice(start, start + _GRAM_ROWS)
+            total += np.square(self.rows[part]).T @ numbers[part]
+        return total
+
+    def hessian(self, scores: NumPyArray) -> NumPyArray:
+        """Return the Hessian with the penalty: (p + 1)K square, theta raveled."""
+        if isinstance(self.loss, Softmax):
+            return self._hessian_of_softmax(self.loss.probability(scores))
+        weight = self.loss.weight_in_hessian(scores, self.target)
+        hessian = self.gram(np.sqrt(self.share * weight))
+        _add_to_diagonal(hessian, self.penalty + float(self.share @ weight) * self.unseen())
+        return hessian
+
+    def moments(self) -> tuple[NumPyArray, NumPyArray]:
+        """Return mean and products with the targets, as `Objective.moments`."""
+        features = self.rows[:, :-1]
+        target: NumPyArray = self.target * self.share
+        if self.loss.outputs > 1:
+            target = np.zeros((len(self.share), self.loss.outputs))
+            target[np.arange(len(self.share)), self.target] = self.share
+        return self.share @ features, features.T @ target
+
+    def unseen(self) -> NumPyArray:
+        """Return the variance that is added to the diagonal: 1 for rare features, else 0.
+
+        A variance is 1 in these coordinates. A Hessian from next to no rows would be next to none,
+        and a step in its metric without an end; from one row too many it would do no harm.
+        """
+        if self.rare is None:
+            return np.zeros(self.rows.shape[1])
+        return np.append(self.rare.astype(np.float64), 0.0)
+
+    def gram(self, weight: NumPyArray) -> NumPyArray:
+        """Return the products of the features, each row times `weight`."""
+        if isinstance(self.rows, CenteredRows):
+            return self.rows.gram(np.square(weight))
+
+        def of_block(part: slice) -> NumPyArray:
+            block = self.rows[part] * weight[part, None]
+            # Of an array with itself: half the work.
+            product: NumPyArray = block.T @ block
+            return product
+
+        return self._summed(of_block)
+
+    def _hessian_of_softmax(self, probability: NumPyArray) -> NumPyArray:
+        width, classes = self.rows.shape[1], probability.shape[1]
+        hessian = np.empty((width, classes, width, classes))
+        for k in range(classes):
+            for other in range(k + 1):
+                pair = probability[:, k] * ((k == other) - probability[:, other]) * self.share
+
+                def of_block(part: slice, pair: NumPyArray = pair) -> NumPyArray:
+                    product: NumPyArray = (self.rows[part] * pair[part, None]).T @ self.rows[part]
+                    return product
+
+                sparse = isinstance(self.rows, CenteredRows)
+                product = self.rows.gram(pair) if sparse else self._summed(of_block)
+                hessian[:, k, :, other] = product
+                hessian[:, other, :, k] = product.T
+        hessian = hessian.reshape(width * classes, width * classes)
+        curvature = float((self.share @ (probability * (1 - probability))).mean())
+        _add_to_diagonal(hessian, np.repeat(self.penalty + curvature * self.unseen(), classes))
+        return hessian
+
+    def _summed(self, of_block: object) -> NumPyArray:
+        assert callable(of_block)
+        count = len(self.rows)
+        slices = [slice(start, start + _GRAM_ROWS) for start in range(0, count, _GRAM_ROWS)]
+        total: NumPyArray | None = None
+        for product in self.workers.map(of_block, slices):
+            total = product if total is None else np.add(total, product, out=total)
+        assert total is not None
+        return total
+
+    def _penalty(self, theta: NumPyArray) -> NumPyArray:
+        return self.penalty if theta.ndim == 1 else self.penalty[:, None]
+
+
+def _add_to_diagonal(matrix: NumPyArray, values: NumPyArray) -> None:
+    matrix.ravel()[:: len(matrix) + 1] += values

@@ -1,0 +1,382 @@
+"""Which rows a Hessian is estimated from, with which weight, and the coordinates from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+
+from provenglm.data import per_row
+from provenglm.data.budget import room
+from provenglm.data.csr import CsrRows
+from provenglm.data.disk import DiskRows
+from provenglm.data.rows import Features, Rows, rows_of
+from provenglm.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
+from provenglm.objective import Objective, Reads, Scaling
+from provenglm.problem import Problem
+from provenglm.sample import Sample
+from provenglm.sparse.coordinates import coordinates, in_coordinates
+from provenglm.sparse.csr_sample import CenteredRows, Spread, is_sparser, spread
+from provenglm.types import NumPyArray
+from provenglm.workers import Workers
+
+_RARE = 0.1
+"""A group of targets with a smaller share is drawn more often than it occurs."""
+
+OFFSET_OF_FLOAT32 = 30.0
+"""A mean of so many standard deviations, and float32 is left: it costs one to two digits."""
+
+_OFFSET_OF_FLOAT64 = 1e5
+"""The same for float64: from there on blocks are centred before they are multiplied."""
+
+_MOST_DIGITS = 15
+"""Of a feature's scale, before and after the point: their squares are within float32."""
+
+_MOST_DIGITS_OF_A_NUMBER = 12
+"""Of a feature itself, before or after the point."""
+
+_MEASURED_ROWS = 1 << 14
+
+_FEW_ROWS = 20
+"""As many as a variance has to come from: (sum x^2)^2 / sum x^4."""
+
+_HUGE = 1e250
+"""A penalty beyond it leaves nothing of a weight: the feature is left out."""
+
+
+def prepare(
+    problem: Problem,
+    workers: Workers,
+    size: int,
+    rng: np.random.Generator,
+    precise: bool = False,
+    keeps_sparse: bool = False,
+) -> tuple[Objective, Sample]:
+    """Draw a sample of about `size` rows and take the coordinates from it.
+
+    Any coordinates give the same answer; those of the sample save a pass over all rows. Columns
+    whose variance comes from a few rows of the sample are measured by a pass over them alone.
+    `precise` hands out float64 whatever the data are. With `size` 0 there is no sample, of sparse
+    rows with many columns, and the coordinates are the user's for almost all of them. With
+    `keeps_sparse` a sample of sparse rows stays sparse where a Hessian of it is then made in less
+    time.
+    """
+    rows = rows_of(problem.features)
+    share = problem.shares()
+    if size == 0:
+        return _as_they_are(problem, rows, share, workers, precise)
+    drawn, of_sample = draw(problem.loss, problem.target, share, size, rng, problem.is_long)
+    raw: Features
+    if keeps_sparse and isinstance(rows, CsrRows) and is_sparser(problem.features):
+        raw = rows.precise().pick(drawn)
+        of_columns = spread(raw, of_sample, problem.fit_intercept)
+    else:
+        raw = _gathered(rows, drawn, workers)
+        of_columns = _spread(raw[:, :-1], of_sample, problem.fit_intercept)
+    scaling, offset, rare = _scaling(of_columns, problem.fit_intercept)
+    if len(drawn) == rows.shape[0]:
+        rare[:] = False
+    if rare.any():
+        _measure_rare(rows, share, rare, scaling, problem.fit_intercept)
+    if precise or offset > OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
+        rows = rows_of(problem.features, np.dtype(np.float64))
+    objective = Objective(
+        rows=rows,
+        target=problem.target,
+        share=share,
+        loss=problem.loss,
+        scaling=scaling,
+        penalty=_penalty(problem, scaling),
+        l1=l1_of(scaling, problem.l1),
+        intercept=problem.fit_intercept,
+        workers=workers,
+        # Sparse rows stay as they are: with the digits of float64.
+        centered=offset > _OFFSET_OF_FLOAT64 and not isinstance(rows, CsrRows),
+        rare=rare,
+        reads=Reads(len(drawn)),
+        is_long=problem.is_long,
+        room=room(problem),
+    )
+    return objective, _sample(objective, raw, drawn, of_sample)
+
+
+def _as_they_are(
+    problem: Problem, rows: Rows, share: NumPyArray, workers: Workers, precise: bool
+) -> tuple[Objective, Sample]:
+    """Return the objective in coordinates near the user's, and no sample."""
+    p = rows.shape[1]
+    assert isinstance(rows, CsrRows)
+    user = scaling = Scaling(np.zeros(p), np.ones(p))
+    if not problem.l1 > 0:
+        scaling = coordinates(rows, share, problem.fit_intercept)
+    if precise or _is_far_off(problem, share) or has_offsets(rows, user):
+        rows = rows.precise()
+    objective = Objective(
+        rows=rows,
+        target=problem.target,
+        share=share,
+        loss=problem.loss,
+        scaling=scaling,
+        penalty=_penalty(problem, scaling),
+        l1=l1_of(scaling, problem.l1),
+        intercept=problem.fit_intercept,
+        workers=workers,
+        reads=Reads(),
+    )
+    none = np.zeros(0, np.intp)
+    return objective, _sample(objective, np.zeros((0, p + 1)), none, np.zeros(0))
+
+
+def has_offsets(rows: Rows, scaling: Scaling) -> bool:
+    """Return whether float32 has too few digits for a feature's mean beside its deviation.
+
+    From rows at equal distances, at most as many as a sample that metrics are measured on.
+    """
+    n, p = rows.shape
+    block: Any = rows.pick(np.arange(0, n, max(1, n // 2048)))
+    values = in_coordinates(block.data.astype(np.float64), block.indices, scaling)
+    count = max(1, block.shape[0])
+    mean = np.bincount(block.indices, values, p) / count
+    square = np.bincount(block.indices, np.square(values), p) / count
+    variance = np.maximum(square - np.square(mean), np.finfo(np.float64).eps * square)
+    return bool((np.square(mean) > OFFSET_OF_FLOAT32**2 * variance)[square > 0].any())
+
+
+def fits_float32(rows: Rows, scaling: Scaling) -> bool:
+    """Return whether sparse features are of a size that float32 has digits for."""
+    block: Any = rows.precise().block(slice(0, min(rows.shape[0], _MEASURED_ROWS)))
+    data = in_coordinates(block.data, block.indices, scaling)
+    size = np.abs(data[data != 0]).astype(np.float64)
+    if not len(size):
+        return True
+    digits = np.log10([size.min(), size.max()])
+    return bool(np.abs(digits).max() < _MOST_DIGITS_OF_A_NUMBER)
+
+
+def _penalty(problem: Problem, scaling: Scaling) -> NumPyArray:
+    """Return the penalty of each row of theta; features that it leaves nothing of are left out."""
+    with np.errstate(over="ignore"):
+        scaling.inverse[np.square(np.sqrt(problem.l2) * scaling.inverse) > _HUGE] = 0
+    return penalty_of(scaling, problem.l2, problem.fit_intercept)
+
+
+def l1_of(scaling: Scaling, l1: float) -> NumPyArray | None:
+    """Return the penalty on the size of each row of theta, or None where there is none."""
+    return l1 * np.append(scaling.inverse, 0.0) if l1 > 0 else None
+
+
+def penalty_of(scaling: Scaling, l2: float, fit_intercept: bool) -> NumPyArray:
+    """Return the penalty of each row of theta, (p + 1,)."""
+    penalty = np.zeros(len(scaling.inverse) + 1)
+    penalty[:-1] = np.square(np.sqrt(l2) * scaling.inverse)
+    # What is left out of the data is kept at 0 by a penalty of its own.
+    penalty[:-1][scaling.inverse == 0] = 1.0
+    if not fit_intercept:
+        penalty[-1] = 1.0
+    return penalty
+
+
+def _is_far_off(problem: Problem, share: NumPyArray) -> bool:
+    """Whether float32 would lose what matters in the size of the targets or of the loss."""
+    loss, target = problem.loss, problem.target
+    if not isinstance(loss, Squared | Huber | Poisson):
+        return False
+    few = per_row.summary(loss, target, share) if problem.is_long else (target, share)
+    bias = np.asarray(loss.null_scores(*few) if problem.fit_intercept else 0.0)
+    if problem.is_long:
+        value = per_row.mean(share, lambda part: loss.value(np.full(1, bias), target[part]))
+        spread = value - per_row.mean(share, lambda part: loss.least(target[part]))
+    else:
+        value = float(share @ loss.value(np.broadcast_to(bias, target.shape), target))
+        spread = value - float(share @ loss.least(target))
+    if isinstance(loss, Poisson):
+        return bool(abs(value) > OFFSET_OF_FLOAT32 * spread)
+    return bool(np.square(bias) > 2 * OFFSET_OF_FLOAT32**2 * spread)
+
+
+def fitting(dtype: np.dtype[Any], scaling: Scaling) -> np.dtype[Any]:
+    """Return `dtype`, or float64 where rows that are not centred ask for it."""
+    used = scaling.inverse[scaling.inverse > 0]
+    offset = float((np.abs(scaling.center) * scaling.inverse).max(initial=0))
+    is_far = offset > OFFSET_OF_FLOAT32 or bool((np.abs(np.log10(used)) > _MOST_DIGITS).any())
+    return np.dtype(np.float64) if is_far else dtype
+
+
+def resample(objective: Objective, size: int, rng: np.random.Generator) -> Sample:
+    """Return another sample, in the coordinates of `objective`."""
+    drawn, of_sample = draw(
+        objective.loss, objective.target, objective.share, size, rng, objective.is_long
+    )
+    raw = _gathered(objective.rows, drawn, objective.workers)
+    objective.reads.rows += len(drawn)
+    return _sample(objective, raw, drawn, of_sample)
+
+
+def draw(
+    loss: Loss,
+    target: NumPyArray,
+    share: NumPyArray,
+    size: int,
+    rng: np.random.Generator,
+    is_long: bool = False,
+) -> tuple[NumPyArray, NumPyArray]:
+    """Return about `size` indices and their shares of the sample, which estimates the whole.
+
+    A curvature :math:`p (1 - p)` is found where a rare class is, or looks likely: half of the
+    draws go to the groups of the targets alike, half to all rows. The shares make up for it
+    (importance sampling). From `size` = n on it is all rows in their order.
+    """
+    n = len(target)
+    if size >= n:
+        return np.arange(n), np.ascontiguousarray(share)
+    if is_long:
+        return per_row.draw(loss, target, share, size, rng, _RARE)
+    probability = importance(loss, target, share)
+    if probability is None:
+        return rng.choice(n, size, replace=False), np.full(size, 1 / size)
+    # As `rng.choice` does, in half of its time: numbers in order are looked up fast.
+    sums = np.cumsum(probability)
+    wanted = np.sort(rng.random(size)) * sums[-1]
+    rows = np.minimum(np.searchsorted(sums, wanted, side="right"), np.flatnonzero(probability)[-1])
+    rng.shuffle(rows)
+    of_sample = share[rows] / probability[rows]
+    return rows, of_sample / of_sample.sum()
+
+
+def importance(loss: Loss, target: NumPyArray, share: NumPyArray) -> NumPyArray | None:
+    """Return with which probability each row is drawn, or None where all are alike."""
+    groups = _groups(loss, target, share)
+    if groups is None and share.min() == share.max():
+        return None
+    probability = share
+    if groups is not None:
+        of_group = np.bincount(groups, weights=share)
+        present = of_group > 0
+        factor = np.divide(1, of_group, out=np.zeros_like(of_group), where=present)
+        probability = share * (0.5 + 0.5 * factor[groups] / present.sum())
+    return np.asarray(probability / probability.sum())
+
+
+def _groups(loss: Loss, target: NumPyArray, share: NumPyArray) -> NumPyArray | None:
+    """Return the group of each target, if one of the groups is rare."""
+    if isinstance(loss, Poisson):
+        groups = (target > 0).astype(np.intp)
+    elif isinstance(loss, Logistic | Softmax):
+        groups = target.astype(np.intp, copy=False)
+    else:
+        return None
+    of_group = np.bincount(groups, weights=share)
+    return groups if of_group[of_group > 0].min() < _RARE else None
+
+
+def _gathered(rows: Rows, drawn: NumPyArray, workers: Workers) -> NumPyArray:
+    """Return the rows as they are, in float64, with a column for the intercept."""
+    raw = np.empty((len(drawn), rows.shape[1] + 1))
+    size = max(64, len(drawn) // (4 * workers.count))
+    parts = [slice(start, start + size) for start in range(0, len(drawn), size)]
+    # Each thread has a part of the disk.
+    order = np.argsort(drawn) if isinstance(rows, DiskRows) else None
+
+    def gather(part: slice) -> None:
+        if order is None:
+            raw[part, :-1] = rows.gather(drawn[part])
+        else:
+            raw[order[part], :-1] = rows.gather(drawn[order[part]])
+
+    for _ in workers.map(gather, parts):
+        pass
+    return raw
+
+
+def _scaling(spread: Spread, intercept: bool) -> tuple[Scaling, float, NumPyArray]:
+    """Return the coordinates, the largest mean in units of a deviation, and who is rare.
+
+    Rare are features whose variance comes from a few rows, or from none.
+    """
+    unit, mean, square, fourth = spread
+    center = mean if intercept else np.zeros(len(mean))
+    # Below it the deviations are the rounding of the mean.
+    used = square > np.square(1000 * np.finfo(np.float64).eps * mean)
+    inverse = np.zeros(len(mean))
+    with np.errstate(over="ignore"):
+        inverse[used] = 1 / np.sqrt(square[used]) / unit[used]
+    # Of numbers with hardly a digit left.
+    inverse[np.isinf(inverse)] = 0
+    offset = float((np.abs(mean) * unit * inverse).max(initial=0)) if intercept else 0.0
+    rare = np.square(square) < _FEW_ROWS * fourth
+    return Scaling(center * unit, inverse), offset, rare | (inverse == 0)
+
+
+def _spread(raw: NumPyArray, share: NumPyArray, intercept: bool) -> Spread:
+    count, p = raw.shape
+    # Divided by a power of two, so that no square overflows or vanishes.
+    largest = np.maximum(raw.max(axis=0), -raw.min(axis=0))
+    unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1))))
+    mean = (share @ raw) / unit
+    center = mean if intercept else np.zeros(p)
+    square, fourth = np.zeros(p), np.zeros(p)
+    size = max(64, 2**18 // p)
+    for start in range(0, count, size):
+        part = slice(start, start + size)
+        deviation = np.square(raw[part] / unit - center)
+        square += share[part] @ deviation
+        fourth += np.square(share[part]) @ np.square(deviation)
+    return Spread(unit, mean, square, fourth)
+
+
+def _measure_rare(
+    rows: Rows, share: NumPyArray, rare: NumPyArray, scaling: Scaling, intercept: bool
+) -> None:
+    """Measure, in place, the columns of which the sample knows next to nothing: by one pass."""
+    columns = np.flatnonzero(rare)
+    center = scaling.center[columns]
+    mean, square = np.zeros(len(columns)), np.zeros(len(columns))
+    if isinstance(rows, CsrRows):
+        mean, square = (moment[columns] for moment in rows.moments(share, scaling.center))
+    else:
+        for part in rows.slices():
+            change = rows.block(part)[:, columns].astype(np.float64) - center
+            mean += share[part] @ change
+            square += share[part] @ np.square(change)
+    if intercept:
+        square -= np.square(mean)
+        scaling.center[columns] += mean
+    used = square > 0
+    scaling.inverse[columns] = 0
+    scaling.inverse[columns[used]] = 1 / np.sqrt(square[used])
+
+
+def _sample(objective: Objective, raw: Features, drawn: NumPyArray, share: NumPyArray) -> Sample:
+    """Return the sample of raw rows, which are changed if they are dense."""
+    rows: NumPyArray | CenteredRows
+    if issparse(raw):
+        center, inverse = objective.scaling.center, objective.scaling.inverse
+        rows = CenteredRows(raw, center, inverse, objective.intercept)
+    else:
+        rows = _scaled(objective, raw)
+    return Sample(
+        rows,
+        objective.target[drawn],
+        share,
+        objective.loss,
+        objective.penalty,
+        objective.workers,
+        rare=objective.rare,
+    )
+
+
+def _scaled(objective: Objective, raw: NumPyArray) -> NumPyArray:
+    """Put raw rows into theta's coordinates, in place."""
+    size = max(64, len(raw) // (4 * objective.workers.count))
+    parts = [slice(start, start + size) for start in range(0, len(raw), size)]
+
+    def scale(part: slice) -> None:
+        block = raw[part, :-1]
+        block -= objective.scaling.center
+        block *= objective.scaling.inverse
+
+    for _ in objective.workers.map(scale, parts):
+        pass
+    raw[:, -1] = objective.intercept
+    return raw

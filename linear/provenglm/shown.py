@@ -1,0 +1,118 @@
+"""What is shown of a fit: a line a snapshot, and a bar of the digits that are right."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from types import TracebackType
+
+from tqdm.auto import tqdm
+
+from provenglm.solution import Record, Solution
+from provenglm.types import Verbose
+
+_logger = logging.getLogger("provenglm")
+
+
+def show(line: str) -> None:
+    """Log a line at the level INFO; print it if the program has configured no logging."""
+    if not _logger.hasHandlers():
+        tqdm.write(line)
+        return
+    if _logger.level == logging.NOTSET:  # else a root logger at WARNING would hide it
+        _logger.setLevel(logging.INFO)
+    _logger.info(line)
+
+
+class Progress:
+    """Hears of each snapshot; a context manager, which opens and closes the bar.
+
+    Lines go to the logger ``provenglm``, or to the standard output if the program has configured no
+    logging. The bar is as long as the digits that
+    `tol` asks for, since nobody knows how many snapshots it will take.
+
+    Parameters
+    ----------
+    name : str
+        The estimator's class.
+    verbose : 'auto', 0, 1 or 2
+        0 shows nothing, 1 the bar and the lines, 2 the lines, 'auto' the bar on a terminal or in a
+        notebook only, and the lines.
+    tol : float
+        The relative gap at which the fit ends.
+    """
+
+    def __init__(self, name: str, verbose: Verbose, tol: float) -> None:
+        self._name = name
+        self._is_shown = verbose != 0
+        self._has_bar = self._is_shown and _has_bar(verbose)
+        self._digits = max(1.0, -math.log10(tol)) if tol > 0 else 16.0
+        self._bar: tqdm | None = None
+        self._first = math.nan
+
+    def __enter__(self) -> Progress:
+        if self._has_bar:
+            self._bar = tqdm(
+                total=self._digits,
+                desc=self._name,
+                leave=False,
+                bar_format="{desc}: {n:.1f} of {total:.0f} digits |{bar}| {elapsed}{postfix}",
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def __call__(self, record: Record) -> None:
+        """Show a snapshot."""
+        if math.isnan(self._first):
+            self._first = record.objective
+        if self._is_shown:
+            show(line_of(self._name, record))
+        if self._bar is not None:
+            self._bar.n = min(max(self._bar.n, self._digits_of(record)), self._digits)
+            self._bar.set_postfix_str(f"{record.passes:.0f} passes")
+
+    def end(self, solution: Solution) -> None:
+        """Say which way was taken, why, and where it ended."""
+        if self._is_shown:
+            ended = f"ended: {solution.reason.value}"
+            show(f"{self._name}: {solution.method}, because {solution.why}; {ended}")
+
+    def _digits_of(self, record: Record) -> float:
+        done = self._first - record.objective
+        left = min(record.gap, 10 * record.decrement)  # what ends the fit
+        if not (done > 0 and math.isfinite(left)):
+            return 0.0
+        return math.log10(done / left) if left > 0 else self._digits
+
+
+def _has_bar(verbose: Verbose) -> bool:
+    """Return whether a bar is drawn on the standard error."""
+    if verbose != "auto":
+        return verbose == 1
+    # In a notebook no stream is a terminal, and tqdm's bar is a widget.
+    notebook = sys.modules.get("tqdm.notebook")
+    if notebook is not None and issubclass(tqdm, notebook.tqdm_notebook):
+        return True
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def line_of(name: str, record: Record) -> str:
+    """Return one line: what it has cost so far, and how near the optimum it is."""
+    line = (
+        f"{name}, snapshot {record.iteration}: {record.passes:.1f} passes, {record.seconds:.2f} s, "
+        f"objective {record.objective:.8g}"
+    )
+    if math.isfinite(record.decrement):
+        line += f", about {record.decrement:.1e} above the optimum"
+    if math.isfinite(record.gap):
+        line += f" (proven: at most {record.gap:.1e})"
+    return line

@@ -1,0 +1,449 @@
+"""The run: follows a method from snapshot to snapshot until its certificate says enough."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+
+from provenglm.certificate import Certificate, Model, Some
+from provenglm.data.budget import room, rows_of_a_sample
+from provenglm.duality import duality_gap
+from provenglm.losses import Logistic, Softmax
+from provenglm.objective import Objective, Snapshot
+from provenglm.plan import Plan, choose, dense_if_small
+from provenglm.problem import Problem
+from provenglm.sample import Sample
+from provenglm.sampling import draw, l1_of, penalty_of, prepare
+from provenglm.solution import Record, Settings, Solution, StopReason
+from provenglm.state import State
+from provenglm.types import NumPyArray
+from provenglm.workers import Workers
+
+__all__ = ["Record", "Session", "Settings", "Solution", "StopReason", "solve"]
+
+_MOST_WEIGHTS = 3000
+"""Of a Hessian that is factored for a proof."""
+
+_WHOLE = 2e8
+"""Multiplications for the Hessian of all rows, up to which a proof takes all of them."""
+
+_LEAST_ROWS, _ROWS_OF_A_FEATURE = 2000, 10
+"""Of the Hessian of a proof, at least: in all, and for each feature."""
+
+_OF_THE_ESTIMATE = 3
+"""The bound from s of n rows is about n / s times the estimate: s makes it a third of `enough`."""
+
+_MORE = 4
+"""Times the rows, at least, for the next proof of a fit."""
+
+_MULTIPLICATIONS, _NUMBERS = 2e10, 1e7
+"""For the Hessian of a proof, and of its rows in memory, at most: about a second, and 80 MB."""
+
+_FOR_THE_PROOF = 3
+"""Iterations of Newton's method after the estimate says enough: the error is squared in each."""
+
+_MARGIN = 0.05
+"""The estimate says enough at this part of the distance that is asked for."""
+
+_LEAST_PART, _LARGEST_PART = 1e-3, 0.7
+"""After a failed proof the next is tried at a part of its estimate, between these two."""
+
+_TRIES = 3
+"""Proofs that are tried, each at a smaller estimate and with more rows; then that decides."""
+
+ROUNDING = 1e-14
+"""Of the objective: a decrement below it is rounding."""
+
+
+def solve(
+    problem: Problem,
+    settings: Settings,
+    start: tuple[NumPyArray, NumPyArray] | None = None,
+) -> Solution:
+    """Minimise a linear model's objective.
+
+    Parameters
+    ----------
+    problem : Problem
+    settings : Settings
+    start : tuple of numpy.ndarray, optional
+        Weights (p, K) and intercepts (K,) to begin with, if they are better than none.
+
+    Returns
+    -------
+    Solution
+        The best point; `reason` says whether it is as near as asked. Ctrl-C ends the run and
+        returns what there is by then.
+    """
+    session = Session(problem, settings)
+    with session.running():
+        return session.solve(start)
+
+
+class Session:
+    """A problem that is prepared once: coordinates, sample, and what is known of the way.
+
+    It can be solved again with another strength of the penalty, from where the last one ended.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of a path, with the greatest penalty.
+    settings : Settings
+    plan : Plan, optional
+        Another way than the one of the problem's size.
+    """
+
+    def __init__(self, problem: Problem, settings: Settings, plan: Plan | None = None) -> None:
+        self._began = time.perf_counter()
+        self._problem = problem = dense_if_small(problem)
+        self._settings = settings
+        n, p = problem.features.shape
+        self._workers = Workers(n * p)
+        self._rng = np.random.default_rng(settings.seed)
+        self._prepared: tuple[Objective, Sample] | None = None
+        self._certificate: Certificate | None = None
+        self.plan = plan or choose(problem, settings)
+
+    @contextmanager
+    def running(self) -> Iterator[Workers]:
+        """Have the threads while the block runs."""
+        with self._workers.running():
+            yield self._workers
+
+    def prepare(self) -> tuple[Objective, Sample]:
+        """Draw the sample and take the coordinates from it, once."""
+        if self._prepared is None:
+            self._prepared = prepare(
+                self._problem,
+                self._workers,
+                self.plan.sample_size,
+                self._rng,
+                precise=self._settings.is_precise,
+                keeps_sparse=self.plan.keeps_sparse,
+            )
+        return self._prepared
+
+    def solve(
+        self,
+        start: tuple[NumPyArray, NumPyArray] | None = None,
+        l2: float | None = None,
+        l1: float = 0.0,
+    ) -> Solution:
+        """Minimise the objective, with other penalties if they are given."""
+        objective, sample = self.prepare()
+        if l2 is not None:
+            self._began = time.perf_counter()
+            scaling = objective.scaling
+            penalty = penalty_of(scaling, l2, self._problem.fit_intercept)
+            objective = replace(objective, penalty=penalty, l1=l1_of(scaling, l1))
+            sample = replace(sample, penalty=penalty)
+        if self._settings.max_time is not None:
+            objective = replace(objective, deadline=self._began + self._settings.max_time)
+        first, null = objective.null()
+        if start is not None:
+            given = objective.scaling.from_user(*start).reshape(first.shape)
+            first = given if objective.snapshot(given).objective < null else first
+        proof = self._proof(l2, l1)
+        run = _Run(objective, null, self._settings, self._began, proof)
+        return run.follow(self.plan, self.plan.method(objective, sample, first, self._rng))
+
+    def _proof(self, l2: float | None, l1: float) -> _Proof:
+        problem = self._problem
+        if l2 is None:
+            l2, l1 = problem.l2, problem.l1
+        if self._certificate is None:
+            objective, _ = self.prepare()
+            scaling = objective.scaling
+            used = scaling.inverse > 0
+            scale = np.divide(1, scaling.inverse, out=np.ones_like(scaling.inverse), where=used)
+            self._certificate = Certificate(
+                objective.rows,
+                problem.target,
+                objective.share,
+                problem.loss,
+                problem.fit_intercept,
+                scaling.center,
+                scale,
+                self._workers,
+            )
+        return _Proof(self._certificate, problem, l2, l1, self._settings.seed)
+
+
+class _Proof:
+    """Proofs for the points of one run.
+
+    Parameters
+    ----------
+    seed : int
+        Of the rows that are drawn.
+
+    Attributes
+    ----------
+    has_factor : bool
+        Whether a Newton step on some rows is affordable: see `certificate`.
+    """
+
+    def __init__(
+        self, certificate: Certificate, problem: Problem, l2: float, l1: float, seed: int
+    ) -> None:
+        self._certificate = certificate
+        self._problem = problem
+        self._l2, self._l1 = l2, l1
+        self._rng = np.random.default_rng([seed, 1])
+        outputs = problem.loss.outputs
+        n, p = problem.features.shape
+        self._width = (p + 1) * outputs
+        self._least = max(_LEAST_ROWS, _ROWS_OF_A_FEATURE * (p + 1))
+        self._takes_all = float(n) * self._width**2 <= _WHOLE
+        most = min(_MULTIPLICATIONS / self._width**2, _NUMBERS / (p + 1))
+        self._most = int(min(n, most, rows_of_a_sample(room(problem), p)))
+        # Fewer rows than weights leave directions without a curvature.
+        has_rows = self._takes_all or self._most >= min(n, 2 * (p + 1))
+        self.has_factor = self._width <= _MOST_WEIGHTS and has_rows
+
+    def of(
+        self,
+        coef: NumPyArray,
+        intercept: NumPyArray,
+        known: Snapshot | None,
+        estimate: float,
+        enough: float,
+    ) -> tuple[float, float]:
+        """Return the objective in float64 and a bound of its distance to the optimum, or inf.
+
+        Parameters
+        ----------
+        known : Snapshot, optional
+            Of this point and all rows, in their order.
+        estimate : float
+            Of the distance: the fewer rows are enough.
+        enough : float
+            The bound that is wanted.
+        """
+        certificate = self._certificate
+        with np.errstate(over="ignore", invalid="ignore"):
+            point = certificate.at(Model(coef, intercept, self._l2, self._l1), known)
+            if point is None:
+                return np.inf, np.inf
+            gap = certificate.without_a_step(point, enough)
+            if gap > enough and self.has_factor:
+                n = certificate.n
+                wanted = min(n, _OF_THE_ESTIMATE * n * estimate / max(enough, 1e-300))
+                wanted = max(self._least, int(wanted))
+                gap = min(gap, certificate.by_a_factor(point, self._some(wanted)))
+                self._least = _MORE * wanted
+        return point.objective, gap
+
+    def _some(self, wanted: int) -> Some:
+        if self._takes_all:
+            return self._certificate.all()
+        problem = self._problem
+        size = min(wanted, self._most)
+        rows, _ = draw(
+            problem.loss,
+            problem.target,
+            problem.shares(),
+            size,
+            self._rng,
+            problem.is_long,
+        )
+        return self._certificate.some(rows)
+
+
+class _Run:
+    def __init__(
+        self, objective: Objective, null: float, settings: Settings, began: float, proof: _Proof
+    ) -> None:
+        self._objective = objective
+        self._null = null
+        self._settings = settings
+        self._began = began
+        self._history: list[Record] = []
+        self._best: State | None = None
+        self._gap = float("inf")
+        self._proof = proof
+        self._for_the_proof = self._tries = 0
+        self._margin = _MARGIN
+        self._proven: tuple[State, float, float] | None = None
+
+    def follow(self, plan: Plan, states: Iterator[State]) -> Solution:
+        try:
+            reason = self._follow(states, plan.is_cheap)
+        except KeyboardInterrupt:
+            if self._best is None:
+                raise
+            reason = StopReason.INTERRUPTED
+        best = self._best
+        assert best is not None
+        if reason is StopReason.STALLED and best.decrement <= self._rounding():
+            reason = StopReason.ROUNDING
+        objective, gap = best.snapshot.objective, self._gap
+        # Who has no more time does not wait for another pass.
+        if reason not in (StopReason.INTERRUPTED, StopReason.MAX_TIME):
+            objective, gap = self._least_bound(best)
+        coef, intercept = self._of_user(best)
+        scores, order = best.snapshot.scores, best.objective.order
+        if order is not None:
+            scores = np.empty_like(scores)
+            scores[order] = best.snapshot.scores
+        return Solution(
+            coef=coef,
+            intercept=intercept,
+            objective=objective,
+            gap=gap,
+            decrement=best.decrement,
+            history=self._history,
+            reason=reason,
+            method=plan.name,
+            why=plan.why,
+            scores=scores.reshape(len(scores), -1),
+        )
+
+    def _of_user(self, state: State) -> tuple[NumPyArray, NumPyArray]:
+        weights, intercept = self._objective.scaling.to_user(state.theta)
+        return weights.reshape(len(weights), -1), np.atleast_1d(intercept)
+
+    def _least_bound(self, best: State) -> tuple[float, float]:
+        """Return the objective and the least bound of its distance to the optimum.
+
+        Where the duality gap says that the optimum is as near as asked, it is enough.
+        """
+        objective = best.snapshot.objective
+        enough = self._settings.tol * (self._null - objective)
+        if self._gap <= max(enough, self._rounding()):
+            return objective, self._gap
+        if self._proven is None or self._proven[0] is not best:
+            known = best.snapshot if best.objective.order is None else None
+            proof = self._proof.of(*self._of_user(best), known, best.decrement, enough)
+            self._proven = best, *proof
+        _, precise, gap = self._proven
+        return (precise, gap) if gap < self._gap else (objective, self._gap)
+
+    def _follow(self, states: Iterator[State], is_cheap: bool) -> StopReason:
+        settings = self._settings
+        for state in states:
+            self._add(state)
+            if self._separated(state):
+                return StopReason.UNBOUNDED
+            if self._near_enough(is_cheap):
+                return StopReason.CONVERGED
+            out_of_time = settings.max_time is not None and self._seconds() >= settings.max_time
+            if len(self._history) > settings.max_iter or out_of_time:
+                if self._near_enough(is_cheap=False):
+                    return StopReason.CONVERGED
+                return StopReason.MAX_TIME if out_of_time else StopReason.MAX_ITER
+        return StopReason.STALLED
+
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+    def _add(self, state: State) -> None:
+        snapshot = state.snapshot
+        if not np.isfinite(snapshot.objective):
+            raise FloatingPointError(
+                f"the objective is {snapshot.objective}, snapshot {len(self._history)}: a value of "
+                "a feature is so far from the others that products overflow; look for a wrong one"
+            )
+        gap = duality_gap(state.objective, snapshot)
+        if (
+            self._best is None
+            or self._is_better(snapshot, self._best.snapshot)
+            or self._is_as_good(state, gap)
+        ):
+            self._best = state
+            self._gap = gap
+        record = Record(
+            iteration=len(self._history),
+            passes=state.passes,
+            seconds=self._seconds(),
+            objective=snapshot.objective,
+            gap=gap,
+            decrement=state.decrement,
+        )
+        self._history.append(record)
+        if self._settings.watch is not None:
+            self._settings.watch(record)
+
+    @staticmethod
+    def _is_better(new: Snapshot, best: Snapshot) -> bool:
+        """Whether it is lower; what was computed in float64 goes before what was in float32."""
+        if new.scores.dtype != best.scores.dtype:
+            return new.scores.dtype == np.float64
+        return new.objective <= best.objective
+
+    def _is_as_good(self, state: State, gap: float) -> bool:
+        """Whether with corners in the penalty a point is nearer by proof, and no higher.
+
+        There the proof is linear in what the coefficients are off, and the objective quadratic.
+        """
+        assert self._best is not None
+        allowed = self._best.snapshot.objective + self._rounding()
+        is_no_higher = state.snapshot.objective <= allowed
+        return state.objective.l1 is not None and is_no_higher and gap < self._gap
+
+    def _rounding(self) -> float:
+        assert self._best is not None
+        # In float32 nothing is called rounding: the methods go on in float64 then.
+        if self._best.snapshot.scores.dtype == np.float32:
+            return 0.0
+        return ROUNDING * abs(self._best.snapshot.objective) + sys.float_info.min
+
+    def _near_enough(self, is_cheap: bool) -> bool:
+        """Whether the optimum is near by proof, or by the estimate where nothing more is proven.
+
+        The duality gap divides the gradient by the penalty: where that is tiny, it comes last.
+        """
+        best = self._best
+        assert best is not None
+        enough = self._settings.tol * (self._null - best.snapshot.objective)
+        if self._gap <= max(enough, self._rounding()):
+            return True
+        if best.decrement > max(self._margin * enough, self._rounding()):
+            return False
+        self._for_the_proof += 1
+        if is_cheap and self._for_the_proof <= _FOR_THE_PROOF:
+            return False
+        self._tries += 1
+        gap = self._least_bound(best)[1]
+        is_rounding = best.decrement <= self._rounding()
+        if gap <= enough or is_rounding or self._tries >= _TRIES or not self._proof.has_factor:
+            return True
+        # The bound falls as the estimate does, and as the rows grow.
+        part = float(np.clip(0.5 * _MORE * enough / gap, _LEAST_PART, _LARGEST_PART))
+        self._margin = part * best.decrement / enough
+        return False
+
+    def _separated(self, state: State) -> bool:
+        """Whether without a penalty each sample is on its own side: the loss has no minimum."""
+        objective, scores = state.objective, state.snapshot.scores
+        if objective.l1 is not None:
+            return False
+        if objective.penalty[:-1].max(initial=0) > 0 and self._penalised():
+            return False
+        if not isinstance(objective.loss, Logistic | Softmax):
+            return False
+        return all(
+            _on_their_side(scores[part], objective.target[part])[objective.share[part] > 0].all()
+            for part in objective.parts()
+        )
+
+    def _penalised(self) -> bool:
+        used = self._objective.scaling.inverse > 0
+        return bool(self._objective.penalty[:-1][used].max(initial=0) > 0)
+
+
+def _on_their_side(scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    """Return for each sample whether its own class has the greatest score."""
+    if scores.ndim == 1:
+        return np.asarray(np.where(target > 0, scores, -scores) > 0)
+    rows = np.arange(len(scores))
+    own = scores[rows, target]
+    others = scores.copy()
+    others[rows, target] = -np.inf
+    return np.asarray(own > others.max(axis=1))

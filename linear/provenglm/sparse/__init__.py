@@ -1,0 +1,1 @@
+"""What is done otherwise where most features are 0."""

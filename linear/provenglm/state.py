@@ -1,0 +1,27 @@
+"""What a method hands over at each snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from provenglm.objective import Objective, Snapshot
+from provenglm.types import NumPyArray
+
+
+@dataclass(frozen=True)
+class State:
+    """A snapshot, the objective that it was taken of, and the decrement there."""
+
+    objective: Objective
+    snapshot: Snapshot
+    decrement: float
+    passes: float
+    back: Callable[[NumPyArray], NumPyArray] | None = None
+    """From the snapshot's theta to that of the problem, if it has other coordinates."""
+
+    @property
+    def theta(self) -> NumPyArray:
+        """The problem's theta."""
+        theta = self.snapshot.theta
+        return theta if self.back is None else self.back(theta)

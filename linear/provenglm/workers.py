@@ -1,0 +1,112 @@
+"""Threads over blocks of rows; BLAS has one thread meanwhile.
+
+Blocks are fixed by the data alone and their sums are added in their order, so one thread and many
+give the same bits, but for small data, which leave BLAS its threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+import joblib
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_SMALL = 1_000_000
+"""Numbers in the data. To ask BLAS for its threads costs 20 ms: smaller data leave it alone."""
+
+
+class _Blas:
+    """BLAS with one thread, as long as anybody in this process wants it so.
+
+    The number is the process's: were each fit to put back what it had found, two that overlap would
+    leave BLAS with one thread for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._threads = 1
+        self._controller: ThreadpoolController | None = None
+
+    @contextmanager
+    def limited(self) -> Iterator[int]:
+        """Limit BLAS while the block runs; give the threads that it had."""
+        with self._lock:
+            if self._users == 0:
+                # Once a process: to look for the libraries takes 20 ms, and NumPy's and SciPy's are
+                # loaded by now.
+                if self._controller is None:
+                    self._controller = ThreadpoolController().select(user_api="blas")
+                controller = self._controller
+                self._threads = min([pool["num_threads"] for pool in controller.info()], default=1)
+                self._limit = controller.limit(limits=1)
+            self._users += 1
+        try:
+            yield self._threads
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    self._limit.restore_original_limits()
+
+
+_blas = _Blas()
+
+
+class Workers:
+    """As many threads as BLAS would use, which joblib and OMP_NUM_THREADS limit.
+
+    Parameters
+    ----------
+    size : int
+        Numbers in the data: few of them are one thread's work.
+    threads : int, optional
+        Another number of them.
+    """
+
+    def __init__(self, size: int, threads: int | None = None) -> None:
+        self.count = 1
+        self._wanted = threads
+        self._is_small = size < _SMALL
+        self._pool: ThreadPoolExecutor | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Have the threads while the block runs."""
+        if self._is_small:
+            yield
+            return
+        with _blas.limited() as threads:
+            self.count = self._wanted or max(1, min(joblib.cpu_count(), threads))
+            if self.count == 1:
+                yield
+                return
+            with ThreadPoolExecutor(self.count, "provenglm") as pool:
+                self._pool = pool
+                try:
+                    yield
+                finally:
+                    self._pool = None
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[Result]:
+        """Return the results in the order of `items`.
+
+        Without NumPy's warnings: a trial step may lead to scores that overflow; its objective is
+        then infinite, and it is refused.
+        """
+
+        def quiet(item: Item) -> Result:
+            with np.errstate(over="ignore", invalid="ignore"):
+                return function(item)
+
+        if self._pool is None or len(items) < 2:
+            return map(quiet, items)
+        return self._pool.map(quiet, items)

@@ -1,0 +1,25 @@
+"""Logging as in a program that has configured nothing."""
+
+import logging
+
+import pytest
+
+
+class _WithoutPytest(list):
+    """Handlers of a logger, but for those that pytest puts on the root logger at each phase."""
+
+    def append(self, handler):
+        if not type(handler).__module__.startswith("_pytest"):
+            super().append(handler)
+
+
+@pytest.fixture
+def root_logger():
+    """The root logger as it is without pytest; what a test does to the loggers is undone."""
+    root, own = logging.getLogger(), logging.getLogger("provenglm")
+    handlers, level, own_level = root.handlers, root.level, own.level
+    root.handlers = _WithoutPytest()
+    yield root
+    root.handlers = list(handlers)
+    root.setLevel(level)
+    own.setLevel(own_level)

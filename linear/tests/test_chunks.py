@@ -1,0 +1,408 @@
+"""Chunks: what they take, what they refuse and in which words, and files that change."""
+
+import gc
+import mmap
+import os
+import pickle
+import re
+import threading
+from itertools import pairwise
+
+import large_data
+import numpy as np
+import pytest
+import scipy.sparse
+from provenglm import Chunks, SVRGClassifier, SVRGRegressor, plan
+from provenglm.data import chunks, disk, parts, per_row
+
+N, P = 400, 3
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, P))
+Y = X[:, 0] + RNG.normal(size=N) > 0
+
+
+@pytest.fixture(autouse=True)
+def _small_is_large(monkeypatch):
+    monkeypatch.setattr(disk, "SMALL", 0)
+
+
+def test_what_chunks_are():
+    data = Chunks(large_data.pieces(X))
+    assert data.shape == (N, P)
+    assert data.dtype == np.float64
+    assert (len(data), data.size, data.nbytes, data.ndim) == (N, N * P, 8 * N * P, 2)
+    assert data.lengths == np.diff(large_data.cuts(N)).tolist()
+    assert repr(data) == "Chunks(4 chunks, 400 x 3, float64)"
+    with pytest.raises(TypeError, match="copy of all rows"):
+        np.asarray(data)
+
+
+def test_files_are_sent_to_another_process(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    data = pickle.loads(pickle.dumps(Chunks([tmp_path / "x.npy"])))
+    assert np.array_equal(SVRGClassifier().fit(data, Y).coef_, SVRGClassifier().fit(X, Y).coef_)
+
+
+@pytest.mark.parametrize(
+    ("given", "parsed"),
+    [
+        (None, None),
+        (10**9, 10**9),
+        ("100 MB", 10**8),
+        ("1.5GB", 1_500_000_000),
+        ("2 gib", 2 << 30),
+        ("64000000", 64_000_000),
+    ],
+)
+def test_limits(given, parsed):
+    assert chunks.parsed_limit(given) == parsed
+
+
+@pytest.mark.parametrize("given", ["much", "2 XB", 1.5, True, "-1 GB"])
+def test_no_limits(given):
+    with pytest.raises(ValueError, match="a number of bytes or a string such as '2 GB'"):
+        Chunks([X], memory_limit=given)
+
+
+def test_a_limit_that_is_too_low(monkeypatch):
+    with pytest.raises(ValueError, match=r"memory_limit is '1 MB'.* need 64 MB: give more"):
+        Chunks([X], memory_limit="1 MB")
+    monkeypatch.setattr(chunks, "LEAST_MEMORY", 1000)
+    with pytest.raises(ValueError, match=r"labels and scores of 400 rows need 0: give at least"):
+        SVRGClassifier().fit(Chunks([X], memory_limit=1000), Y)
+
+
+REFUSED = {
+    "nothing": ([], "has no chunk, and a fit needs rows"),
+    "one array": (X, r"needs a list of arrays or paths, got a ndarray: for a single one"),
+    "one path": ("x.npy", r"got 'x.npy'"),
+    "another width": ([X, X[:, :2]], "chunk 1 has 2 columns, and chunk 0 has 3"),
+    "another dtype": ([X, X.astype("float32")], "chunk 1 is of float32, and chunk 0 of float64"),
+    "no rows": ([X, X[:0]], r"chunk 1 has the shape \(0, 3\), and there is nothing to read"),
+    "no columns": ([X[:, :0]], r"chunk 0 has the shape \(400, 0\)"),
+    "one dimension": ([X, X[0]], "chunk 1 has 1 dimensions, and features have two"),
+    "objects": ([X.astype(object)], "chunk 0 is of object, and features are real numbers"),
+    "complex": ([X.astype(complex)], "chunk 0 is of complex128"),
+    "strings": ([X.astype(str)], "chunk 0 is of <U"),
+    "a list": ([X.tolist()], "chunk 0 is a list, and Chunks takes NumPy arrays, CSR matrices"),
+    "no file": (["gone.npy"], r"chunk 0 \(gone.npy\) is not there"),
+    "another file": (["x.csv"], r"chunk 0 \(x.csv\) does not end in .npy"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    given, words = REFUSED[case]
+    with pytest.raises((TypeError, ValueError, FileNotFoundError), match=words) as error:
+        Chunks(given)
+    # One sentence.
+    assert not re.search(r"\n|[.!?]\s", str(error.value))
+
+
+def test_a_file_that_is_cut_off(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, X)
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(
+        ValueError, match=r"chunk 0 .*x.npy\) cannot be mapped, because it is cut off"
+    ):
+        Chunks([path])
+    path.write_bytes(b"no array")
+    with pytest.raises(ValueError, match=r"or no .npy file"):
+        Chunks([path])
+
+
+def test_a_file_with_objects(tmp_path):
+    np.save(tmp_path / "x.npy", X.astype(object), allow_pickle=True)
+    with pytest.raises(ValueError, match="it has objects, which only pickle could read"):
+        Chunks([tmp_path / "x.npy"])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_is_not_finite(tmp_path, value):
+    wrong = X.copy()
+    wrong[150, 1] = value
+    data = large_data.forms(tmp_path, wrong)
+    name = "NaN" if np.isnan(value) else "inf"
+    for form in ("chunks", "files", "both"):
+        # Chunk 2 begins with row 133.
+        words = (
+            rf"X has {name} in row 150, column 1 \(row 17 of chunk 2\), and SVRGClassifier needs"
+        )
+        with pytest.raises(ValueError, match=words):
+            SVRGClassifier().fit(data[form], Y)
+    with pytest.raises(ValueError, match=rf"X has {name} in row 150, column 1, and"):
+        SVRGRegressor().fit(data["memmap"], Y)
+
+
+def test_numbers_whose_squares_overflow():
+    far = X.copy()
+    far[399, 2] = 1e200
+    with pytest.raises(ValueError, match=r"1e\+200 in row 399, column 2 \(row 199 of chunk 3\)"):
+        SVRGClassifier().fit(Chunks(large_data.pieces(far)), Y)
+
+
+def test_labels_in_a_list():
+    data = Chunks(large_data.pieces(X))
+    weight = np.arange(N) % 3.0
+    model = SVRGClassifier().fit(data, large_data.pieces(Y), large_data.pieces(weight))
+    assert np.array_equal(model.coef_, SVRGClassifier().fit(X, Y, weight).coef_)
+    names = np.where(Y, "yes", "no")
+    named = SVRGClassifier().fit(data, large_data.pieces(names))
+    assert named.score(data, names) == SVRGClassifier().fit(X, Y).score(X, Y)
+
+
+def test_a_chunk_with_one_class():
+    order = np.argsort(Y, kind="stable")
+    data = Chunks(large_data.pieces(X[order]))
+    model = SVRGClassifier().fit(data, large_data.pieces(Y[order]))
+    assert np.array_equal(model.coef_, SVRGClassifier().fit(X[order], Y[order]).coef_)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda y: y[:-1], "y has 3 arrays, and X has 4 chunks"),
+        (
+            lambda y: [*y[:-1], y[-1][:-1]],
+            r"y\[3\] has the shape \(199,\), and chunk 3 has 200 rows",
+        ),
+        (lambda y: np.concatenate(y)[1:], "y has 399 values, and X has 400 rows.*: give one value"),
+    ],
+)
+def test_labels_that_are_no_chunks(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        SVRGClassifier().fit(Chunks(large_data.pieces(X)), wrong(large_data.pieces(Y)))
+
+
+def test_another_width_in_predict():
+    model = SVRGClassifier().fit(Chunks([X]), Y)
+    with pytest.raises(ValueError, match="X has 2 features, but SVRGClassifier is expecting 3"):
+        model.predict(Chunks([X[:, :2].copy()]))
+    # And an array after chunks.
+    assert np.array_equal(model.predict(X), model.predict(Chunks([X])))
+
+
+CHANGES = {
+    "shrinks": (
+        lambda path: os.truncate(path, 1000),
+        r"x.npy has 1,000 bytes, and had 9,728 since",
+    ),
+    "grows": (lambda path: os.truncate(path, 99_999), r"x.npy has 99,999 bytes, and had 9,728"),
+    "is written to": (
+        lambda path: os.utime(path, (1, 1)),
+        "was written to or replaced since it was",
+    ),
+    "is gone": (os.remove, "x.npy is gone, and rows are read from it several times"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_file_that_changes(tmp_path, case):
+    change, words = CHANGES[case]
+    np.save(tmp_path / "x.npy", X)
+    data = Chunks([tmp_path / "x.npy"])
+    change(tmp_path / "x.npy")
+    with pytest.raises(OSError, match=words):
+        SVRGClassifier().fit(data, Y)
+
+
+def test_a_file_that_shrinks_during_the_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr(per_row, "MANY", 0)
+    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)
+    np.save(tmp_path / "x.npy", X)
+    data = Chunks([tmp_path / "x.npy"])
+    read = parts.FilePart.read
+    calls = []
+
+    def shrinking(self, *rows):
+        calls.append(rows)
+        if len(calls) == 3:
+            os.truncate(tmp_path / "x.npy", 200)
+        return read(self, *rows)
+
+    monkeypatch.setattr(parts.FilePart, "read", shrinking)
+    with pytest.raises(
+        OSError, match=r"has 200 bytes, and had 9,728 since it was opened: leave it"
+    ):
+        SVRGClassifier().fit(data, Y)
+
+
+def test_a_mapping_whose_file_is_gone_is_read_through_it(tmp_path):
+    mapped = large_data.mapped(tmp_path / "x.npy", X)
+    os.remove(tmp_path / "x.npy")
+    assert large_data.read_as(mapped) == {parts.MappedPart}
+    model = SVRGClassifier().fit(mapped, Y)
+    assert np.array_equal(model.coef_, SVRGClassifier().fit(X, Y).coef_)
+
+
+def test_a_mapping_whose_name_has_another_file(tmp_path):
+    mapped = large_data.mapped(tmp_path / "x.npy", X)
+    np.save(tmp_path / "y.npy", X + 1)
+    os.replace(tmp_path / "y.npy", tmp_path / "x.npy")
+    assert large_data.read_as(mapped) == {parts.MappedPart}
+    assert np.array_equal(SVRGClassifier().fit(mapped, Y).coef_, SVRGClassifier().fit(X, Y).coef_)
+
+
+VIEWS = {
+    "all": (lambda m: m, parts.FilePart),
+    "rows": (lambda m: m[10:50], parts.FilePart),
+    "columns": (lambda m: m[:, 1:3], parts.FilePart),
+    "every second": (lambda m: m[::2], parts.FilePart),
+    "one row": (lambda m: m[3:4], parts.FilePart),
+    "one column": (lambda m: m[:, 2:], parts.FilePart),
+    "turned": (lambda m: m[3:90].T, parts.FilePart),
+    "reversed": (lambda m: m[::-1], parts.MappedPart),
+    "columns apart": (lambda m: m[:, ::2], parts.MappedPart),
+    "rows apart": (lambda m: m[::30], parts.MappedPart),
+    "as an array": (np.asarray, parts.FilePart),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("mode", ["r", "r+", "c"])
+def test_views_of_a_memory_map(tmp_path, name, order, mode):
+    view, kind = VIEWS[name]
+    np.save(tmp_path / "x.npy", np.asarray(X, order=order))
+    whole = np.load(tmp_path / "x.npy", mmap_mode=mode)
+    given = view(whole)
+    wanted = np.array(given)
+    part = parts.part_of(given)
+    if mode == "c":
+        assert isinstance(part, parts.ArrayPart)
+    elif order == "C":
+        assert isinstance(part, kind)
+    if isinstance(part, parts.FilePart):
+        del whole, given
+        gc.collect()
+    n = len(wanted)
+    assert part.shape == wanted.shape
+    for start, stop in [(0, n), (0, 1), (n // 3, n), (n - 1, n)]:
+        assert np.array_equal(part.read(start, stop), wanted[start:stop])
+    rows = np.sort(np.random.default_rng(1).integers(0, n, 20))
+    assert np.array_equal(part.take(rows), wanted[rows])
+
+
+def test_changes_of_a_private_copy_are_seen(tmp_path):
+    mapped = large_data.mapped(tmp_path / "x.npy", np.zeros_like(X))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="c")
+    mapped[:] = X
+    assert np.array_equal(SVRGClassifier().fit(mapped, Y).coef_, SVRGClassifier().fit(X, Y).coef_)
+
+
+def test_pages_of_a_mapping_are_given_back(tmp_path, monkeypatch):
+    if not hasattr(mmap.mmap, "madvise"):
+        pytest.skip("no madvise here")
+    mapped = large_data.mapped(tmp_path / "x.npy", RNG.normal(size=(20_000, P)))[::-1]
+    part = parts.part_of(mapped)
+    assert np.array_equal(part.read(0, 20_000), mapped)
+
+
+def test_rows_that_are_far_apart_are_read_one_by_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "_GAP", 100)
+    part = parts.part_of(large_data.mapped(tmp_path / "x.npy", X))
+    rows = np.array([0, 1, 7, 7, 8, 100, 399])
+    assert np.array_equal(part.take(rows), X[rows])
+
+
+# --- CSR chunks -------------------------------------------------------------------------------
+
+
+def sparse_pieces():
+    rows = np.where(np.random.default_rng(3).random((N, 30)) < 0.2, X[:, :1], 0)
+    matrix = scipy.sparse.csr_matrix(rows)
+    at = large_data.cuts(N)
+    return matrix, [matrix[start:stop] for start, stop in pairwise(at)]
+
+
+def test_sparse_chunks():
+    matrix, pieces = sparse_pieces()
+    data = Chunks(pieces)
+    assert data.is_sparse
+    assert data.shape == matrix.shape
+    model = SVRGClassifier().fit(data, large_data.pieces(Y))
+    peer = SVRGClassifier().fit(matrix, Y)
+    assert np.array_equal(model.coef_, peer.coef_)
+    assert np.array_equal(model.predict(data), peer.predict(matrix))
+
+
+def test_sparse_chunks_that_are_refused():
+    matrix, pieces = sparse_pieces()
+    with pytest.raises(TypeError, match="chunk 1 and chunk 0 are of two kinds"):
+        Chunks([matrix, matrix.toarray()])
+    with pytest.raises(TypeError, match=r"chunk 0 is a csc_matrix, .* convert it with tocsr\(\)"):
+        Chunks([matrix.tocsc()])
+    with pytest.raises(ValueError, match="chunk 1 has 2 columns, and chunk 0 has 30"):
+        Chunks([matrix, matrix[:, :2]])
+    data = Chunks(pieces, memory_limit="64 MB")
+    data.memory_limit = 100
+    with pytest.raises(ValueError, match="sparse chunks are joined to one matrix"):
+        SVRGClassifier().fit(data, Y)
+
+
+# --- The thread ahead -------------------------------------------------------------------------
+
+
+def others():
+    return [thread for thread in threading.enumerate() if "provenglm" in thread.name]
+
+
+def test_the_thread_ahead_reads_the_next():
+    loaded = []
+
+    def load(k):
+        loaded.append(k)
+        return k
+
+    items = disk.read_ahead(load, range(5))
+    assert next(items) == 0
+    assert list(items) == [1, 2, 3, 4]
+    assert loaded == [0, 1, 2, 3, 4]
+    assert not others()
+
+
+def test_its_error_comes_back():
+    def load(k):
+        if k == 2:
+            raise OSError("the disk is gone")
+        return k
+
+    seen = []
+    with pytest.raises(OSError, match="the disk is gone"):
+        seen.extend(disk.read_ahead(load, range(5)))
+    assert not others()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("metric", "count"), [("hessian", 20), ("diagonal", 10), ("diagonal", 150)]
+)
+def test_ctrl_c_leaves_no_thread(tmp_path, monkeypatch, metric, count):
+    monkeypatch.setattr(per_row, "MANY", 0)
+    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(disk, "_LEAST_STRIP", 100)
+    rows = np.random.default_rng(0).normal(size=(60_000, 20))
+    y = rows[:, 0] > np.random.default_rng(1).normal(size=60_000)
+    np.save(tmp_path / "x.npy", rows)
+    data = Chunks([tmp_path / "x.npy"])
+    calls = []
+    read = parts.FilePart.read
+
+    def interrupting(self, *given):
+        calls.append(given)
+        if len(calls) == count:
+            raise KeyboardInterrupt
+        return read(self, *given)
+
+    monkeypatch.setattr(parts.FilePart, "read", interrupting)
+    model = SVRGClassifier(metric=metric, tol=1e-12, random_state=0)
+    try:
+        with pytest.warns(match="interrupted"):
+            model.fit(data, y)
+    except KeyboardInterrupt:
+        # Before the first snapshot there is nothing to keep.
+        assert not hasattr(model, "coef_")
+    assert len(calls) >= count
+    assert not others()

@@ -1,0 +1,216 @@
+"""The duality gap bounds the distance to the optimum, which an independent solver finds."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
+from provenglm.duality import _dual, duality_gap
+from provenglm.losses import Huber, Poisson, Softmax, Squared
+from provenglm.solve import Settings, solve
+
+MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
+
+
+def cases(loss, count=24):
+    """Random small problems; those with an even number have weights, two of three an intercept."""
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+        yield problem_of(
+            loss,
+            seed,
+            n=int(rng.integers(6, 60)),
+            p=int(rng.integers(1, 8)),
+            l2=10 ** rng.uniform(-8, 1),
+            weights=seed % 2 == 0,
+            intercept=seed % 3 > 0,
+            scales=(-2, 2),
+        )
+
+
+def exact(problem, objective):
+    """The optimum in the solver's coordinates, and its value."""
+    dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
+    return dense, *dense.minimum(np.zeros((dense.X.shape[1], problem.loss.outputs)))
+
+
+def bounds(objective, theta):
+    """The gap at theta, (p + 1, K), with the value there."""
+    theta = theta if objective.loss.outputs > 1 else theta[:, 0]
+    snapshot = objective.snapshot(theta)
+    return duality_gap(objective, snapshot), snapshot.objective
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [1.0, 0.5])
+@MANY
+def test_gap_bounds_the_distance(loss, part):
+    # Of coordinates from half of the rows the features' means are not 0.
+    tight = 0
+    for problem in cases(loss):
+        objective, null, _ = prepared(problem, size=int(part * len(problem.target)))
+        _, best, least = exact(problem, objective)
+        rng = np.random.default_rng(1)
+        for far in (0.0, 1e-6, 1e-4, 1e-2, 1.0, 30.0):
+            away = rng.normal(size=best.shape)
+            away[-1] *= objective.intercept
+            theta = best + far * away
+            gap, value = bounds(objective, theta)
+            # Both objectives are sums with roundings of their size.
+            rounding = 1e-13 * (1 + abs(value) + abs(least))
+            assert gap >= value - least - rounding, (loss, far)
+            assert gap >= -rounding
+            assert np.isfinite(gap)
+            tight += gap <= 100 * (value - least) + rounding
+        # At points between the null model and the optimum too: those of a run.
+        for way in (0.0, 0.3, 0.9, 0.999):
+            theta = (1 - way) * to_columns(null.theta) + way * best
+            gap, value = bounds(objective, theta)
+            assert gap >= value - least - 1e-13 * (1 + abs(value) + abs(least))
+    # And it is not just any large number: often of the distance's own size.
+    assert tight > 24
+
+
+@MANY
+def test_gap_vanishes_at_the_optimum(loss):
+    for problem in cases(loss, 12):
+        problem = replace(problem, l2=max(problem.l2, 1e-3))
+        objective, _, _ = prepared(problem, size=len(problem.target) // 2)
+        _, best, least = exact(problem, objective)
+        gap, _ = bounds(objective, best)
+        # The square of a rounding, over a penalty of a thousandth of the unit of the data at least.
+        # Huber's is linear in what rounding leaves of the intercept's gradient.
+        assert gap < (1e-8 if isinstance(loss, Huber) else 1e-10) * (1 + abs(least))
+
+
+@MANY
+def test_gap_shrinks_like_the_distance(loss):
+    # Quadratic in the way to the optimum, as the distance itself: the ratio stays. Huber's is
+    # linear in the residuals' mean, where samples outside epsilon have to give way.
+    problem = problem_of(loss, n=60, p=3, l2=0.05)
+    objective, _, _ = prepared(problem)
+    _, best, _ = exact(problem, objective)
+    away = np.random.default_rng(2).normal(size=best.shape)
+    gaps = [bounds(objective, best + far * away)[0] for far in (1e-2, 1e-3, 1e-4)]
+    for larger, smaller in itertools.pairwise(gaps):
+        assert smaller < (0.2 if isinstance(loss, Huber) else 0.05) * larger
+
+
+@MANY
+def test_every_point_of_a_run(loss):
+    for problem in cases(loss, 9):
+        seen = []
+        solution = solve(problem, Settings(tol=1e-12, watch=seen.append))
+        objective, _, _ = prepared(problem)
+        _, _, least = exact(problem, objective)
+        for record in seen:
+            assert record.gap >= record.objective - least - 1e-12 * (1 + abs(least))
+        assert solution.gap >= solution.objective - least - 1e-12 * (1 + abs(least))
+
+
+@MANY
+def test_float32_is_a_bound_too(loss):
+    problem = problem_of(loss, n=60, p=3, l2=1e-2, dtype=np.float32)
+    objective, _, _ = prepared(problem)
+    assert objective.rows.dtype == np.float32
+    _, best, least = exact(problem, objective)
+    rng = np.random.default_rng(0)
+    for far in (0.0, 1e-3, 1e-1, 1.0):
+        gap, value = bounds(objective, best + far * rng.normal(size=best.shape))
+        assert gap >= value - least - 1e-6 * (1 + abs(value))
+
+
+@MANY
+def test_without_a_penalty_the_least_value_of_the_loss_bounds(loss):
+    problem = problem_of(loss, l2=0.0)
+    objective, null, _ = prepared(problem)
+    gap = duality_gap(objective, null)
+    least = float(objective.share @ loss.least(problem.target))
+    assert gap == pytest.approx(null.objective - least)
+    _, _, lowest = exact(problem, objective)
+    assert gap >= null.objective - lowest
+
+
+def test_the_interceptless_gap_is_the_gradient_over_the_penalty():
+    # At the residuals themselves Fenchel's terms cancel.
+    problem = problem_of(Squared(), l2=2.0, intercept=False)
+    objective, null, _ = prepared(problem)
+    theta = null.theta.copy()
+    theta[:-1] = 0.1
+    snapshot = objective.snapshot(theta)
+    square = (snapshot.gradient[:-1] ** 2 / (2 * objective.penalty[:-1])).sum()
+    assert duality_gap(objective, snapshot) == pytest.approx(square)
+
+
+@pytest.mark.parametrize("way", [-1e3, -1.0, 1.0, 1e3])
+@MANY
+def test_an_intercept_far_away(loss, way):
+    if isinstance(loss, Poisson):
+        way = min(way, 100.0)
+    problem = problem_of(loss, l2=0.1)
+    objective, _, _ = prepared(problem)
+    _, best, least = exact(problem, objective)
+    theta = best.copy()
+    theta[-1, 0] += way
+    gap, value = bounds(objective, theta)
+    assert np.isfinite(gap)
+    assert gap >= value - least - 1e-13 * (1 + abs(value))
+
+
+def test_a_class_without_samples():
+    problem = problem_of(Softmax(3), l2=0.1)
+    problem = replace(problem, loss=Softmax(4))
+    objective, null, _ = prepared(problem)
+    gap = duality_gap(objective, null)
+    dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
+    _, least = dense.minimum(to_columns(null.theta), steps=40)
+    assert np.isfinite(gap)
+    assert gap >= null.objective - least - 1e-13
+
+
+def test_all_residuals_of_huber_outside():
+    problem = problem_of(Huber(1e-3), l2=0.5)
+    objective, null, _ = prepared(problem)
+    theta = null.theta + 100.0
+    snapshot = objective.snapshot(theta)
+    _, _, least = exact(problem, objective)
+    gap = duality_gap(objective, snapshot)
+    assert np.isfinite(gap)
+    assert gap >= snapshot.objective - least
+
+
+@pytest.mark.parametrize("far", [0.01, 0.3, 3.0])
+@MANY
+def test_the_dual_point_is_feasible(loss, far):
+    # The residuals that the bound stands for, written out: u = kept (r + y) + constant - y.
+    for seed in range(6):
+        problem = problem_of(loss, seed, l2=0.1, weights=True)
+        objective, null, _ = prepared(problem, size=20)
+        theta = null.theta + far * np.random.default_rng(seed).normal(size=null.theta.shape)
+        snapshot = objective.snapshot(theta)
+        dual = _dual(objective, snapshot)
+        target = np.zeros(40) if isinstance(loss, Squared | Huber) else problem.target
+        if isinstance(loss, Softmax):
+            target = np.eye(3)[target]
+        residual = loss.residual(snapshot.scores, problem.target)
+        u = dual.kept * (residual + target) + dual.constant - target
+        share, dense = (
+            objective.share,
+            Dense.of(problem, objective.scaling.center, objective.scaling.inverse),
+        )
+        # The intercept is free.
+        np.testing.assert_allclose(share @ u, 0, atol=1e-12)
+        conjugate = loss.conjugate(u, problem.target)
+        assert np.all(np.isfinite(conjugate))
+        products = (to_columns(u) * to_columns(snapshot.scores)).sum(axis=1)
+        slack = float(share @ (loss.value(snapshot.scores, problem.target) + conjugate - products))
+        # Exact, or for the logarithms a bound that is no more than a few times as large.
+        assert -1e-12 <= slack <= dual.divergence() * (1 + 1e-12) + 1e-12
+        assert dual.divergence() <= 10 * slack + 1e-9
+        slope = (dense.X[:, :-1].T * share) @ to_columns(u)
+        rest = objective.penalty[:-1, None] * to_columns(theta)[:-1] + slope
+        expected = dual.divergence() + (rest**2 / (2 * objective.penalty[:-1, None])).sum()
+        least = float(share @ loss.least(problem.target))
+        expected = min(expected, snapshot.objective - least)
+        assert duality_gap(objective, snapshot) == pytest.approx(expected, rel=1e-9, abs=1e-13)

@@ -1,0 +1,103 @@
+"""The duality gap with corners in the penalty: never below the distance, and 0 at the optimum."""
+
+import numpy as np
+import pytest
+from elastic_net_oracle import objective as value_of
+from elastic_net_oracle import proximal_gradient
+from provenglm.duality import duality_gap
+from provenglm.losses import Logistic, Poisson, Softmax, Squared
+from provenglm.problem import Problem
+from provenglm.sampling import prepare
+from provenglm.workers import Workers
+
+LOSSES = [Logistic(), Softmax(3), Squared(), Poisson()]
+NAMES = [loss.name for loss in LOSSES]
+MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
+
+
+def problem_of(loss, seed):
+    """Random; those with an even number have weights, two of three an intercept, a third no l2."""
+    rng = np.random.default_rng(seed)
+    n, p = int(rng.integers(8, 40)), int(rng.integers(1, 7))
+    X = rng.normal(size=(n, p)) + rng.normal(size=p)
+    z = X @ rng.normal(size=(p, 3)) / 2
+    if isinstance(loss, Softmax):
+        y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+        y[:3] = [0, 1, 2]
+    elif isinstance(loss, Logistic):
+        y = (z[:, 0] + rng.logistic(size=n) > 0).astype(int)
+        y[:2] = [0, 1]
+    elif isinstance(loss, Squared):
+        y = z[:, 0] + rng.normal(size=n) + 1
+    else:
+        y = rng.poisson(np.exp(np.clip(z[:, 0], -3, 2))).astype(float)
+        y[0] = 1.0
+    strength = 10 ** rng.uniform(-2.5, -0.5)
+    ratio = [1.0, 0.5, 0.05][seed % 3]
+    weight = rng.integers(1, 4, n).astype(float) if seed % 2 == 0 else None
+    return Problem(X, y, loss, strength * (1 - ratio), weight, seed % 4 != 1, l1=strength * ratio)
+
+
+def exact(problem):
+    """The optimum, (p, K) and (K,), and its value."""
+    arguments = problem.features, problem.target, problem.sample_weight, problem.l1, problem.l2
+    coef, intercept = proximal_gradient(
+        problem.loss.name, *arguments, problem.loss.outputs, problem.fit_intercept
+    )
+    return coef, intercept, value_of(problem.loss.name, *arguments, coef, intercept)
+
+
+def bound(problem, objective, coef, intercept):
+    theta = objective.scaling.from_user(coef, intercept)
+    snapshot = objective.snapshot(theta if problem.loss.outputs > 1 else theta[:, 0])
+    return duality_gap(objective, snapshot), snapshot.objective
+
+
+@pytest.mark.slow
+@MANY
+def test_gap_bounds_the_distance_and_vanishes(loss):
+    tight = 0
+    for seed in range(18):
+        problem = problem_of(loss, seed)
+        n = len(problem.target)
+        rng = np.random.default_rng(seed)
+        # Of coordinates from half of the rows the features' means are not 0.
+        size = n if seed % 2 else n // 2 + 1
+        objective, _ = prepare(problem, Workers(1), size, rng, precise=True)
+        coef, intercept, least = exact(problem)
+        rounding = 1e-13 * (1 + abs(least))
+        gap, value = bound(problem, objective, coef, intercept)
+        assert value == pytest.approx(least, rel=1e-12, abs=1e-13)
+        assert gap <= 1e-8 * (1 + abs(least)), (seed, gap)
+        for far in (1e-6, 1e-4, 1e-2, 1.0, 10.0):
+            away = rng.normal(size=coef.shape) * (rng.random(coef.shape) < 0.7)
+            off = rng.normal(size=intercept.shape) * problem.fit_intercept
+            gap, value = bound(problem, objective, coef + far * away, intercept + far * off)
+            assert np.isfinite(gap)
+            assert gap >= value - least - rounding, (seed, far)
+            tight += gap <= 100 * (value - least) + rounding
+        for way in (0.0, 0.5, 0.99):
+            gap, value = bound(problem, objective, way * coef, way * intercept)
+            assert gap >= value - least - rounding, (seed, way)
+    assert tight > 18
+
+
+@MANY
+def test_gap_where_nothing_is_left(loss):
+    # The null model is the optimum of a penalty that is great enough, and proven to be.
+    for seed in range(6):
+        problem = problem_of(loss, seed)
+        great = Problem(
+            problem.features,
+            problem.target,
+            loss,
+            0.0,
+            problem.sample_weight,
+            problem.fit_intercept,
+            l1=1e3,
+        )
+        rng = np.random.default_rng(seed)
+        objective, _ = prepare(great, Workers(1), len(great.target), rng, precise=True)
+        theta, value = objective.null()
+        gap = duality_gap(objective, objective.snapshot(theta))
+        assert gap <= 1e-14 * (1 + abs(value))

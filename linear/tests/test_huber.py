@@ -1,0 +1,183 @@
+"""Huber's regression with its scale: the scale by itself, the bound, the search."""
+
+import math
+
+import numpy as np
+import pytest
+from provenglm import SVRGRegressor
+from provenglm.huber import (
+    best_scale,
+    joint_objective,
+    lower_bound,
+    solve_with_scale,
+    weighted_median,
+)
+from provenglm.losses import Squared
+from provenglm.problem import Problem
+from provenglm.solution import Settings, StopReason
+from scipy.optimize import brentq, minimize
+
+SEEDS = range(8)
+
+
+def problem_of(seed, l2=None, n=60, p=3):
+    """A random problem: weights in half of them, an intercept in half, heavy tails in all."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, p)) * 10.0 ** rng.uniform(-1, 1, p)
+    y = X @ rng.normal(size=p) + rng.standard_t(1.5, size=n) + 5 * (seed % 2)
+    return Problem(
+        features=X,
+        target=y,
+        loss=Squared(),
+        l2=10.0 ** rng.uniform(-4, 0) if l2 is None else l2,
+        sample_weight=rng.integers(0, 4, n).astype(float) if seed % 4 < 2 else None,
+        fit_intercept=seed % 2 == 1,
+    )
+
+
+def epsilon_of(seed):
+    return (1.05, 1.35, 3.0)[seed % 3]
+
+
+def value(problem, v, epsilon):
+    """The objective by its definition, at ``[coef, intercept, log(scale)]``."""
+    scale = math.exp(v[-1])
+    z = (problem.target - problem.features @ v[:-2] - v[-2] * problem.fit_intercept) / scale
+    h = np.where(np.abs(z) <= epsilon, z**2 / 2, epsilon * (np.abs(z) - epsilon / 2))
+    mean = np.average(scale / 2 + scale * h, weights=problem.sample_weight)
+    return mean + problem.l2 / 2 * v[:-2] @ v[:-2]
+
+
+def optimum(problem, epsilon):
+    """The least value that a method which knows nothing of all this finds."""
+    start = np.append(np.zeros(problem.features.shape[1] + 1), math.log(np.std(problem.target)))
+    for _ in range(4):
+        found = minimize(lambda v: value(problem, v, epsilon), start, method="BFGS", tol=1e-12)
+        start = found.x
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_best_scale_is_the_root(seed):
+    rng = np.random.default_rng(seed)
+    residual = rng.standard_t(1, size=30) * 10.0 ** rng.uniform(-200, 200)
+    weight = None if seed % 2 else rng.integers(0, 3, 30).astype(float)
+    epsilon = epsilon_of(seed)
+    unit = np.abs(residual).max()
+
+    def above_one(log_scale):
+        z = np.minimum(np.abs(residual / unit) / math.exp(log_scale), epsilon)
+        return np.average(z**2, weights=weight) - 1
+
+    expected = unit * math.exp(brentq(above_one, -30, 5, xtol=1e-14))
+    assert best_scale(residual, epsilon, weight) == pytest.approx(expected, rel=1e-11)
+
+
+def test_the_best_scale_of_a_perfect_fit():
+    assert best_scale(np.zeros(5), 1.35, None) == 0
+    # Two outliers of five: 1.35^2 * 2/5 is below 1, whatever the scale.
+    assert best_scale(np.array([0, 0, 0, 1.0, -7]), 1.35, None) == 0
+    assert best_scale(np.array([0, 0, 0, 1.0, -7]), 1.6, None) > 0
+
+
+def test_weighted_medians():
+    values = np.array([3.0, 1.0, 2.0])
+    assert weighted_median(values, None) == 2
+    assert weighted_median(values, np.array([5.0, 1.0, 1.0])) == 3
+    assert weighted_median(values, np.array([0.0, 2.0, 1.0])) == 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_objective_is_its_definition(seed):
+    problem, epsilon = problem_of(seed), epsilon_of(seed)
+    coef = np.random.default_rng(seed).normal(size=3)
+    residual = problem.target - problem.features @ coef
+    expected = value(problem, np.append(coef, [0, math.log(0.7)]), epsilon)
+    assert joint_objective(problem, coef, residual, 0.7, epsilon) == pytest.approx(expected)
+    tiny = value(problem, np.append(coef, [0, math.log(1e-12)]), epsilon)
+    assert joint_objective(problem, coef, residual, 0.0, epsilon) == pytest.approx(tiny)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_bound_is_above_the_optimum(seed):
+    problem, epsilon = problem_of(seed), epsilon_of(seed)
+    found = optimum(problem, epsilon)
+    rng = np.random.default_rng(seed)
+    for distance in (0, 1e-6, 1e-3, 0.1, 1.0):
+        v = found.x + distance * rng.normal(size=len(found.x))
+        residual = problem.target - problem.features @ v[:-2] - v[-2] * problem.fit_intercept
+        bound = lower_bound(problem, residual, math.exp(v[-1]), epsilon)
+        assert 0 <= bound <= found.fun * (1 + 1e-12)
+        if distance == 0:  # and at the optimum it is tight, as far as BFGS went
+            assert bound == pytest.approx(found.fun, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_search_finds_the_optimum(seed):
+    problem, epsilon = problem_of(seed), epsilon_of(seed)
+    solution, scale = solve_with_scale(problem, epsilon, Settings(tol=1e-9))
+    found = optimum(problem, epsilon)
+    assert solution.reason is StopReason.CONVERGED
+    assert solution.objective <= found.fun * (1 + 1e-8)
+    assert solution.objective - found.fun <= solution.gap + 1e-13 * found.fun
+    assert solution.gap <= 1e-4 * found.fun
+    v = np.append(solution.coef[:, 0], [solution.intercept[0], math.log(scale)])
+    assert value(problem, v, epsilon) == pytest.approx(solution.objective, rel=1e-12)
+    assert scale == pytest.approx(math.exp(found.x[-1]), rel=1e-3)
+
+
+def test_records_go_on_from_solve_to_solve():
+    seen = []
+    solution, _ = solve_with_scale(problem_of(1), 1.35, Settings(tol=1e-9, watch=seen.append))
+    assert seen == solution.history
+    for name in ("iteration", "passes", "seconds"):
+        values = [getattr(record, name) for record in seen]
+        assert values == sorted(values)
+    objectives = [record.objective for record in seen]
+    assert objectives[-1] == pytest.approx(min(objectives), rel=1e-12)
+    assert seen[-1].objective == solution.objective
+    assert seen[-1].gap == solution.gap
+    # Between two solves nothing is proven for all scales.
+    assert sum(math.isfinite(record.gap) for record in seen) < len(seen)
+
+
+def test_a_limit_is_that_of_the_whole_search():
+    solution, _ = solve_with_scale(problem_of(1), 1.35, Settings(tol=1e-13, max_iter=3))
+    assert solution.reason is StopReason.MAX_ITER
+    assert solution.history[-1].iteration <= 4
+
+
+# The target; what the objective is at a point that is easily seen.
+TARGETS = {
+    "constant": (lambda X: np.full(len(X), 7.0), 0.0),
+    "zero": (lambda X: np.zeros(len(X)), 0.0),
+    "nearly constant": (lambda X: np.where(np.arange(len(X)) < 5, 1.0, 0.0), 1.35 * 5 / 60),
+    "two values": (lambda X: np.arange(len(X)) % 2.0, 0.5),
+    "linear": (lambda X: X @ [1.0, -2.0, 3.0] + 4, 0.0),
+    "linear but for outliers": (
+        lambda X: X @ [1.0, -2.0, 3.0] + 50.0 * (np.arange(len(X)) % 9 == 0),
+        1.35 * 50 * 7 / 60,
+    ),
+}
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-3])
+@pytest.mark.parametrize(("make", "expected"), TARGETS.values(), ids=TARGETS)
+def test_perfect_fits(make, expected, alpha):
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    y = make(X)
+    model = SVRGRegressor("huber", alpha=alpha).fit(X, y)
+    assert 0 <= model.scale_ < 1
+    # The relative tol of the fit; the penalty of the coefficients 1, -2 and 3.
+    spread = np.abs(y - np.median(y)).mean()
+    assert 0 <= model.objective_ <= expected + 1e-5 * spread + alpha / 2 * 14 * (expected != 0.5)
+
+
+@pytest.mark.parametrize("unit", [1e-100, 1e100])
+def test_the_unit_of_the_target_is_no_matter(unit):
+    problem = problem_of(2, l2=0.01)
+    X, y = problem.features, problem.target
+    model = SVRGRegressor("huber", alpha=0, tol=1e-10).fit(X, y)
+    scaled = SVRGRegressor("huber", alpha=0, tol=1e-10).fit(X, y * unit)
+    np.testing.assert_allclose(scaled.coef_ / unit, model.coef_, rtol=1e-4)
+    assert scaled.scale_ / unit == pytest.approx(model.scale_, rel=1e-4)

@@ -1,0 +1,254 @@
+"""Memory maps and chunks give what the same rows in one array give."""
+
+import itertools
+import tracemalloc
+import warnings
+
+import large_data
+import numpy as np
+import pytest
+from provenglm import (
+    Chunks,
+    SVRGClassifier,
+    SVRGRegressor,
+    buffers,
+    plan,
+    problem,
+    sampling,
+    thinned,
+    workers,
+)
+from provenglm.data import blocks, disk, per_row
+from provenglm.losses import Logistic
+from scipy.special import expit
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+TABLE = list(itertools.product(["uint8", "float32", "float64"], ["weights", "none"]))
+N, P = 6000, 8
+
+
+@pytest.fixture(autouse=True)
+def _small_is_large(monkeypatch):
+    """A few thousand rows take the ways of many millions."""
+    monkeypatch.setattr(disk, "SMALL", 0)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1 << 13)
+    monkeypatch.setattr(blocks, "PART_ROWS", 1000)
+
+
+@pytest.fixture
+def long(monkeypatch):
+    """Numbers for each row are too many to be copied, and the rows for Newton's method."""
+    monkeypatch.setattr(per_row, "MANY", 0)
+    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)
+
+
+def features(dtype, n=N, p=P):
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(n, p)) @ (np.eye(p) + 0.4)
+    if dtype == "uint8":
+        X = np.clip(40 * X + 120, 0, 255)
+    return X.astype(dtype)
+
+
+def standard(X):
+    return (X - X.mean(axis=0, dtype=float)) / X.std(axis=0, dtype=float)
+
+
+def labels_of(X, classes, seed=8):
+    rng = np.random.default_rng(seed)
+    z = standard(X) @ rng.normal(size=(X.shape[1], classes)) / 2
+    z[:, 0] += 2
+    return (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+
+
+def weights_of(given, n):
+    return np.random.default_rng(7).integers(0, 4, n).astype(float) if given == "weights" else None
+
+
+def sorted_by_class(X, classes):
+    y = labels_of(X, classes)
+    order = np.argsort(y, kind="stable")
+    return X[order], y[order]
+
+
+def fitted(model, X, y, weight=None):
+    with warnings.catch_warnings():
+        # At such a tol both may say that float64 has no more digits.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(X, y, sample_weight=weight)
+
+
+def same(model, peer, X, tolerance):
+    ours, theirs = (
+        np.column_stack([np.atleast_2d(m.coef_) * X.std(axis=0, dtype=float), m.intercept_])
+        for m in (model, peer)
+    )
+    assert np.abs(ours - theirs).max() <= tolerance * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("form", large_data.NAMES)
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+@pytest.mark.parametrize("given", ["weights", "none"])
+def test_two_classes_bit_for_bit(tmp_path, form, dtype, given):
+    X = features(dtype)
+    y, weight = labels_of(X, 2), weights_of(given, N)
+    X_disk = large_data.forms(tmp_path, X)[form]
+    X = np.asfortranarray(X) if form == "memmap by columns" else X
+    how = {"C": 0.1, "class_weight": "balanced", "random_state": 0}
+    model = SVRGClassifier(**how).fit(X_disk, y, weight)
+    peer = SVRGClassifier(**how).fit(X, y, weight)
+    assert np.array_equal(model.coef_, peer.coef_)
+    assert np.array_equal(model.decision_function(X_disk), peer.decision_function(X))
+    assert np.array_equal(model.predict(X_disk), peer.predict(X))
+    assert model.score(X_disk, y) == peer.score(X, y)
+
+
+@pytest.mark.parametrize("form", ["memmap", "files"])
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize(("dtype", "given"), TABLE)
+def test_many_rows_sorted_by_class(tmp_path, long, form, classes, dtype, given):
+    X, y = sorted_by_class(features(dtype, p=4), classes)
+    weight = weights_of(given, N)
+    how = {"C": 0.1, "tol": 1e-12, "max_iter": 200, "random_state": 0, "class_weight": {0: 2.0}}
+    model = SVRGClassifier(**how)
+    fitted(model, large_data.forms(tmp_path, X)[form], y, weight)
+    peer = fitted(SVRGClassifier(**how), X, y, weight)
+    assert "sorted by class" in model.why_
+    same(model, peer, X, 1e-6)
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "poisson"])
+@pytest.mark.parametrize(("dtype", "given"), TABLE)
+def test_regressions_of_many_rows(tmp_path, long, loss, dtype, given):
+    X = features(dtype)
+    rng = np.random.default_rng(9)
+    z = standard(X) @ rng.normal(size=P) / 3
+    y = rng.poisson(np.exp(z)) if loss == "poisson" else z + rng.standard_t(3, N)
+    weight = weights_of(given, N)
+    how = {"loss": loss, "alpha": 1e-3, "tol": 1e-12, "random_state": 0}
+    X_disk = large_data.forms(tmp_path, X)["files"]
+    model = fitted(SVRGRegressor(**how), X_disk, y, weight)
+    peer = fitted(SVRGRegressor(**how), X, y, weight)
+    same(model, peer, X, 1e-6)
+    assert np.allclose(model.predict(X_disk), peer.predict(X), rtol=1e-5, atol=1e-6)
+    assert model.score(X_disk, y) == pytest.approx(peer.score(X, y))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("metric", ["diagonal", "identity"])
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("given", ["weights", "none"])
+def test_epochs_over_buffers_of_sorted_rows(tmp_path, monkeypatch, long, metric, classes, given):
+    # About five buffers, of strips of a dozen rows.
+    monkeypatch.setattr(buffers, "rows_of_a_buffer", lambda *_: N // 5)
+    monkeypatch.setattr(disk, "_LEAST_STRIP", 100)
+    X, y = sorted_by_class(features("uint8"), classes)
+    weight = weights_of(given, N)
+    X_disk = large_data.mapped(tmp_path / "x.npy", X)
+    model = SVRGClassifier(metric=metric, random_state=0).fit(X_disk, y, weight)
+    peer = SVRGClassifier(random_state=0).fit(X, y, weight)
+    gained = model.history_[0]["objective"] - peer.objective_
+    assert model.objective_ - peer.objective_ < 1e-5 * gained
+    assert model.objective_ - peer.objective_ <= model.gap_ + 1e-9
+
+
+def test_a_buffer_has_rows_from_all_over_and_an_epoch_has_them_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "_LEAST_STRIP", 100)
+    X = np.arange(N * 2).reshape(N, 2)
+    rows = disk.DiskRows(disk.parts_in(large_data.forms(tmp_path, X)["both"]))
+    seen = []
+    for places, block in rows.buffers(np.random.default_rng(0), 1000):
+        assert np.array_equal(block, X[places])
+        assert len(places) <= 1000
+        if len(places) > 900:
+            # Of ten parts of the data, each is in it.
+            assert np.histogram(places, 6, (0, N))[0].min() > 20
+        seen.append(places)
+    assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(N))
+
+
+def test_a_part_of_the_rows_has_nearly_their_derivatives(tmp_path, monkeypatch, long):
+    monkeypatch.setattr(thinned, "_LARGER", 0)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 64 * 3 * 4)
+    X, y = sorted_by_class(features("float32", 40_000, 3), 2)
+    weight = weights_of("weights", len(y))
+    given = problem.Problem(large_data.mapped(tmp_path / "x.npy", X), y, Logistic(), 0.1, weight)
+    objective, _ = sampling.prepare(given, workers.Workers(0), 2000, np.random.default_rng(0))
+    part = thinned.Thinned.of(objective, 1)
+    theta = np.array([0.1, -0.2, 0.3, 0.4])
+    gradient, hessian = part.derivatives(theta)
+    # Naive: each class of the part has the share that it has of all rows.
+    Z = np.column_stack(
+        [(X - objective.scaling.center) * objective.scaling.inverse, np.ones(len(X))]
+    )
+
+    def of(slices):
+        chosen = np.concatenate([np.arange(len(X))[some] for some in slices])
+        share = weight[chosen].copy()
+        for label in (0, 1):
+            here = y[chosen] == label
+            share[here] *= weight[y == label].sum() / weight.sum() / share[here].sum()
+        return Z[chosen], share, expit(Z[chosen] @ theta), y[chosen]
+
+    slices = part.rows.slices()
+    some, share, p, target = of(slices)
+    wanted = some.T @ (share * (p - target)) + objective.penalty * theta
+    assert np.allclose(gradient, wanted, rtol=0, atol=1e-5)
+    assert np.allclose(wanted, objective.snapshot(theta).gradient, rtol=0, atol=0.05)
+    some, share, p, target = of(slices[::4])
+    wanted = (some.T * (share * p * (1 - p))) @ some + np.diag(objective.penalty)
+    assert np.allclose(part.hessian(theta), wanted, rtol=0, atol=1e-5)
+    assert np.allclose(hessian, wanted, rtol=0, atol=0.05)
+
+
+def test_a_start_from_a_part(tmp_path, monkeypatch, long):
+    monkeypatch.setattr(thinned, "_LARGER", 1)
+    monkeypatch.setattr(thinned, "ROWS_FOR_EACH", 10)
+    X, y = sorted_by_class(features("uint8", 40_000, 3), 2)
+    model = SVRGClassifier(random_state=0).fit(large_data.mapped(tmp_path / "x.npy", X), y)
+    peer = SVRGClassifier(tol=1e-12).fit(X, y)
+    assert "2,000 of 40,000" in model.why_
+    # An eighth of the rows leads nearer than a sample of 2,000 would.
+    assert model.history_[0]["objective"] - peer.objective_ < 3e-4
+    same(model, peer, X, 1e-3)
+
+
+@pytest.mark.full
+def test_no_copy(tmp_path):
+    X, y = sorted_by_class(features("uint8", 200_000, 50), 2)
+    mapped = large_data.mapped(tmp_path / "x.npy", X)
+    del X
+    SVRGClassifier().fit(mapped[:100], np.arange(100) % 2)  # imports
+    tracemalloc.start()
+    model = SVRGClassifier(random_state=0, tol=1e-3).fit(mapped, y)
+    peak = tracemalloc.get_traced_memory()[1]
+    model.predict(mapped)
+    both = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # The file has 10 MB, in float32 40, and a sample of float64 has 20.
+    assert "sample" in model.why_ or "taken of" in model.why_
+    assert peak < 36e6
+    assert both < 36e6
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("n", "way"), [(40_000, "working set"), (100_000, "svrg, hessian")])
+def test_corners_keep_to_the_limit(tmp_path, monkeypatch, n, way):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 3 << 19)
+    X, y = sorted_by_class(features("uint8", n, 60), 2)
+    model = SVRGClassifier(C=200 / n, l1_ratio=0.8, random_state=0)
+    clone(model).fit(X[:100], np.arange(100) % 2)  # imports
+    np.save(tmp_path / "x.npy", X)
+    tracemalloc.start()
+    model.fit(Chunks([tmp_path / "x.npy"], memory_limit="64 MB"), y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # A copy in float64 has 20 MB, or 49 and more beside it.
+    assert way in model.solver_
+    assert ("no room" in model.why_) == (n == 100_000)
+    assert peak < 64e6
+    peer = fitted(clone(model).set_params(tol=1e-10), X, y)
+    assert model.coef_.any()
+    assert model.objective_ == pytest.approx(peer.objective_, abs=1e-7)
+    assert model.gap_ >= model.objective_ - peer.objective_

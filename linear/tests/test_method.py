@@ -1,0 +1,326 @@
+"""Steps in the metric of a sample's Hessian, against dense inverses; the sample; the plan."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from linear_oracle import (
+    Dense,
+    Draws,
+    bfgs,
+    curvatures,
+    epoch,
+    prepared,
+    problem_of,
+    ridged,
+    to_columns,
+)
+from provenglm import method, plan
+from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.method import HessianSteps, Pace
+from provenglm.problem import Problem
+from provenglm.sample import Sample
+from provenglm.sampling import draw, resample
+from provenglm.solution import Settings
+from provenglm.solve import solve
+
+SMOOTH = [Logistic(), Softmax(3), Poisson(), Squared()]
+IDS = [loss.name for loss in SMOOTH]
+
+
+class Expected:
+    """The method's run on whole arrays, a step at a time."""
+
+    def __init__(self, dense, sample, theta):
+        self.dense, self.sample, self.theta = dense, sample, theta
+        self.pairs, self.last, self.renewed = [], np.inf, -1
+        self._renew()
+
+    def _renew(self):
+        self.renewed += 1
+        self.metric = np.linalg.inv(ridged(self.sample.hessian(self.theta), 1e-10))
+        self.curvature = self._curvatures()
+
+    def _curvatures(self):
+        s = self.sample
+        return np.einsum("ikk->ik", curvatures(s.loss, s.scores(self.theta), s.target))
+
+    def step(self):
+        gradient = self.dense.gradient(self.theta)
+        step = bfgs(self.metric, self.pairs[-10:]) @ gradient.ravel()
+        return step.reshape(gradient.shape), 0.5 * gradient.ravel() @ step
+
+    def decrement(self):
+        """At the present point, after a new Hessian if the last step left too much."""
+        step, decrement = self.step()
+        change = (self.sample.share @ np.abs(self._curvatures() - self.curvature)).sum()
+        before = (self.sample.share @ self.curvature).sum()
+        if decrement > 0.05 * self.last and change > 0.05 * before:
+            self._renew()
+            step, decrement = self.step()
+        self.last = decrement
+        return step, decrement
+
+    def go(self, theta):
+        change = self.dense.gradient(theta) - self.dense.gradient(self.theta)
+        self.pairs.append((theta - self.theta, change))
+        self.theta = theta
+
+
+def case(loss, weights, size=100):
+    """Softmax without intercepts: the Hessian leaves their common shift to rounding."""
+    intercept = not isinstance(loss, Softmax)
+    problem = problem_of(loss, n=400, l2=1e-2, weights=weights, intercept=intercept)
+    draws = Draws()
+    objective, null, sample = prepared(problem, size=size)
+    sample.rare = None  # test_rare_features has those
+    rows, _ = draw(loss, problem.target, problem.shares(), size, draws)
+    dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
+    dense = replace(dense, penalty=objective.penalty)
+    # With weights the rows are drawn by them, and count alike.
+    of_sample = dense.part(rows, share=np.ones(len(rows)))
+    return objective, null.theta, sample, dense, of_sample
+
+
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("loss", SMOOTH, ids=IDS)
+def test_every_step(loss, weights):
+    objective, theta, sample, dense, of_sample = case(loss, weights)
+    if loss.name == "poisson" or sample.share.std() > 0:
+        # Drawn by groups: the shares make up for it, and are tested below.
+        of_sample = replace(of_sample, share=sample.share)
+    np.testing.assert_allclose(sample.rows, of_sample.X, atol=1e-12)
+    expected = Expected(dense, of_sample, to_columns(theta))
+    count = 0
+    for state in HessianSteps.states(objective, sample, theta, np.random.default_rng(0)):
+        step, decrement = expected.decrement()
+        np.testing.assert_allclose(to_columns(state.theta), expected.theta, rtol=0, atol=1e-10)
+        assert state.snapshot.objective == pytest.approx(dense.value(expected.theta), rel=1e-12)
+        assert state.decrement == pytest.approx(decrement, rel=1e-6, abs=1e-18)
+        if decrement < 1e-14:
+            break
+        expected.go(expected.theta - step)
+        count += 1
+    assert 2 < count < 12
+    if loss.name == "squared":
+        # Its Hessian is the same everywhere.
+        assert expected.renewed == 0
+
+
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(3)], ids=["logistic", "softmax"])
+def test_epochs_in_the_metric(loss, weights, monkeypatch):
+    class Epochs(Pace):
+        def add(self, decrement):
+            self.wants_epoch = True
+
+    numbers = []
+    given = method.constants
+
+    def small(n, smoothness, of_a_row, slower, least_batch):
+        assert least_batch >= 512
+        numbers.append(given(n, smoothness, of_a_row, slower, 32))
+        return numbers[-1]
+
+    monkeypatch.setattr(method, "Pace", Epochs)
+    monkeypatch.setattr(method, "constants", small)
+    objective, theta, sample, dense, of_sample = case(loss, weights, size=60)
+    draws = Draws()
+    steps = HessianSteps(objective, sample, draws)
+    expected = Expected(dense, replace(of_sample, share=sample.share), to_columns(theta))
+    order = None
+    states = steps._states(theta)
+    for count, state in zip(range(5), states, strict=False):
+        if count:
+            if order is None:
+                order = draws.permutations[0]
+            assert numbers[-1].batch < 100
+            after, _ = epoch(
+                dense.part(order),
+                expected.metric,
+                numbers[-1],
+                expected.theta,
+                draws,
+                steps._objective.probability,
+            )
+            expected.go(after)
+        np.testing.assert_allclose(to_columns(state.theta), expected.theta, rtol=0, atol=1e-10)
+        _, decrement = expected.decrement()
+        assert state.decrement == pytest.approx(decrement, rel=1e-6)
+    assert count == 4
+
+
+def test_warm_start_is_the_optimum_of_a_quarter_of_the_sample():
+    problem = problem_of(Logistic(), n=20_000, l2=1e-2)
+    objective, null, sample = prepared(problem, size=8000)
+    state = next(HessianSteps.states(objective, sample, null.theta, np.random.default_rng(0)))
+    head = Dense(
+        sample.rows[:2000],
+        sample.target[:2000],
+        np.full(2000, 1 / 2000),
+        problem.loss,
+        objective.penalty,
+        True,
+    )
+    best, least = head.minimum(np.zeros((4, 1)))
+    # To the error of its size: a tenth of p / n in units of the loss.
+    assert 0 <= head.value(to_columns(state.theta)) - least < 0.1 * np.log(2) * 4 / 2000
+    assert np.abs(to_columns(state.theta) - best).max() < 0.1
+
+
+def test_a_bad_start_of_the_sample_is_not_taken():
+    # All of the sample's head in one class.
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(9000, 3))
+    target = (rng.random(9000) < 0.5) * 1.0
+    problem = Problem(X, target, Logistic(), 1e-6)
+    objective, null, sample = prepared(problem, size=8000)
+    sample.target[:2000] = 1
+    state = next(HessianSteps.states(objective, sample, null.theta, rng))
+    assert state.snapshot.objective <= null.objective * (1 + 1e-15)
+
+
+def test_a_step_too_long_is_shortened():
+    # A metric a hundred times too small: the best of the halved steps is taken.
+    problem = problem_of(Logistic(), n=400, l2=1e-2)
+    objective, null, sample = prepared(problem, size=200)
+    steps = HessianSteps(objective, sample, np.random.default_rng(0))
+    snapshot = objective.snapshot(null.theta)
+    far = 100 * steps._step(steps._metric(null.theta), snapshot)[0]
+    new = steps._after_step(snapshot, far)
+    dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
+    values = [dense.value(to_columns(null.theta - far / 2**k)) for k in range(1, 20)]
+    assert new.objective == pytest.approx(min(values), rel=1e-12)
+    assert new.objective < snapshot.objective
+
+
+def test_no_step_leads_up():
+    problem = problem_of(Logistic(), n=400, l2=1e-2)
+    objective, null, sample = prepared(problem, size=200)
+    steps = HessianSteps(objective, sample, np.random.default_rng(0))
+    snapshot = objective.snapshot(null.theta)
+    assert steps._after_step(snapshot, -snapshot.gradient) is None
+
+
+def test_pace():
+    good, bad = Pace(), Pace()
+    for decrement in (1.0, 1e-1, 1e-2, 1e-3, 1e-4):
+        good.add(decrement)
+        assert not good.wants_epoch
+    for decrement in (1.0, 0.9, 0.8, 0.7):
+        bad.add(decrement)
+    assert bad.wants_epoch
+    # An epoch that leaves a tenth beats steps that leave nine tenths; one that leaves all does not.
+    bad.add(0.07)
+    assert bad.wants_epoch
+    bad.add(0.07)
+    assert not bad.wants_epoch
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(3), Poisson()], ids=lambda loss: loss.name)
+def test_sample_with_rare_targets_estimates_the_whole(loss):
+    rng = np.random.default_rng(0)
+    n = 5000
+    target = (rng.random(n) < 0.01) * (1 if loss.outputs > 1 else 1.0)
+    if loss.outputs > 1:
+        target[:10] = 2
+    share = rng.random(n)
+    share /= share.sum()
+    numbers = rng.normal(size=n) + 3 * target
+    exact, found, rare = share @ numbers, [], []
+    for _ in range(200):
+        rows, of_sample = draw(loss, target, share, 400, rng)
+        assert of_sample.sum() == pytest.approx(1)
+        found.append(of_sample @ numbers[rows])
+        rare.append((target[rows] > 0).mean())
+    # The mean of 200 samples, in units of its own deviation.
+    assert abs(np.mean(found) - exact) < 4 * np.std(found) / np.sqrt(200) + 2e-3
+    assert np.mean(rare) > 0.2
+
+
+def test_sample_without_weights_has_no_row_twice():
+    rows, share = draw(Squared(), np.zeros(100), np.full(100, 0.01), 60, np.random.default_rng(0))
+    assert len(set(rows)) == 60
+    np.testing.assert_allclose(share, 1 / 60)
+
+
+def test_sample_leaves_out_rows_of_no_weight():
+    share = np.append(np.zeros(50), np.full(50, 0.02))
+    rows, _ = draw(Squared(), np.zeros(100), share, 60, np.random.default_rng(0))
+    assert rows.min() >= 50
+
+
+def test_resample_is_in_the_same_coordinates():
+    problem = problem_of(Logistic(), n=200)
+    objective, _, _ = prepared(problem, size=50)
+    again = resample(objective, 200, np.random.default_rng(0))
+    dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
+    np.testing.assert_allclose(again.rows, dense.X, atol=1e-12)
+
+
+def test_a_column_that_is_constant_in_the_sample_alone():
+    # One row in 2,000 has it: a dummy of a rare category.
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 3))
+    X[:, 2] = 0
+    X[[3, 3999], 2] = 5.0
+    problem = Problem(X, rng.normal(size=4000), Squared(), 1e-3)
+    objective, null, sample = prepared(problem, size=100, seed=1)
+    assert not sample.rows[:, 2].any() or np.ptp(sample.rows[:, 2]) == 0
+    assert objective.scaling.inverse[2] * X[:, 2].std() == pytest.approx(1)
+    assert objective.scaling.center[2] == pytest.approx(X[:, 2].mean())
+    # Steps in the sample's metric arrive all the same.
+    *_, last = itertools.islice(HessianSteps.states(objective, sample, null.theta, rng), 40)
+    dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
+    _, least = dense.minimum(to_columns(null.theta))
+    assert last.snapshot.objective == pytest.approx(least, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("shape", "loss", "metric", "name"),
+    [
+        ((1000, 20), Logistic(), "auto", "newton"),
+        ((200, 5000), Logistic(), "auto", "newton, rotated"),
+        ((1_000_000, 100), Logistic(), "auto", "svrg, hessian"),
+        ((60_000, 784), Softmax(10), "auto", "svrg, epochs"),
+        ((60_000, 3000), Logistic(), "auto", "newton-cg"),
+        ((3000, 2400), Poisson(), "auto", "newton-cg"),
+        ((30_000, 2000), Logistic(), "auto", "svrg, hessian"),
+        ((3000, 2400), Poisson(), "identity", "svrg, epochs"),
+        ((1000, 20), Huber(), "hessian", "svrg, hessian"),
+        ((1000, 20), Poisson(), "diagonal", "svrg, epochs"),
+        ((4000, 20), Softmax(1000), "auto", "svrg, epochs"),
+    ],
+)
+def test_plan(shape, loss, metric, name):
+    X = np.lib.stride_tricks.as_strided(np.zeros(1), shape, (0, 0))
+    got = plan.choose(Problem(X, np.zeros(shape[0]), loss, 1.0), Settings(metric=metric))
+    assert got.name == name
+    assert 0 < got.sample_size <= shape[0]
+    assert f"{(shape[1] + 1) * loss.outputs:,} weights" in got.why or "rotated" in name
+
+
+@pytest.mark.slow
+def test_rare_features(monkeypatch):
+    # Eighty features, each in six rows of 20,000: one or two of them are in the sample.
+    rng = np.random.default_rng(0)
+    X = np.zeros((20_000, 90))
+    X[:, :10] = rng.normal(size=(20_000, 10))
+    for j in range(10, 90):
+        X[rng.choice(20_000, 6, replace=False), j] = 1
+    scores = X @ np.append(rng.normal(size=10) / 3, rng.normal(size=80) * 2)
+    target = (scores + rng.logistic(size=20_000) > 0).astype(float)
+    problem = Problem(X, target, Logistic(), 1e-4 / 20_000)
+
+    def snapshots():
+        settings = Settings(metric="hessian", tol=1e-6, max_iter=100)
+        solution = solve(problem, settings)
+        return len(solution.history), solution
+
+    count, solution = snapshots()
+    assert solution.objective == pytest.approx(solve(problem, Settings()).objective, abs=1e-7)
+    assert count < 40
+    # Without what is added for them to the diagonal it does not arrive.
+    monkeypatch.setattr(Sample, "unseen", lambda sample: np.zeros(sample.rows.shape[1]))
+    assert snapshots()[0] > 2 * count

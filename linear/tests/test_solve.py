@@ -1,0 +1,419 @@
+"""The run as a whole: why it ends, what it answers, and that equal problems have equal answers."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
+from provenglm import plan as plan_module
+from provenglm import solve as solve_module
+from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.problem import Problem
+from provenglm.solve import Settings, StopReason, solve
+
+MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
+METRICS = pytest.mark.parametrize("metric", ["auto", "hessian", "diagonal", "identity"])
+EXACT = Settings(tol=1e-12)
+
+
+def least(problem):
+    """The optimum, by the oracle."""
+    objective, null, _ = prepared(problem)
+    dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
+    return dense.minimum(to_columns(null.theta))[1]
+
+
+def predictions(problem, solution):
+    return problem.features.astype(np.float64) @ solution.coef + solution.intercept
+
+
+def value_at(problem, solution):
+    """The objective of what was returned, on the rows as they are."""
+    theta = np.vstack([solution.coef, solution.intercept])
+    return Dense.of(problem).value(theta)
+
+
+@METRICS
+@MANY
+def test_arrives(loss, metric):
+    # Scales are equal here, so that each metric can.
+    problem = problem_of(loss, n=700, p=4, l2=1e-2, weights=True)
+    solution = solve(problem, Settings(tol=1e-6, metric=metric, max_iter=300))
+    assert solution.reason is StopReason.CONVERGED, solution
+    _, null, _ = prepared(problem)
+    best = least(problem)
+    gained = null.objective - best
+    # The estimate, where it ended the run, is an estimate.
+    assert solution.objective - best <= 1e-5 * gained
+    assert value_at(problem, solution) == pytest.approx(solution.objective, rel=1e-6)
+    assert solution.coef.shape == (4, loss.outputs)
+    assert solution.intercept.shape == (loss.outputs,)
+    assert solution.coef.dtype == solution.intercept.dtype == np.float64
+    assert solution.scores.shape == (700, loss.outputs)
+    np.testing.assert_allclose(solution.scores, predictions(problem, solution), atol=1e-5)
+
+
+@METRICS
+@MANY
+def test_history(loss, metric):
+    problem = problem_of(loss, n=700, p=4, l2=1e-2)
+    seen = []
+    solution = solve(problem, Settings(metric=metric, max_iter=20, watch=seen.append))
+    assert seen == solution.history
+    assert [record.iteration for record in seen] == list(range(len(seen)))
+    for name in ("passes", "seconds"):
+        numbers = [getattr(record, name) for record in seen]
+        assert all(new >= old for old, new in itertools.pairwise(numbers))
+    values = [record.objective for record in seen]
+    assert all(new <= old + 1e-12 * abs(old) for old, new in itertools.pairwise(values))
+    best = min(seen, key=lambda record: record.objective)
+    # The proof computes it in float64; the records' may be of float32.
+    assert solution.objective == pytest.approx(best.objective, rel=1e-6)
+
+
+@METRICS
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_max_iter(count, metric):
+    problem = problem_of(Logistic(), n=700, p=4, l2=1e-6)
+    solution = solve(problem, Settings(tol=0, metric=metric, max_iter=count))
+    assert solution.reason is StopReason.MAX_ITER
+    # The start, and so many after it.
+    assert len(solution.history) == count + 1
+
+
+def test_max_time(monkeypatch):
+    class Clock:
+        now = 0.0
+
+        @classmethod
+        def perf_counter(cls):
+            cls.now += 1.0
+            return cls.now
+
+    monkeypatch.setattr(solve_module, "time", Clock)
+    problem = problem_of(Logistic(), n=700, p=4, l2=1e-6)
+    short = solve(problem, Settings(tol=0, max_time=6.0))
+    assert short.reason is StopReason.MAX_TIME
+    assert 6.0 <= Clock.now < 12.0
+    assert short.history[-1].seconds <= 8.0
+    assert not short.reason.is_success
+
+
+def test_no_time_at_all_gives_the_start():
+    problem = problem_of(Logistic(), n=700, p=4)
+    solution = solve(problem, Settings(tol=0, max_time=0.0))
+    assert solution.reason is StopReason.MAX_TIME
+    assert len(solution.history) == 1
+    assert np.isfinite(solution.objective)
+
+
+@METRICS
+@pytest.mark.parametrize("after", [0, 2])
+def test_interrupted(after, metric):
+    def watch(record):
+        if record.iteration == after:
+            raise KeyboardInterrupt
+
+    problem = problem_of(Logistic(), n=700, p=4, l2=1e-6)
+    solution = solve(problem, Settings(tol=0, metric=metric, watch=watch))
+    assert solution.reason is StopReason.INTERRUPTED
+    assert len(solution.history) == after + 1
+    assert solution.objective == min(record.objective for record in solution.history)
+    assert value_at(problem, solution) == pytest.approx(solution.objective, rel=1e-6)
+
+
+def test_interrupted_before_there_is_a_point(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(solve_module, "duality_gap", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        solve(problem_of(Logistic()), Settings())
+
+
+@pytest.mark.parametrize("metric", ["auto", "hessian", "diagonal"])
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(3)], ids=["logistic", "softmax"])
+def test_separable_without_a_penalty(loss, metric):
+    rng = np.random.default_rng(0)
+    target = rng.integers(0, loss.outputs if loss.outputs > 1 else 2, 300)
+    X = np.column_stack([np.cos(2.0 * target), np.sin(2.0 * target)])
+    X += 0.05 * rng.normal(size=X.shape)
+    target = target if loss.outputs > 1 else target * 1.0
+    solution = solve(Problem(X, target, loss, 0.0), Settings(metric=metric))
+    assert solution.reason is StopReason.UNBOUNDED
+    assert not solution.reason.is_success
+    assert np.all(np.isfinite(solution.coef))
+    assert solution.history[-1].iteration < 20
+    # A penalty, however small, makes it finite.
+    with_penalty = solve(Problem(X, target, loss, 1e-3), Settings())
+    assert with_penalty.reason is StopReason.CONVERGED
+
+
+def test_zero_tol_ends_by_rounding():
+    for loss in (Logistic(), Squared(), Poisson()):
+        solution = solve(problem_of(loss, n=100, l2=1e-2), Settings(tol=0))
+        assert solution.reason in (StopReason.CONVERGED, StopReason.ROUNDING)
+        assert len(solution.history) < 30
+
+
+def test_reasons_are_sentences():
+    for reason in StopReason:
+        assert len(reason.value) > 15
+        assert reason.value[0].islower()
+        assert not reason.value.endswith(".")
+
+
+@METRICS
+@MANY
+def test_a_seed_gives_the_same_bits(loss, metric):
+    problem = problem_of(loss, n=700, p=4, l2=1e-2)
+    settings = Settings(metric=metric, max_iter=6, seed=3)
+    one, two = solve(problem, settings), solve(problem, settings)
+    assert np.array_equal(one.coef, two.coef)
+    assert np.array_equal(one.intercept, two.intercept)
+    keys = ("iteration", "passes", "objective", "gap", "decrement")
+    for a, b in zip(one.history, two.history, strict=True):
+        assert [getattr(a, key) for key in keys] == [getattr(b, key) for key in keys]
+
+
+def test_another_seed_gives_other_bits():
+    problem = problem_of(Logistic(), n=5000, p=4, l2=1e-2)
+    one, two = (
+        solve(problem, Settings(tol=0, metric="diagonal", max_iter=2, seed=seed)) for seed in (0, 1)
+    )
+    assert not np.array_equal(one.coef, two.coef)
+    assert one.objective == pytest.approx(two.objective, rel=1e-2)
+
+
+@METRICS
+@MANY
+def test_a_start_at_the_optimum_is_the_end(loss, metric):
+    problem = problem_of(loss, n=300, p=4, l2=1e-2)
+    best = solve(problem, EXACT)
+    again = solve(problem, Settings(metric=metric, max_iter=8), (best.coef, best.intercept))
+    # No worse than where it began. The first record may be that of a sample's optimum.
+    assert again.objective <= best.objective + 1e-7 * (1 + abs(best.objective))
+    if metric == "auto":
+        assert len(again.history) <= 2
+
+
+def test_a_bad_start_is_not_taken():
+    problem = problem_of(Logistic(), n=300, p=4, l2=1e-2)
+    solution = solve(problem, EXACT, (np.full((4, 1), 1e3), np.zeros(1)))
+    assert solution.history[0].objective <= np.log(2)
+    assert solution.objective == pytest.approx(least(problem), rel=1e-10)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("weights", [False, True])
+@MANY
+def test_rotation_is_exact(loss, weights, intercept, monkeypatch):
+    problem = problem_of(
+        loss, n=30, p=50, l2=0.05, weights=weights, intercept=intercept, scales=(-1, 1)
+    )
+    direct = solve(problem, EXACT)
+    assert direct.method == "newton"
+    monkeypatch.setattr(plan_module, "_SMALL", 30 * 40.0**2 * loss.outputs**2)
+    rotated = solve(problem, EXACT)
+    assert rotated.method == "newton, rotated"
+    # By lambda, which makes both optima the same point: what is left is Newton's own end.
+    scale = np.abs(direct.coef).max()
+    np.testing.assert_allclose(rotated.coef, direct.coef, rtol=0, atol=1e-7 * scale)
+    assert rotated.objective == pytest.approx(direct.objective, rel=1e-10)
+    assert value_at(problem, rotated) == pytest.approx(rotated.objective, rel=1e-10)
+
+
+def test_softmax_without_intercepts():
+    problem = problem_of(Softmax(3), n=60, intercept=False)
+    solution = solve(problem, EXACT)
+    assert solution.reason.is_success
+    assert not solution.intercept.any()
+    assert solution.objective == pytest.approx(least(problem), rel=1e-10)
+
+
+@MANY
+def test_weights_are_repeated_rows(loss):
+    problem = problem_of(loss, n=60, p=3, l2=1e-2)
+    count = np.random.default_rng(0).integers(0, 4, 60)
+    weighted = solve(replace(problem, sample_weight=count * 1.0), EXACT)
+    rows = np.repeat(np.arange(60), count)
+    repeated = solve(
+        replace(problem, features=problem.features[rows], target=problem.target[rows]), EXACT
+    )
+    assert weighted.objective == pytest.approx(repeated.objective, rel=1e-11)
+    np.testing.assert_allclose(weighted.coef, repeated.coef, atol=1e-6)
+
+
+@METRICS
+@MANY
+def test_weights_count_by_their_ratio(loss, metric):
+    problem = problem_of(loss, n=60, p=3, l2=1e-2, weights=True)
+    settings = Settings(metric=metric, max_iter=5)
+    one = solve(problem, settings)
+    other = solve(replace(problem, sample_weight=8 * problem.sample_weight), settings)
+    np.testing.assert_allclose(other.coef, one.coef, rtol=1e-6, atol=1e-9)
+
+
+@MANY
+def test_weight_0_is_a_row_that_is_not_there(loss):
+    problem = problem_of(loss, n=60, p=3, l2=1e-2, weights=True)
+    gone = problem.sample_weight == 0
+    wild = problem.features.copy()
+    wild[gone] = 1e6
+    one = solve(replace(problem, features=wild), EXACT)
+    kept = ~gone
+    two = solve(
+        replace(
+            problem,
+            features=problem.features[kept],
+            target=problem.target[kept],
+            sample_weight=problem.sample_weight[kept],
+        ),
+        EXACT,
+    )
+    assert one.objective == pytest.approx(two.objective, rel=1e-11)
+    np.testing.assert_allclose(one.coef, two.coef, atol=1e-6)
+
+
+@MANY
+def test_units_do_not_matter(loss):
+    # Without a penalty the model is the same whatever the features are measured in. Softmax has the
+    # same objective if a number is added to a feature's weights of all classes: their differences
+    # from the mean are what the model is.
+    problem = problem_of(loss, n=200, p=3, l2=0.0)
+    units, offset = np.array([1e-6, 1.0, 1e8]), np.array([0.0, 1e4, -1e9])
+    one = solve(problem, Settings())
+    two = solve(replace(problem, features=problem.features * units + offset), Settings())
+    assert two.objective == pytest.approx(one.objective, rel=1e-7)
+    coef, other = one.coef, two.coef * units[:, None]
+    if isinstance(loss, Softmax):
+        coef, other = (c - c.mean(axis=1, keepdims=True) for c in (coef, other))
+    np.testing.assert_allclose(other, coef, atol=1e-3)
+
+
+@pytest.mark.parametrize("power", [-300, -160, -44, 44, 160, 300])
+@METRICS
+def test_units_of_all_features(metric, power):
+    # Powers of two: the very same numbers but for their exponents.
+    unit = 2.0 ** round(power / np.log10(2))
+    problem = problem_of(Logistic(), n=60, p=3, l2=0.0)
+    settings = Settings(metric=metric)
+    one = solve(problem, settings)
+    two = solve(replace(problem, features=problem.features * unit), settings)
+    assert two.objective == pytest.approx(one.objective, rel=1e-6)
+    np.testing.assert_allclose(two.coef * unit, one.coef, rtol=1e-3)
+
+
+@pytest.mark.parametrize("power", [-300, -160, -20, 20, 160, 300])
+@MANY
+def test_extreme_scales(loss, power):
+    problem = problem_of(loss, n=60, p=3, l2=1e-2)
+    X = problem.features.copy()
+    X[:, 1] *= 10.0**power
+    solution = solve(replace(problem, features=X), Settings())
+    assert solution.reason.is_success
+    assert np.isfinite(solution.objective)
+    assert np.all(np.isfinite(solution.coef))
+    if power < 0:
+        # The penalty leaves nothing of its weight: as if it were not there.
+        without = solve(replace(problem, features=np.delete(X, 1, axis=1)), Settings())
+        assert solution.objective == pytest.approx(without.objective, rel=1e-5)
+    else:
+        # It costs no penalty at all, and is used: never worse than in its own unit.
+        assert solution.objective <= solve(problem, Settings()).objective * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("loss", [Squared(), Huber(), Poisson()], ids=lambda loss: loss.name)
+def test_one_row(loss):
+    solution = solve(Problem(np.array([[3.0, 4.0]]), np.array([2.0]), loss, 0.1), Settings())
+    assert solution.reason.is_success
+    assert not solution.coef.any()
+    mean = np.log(2) if loss.name == "poisson" else 2.0
+    assert solution.intercept[0] == pytest.approx(mean)
+
+
+def test_one_row_without_intercept():
+    problem = Problem(np.array([[3.0, 4.0]]), np.array([2.0]), Squared(), 0.1, None, False)
+    solution = solve(problem, EXACT)
+    x = problem.features[0]
+    np.testing.assert_allclose(solution.coef[:, 0], 2 * x / (x @ x + 0.1), rtol=1e-9)
+
+
+@MANY
+def test_one_feature(loss):
+    problem = problem_of(loss, n=60, p=1, l2=1e-2)
+    assert solve(problem, EXACT).objective == pytest.approx(least(problem), rel=1e-10)
+
+
+@METRICS
+@MANY
+def test_all_features_constant(loss, metric):
+    problem = problem_of(loss, n=60, p=2, l2=1e-2)
+    problem = replace(problem, features=np.tile([3.25, 0.0], (60, 1)))
+    solution = solve(problem, Settings(metric=metric))
+    assert solution.reason.is_success, solution.reason
+    assert not solution.coef.any()
+    _, null, _ = prepared(problem)
+    # Epochs keep float32 rows.
+    assert solution.objective == pytest.approx(null.objective, rel=1e-6)
+
+
+@METRICS
+@pytest.mark.parametrize("loss", [Squared(), Huber(), Poisson()], ids=lambda loss: loss.name)
+def test_constant_target(loss, metric):
+    problem = replace(problem_of(loss, n=60), target=np.full(60, 2.5))
+    solution = solve(problem, Settings(metric=metric))
+    assert solution.reason.is_success, solution.reason
+    np.testing.assert_allclose(solution.coef, 0, atol=1e-7)
+    mean = np.log(2.5) if loss.name == "poisson" else 2.5
+    assert solution.intercept[0] == pytest.approx(mean, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "bool", "float16", "int64"])
+@METRICS
+def test_dtypes_agree_with_float64(dtype, metric):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2 if dtype == "bool" else 200, (700, 4)).astype(dtype)
+    target = (rng.random(700) < 0.3 + 0.4 * (X[:, 0] > X[:, 0].mean())) * 1.0
+    problem = Problem(X, target, Logistic(), 1e-3)
+    settings = Settings(metric=metric, tol=1e-8)
+    one = solve(problem, settings)
+    two = solve(replace(problem, features=X.astype(np.float64)), EXACT)
+    assert one.objective == pytest.approx(two.objective, rel=1e-5)
+
+
+# --- Starts and counts -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", ["hessian", "diagonal"])
+def test_a_given_start_is_where_it_begins(metric):
+    # So many rows that without one a part of them would be solved first.
+    problem = problem_of(Logistic(), n=40_000, p=5, l2=1e-3)
+    settings = Settings(metric=metric, tol=1e-6)
+    far = solve(problem, settings)
+    again = solve(problem, settings, start=(far.coef, far.intercept))
+    assert again.history[0].objective <= far.objective * (1 + 1e-6)
+    assert len(again.history) < len(far.history)
+
+
+@pytest.mark.slow
+def test_passes_grow_whatever_takes_over(monkeypatch):
+    # Epochs gain too little here, and products with a sample's Hessian go on.
+    rng = np.random.default_rng(0)
+    X = (rng.normal(size=(2000, 300)) * np.logspace(0, -3, 300)).astype(np.float32)
+    scores = X @ rng.normal(size=(300, 9)) * 3 + rng.gumbel(size=(2000, 9))
+    problem = Problem(X, scores.argmax(axis=1), Softmax(9), 1 / 2000)
+    taken = []
+
+    class Watched(plan_module.SampleSteps):
+        def __init__(self, *args):
+            taken.append(args)
+            super().__init__(*args)
+
+    monkeypatch.setattr(plan_module, "SampleSteps", Watched)
+    solution = solve(problem, Settings(tol=1e-6))
+    passes = [record.passes for record in solution.history]
+    assert np.all(np.diff(passes) >= 1)
+    assert solution.reason.is_success
+    assert len(taken) == 1

@@ -1,0 +1,235 @@
+"""Where sparse runs end: as near to the optimum as they say, whatever the columns' scales."""
+
+import warnings
+
+import numpy as np
+import pytest
+from provenglm.data.csr import CsrRows
+from provenglm.losses import Logistic, Softmax, Squared
+from provenglm.objective import Objective, Snapshot
+from provenglm.problem import Problem
+from provenglm.solution import Settings, StopReason
+from provenglm.solve import Session, solve
+from provenglm.sparse.coordinates import (
+    are_of_the_user,
+    coordinates,
+    in_coordinates,
+    reordered,
+)
+from provenglm.sparse.ending import Curvature, Remainder
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, cg
+
+N, P = 3200, 2600
+LOSSES = {"logistic": Logistic(), "squared": Squared(), "softmax": Softmax(3)}
+
+
+def column(kind, rng):
+    normal = rng.normal(size=N)
+    return {
+        "alike": normal,
+        "thousands": 1e3 * normal,
+        "millions": 1e6 * rng.random(N),
+        "seconds": 1.7e9 + 1e7 * normal,
+        "lognormal": np.exp(10 + 1.5 * normal),
+        "few rows": np.where(rng.random(N) < 0.004, 1e4, 0.0),
+        "constant": np.full(N, 1e5),
+    }[kind]
+
+
+def make(kind, loss, strength, seed):
+    """Return a problem with one column of its own kind, and that column."""
+    rng = np.random.default_rng(seed)
+    count = rng.poisson(12, N)
+    rows, columns = np.repeat(np.arange(N), count), rng.integers(0, P, count.sum())
+    text = sparse.csr_array((rng.gamma(2, 1, len(rows)), (rows, columns)), shape=(N, P))
+    text.sum_duplicates()
+    other = column(kind, rng)
+    scores = text @ (rng.normal(size=P) * (rng.random(P) < 0.1))
+    scores += 2 * (other - other.mean()) / max(other.std(), 1e-9)
+    if isinstance(loss, Softmax):
+        noise = rng.gumbel(size=(N, 3))
+        target = np.argmax(np.multiply.outer(scores, [-1, 0, 1]) + noise, axis=1)
+    elif isinstance(loss, Logistic):
+        target = (scores + 0.5 * rng.logistic(size=N) > 0.2).astype(float)
+    else:
+        target = scores + 0.3 * rng.normal(size=N)
+    features = sparse.csr_array(sparse.hstack([text, other[:, None]], format="csr"))
+    features.indices = features.indices.astype(np.int32)
+    features.indptr = features.indptr.astype(np.int32)
+    return Problem(features, target, loss, 1 / (strength * N), None)
+
+
+def least(problem):
+    """Return the least objective: Newton's method of standardised features, in float64."""
+    loss, target = problem.loss, problem.target
+    raw = sparse.csc_array(problem.features, copy=True)
+    last = raw[:, [-1]].toarray().ravel()
+    deviation = last.std() or 1.0
+    ones = np.ones((N, 1))
+    rows = sparse.hstack([raw[:, :-1], ((last - last.mean()) / deviation)[:, None], ones]).tocsr()
+    outputs = (loss.outputs,) if loss.outputs > 1 else ()
+    penalty = np.append(np.full(P + 1, problem.l2), 0.0)
+    penalty[-2] /= deviation**2
+    penalty = penalty if not outputs else penalty[:, None]
+    theta = np.zeros((P + 2, *outputs))
+    squares = rows.multiply(rows).tocsr()
+    transposed = rows.T.tocsr()
+
+    def value(at):
+        return float(loss.value(rows @ at, target).mean() + 0.5 * (penalty * at * at).sum())
+
+    for _ in range(40):
+        scores = rows @ theta
+        gradient = transposed @ loss.residual(scores, target) / N + penalty * theta
+        p = loss.probability(scores) if outputs else None
+        h = p * (1 - p) if outputs else loss.curvature(scores, target) * np.ones(N)
+        inverse = (1 / (squares.T @ h / N + penalty + 1e-12)).ravel()
+
+        def times(vector, p=p, h=h, shape=theta.shape):
+            vector = vector.reshape(shape)
+            change = rows @ vector
+            change = p * (change - (p * change).sum(1, keepdims=True)) if outputs else h * change
+            return (transposed @ change / N + (penalty + 1e-13) * vector).ravel()
+
+        operator = LinearOperator((theta.size,) * 2, matvec=times, dtype=np.float64)
+        condition = sparse.diags(inverse)
+        step, _ = cg(operator, gradient.ravel(), rtol=1e-3, maxiter=500, M=condition)
+        step, length, now = step.reshape(theta.shape), 1.0, value(theta)
+        if float(np.vdot(gradient, step)) < 1e-11 * abs(now):
+            break
+        while value(theta - length * step) > now and length > 1e-6:
+            length /= 2
+        theta = theta - length * step
+    return value(theta)
+
+
+CASES = [
+    ("alike", "logistic", 3, 0),
+    ("alike", "logistic", 30, 1),
+    ("alike", "squared", 30, 2),
+    ("alike", "softmax", 3, 0),
+    ("thousands", "logistic", 3, 2),
+    ("thousands", "squared", 1, 0),
+    ("millions", "logistic", 1, 1),
+    ("millions", "softmax", 1, 2),
+    ("seconds", "logistic", 1, 0),
+    ("seconds", "squared", 3, 1),
+    ("seconds", "softmax", 3, 2),
+    ("lognormal", "logistic", 1, 2),
+    ("lognormal", "squared", 1, 0),
+    ("few rows", "logistic", 1, 1),
+    ("constant", "logistic", 1, 0),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "name", "strength", "seed"), CASES)
+def test_the_end_is_the_optimum_as_nearly_as_tol_says(kind, name, strength, seed):
+    problem = make(kind, LOSSES[name], strength, seed)
+    exact = least(problem)
+    runs = 2 if kind == "alike" else 1
+    for state in range(runs):
+        solution = solve(problem, Settings(seed=state, max_iter=200))
+        assert solution.method in ("newton-cg", "svrg, sparse")
+        assert solution.reason is StopReason.CONVERGED
+        allowed = 1e-6 * (solution.history[0].objective - exact)
+        above = solution.objective - exact
+        assert -0.1 * allowed <= above <= 3 * allowed
+        assert solution.gap >= above - 0.1 * allowed
+
+
+def test_scaled_columns_are_nothing_the_user_sees():
+    problem = make("seconds", Logistic(), 1, 0)
+    solution = solve(problem, Settings())
+    scores = problem.features @ solution.coef + solution.intercept
+    np.testing.assert_allclose(scores, solution.scores, atol=1e-4)
+    value = Logistic().value(scores[:, 0], problem.target).mean()
+    value += problem.l2 / 2 * float(np.square(solution.coef).sum())
+    assert value == pytest.approx(solution.objective, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["seconds", "lognormal", "few rows"])
+def test_coordinates(kind):
+    problem = make(kind, Squared(), 1, 0)
+    rows = CsrRows(problem.features)
+    scaling = coordinates(rows, problem.shares(), True)
+    assert (scaling.inverse[:-1] == 1).all()
+    assert not scaling.center[:-1].any()
+    assert np.log2(scaling.inverse[-1]) % 1 == 0
+    order = np.random.default_rng(0).permutation(N)
+    block = reordered(rows, order, np.dtype(np.float64), scaling).block(slice(0, N))
+    wanted = (problem.features[order[:50]].toarray() - scaling.center) * scaling.inverse
+    np.testing.assert_allclose(block[:50].toarray(), wanted, rtol=1e-15)
+    # From a tenth of the squares of all others on, and a power of two more at most.
+    others = np.square(block[:, :-1].data).sum() / N
+    assert 0.1 * others <= block[:, [-1]].toarray().var() <= 0.4 * others
+    assert bool(scaling.center[-1]) == (kind == "seconds")
+
+
+def test_columns_of_one_kind_are_left_alone():
+    problem = make("alike", Squared(), 1, 0)
+    rows = CsrRows(problem.features)
+    scaling = coordinates(rows, problem.shares(), True)
+    assert are_of_the_user(scaling)
+    block = problem.features
+    assert in_coordinates(block.data, block.indices, scaling) is block.data
+    nothing = CsrRows(sparse.csr_array((5, 4)))
+    assert are_of_the_user(coordinates(nothing, np.full(5, 0.2), True))
+
+
+def _at(problem, theta):
+    """Return objective and snapshot of a problem at theta."""
+    session = Session(problem, Settings())
+    objective: Objective = session.prepare()[0]
+    with session.running():
+        return objective, objective.snapshot(theta)
+
+
+@pytest.mark.parametrize("name", ["logistic", "squared", "softmax"])
+def test_the_diagonal_is_that_of_the_hessian(name):
+    loss = LOSSES[name]
+    problem = make("alike", loss, 1, 0)
+    outputs = (3,) if name == "softmax" else ()
+    theta = 0.1 * np.random.default_rng(1).normal(size=(P + 2, *outputs))
+    objective, snapshot = _at(problem, theta)
+    dense, scores = problem.features.toarray(), snapshot.scores
+    probability = loss.probability(scores) if outputs else None
+    h = probability * (1 - probability) if outputs else loss.curvature(scores, problem.target)
+    h = (h * np.ones(scores.shape)).reshape(N, -1) / N
+    center = h.sum(axis=1) @ dense / h.sum()
+    raw = np.square(dense).T @ h
+    diagonal = raw * (1 - center**2 * h.sum() / raw.sum(axis=1))[:, None] + problem.l2
+    gradient = snapshot.gradient.reshape(P + 2, -1)
+    centred = gradient[:-1] - np.multiply.outer(center, gradient[-1])
+    wanted = (np.square(centred) / diagonal).sum() + (gradient[-1] ** 2 / h.sum(axis=0)).sum()
+    curvature = Curvature(objective, snapshot)
+    assert curvature.decrement(snapshot.gradient) == pytest.approx(wanted / 2, rel=1e-6)
+
+
+def test_a_poor_epoch_is_not_the_end():
+    objective, snapshot = _at(make("alike", Logistic(), 1, 0), np.zeros(P + 2))
+    null = snapshot.objective
+    lower = Snapshot(snapshot.theta, null - 0.1, snapshot.gradient, snapshot.scores)
+    remainder = Remainder(1e-6, null)
+    assert remainder.at(objective, lower) == np.inf
+    for gain in [1e-2, 1e-3, 1e-4, 1e-5]:
+        remainder.add(gain)
+    before = remainder.at(objective, lower)
+    assert before == pytest.approx(1e-6 / 0.9)
+    remainder.add(1e-12)
+    assert remainder.at(objective, lower) >= before / 20
+    # Then the gradient, which is far from 0, is asked.
+    for _ in range(5):
+        remainder.add(1e-13)
+    assert remainder.at(objective, lower) > 1e-4
+
+
+def test_features_without_numbers_make_no_warning():
+    problem = make("alike", Logistic(), 1, 0)
+    empty = Problem(sparse.csr_array((N, P)), problem.target, Logistic(), 1e-3, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solution = solve(empty, Settings(metric="diagonal"))
+    assert solution.reason.is_success
+    assert not solution.coef.any()
