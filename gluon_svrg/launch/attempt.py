@@ -104,6 +104,7 @@ class Attempt:
         self._reasons: list[tuple[str, int, int, str]] = []  # word, rank, exit code, text
         self._done: set[int] = set()
         self._ended: list[int] = []  # ranks on this machine, in the order of their ends
+        self._ended_first = 0  # how many of them were seen at the first look that saw any
         self._helpers: set[int] = set()  # of mpiexec, one per host: its proxy, or ssh
         self._seen: dict[tuple[int, str], float] = {}
         self._stuck: str | None = None
@@ -144,6 +145,7 @@ class Attempt:
                         self._note_end(key.fd, -1 - key.data)
                     elif not self._read(key.fd, key.data):
                         selector.unregister(key.fileobj)
+                self._ended_first = self._ended_first or len(self._ended)
                 if len(self._signals.received) > sent:
                     sent += 1
                     if sent > 1:
@@ -288,10 +290,10 @@ class Attempt:
         if block and not signal_ and code == _MPIEXEC_FAILED:
             exit_code = int(block[3])
             number = exit_code if exit_code in _FATAL else 0
-        ranks = self._ended[:1]
-        if block and not ranks:
+        ranks = self._ended[: max(1, self._ended_first)]
+        if block and len(ranks) != 1:  # of several that were seen at once, mpiexec names the first
             own = int(block[1]), block[2]
-            ranks = [rank for rank, process in self._workers.items() if process == own]
+            ranks = [rank for rank, process in self._workers.items() if process == own] or ranks
         if block and number:
             name = self._name(ranks[0]) if ranks else f"a worker on {block[2]}, before MPI started,"
             return _ended(name, -number)

@@ -293,6 +293,23 @@ def test_what_mpiexec_says(said, code, outcome):
     assert f"outcome {outcome}" in done.stdout
 
 
+@pytest.mark.parametrize(("at_once", "named"), [(1, 0), (2, 1)])
+def test_of_workers_that_were_seen_to_end_at_once_mpiexec_names_the_first(at_once, named):
+    said = BLOCK.format(9) + STRING.format("Killed (signal 9)")
+    code = f"""
+attempt = Attempt(fake, dict(os.environ), Signals(), 0, None, workers=2)
+attempt.run()
+attempt._workers = {{0: (6, "elsewhere"), 1: (7, "elsewhere")}}
+attempt._ended, attempt._ended_first = [0, 1], {at_once}
+outcome = attempt._outcome()
+"""
+    fake, _, shown = FAKE.partition("outcome = Attempt(")
+    text = fake + code + shown[shown.index("print(") :]
+    command = [sys.executable, "-c", text, said, "9"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert f"worker {named} (process {6 + named}) was killed by SIGKILL" in done.stdout
+
+
 def test_who_only_heard_of_another_does_not_hide_the_cause(script):
     path = script(
         """
