@@ -204,8 +204,8 @@ REFUSED = {
     ),
     "verbose": (
         lambda: SVRGRegressor(verbose=-1).fit(X, COUNTS),
-        "verbose must be 'auto', 0, 1 or 2, got -1: 0 shows nothing but warnings, 1 bars and a "
-        "line per epoch, 2 the lines alone, 'auto' bars on a terminal and in a notebook only",
+        "verbose must be 'auto', 0, 1 or 2, got -1: 0 shows nothing but warnings, 1 a bar and a "
+        "line per snapshot, 2 the lines alone, 'auto' the bar on a terminal and in a notebook only",
     ),
     "class_weight": (
         lambda: SVRGClassifier(class_weight="even").fit(X, LABELS),

@@ -268,8 +268,11 @@ def _mapped(name: str, path: str) -> NumPyArray:
             f"{name} does not end in .npy: save arrays with numpy.save; for Parquet files there is "
             "Chunks.from_parquet"
         )
+    is_array = False
     try:
         check_regular(path)
+        with open(path, "rb") as file:
+            is_array = file.read(6) == np.lib.format.MAGIC_PREFIX
         array: NumPyArray = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise FileNotFoundError(f"{name} is not there: give the path of a file") from None
@@ -277,7 +280,8 @@ def _mapped(name: str, path: str) -> NumPyArray:
         if isinstance(error, OSError):
             raise
         what = "it is cut off, or no .npy file"
-        if "object" in str(error).lower():
+        # Of a file that is no array NumPy 2.5 says that it may be a pickle, of objects.
+        if is_array and "object" in str(error).lower():
             what = "it has objects, which only pickle could read"
         raise ValueError(
             f"{name} cannot be mapped, because {what} ({error}): save it again with numpy.save, as "
