@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # export. `make test-platform` runs these.
 PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py tests/test_estimator.py tests/arrays \
 	tests/checkpoint/test_version_0_1.py tests/deploy/test_export.py tests/handlers/test_history.py \
-	linear/tests/test_solve.py linear/tests/test_validation.py tests/machine/test_versions.py
+	tests/linear tests/machine/test_versions.py
 
 BENCHMARKS := bench-linear bench-large bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse
 
@@ -60,7 +60,8 @@ test-linear:  ## the tests of the linear models in an environment of their own, 
 	$(eval FOLDER := .venv/linear/$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 	[ -e $(FOLDER)/bin/python ] || $(PYTHON) -m venv $(FOLDER)
 	$(FOLDER)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --editable './linear[test]'
-	cd linear && OMP_NUM_THREADS=1 ../$(FOLDER)/bin/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(FOLDER)/bin/python -m pytest -c linear/pyproject.toml --confcutdir . -n auto --dist loadfile \
+		--cover $(COVER) -m "not full" linear/tests
 
 test-unpinned:  ## the same tests at the versions that pip resolves alone, as for a user
 	.ci/venv $(PYTHON) .venv/unpinned test /dev/null
