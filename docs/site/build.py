@@ -33,6 +33,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGES.md": "changes.md",
     "recipes/README.md": "recipes.md",
+    "linear/README.md": "provenglm.md",
 }
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".md": "markdown"}
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#:\s]+)((?:#[^)]*)?\))")

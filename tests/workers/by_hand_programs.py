@@ -1,4 +1,4 @@
-"""Loops of one's own over several workers: README's, and one as in Dive into Deep Learning."""
+"""Loops of one's own over several workers: that of docs/api.md, and one as in Dive into Deep Learning."""
 
 import logging
 
@@ -49,7 +49,7 @@ def data_of(kind, batch_size):
 
 
 def readme(kind, batch_size, share=gs.data.share):
-    """Run README's loop, but for the line that makes the data."""
+    """Run the loop of docs/api.md, but for the line that makes the data."""
     net = network()
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
     train_data = share(data_of(kind, batch_size))
@@ -135,10 +135,10 @@ def accumulated():
 
 KINDS = ("ArrayLoader", "list", "DataLoader", "WorkerBatchSampler")
 CASES = {
-    **{f"README, {kind}": (readme, kind, 8) for kind in KINDS},
+    **{f"api.md, {kind}": (readme, kind, 8) for kind in KINDS},
     # The last batch has one row, or every batch: fewer than workers.
-    "README, a row is left": (readme, "ArrayLoader", 7),
-    "README, a row each": (readme, "list", 1),
+    "api.md, a row is left": (readme, "ArrayLoader", 7),
+    "api.md, a row each": (readme, "list", 1),
     **{f"D2L, {kind}": (d2l, kind, 8, None) for kind in KINDS},
     "D2L, the whole batch is told": (d2l, "DataLoader", 11, 11),
     "D2L, a row is left": (d2l, "DataLoader", 7, None, "sgd"),
