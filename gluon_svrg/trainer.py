@@ -340,6 +340,10 @@ class SVRGTrainer(gluon.Trainer):
         self.is_corrected = False
         super().update(samples, ignore_stale_grad)
 
+    def has_waiting_gradient(self) -> bool:
+        """Return whether the network has gradients of a backward pass that no step has used."""
+        return _mxnet.has_fresh_gradient(self)
+
     def _check_is_corrected(self) -> None:
         if self.full_gradient is not None and not self.is_corrected:
             raise RuntimeError(_STEP_NOT_CORRECTED)
