@@ -14,8 +14,8 @@ from gluon_svrg._mxnet import check_kind, has_data, has_shape, trained_parameter
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
+from gluon_svrg.data.base import TrainingData
 from gluon_svrg.data.inputs import batches_to_predict
-from gluon_svrg.data.repetition import IterableData
 from gluon_svrg.data.sharding import how_shared, sharded
 from gluon_svrg.data.training_data import check_data, length_of, training_data
 from gluon_svrg.events import EvaluationEnd, HandlerList, Handlers
@@ -417,8 +417,8 @@ def _check_that_it_trains(trainer: mx.gluon.Trainer) -> None:
 
 
 def _begin_together(
-    estimator: Estimator, data: IterableData, val_data: Iterable[object] | None
-) -> IterableData:
+    estimator: Estimator, data: TrainingData, val_data: Iterable[object] | None
+) -> TrainingData:
     """Let all workers begin at the same point; return the data of which this one has its rows.
 
     Raises
@@ -473,7 +473,7 @@ def _resume_of(estimator: Estimator, resume: _Resume, folders: Sequence[Path]) -
     return "auto"
 
 
-def _data_to_evaluate(estimator: Estimator, val_data: object, batch_axis: int) -> IterableData:
+def _data_to_evaluate(estimator: Estimator, val_data: object, batch_axis: int) -> TrainingData:
     """Return the data, of which each worker has its rows; with one network on all of them."""
     check_kind(estimator.val_net)
     if isinstance(estimator.trainer, SVRGTrainer):

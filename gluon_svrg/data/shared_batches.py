@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, ref
 from gluon_svrg.arrays.batch import Batch, is_empty
 from gluon_svrg.arrays.nested import leaves_of, mapped
 from gluon_svrg.arrays.samples import samples_in, some_samples
-from gluon_svrg.data.repetition import IterableData
+from gluon_svrg.data.base import TrainingData
 from gluon_svrg.workers import Workers
 
 
@@ -18,7 +18,7 @@ class SharedBatches:
 
     Parameters
     ----------
-    whole, data : IterableData
+    whole, data : TrainingData
         The batches; this worker's parts, with empty batches where it has no row.
     workers : Workers
         Which have the other parts.
@@ -27,7 +27,7 @@ class SharedBatches:
     """
 
     def __init__(
-        self, whole: IterableData, data: IterableData, workers: Workers, batch_axis: int
+        self, whole: TrainingData, data: TrainingData, workers: Workers, batch_axis: int
     ) -> None:
         self._whole = whole
         self.data = data
