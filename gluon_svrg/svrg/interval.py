@@ -32,15 +32,6 @@ from mxnet import gluon
 if TYPE_CHECKING:
     from gluon_svrg.trainer import SVRGTrainer
 
-_WITHOUT_INDEX = (
-    "the batch has no index of its own: give its number in the epoch, as in `for index, batch in "
-    "enumerate(train_data)`, and of an ArrayLoader the batch as it came"
-)
-_WITHOUT_BATCH = (
-    "the full gradient needs at least one batch, got none: train_data is empty, or can be "
-    "iterated only once"
-)
-
 
 class Interval:
     """The snapshot, its full gradient, and the gradient of each batch at it until the next.
@@ -125,10 +116,11 @@ class Interval:
         self.snapshot = Snapshot(net, params)
         self.masks = MaskLock(is_on=lock != "off", workers=self._workers)
         self.table: GradientTable | None = None
-        # The own are those that the first does not count yet.
-        self.gradient_evaluations = self._own_evaluations = 0
+        self.gradient_evaluations = 0
+        self._own_evaluations = 0  # of this worker, since the last count
         self.epoch = 0
-        self._net, self._backward = net, of_own_samples(net, backward)
+        self._net = net
+        self._backward = of_own_samples(net, backward)
         self._pass = FullPass(
             self.snapshot,
             self.masks,
@@ -145,7 +137,8 @@ class Interval:
         self._table_policy = TablePolicy(gradient_table, table_memory, lock != "off", self._logger)
         self._source: object = None
         self._data: TrainingData | None = None
-        self._numbers_batches = self._is_at_snapshot = False
+        self._numbers_batches = False
+        self._is_at_snapshot = False
 
     def begin(self, data: object, epoch: int = 0) -> FullGradient:
         """Take the snapshot, and return the full gradient over `data`.
@@ -169,7 +162,10 @@ class Interval:
         batches = enumerate(batches_of_run.in_order())
         first = next(batches, None)
         if first is None:
-            raise ValueError(_WITHOUT_BATCH)
+            raise ValueError(
+                "the full gradient needs at least one batch, got none: train_data is empty, or "
+                "can be iterated only once"
+            )
         find_shapes(self._net, self._infer_shapes, first[1], self._workers)
         self.snapshot.take()
         before = self.masks.state_dict()
@@ -185,7 +181,8 @@ class Interval:
         self._augmentation_lock.after_pass(batches_of_run)
         self.gradient_evaluations += full_gradient.samples
         self.table = self._table_policy.keep_or_drop(self.table)
-        self._is_at_snapshot, self.epoch = True, epoch
+        self._is_at_snapshot = True
+        self.epoch = epoch
         return full_gradient
 
     def expect(self, data: object) -> None:
@@ -319,13 +316,15 @@ class Interval:
                 self.table = None
             self.masks.load_state_dict(state["lock"])
         self._is_at_snapshot = state["is_at_snapshot"]
-        self.gradient_evaluations, self._own_evaluations = state["gradient_evaluations"], 0
+        self.gradient_evaluations = state["gradient_evaluations"]
+        self._own_evaluations = 0
 
     def _training_data(self, data: object) -> TrainingData:
         if self._data is None or data is not self._source:
             if self._data is not None:
                 self._data.unlock()  # the former ones
-            self._source, self._data = data, training_data(data)
+            self._source = data
+            self._data = training_data(data)
             self._numbers_batches = self._data.numbers_batches
         return self._data
 
@@ -384,7 +383,10 @@ def _index_of(batch: object, index: int | None, is_own: bool) -> int:
     if is_own and isinstance(batch, Batch):
         return batch.index
     if is_own or index is None:
-        raise ValueError(_WITHOUT_INDEX)
+        raise ValueError(
+            "the batch has no index of its own: give its number in the epoch, as in `for index, "
+            "batch in enumerate(train_data)`, and of an ArrayLoader the batch as it came"
+        )
     return index
 
 
