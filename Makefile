@@ -17,7 +17,7 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py t
 
 BENCHMARKS := bench-linear bench-large bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse
 
-.PHONY: FORCE demo quick test test-all full test-platform test-linear test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions soak fuzz fuzz-linear faults endurance repeatability evidence shape upstream $(BENCHMARKS)
+.PHONY: FORCE demo quick test test-all full test-platform test-linear test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions soak fuzz fuzz-linear faults endurance repeatability evidence upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -45,6 +45,7 @@ full: .venv/dev.installed  ## kills, several processes, recipes, the site, the w
 lint: .venv/dev.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
 types: .venv/dev.installed
 	$(BIN)/mypy
@@ -93,9 +94,6 @@ endurance: .venv/dev.installed  ## 32 threads on one Predictor for a minute, 10^
 
 repeatability: .venv/dev.installed  ## every optimizer on a ResNet-20, in seven runs each, bit for bit, into docs/benchmarks.md
 	$(BIN)/python benchmarks/repeatability.py --out docs/benchmarks.md
-
-shape: .venv/dev.installed  ## the shape of the package, into docs/architecture.md
-	$(BIN)/python benchmarks/shape.py --list --out docs/architecture.md
 
 # What is given: MXNET=a checkout of MXNet at 1.9.1, BOOK=of d2l-en at v0.17.5, GLUONCV=of gluon-cv. ONLY=a pattern.
 upstream: .venv/dev.installed  ## other people's tests, scripts and chapters, with this package's classes

@@ -40,8 +40,8 @@ class Ends(BatchEnd):
         self._svrg = svrg
 
     def batch_end(self, estimator: gs.Estimator, *args: object, **kwargs: object) -> None:
-        epoch, giving_up = estimator.position.epoch, self._svrg.giving_up
-        if epoch == 1 and giving_up.epoch == 0 and not giving_up.is_asking(epoch):
+        epoch, criterion = estimator.position.epoch, self._svrg.criterion
+        if epoch == 1 and criterion.off_since == 0 and not criterion.must_measure(epoch):
             estimator.stop()
 
 
@@ -88,7 +88,7 @@ def work(job: common.Row) -> common.Row:
     is_whole = result.epochs_run == EPOCHS
     return {
         "seconds": seconds,
-        "gave_up": None if is_plain else svrg.giving_up.epoch,
+        "gave_up": None if is_plain else svrg.criterion.off_since,
         "records": [[r.epoch, r.at, r.ratio, r.average] for r in meter.records],
         "corrected": [count / len(data) for count in corrections.counts.values()],
         "evaluations": svrg.gradient_evaluations + meter.gradient_evaluations,

@@ -309,12 +309,13 @@ MOVED = {
     "data.soft_labels": "data.transforms.labels",
     "data.transform": "data.transforms.base",
     "handlers.full_pass": "svrg.interval",
-    "handlers.giving_up": "svrg.giving_up",
+    "handlers.giving_up": "svrg.snapshot_schedule",
     "handlers.update": "handlers.step",
     "svrg.finite": "arrays.finite",
     "svrg.fused": "arrays.fused",
+    "svrg.randomness": "svrg.locks",
 }
-"""Where the modules of versions 0.1 and 0.2 are now, both without the package's name."""
+"""Old names of modules, and what they are now, both without the package's name."""
 
 
 def _place(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The Estimator: what a run is made of, and who may ask what of it."""
+"""The Estimator: train, evaluate and predict."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from gluon_svrg._mxnet import check_kind, has_data, has_shape, trained_parameter
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
+from gluon_svrg.data.base import TrainingData
 from gluon_svrg.data.inputs import batches_to_predict
-from gluon_svrg.data.repetition import IterableData
 from gluon_svrg.data.sharding import how_shared, sharded
 from gluon_svrg.data.training_data import check_data, length_of, training_data
 from gluon_svrg.events import EvaluationEnd, HandlerList, Handlers
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
 from gluon_svrg.handlers.schedule import tell_what_is_left
-from gluon_svrg.loop import FitLoop, Steerable, evaluate
+from gluon_svrg.loop import FitLoop, evaluate
 from gluon_svrg.machine.cpu_tuning import tune_for_cpu
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.history import History
 from gluon_svrg.run.logger import quiet, run_logger
 from gluon_svrg.run.metrics import metrics_for
-from gluon_svrg.run.position import FitResult, Position, StopReason
+from gluon_svrg.run.position import FitResult, Located, Position, StopReason
 from gluon_svrg.run.prediction import predicted
 from gluon_svrg.run.settings import Settings, settings_of
 from gluon_svrg.run.together import (
@@ -46,7 +46,7 @@ from mxnet.gluon.contrib import estimator as mx_estimator
 _Resume: TypeAlias = str | PathLike[str] | None
 
 
-class Estimator(mx_estimator.Estimator, Steerable):
+class Estimator(mx_estimator.Estimator, Located):
     """MXNet's Estimator, with any iterable as data, exact events and a result.
 
     The constructor, `fit` and `evaluate` take what those of
@@ -114,6 +114,8 @@ class Estimator(mx_estimator.Estimator, Steerable):
         Returns a context manager inside which the network has the weights to evaluate: its own,
         or those that a handler has put there.
     """
+
+    _loop: FitLoop | None = None
 
     def __init__(
         self,
@@ -245,8 +247,8 @@ class Estimator(mx_estimator.Estimator, Steerable):
         folders = checkpoint_folders(self.handlers)
         with quiet(self.logger, verbose):
             if self.workers.are_several:
-                data = _begin_together(self, data, val_data)
-            resume = _resume_of(self, resume, folders)
+                data = self._begin_together(data, val_data)
+            resume = self._resume_of(resume, folders)
             self.resumed_from = checkpoint_for(resume, folders, self.logger, self.workers)
             if self.resumed_from is None:
                 tell_what_is_left(self, self.handlers)
@@ -303,7 +305,7 @@ class Estimator(mx_estimator.Estimator, Steerable):
         ValueError
             If the data cannot be used or has no batch.
         """
-        data = _data_to_evaluate(self, val_data, batch_axis)
+        data = self._data_to_evaluate(val_data, batch_axis)
         handlers = evaluation_handlers(self, event_handlers)
         verbose = self.verbose if verbose is None else check_verbose(verbose)
         shown = verbose if self.workers.is_first else 0
@@ -349,6 +351,137 @@ class Estimator(mx_estimator.Estimator, Steerable):
         """
         if self.workers.is_first:
             print(fit_handlers(self, val_data, event_handlers, resumes=False).describe())
+
+    def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
+        """End the run after the batch that is under way: `epoch_end` and `train_end` still fire.
+
+        SVRG's full pass and the evaluation of a ValidationHandler are broken off after the batch
+        that is under way in them. Outside of `fit` it does nothing.
+
+        Parameters
+        ----------
+        reason : StopReason
+            What `fit` returns as the reason; the first that was given counts.
+        """
+        # Noted here, at any moment (a signal may come at any), and acted on at the next safe point.
+        loop = self._loop
+        if loop is not None:
+            loop.stops.add(reason)
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the run is to end: who does something long in it may ask at any moment."""
+        return self._loop is not None and self._loop.stops.has_come()
+
+    def stop_agreed(self, at: str) -> bool:
+        """Return whether the run is to end, on whichever worker that was asked for.
+
+        All workers ask this together, and get one answer; a process alone gets `stop_requested`.
+
+        Parameters
+        ----------
+        at : str
+            Where the run stands.
+        """
+        return self._loop is not None and self._loop.stops.has_come_to_any(at)
+
+    def interruption(self) -> Callable[[], bool]:
+        """Return what tells whether something long that begins now is to be broken off.
+
+        That is so if a signal or a time limit ends the run already, or if any stop comes from now
+        on. Over several workers all ask for it together, and all ask it together.
+        """
+        return (lambda: False) if self._loop is None else self._loop.stops.interruption()
+
+    def roll_back(self, reason: str) -> None:
+        """Go back to the newest checkpoint after the event that is under way, and on from there.
+
+        Neither *safe point* nor, out of a batch, *epoch end* follows; and the step of a batch that
+        is under way is taken.
+
+        Parameters
+        ----------
+        reason : str
+            A sentence for the log, and for the RuntimeError that `fit` raises if there is no
+            CheckpointHandler, or no checkpoint yet.
+        """
+        if self._loop is not None:
+            self._loop.roll_back_because = reason
+
+    @property
+    def progress(self) -> float:
+        """The fraction of the run that is done, in [0, 1].
+
+        By batches if the length of the data is known, else by whole epochs.
+        """
+        if self.max_batch is not None:
+            return min(1.0, self.position.batch / self.max_batch)
+        if self.max_epoch is None:
+            return 0.0
+        batches = self.data.num_batches if self.train_data is not None else None
+        part = self.position.batch_in_epoch / batches if batches else 0.0
+        return min(1.0, (self.position.epoch + part) / self.max_epoch)
+
+    def _begin_together(
+        self, data: TrainingData, val_data: Iterable[object] | None
+    ) -> TrainingData:
+        """Synchronize all workers before training; return the data with this worker's rows.
+
+        Raises
+        ------
+        ValueError
+            If the trainer knows nothing of other workers, or the workers have other settings.
+        """
+        workers, trainer = self.workers, self.trainer
+        if not isinstance(trainer, SVRGTrainer):
+            raise ValueError(
+                f"there are {workers.size} workers, and the trainer is a "
+                f"{type(trainer).__name__}, which would train on each of them apart: give the "
+                "Estimator a gluon_svrg.SVRGTrainer, which takes the same arguments"
+            )
+        check_handlers(self.handlers)
+        settings: dict[str, object] = {
+            "number of epochs": self.max_epoch,
+            "number of batches": self.max_batch,
+            "batch_axis": self.batch_axis,
+        }
+        for name, given in (("train_data", data), ("val_data", val_data)):
+            kind = None if given is None else training_data(given, name)
+            settings[f"kind of {name}"] = kind and kind.kind
+            described = kind.description() if kind else {}
+            # A seed that nobody gave is drawn: all will have the first worker's.
+            settings |= {f"{key} of {name}": v for key, v in described.items() if key != "seed"}
+        check_that_all_do_the_same(self, settings)
+        share_random_numbers(workers)
+        self.data = data = sharded(data, workers, self.batch_axis)
+        trainer.synchronize(self.net, again=True)
+        self.logger.info("%s; batch_size is that of all together", how_shared(self.data, workers))
+        batch_size = settings.get("batch_size of train_data")
+        if isinstance(batch_size, int) and batch_size < workers.size:
+            self.logger.warning(
+                "batch_size=%d is less than the %d workers: some of them have nothing to compute; "
+                "start fewer, or give larger batches",
+                batch_size,
+                workers.size,
+            )
+        return data
+
+    def _resume_of(self, resume: _Resume, folders: Sequence[Path]) -> _Resume:
+        """Return `resume`, or 'auto' if the launcher has started the job again."""
+        if resume is not None or not folders or not is_started_again():
+            return resume
+        self.logger.info(
+            "the launcher has started this job again: it goes on from its newest checkpoint"
+        )
+        return "auto"
+
+    def _data_to_evaluate(self, val_data: object, batch_axis: int) -> TrainingData:
+        """Return the data, of which each worker has its rows; with one network on all of them."""
+        check_kind(self.val_net)
+        if isinstance(self.trainer, SVRGTrainer):
+            # Inside of fit nobody draws them anew.
+            self.trainer.synchronize(self.val_net, again=self._loop is None)
+        return sharded(training_data(val_data, "val_data"), self.workers, batch_axis)
 
     def _check_loss(self, loss: object) -> mx.gluon.Block:
         # MXNet's own takes a gluon.loss.Loss alone; a batch processor calls it as it likes.
@@ -414,69 +547,3 @@ def _check_that_it_trains(trainer: mx.gluon.Trainer) -> None:
             "no parameter is trained: the trainer has none whose grad_req is not 'null'; let a "
             "layer train, layer.collect_params().setattr('grad_req', 'write'), or evaluate() only"
         )
-
-
-def _begin_together(
-    estimator: Estimator, data: IterableData, val_data: Iterable[object] | None
-) -> IterableData:
-    """Let all workers begin at the same point; return the data of which this one has its rows.
-
-    Raises
-    ------
-    ValueError
-        If the trainer knows nothing of other workers, or the workers are not about to do the same.
-    """
-    workers, trainer = estimator.workers, estimator.trainer
-    if not isinstance(trainer, SVRGTrainer):
-        raise ValueError(
-            f"there are {workers.size} workers, and the trainer is a {type(trainer).__name__}, "
-            "which would train on each of them apart: give the Estimator a gluon_svrg.SVRGTrainer, "
-            "which takes the same arguments"
-        )
-    check_handlers(estimator.handlers)
-    settings: dict[str, object] = {
-        "number of epochs": estimator.max_epoch,
-        "number of batches": estimator.max_batch,
-        "batch_axis": estimator.batch_axis,
-    }
-    for name, given in (("train_data", data), ("val_data", val_data)):
-        kind = None if given is None else training_data(given, name)
-        settings[f"kind of {name}"] = kind and kind.kind
-        described = kind.description() if kind else {}
-        # A seed that nobody gave is drawn: all will have the first worker's.
-        settings |= {f"{key} of {name}": v for key, v in described.items() if key != "seed"}
-    check_that_all_do_the_same(estimator, settings)
-    share_random_numbers(workers)
-    estimator.data = data = sharded(data, workers, estimator.batch_axis)
-    trainer.synchronize(estimator.net, again=True)
-    estimator.logger.info(
-        "%s; batch_size is that of all together", how_shared(estimator.data, workers)
-    )
-    batch_size = settings.get("batch_size of train_data")
-    if isinstance(batch_size, int) and batch_size < workers.size:
-        estimator.logger.warning(
-            "batch_size=%d is less than the %d workers: some of them have nothing to compute; "
-            "start fewer, or give larger batches",
-            batch_size,
-            workers.size,
-        )
-    return data
-
-
-def _resume_of(estimator: Estimator, resume: _Resume, folders: Sequence[Path]) -> _Resume:
-    """Return `resume`, or 'auto' if the launcher has started the job again."""
-    if resume is not None or not folders or not is_started_again():
-        return resume
-    estimator.logger.info(
-        "the launcher has started this job again: it goes on from its newest checkpoint"
-    )
-    return "auto"
-
-
-def _data_to_evaluate(estimator: Estimator, val_data: object, batch_axis: int) -> IterableData:
-    """Return the data, of which each worker has its rows; with one network on all of them."""
-    check_kind(estimator.val_net)
-    if isinstance(estimator.trainer, SVRGTrainer):
-        # Inside of fit nobody draws them anew.
-        estimator.trainer.synchronize(estimator.val_net, again=estimator._loop is None)
-    return sharded(training_data(val_data, "val_data"), estimator.workers, batch_axis)

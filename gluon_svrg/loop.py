@@ -24,7 +24,7 @@ from gluon_svrg.events import (
 from gluon_svrg.run.batch_processor import evaluate_batch, fit_batch
 from gluon_svrg.run.generators import host_states, set_host_states
 from gluon_svrg.run.history import plain_figure
-from gluon_svrg.run.position import FitResult, Located, StopReason
+from gluon_svrg.run.position import FitResult, StopReason
 from gluon_svrg.run.running_statistics import evened_out
 from gluon_svrg.run.stops import BATCH_END, StopRequests
 from gluon_svrg.run.together import begin_alike, check_weights
@@ -334,83 +334,6 @@ def evaluate(
         estimator.batch_axis = axis
         estimator.evaluation_seconds += time.perf_counter() - begin
     return estimator.last_evaluation
-
-
-class Steerable(Located):
-    """A run that can be asked, from anywhere, how far it is, to stop, or to go back."""
-
-    train_data: Any
-    _loop: FitLoop | None = None
-
-    def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
-        """End the run after the batch that is under way: `epoch_end` and `train_end` still fire.
-
-        SVRG's full pass and the evaluation of a ValidationHandler are broken off after the batch
-        that is under way in them. Outside of `fit` it does nothing.
-
-        Parameters
-        ----------
-        reason : StopReason
-            What `fit` returns as the reason; the first that was given counts.
-        """
-        # Noted here, at any moment (a signal may come at any), and acted on at the next safe point.
-        loop = self._loop
-        if loop is not None:
-            loop.stops.add(reason)
-
-    @property
-    def stop_requested(self) -> bool:
-        """Whether the run is to end: who does something long in it may ask at any moment."""
-        return self._loop is not None and self._loop.stops.has_come()
-
-    def stop_agreed(self, at: str) -> bool:
-        """Return whether the run is to end, on whichever worker that was asked for.
-
-        All workers ask this together, and get one answer; a process alone gets `stop_requested`.
-
-        Parameters
-        ----------
-        at : str
-            Where the run stands.
-        """
-        return self._loop is not None and self._loop.stops.has_come_to_any(at)
-
-    def interruption(self) -> Callable[[], bool]:
-        """Return what tells whether something long that begins now is to be broken off.
-
-        That is so if a signal or a time limit ends the run already, or if any stop comes from now
-        on. Over several workers all ask for it together, and all ask it together.
-        """
-        return (lambda: False) if self._loop is None else self._loop.stops.interruption()
-
-    def roll_back(self, reason: str) -> None:
-        """Go back to the newest checkpoint after the event that is under way, and on from there.
-
-        Neither *safe point* nor, out of a batch, *epoch end* follows; and the step of a batch that
-        is under way is taken.
-
-        Parameters
-        ----------
-        reason : str
-            A sentence for the log, and for the RuntimeError that `fit` raises if there is no
-            CheckpointHandler, or no checkpoint yet.
-        """
-        if self._loop is not None:
-            self._loop.roll_back_because = reason
-
-    @property
-    def progress(self) -> float:
-        """The fraction of the run that is done, in [0, 1].
-
-        By batches if the length of the data is known, else by whole epochs.
-        """
-        if self.max_batch is not None:
-            return min(1.0, self.position.batch / self.max_batch)
-        if self.max_epoch is None:
-            return 0.0
-        batches = self.data.num_batches if self.train_data is not None else None
-        part = self.position.batch_in_epoch / batches if batches else 0.0
-        return min(1.0, (self.position.epoch + part) / self.max_epoch)
 
 
 def run_epoch(

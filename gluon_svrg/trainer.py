@@ -36,26 +36,6 @@ from mxnet.ndarray import NDArray
 
 _logger = logging.getLogger(__name__)
 
-
-_NOT_CORRECTED = (
-    "there is no corrected gradient: call correct() after the backward pass, and "
-    "corrected_gradient() after it, before step() or allreduce_grads()"
-)
-_STEP_NOT_CORRECTED = (
-    "a control variate is set, but the gradient of this step was not corrected: call correct() "
-    "after each backward pass, or clear_control_variate() to continue without"
-)
-_NOT_SAVED = (
-    "the control variate is not part of the saved states in %s: take a new snapshot after loading "
-    "them"
-)
-
-
-_NOT_DIVIDED = (
-    "this loop gives each of {0} workers the whole batch, which would train with {0} times the "
-    "learning rate: divide it by `for batch in gluon_svrg.data.share(train_data)`; if the loop "
-    "gives each worker samples of its own already, set trainer.data_are_divided = True"
-)
 _STAND_IN_ADDED = (
     "gradients are accumulated over batches of which a worker has no sample: give batches at least "
     "as many samples as there are workers"
@@ -215,7 +195,7 @@ class SVRGTrainer(gluon.Trainer):
         _check_is_full_gradient(full_gradient, trained)
         self._begin_alike()
         means = stored_as_gradients(mean_over_workers(full_gradient, self.workers).means, trained)
-        on_all_contexts = by_parameter(means, trained, _scale_of(full_gradient, self))
+        on_all_contexts = by_parameter(means, trained, self._scale_of(full_gradient))
         check_row_sparse(self, coefficient, sparse_correction)
         check_has_shares(sparse_correction, means, full_gradient.row_shares)
         self.control_variate.set(
@@ -246,10 +226,10 @@ class SVRGTrainer(gluon.Trainer):
         RuntimeError
             If no control variate is set, or if the gradient is corrected already.
         """
-        _check_can_be_corrected(self)
+        self._check_can_be_corrected()
         self._drop_stand_in()
         params = [] if self.control_variate.is_idle else self._corrected_params()
-        snapshot_scale = _scale_of(snapshot_gradient, self)
+        snapshot_scale = self._scale_of(snapshot_gradient)
         self.control_variate.correct(
             params, snapshot_gradient, self.loss_scale, snapshot_scale, uses_all=self.is_corrected
         )
@@ -272,10 +252,27 @@ class SVRGTrainer(gluon.Trainer):
             If the gradients that wait for a step are not corrected; if `samples` is not positive.
         """
         if not self.is_corrected:
-            raise RuntimeError(_NOT_CORRECTED)
+            raise RuntimeError(
+                "there is no corrected gradient: call correct() after the backward pass, and "
+                "corrected_gradient() after it, before step() or allreduce_grads()"
+            )
         used = [] if self.control_variate.is_idle else [p.name for p in self._corrected_params()]
         means = mean_of_batch(_mxnet.trained_parameters(self), used, samples, self.workers)
         return FullGradient(means, samples, self.loss_scale, is_of_all_workers=True)
+
+    def _check_can_be_corrected(self) -> None:
+        if self.full_gradient is None:
+            raise RuntimeError(
+                "there is no control variate to correct with: call set_control_variate() first"
+            )
+        if self.is_corrected and not self.has_waiting_gradient():
+            raise RuntimeError(
+                "the gradient is corrected already: call correct() once per backward pass, and "
+                "give an Estimator one SVRGHandler only"
+            )
+
+    def _scale_of(self, gradient: BatchGradient | FullGradient) -> float:
+        return self.loss_scale if gradient.loss_scale is None else gradient.loss_scale
 
     def _corrected_params(self) -> list[gluon.Parameter]:
         # A parameter that was frozen at the snapshot has no full gradient: until the next snapshot
@@ -340,9 +337,17 @@ class SVRGTrainer(gluon.Trainer):
         self.is_corrected = False
         super().update(samples, ignore_stale_grad)
 
+    def has_waiting_gradient(self) -> bool:
+        """Return whether the network has gradients of a backward pass that no step has used."""
+        return _mxnet.has_fresh_gradient(self)
+
     def _check_is_corrected(self) -> None:
         if self.full_gradient is not None and not self.is_corrected:
-            raise RuntimeError(_STEP_NOT_CORRECTED)
+            raise RuntimeError(
+                "a control variate is set, but the gradient of this step was not corrected: call "
+                "correct() after each backward pass, or clear_control_variate() to continue "
+                "without"
+            )
 
     def _init_params(self) -> None:
         # It reads and writes running statistics on several contexts: with static_shape MXNet does
@@ -365,7 +370,13 @@ class SVRGTrainer(gluon.Trainer):
 
     def _check_is_divided(self) -> None:
         if loop_of(self.workers).given == self._given:
-            raise RuntimeError(_NOT_DIVIDED.format(self.workers.size))
+            size = self.workers.size
+            raise RuntimeError(
+                f"this loop gives each of {size} workers the whole batch, which would train with "
+                f"{size} times the learning rate: divide it by `for batch in "
+                "gluon_svrg.data.share(train_data)`; if the loop gives each worker samples of "
+                "its own already, set trainer.data_are_divided = True"
+            )
 
     def _samples_of_all(self, batch_size: int) -> int:
         """Return the samples that the gradients of all workers are of, if the loop divides them."""
@@ -419,7 +430,11 @@ class SVRGTrainer(gluon.Trainer):
             If the servers of a dist kvstore run the optimizer, because they hold its states.
         """
         if self.full_gradient is not None:
-            _logger.warning(_NOT_SAVED, fname)
+            _logger.warning(
+                "the control variate is not part of the saved states in %s: take a new snapshot "
+                "after loading them",
+                fname,
+            )
         states_of(self).write(fname)
 
     def load_states(self, fname: str | os.PathLike[str]) -> None:
@@ -481,10 +496,6 @@ def _check_is_optimizer(optimizer: object) -> None:
         )
 
 
-def _scale_of(gradient: BatchGradient | FullGradient, trainer: SVRGTrainer) -> float:
-    return trainer.loss_scale if gradient.loss_scale is None else gradient.loss_scale
-
-
 def _check_is_full_gradient(full_gradient: object, trained: Sequence[gluon.Parameter]) -> None:
     if not isinstance(full_gradient, FullGradient):
         raise TypeError(
@@ -495,18 +506,6 @@ def _check_is_full_gradient(full_gradient: object, trained: Sequence[gluon.Param
         raise ValueError(
             f"the full gradient lacks parameter {missing[0]!r}, which this trainer trains: take "
             "the snapshot of the Block that holds all the trainer's parameters"
-        )
-
-
-def _check_can_be_corrected(trainer: SVRGTrainer) -> None:
-    if trainer.full_gradient is None:
-        raise RuntimeError(
-            "there is no control variate to correct with: call set_control_variate() first"
-        )
-    if trainer.is_corrected and not _mxnet.has_fresh_gradient(trainer):
-        raise RuntimeError(
-            "the gradient is corrected already: call correct() once per backward pass, and give an "
-            "Estimator one SVRGHandler only"
         )
 
 

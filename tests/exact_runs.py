@@ -1,6 +1,7 @@
-"""Runs whose checkpoints are kept from version to version, in ``tests/data/version_0_1``.
+"""Runs whose checkpoints are kept from version to version, in ``tests/data``.
 
-The files there were written by version 0.1.0 with this module::
+Those in ``version_0_1`` were written by version 0.1.0 with this module, and those in
+``version_0_7`` by version 0.7.0 (with two workers, which accumulate two batches, as well)::
 
     python tests/exact_runs.py tests/data/version_0_1
 

@@ -11,8 +11,8 @@ class Scripted(gs.VarianceHandler):
         super().__init__(at=at, batches=2, **arguments)
         self.ratios = ratios
 
-    def _moments(self, estimator, epoch, is_on):
-        moments = super()._moments(estimator, epoch, is_on)
+    def _moments(self, estimator, epoch, number):
+        moments = super()._moments(estimator, epoch, number)
         ratio = self.ratios[epoch]
         moments.ratio = lambda coefficient: ratio
         return moments

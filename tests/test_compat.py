@@ -16,10 +16,14 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
-import shape
 from gluon_svrg import _compat
 from gluon_svrg._mxnet import numpy_2, text_of
 from mxnet import gluon
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
 
 pytestmark = pytest.mark.full
 
@@ -352,7 +356,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_the_version_stands_in_one_place(tmp_path):
-    project = shape.tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert _compat.version_of_checkout(ROOT) == project["version"]
     assert _compat.version_of_checkout(tmp_path) == "unknown"
     assert f"\nversion: {project['version']}\n" in (ROOT / "CITATION.cff").read_text()

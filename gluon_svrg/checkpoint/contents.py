@@ -15,7 +15,7 @@ checkpoint are these states:
     The rest: where the run stands, its history, metrics, the states of its handlers, ...
 ``worker-1.npz``, ``worker-2.npz``, ...
     What the states of another worker have that those of the first, which are in the files above,
-    have not: :mod:`gluon_svrg.checkpoint.differences`. One process writes none.
+    have not: :mod:`gluon_svrg.checkpoint.worker_files`. One process writes none.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ from gluon_svrg.checkpoint.parts import (
     TrainerStates,
 )
 from gluon_svrg.checkpoint.random_state import drawing_again
-from gluon_svrg.checkpoint.shares import (
-    check_together,
-    file_of,
-    gathered_differences,
-    with_differences,
+from gluon_svrg.checkpoint.worker_files import (
+    apply_worker_file,
+    gather_worker_files,
+    worker_file_name,
 )
 from gluon_svrg.events import Run, State
 from gluon_svrg.files import DAMAGED
@@ -93,14 +92,13 @@ def capture(run: Run) -> dict[str, bytes]:
     if not run.workers.are_several:
         states = {name: parts[name].state_dict() for name in names}
         return _files_of(states, states["trainer"]["states"].to_bytes()) | _average_of(run)
-    states, problem = {}, None
     try:
         states = {name: parts[name].state_dict() for name in names}
     except FloatingPointError as e:
-        problem = str(e)
-    check_together(run.workers, problem)
+        gather_worker_files(run.workers, None, str(e))  # raises on all workers
+        raise
     trainer: bytes = states["trainer"]["states"].to_bytes()
-    others = gathered_differences(run.workers, _as_data(states, trainer))
+    others = gather_worker_files(run.workers, _as_data(states, trainer), None)
     average = _average_of(run)
     return _files_of(states, trainer) | average | others if run.workers.is_first else {}
 
@@ -242,11 +240,11 @@ def _states_in(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:
 
 def _states_of(rank: int, checkpoint: Checkpoint, first: State) -> State:
     """Return the states of that one of the workers that wrote `checkpoint`, from the first's."""
-    name = file_of(rank)
+    name = worker_file_name(rank)
     if name not in checkpoint.files:
         return first
     with _reading(checkpoint, name):
-        states: State = with_differences(checkpoint.files[name], first)
+        states: State = apply_worker_file(checkpoint.files[name], first)
         trainer = states["trainer"]["states"]
         if not isinstance(trainer, States):
             states["trainer"]["states"] = States.from_bytes(trainer.tobytes())

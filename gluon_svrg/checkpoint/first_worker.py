@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+from gluon_svrg.checkpoint.encoding import from_bytes, to_bytes
 from gluon_svrg.checkpoint.folder import Checkpoint, Key
 from gluon_svrg.workers import Workers
 
@@ -89,19 +91,14 @@ def _exception_in(data: bytes) -> Exception:
 def _to_bytes(checkpoint: Checkpoint | None) -> bytes:
     if checkpoint is None:
         return b""
-    path, key, manifest, files = checkpoint
-    lengths = [[name, len(content)] for name, content in files.items()]
-    head = json.dumps([str(path), list(key), manifest, lengths]).encode()
-    return b"".join([len(head).to_bytes(8, "little"), head, *files.values()])
+    meta = {"path": str(checkpoint.path), "key": checkpoint.key, "manifest": checkpoint.manifest}
+    files = {name: np.frombuffer(data, np.uint8) for name, data in checkpoint.files.items()}
+    return to_bytes(meta, files)
 
 
 def _from_bytes(data: bytes) -> Checkpoint | None:
     if not data:
         return None
-    begin = 8 + int.from_bytes(data[:8], "little")
-    path, key, manifest, lengths = json.loads(data[8:begin])
-    files = {}
-    for name, length in lengths:
-        files[name] = data[begin : begin + length]
-        begin += length
-    return Checkpoint(Path(path), Key(*key), manifest, files)
+    meta, arrays = from_bytes(data)
+    files = {name: array.tobytes() for name, array in arrays.items()}
+    return Checkpoint(Path(meta["path"]), Key(*meta["key"]), meta["manifest"], files)

@@ -26,14 +26,15 @@ from gluon_svrg.files import (
     write_through,
 )
 
-FORMAT = 2
-"""The number of the format that is written."""
+FORMAT = 4
+"""The number of the format that is written.
 
-FORMAT_OF_SEVERAL = 3
-"""The number of the format that several workers write: version 0.3 knows one process only."""
+1 is version 0.1's. Up to version 0.7 one process wrote 2, and several workers 3; Python's random
+state was a tuple of numbers in them, and is an array now.
+"""
 
 OLDEST_FORMAT = 1
-"""The number of the oldest format that is read: version 0.1's."""
+"""The number of the oldest format that is read."""
 
 MANIFEST = "manifest.json"
 
@@ -116,7 +117,7 @@ def write(
     about = about or {}
     manifest = {
         **about,
-        "format": FORMAT if about.get("workers", 1) == 1 else FORMAT_OF_SEVERAL,
+        "format": FORMAT,
         "key": key.name,
         "files": {
             name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -174,10 +175,10 @@ def manifest_of(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{MANIFEST} is not as it was written")
     if not _is_of_this_form(manifest):
         raise DamagedError(f"{MANIFEST} is not what a CheckpointHandler writes")
-    if manifest["format"] > FORMAT_OF_SEVERAL:
+    if manifest["format"] > FORMAT:
         raise ValueError(
             f"the checkpoint {str(path)!r} has the format {manifest['format']}, of a later version "
-            f"({_version_in(manifest)}), and this version reads up to format {FORMAT_OF_SEVERAL}: "
+            f"({_version_in(manifest)}), and this version reads up to format {FORMAT}: "
             "install that version"
         )
     if manifest["format"] < OLDEST_FORMAT:

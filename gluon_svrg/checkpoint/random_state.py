@@ -80,11 +80,12 @@ class RandomState:
     def load_state_dict(self, state: State) -> None:
         """Take over what :meth:`state_dict` returned; :func:`drawing_again` puts it into force."""
         self._seed, self._is_needed = index(state["seed"]), state["is_needed"]
-        self._at_epoch_begin, self._now = state["at_epoch_begin"], state["now"]
         own = host_states()
-        try:
-            for states in filter(None, (self._at_epoch_begin, self._now)):
-                set_host_states(states)  # raises here, where a checkpoint is read
+        try:  # it raises here, where a checkpoint is read
+            self._at_epoch_begin, self._now = (
+                _checked(state["at_epoch_begin"]),
+                _checked(state["now"]),
+            )
         finally:
             set_host_states(own)
         self.is_loaded = True
@@ -146,6 +147,14 @@ def drawing_again(run: Run) -> Iterator[None]:
     yield
     for state in states:
         state.go_on(run.position)
+
+
+def _checked(states: State) -> dict[str, Any]:
+    """Return the states of the host's generators as this version saves them; sets them."""
+    if not states:  # no epoch has begun
+        return {}
+    set_host_states(states)
+    return host_states()
 
 
 def _begin_of_epoch(position: Position) -> Position:

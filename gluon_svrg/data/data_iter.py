@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 import mxnet as mx
 from gluon_svrg._mxnet import as_current, as_legacy
 from gluon_svrg.arrays.nested import leaves_of
+from gluon_svrg.data.base import TrainingData
 from gluon_svrg.data.batch import Batch
-from gluon_svrg.data.repetition import IterableData
 from mxnet.ndarray import NDArray
 
 Arrays = tuple[list[NDArray], list[NDArray]]
@@ -51,7 +51,7 @@ class _Reading:
 _READINGS: WeakKeyDictionary[mx.io.DataIter, _Reading] = WeakKeyDictionary()
 
 
-class DataIterData(IterableData):
+class DataIterData(TrainingData):
     """A DataIter of which nothing else is known: ImageIter, a class of the user's own.
 
     Batches come as pairs ``(data, label)`` of NDArrays; if there are several arrays of either,
@@ -71,7 +71,6 @@ class DataIterData(IterableData):
 
     @property
     def kind(self) -> str:
-        """See TrainingData."""
         name = type(self._data).__name__
         return f"{'an' if name[0] in 'AEIOU' or name[:2] in ('MX', 'ND') else 'a'} {name}"
 
@@ -91,7 +90,6 @@ class DataIterData(IterableData):
                 )
 
     def description(self) -> dict[str, Any]:
-        """See TrainingData."""
         return {
             "iterator": type(self._data).__name__,
             "batch_size": self._data.batch_size,
@@ -99,7 +97,6 @@ class DataIterData(IterableData):
         }
 
     def check_can_resume(self) -> None:
-        """See TrainingData."""
         raise ValueError(
             f"{self._name} is {self.kind}, of which cannot be known whether it gives the same "
             "batches after a resume: it may shuffle with a generator of its own, or carry samples "
@@ -143,13 +140,11 @@ class NDArrayIterData(DataIterData):
 
     @property
     def num_batches(self) -> int | None:
-        """See TrainingData."""
         samples = self.num_samples
         return None if samples is None else -(-samples // self._data.batch_size)
 
     @property
-    def num_samples(self) -> int | None:  # type: ignore[override]
-        """See TrainingData."""
+    def num_samples(self) -> int | None:
         if self._rolls_over:
             return None
         rest = self._data.num_data % self._data.batch_size
@@ -157,13 +152,11 @@ class NDArrayIterData(DataIterData):
         return int(self._data.num_data - rest if is_cut else self._data.num_data)
 
     @property
-    def is_indexed(self) -> bool:  # type: ignore[override]
-        """See TrainingData."""
+    def is_indexed(self) -> bool:
         return not self._data.shuffle and not self._rolls_over
 
     @property
-    def can_lock(self) -> bool:  # type: ignore[override]
-        """See TrainingData."""
+    def can_lock(self) -> bool:
         return True  # there is nothing to lock
 
     def in_order(self) -> Iterator[Batch]:
@@ -173,7 +166,6 @@ class NDArrayIterData(DataIterData):
             yield self._batch_of(batch, index)
 
     def batch(self, index: int) -> Batch:
-        """See TrainingData."""
         number = self.num_batches
         if not self.is_indexed or number is None:
             raise TypeError(f"{self.kind} cannot give batch {index} by itself: see is_indexed")
@@ -183,11 +175,9 @@ class NDArrayIterData(DataIterData):
         return self._batch_of(self._twin(position).next(), position)
 
     def take(self, number: int) -> list[Batch]:
-        """See TrainingData."""
         return [batch for batch, _ in zip(self.in_order(), range(number), strict=False)]
 
     def why_it_may_not_repeat(self) -> str:
-        """See TrainingData."""
         if self._data.shuffle:
             return f"{self.kind} with shuffle=True divides the samples anew in each epoch"
         if self._rolls_over:
@@ -200,11 +190,9 @@ class NDArrayIterData(DataIterData):
         return ""
 
     def why_not_locked(self) -> str:
-        """See TrainingData."""
         return ""
 
     def check_can_resume(self) -> None:
-        """See TrainingData."""
         if self._data.shuffle:
             raise ValueError(
                 f"{self._name} is {self.kind} with shuffle=True, which shuffles what the epoch "
@@ -248,7 +236,6 @@ class CxxIterData(DataIterData):
     _data: mx.io.MXDataIter
 
     def why_not_locked(self) -> str:
-        """See TrainingData."""
         # The one C++ iterator of sparse batches, LibSVMIter, neither shuffles nor augments.
         return "" if self._is_sparse() else super().why_not_locked()
 

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 from gluon_svrg.data.agreement import CONTENTS, bits_of_batch, bits_of_labels, check_agreement
+from gluon_svrg.data.base import TrainingData
 from gluon_svrg.data.repetition import (
     ArrayLoaderData,
     DataLoaderData,
-    IterableData,
     WorkerLoaderData,
 )
 from gluon_svrg.data.shares import Share
 from gluon_svrg.workers import Workers
 
-if TYPE_CHECKING:
-    from gluon_svrg.data.training_data import TrainingData
-
 # The same data, given twice to one run (to fit, and to a handler), are the same parts, by which a
 # gradient table recognises them. By the user's object, which the value keeps alive.
-_SHARED: WeakValueDictionary[tuple[object, ...], IterableData] = WeakValueDictionary()
+_SHARED: WeakValueDictionary[tuple[object, ...], TrainingData] = WeakValueDictionary()
 
 
-def sharded(data: TrainingData, workers: Workers, batch_axis: int = 0) -> IterableData:
+def sharded(data: TrainingData, workers: Workers, batch_axis: int = 0) -> TrainingData:
     """Return the data of which this worker has its rows of each batch.
 
     Order, partition, random numbers, numbers of batches and of samples are those of the whole. A
@@ -48,7 +45,6 @@ def sharded(data: TrainingData, workers: Workers, batch_axis: int = 0) -> Iterab
     ValueError
         If the workers have other data than each other.
     """
-    assert isinstance(data, IterableData)  # there are no others
     if not workers.are_several or data.is_shared:
         return data
     place = f"{data.name} are shared out"
@@ -81,7 +77,7 @@ def how_shared(data: TrainingData, workers: Workers) -> str:
     return f"each of {workers.size} workers has its part of every batch of {kind}"
 
 
-class ShardedData(IterableData):
+class ShardedData(TrainingData):
     """Whole batches, of which this worker keeps its rows.
 
     At the beginning of a pass, all workers compare its first batch and the number of batches.
@@ -98,7 +94,7 @@ class ShardedData(IterableData):
 
     is_shared = True
 
-    def __init__(self, whole: IterableData, workers: Workers, share: Share) -> None:
+    def __init__(self, whole: TrainingData, workers: Workers, share: Share) -> None:
         super().__init__(whole.source, whole.name)
         self._whole = whole
         self._workers = workers
@@ -108,7 +104,6 @@ class ShardedData(IterableData):
 
     @property
     def kind(self) -> str:
-        """See TrainingData."""
         return self._whole.kind
 
     @property
@@ -118,37 +113,31 @@ class ShardedData(IterableData):
 
     @property
     def num_batches(self) -> int | None:
-        """See TrainingData."""
         return self._whole.num_batches
 
     @property
-    def num_samples(self) -> int | None:  # type: ignore[override]
-        """See TrainingData: those of all workers."""
+    def num_samples(self) -> int | None:
+        """The number of all workers."""
         return self._whole.num_samples
 
     @property
-    def is_indexed(self) -> bool:  # type: ignore[override]
-        """See TrainingData."""
+    def is_indexed(self) -> bool:
         return self._whole.is_indexed
 
     @property
-    def numbers_batches(self) -> bool:  # type: ignore[override]
-        """See TrainingData."""
+    def numbers_batches(self) -> bool:
         return self._whole.numbers_batches
 
     @property
-    def keeps_batches(self) -> bool:  # type: ignore[override]
-        """See TrainingData."""
+    def keeps_batches(self) -> bool:
         return self._whole.keeps_batches
 
     @property
-    def can_lock(self) -> bool:  # type: ignore[override]
-        """See TrainingData."""
+    def can_lock(self) -> bool:
         return self._whole.can_lock
 
     @property
-    def locked_draw(self) -> int | None:  # type: ignore[override]
-        """See TrainingData."""
+    def locked_draw(self) -> int | None:
         return self._whole.locked_draw
 
     def one_pass(self) -> Iterator[Any]:
@@ -156,48 +145,37 @@ class ShardedData(IterableData):
         return self._parts(self._compared(self._whole.one_pass()), 0)
 
     def begin_epoch(self, epoch: int, done: int = 0) -> Iterator[Any]:
-        """See TrainingData."""
         return self._parts(self._compared(self._whole.begin_epoch(epoch, done)), done)
 
     def in_order(self) -> Iterator[Any]:
-        """See TrainingData."""
         return self._parts(self._compared(self._whole.in_order()), 0)
 
     def batch(self, index: int) -> Any:
-        """See TrainingData."""
         number = index + (self.num_batches or 0) if index < 0 else index
         return self._part(self._whole.batch(index), number)
 
     def take(self, number: int) -> list[Any]:
-        """See IterableData."""
         return [self._part(batch, i) for i, batch in enumerate(self._whole.take(number))]
 
     def why_it_may_not_repeat(self) -> str:
-        """See TrainingData."""
         return self._whole.why_it_may_not_repeat()
 
     def why_not_locked(self) -> str:
-        """See TrainingData."""
         return self._whole.why_not_locked()
 
     def lock(self, draw: int) -> None:
-        """See TrainingData."""
         self._whole.lock(draw)
 
     def unlock(self) -> None:
-        """See TrainingData."""
         self._whole.unlock()
 
     def description(self) -> dict[str, Any]:
-        """See TrainingData: that of the whole."""
         return self._whole.description()
 
     def check_description(self, saved: Mapping[str, object]) -> None:
-        """See TrainingData."""
         self._whole.check_description(saved)
 
     def check_can_resume(self) -> None:
-        """See TrainingData."""
         self._whole.check_can_resume()
 
     def _parts(self, batches: Iterator[Any], done: int) -> Iterator[Any]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from gluon_svrg.arrays.batch import Batch, is_empty
 from gluon_svrg.arrays.nested import leaves_of, mapped
 from gluon_svrg.arrays.samples import samples_in, some_samples
-from gluon_svrg.data.repetition import IterableData
+from gluon_svrg.data.base import TrainingData
 from gluon_svrg.workers import Workers
+
+if TYPE_CHECKING:
+    from gluon_svrg.trainer import SVRGTrainer
 
 
 class SharedBatches:
@@ -18,7 +21,7 @@ class SharedBatches:
 
     Parameters
     ----------
-    whole, data : IterableData
+    whole, data : TrainingData
         The batches; this worker's parts, with empty batches where it has no row.
     workers : Workers
         Which have the other parts.
@@ -27,7 +30,7 @@ class SharedBatches:
     """
 
     def __init__(
-        self, whole: IterableData, data: IterableData, workers: Workers, batch_axis: int
+        self, whole: TrainingData, data: TrainingData, workers: Workers, batch_axis: int
     ) -> None:
         self._whole = whole
         self.data = data
@@ -95,13 +98,6 @@ class Given(NamedTuple):
         return Given(*(now - then for now, then in zip(self, before, strict=True)))
 
 
-class Synchronizes(Protocol):
-    """A trainer whose weights are to be the first worker's."""
-
-    def synchronize(self) -> None:
-        """Give all workers the first one's weights, once."""
-
-
 class Loop:
     """What the hand-written loop of this process was given by `share`, for its trainers."""
 
@@ -110,9 +106,9 @@ class Loop:
         self.last = Given()  # of the last batch alone
         self._batch: object = None
         self._index = 0
-        self._trainers: list[ref[Synchronizes]] = []  # in an order that all workers have
+        self._trainers: list[ref[SVRGTrainer]] = []  # in an order that all workers have
 
-    def join(self, trainer: Synchronizes) -> None:
+    def join(self, trainer: SVRGTrainer) -> None:
         """Let a trainer's weights be the same on all workers from the next pass on."""
         self._trainers.append(ref(trainer))
 

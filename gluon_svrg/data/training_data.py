@@ -1,22 +1,21 @@
-"""TrainingData: how batches repeat, and what of them can be held from one snapshot to the next."""
+"""Which kind of data the user's object is: the one place that asks for its class."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import mxnet as mx
 from gluon_svrg._mxnet import batch_sampler_of
 from gluon_svrg.arguments import check_integer
+from gluon_svrg.data.base import TrainingData, length_of
 from gluon_svrg.data.data_iter import CxxIterData, DataIterData, NDArrayIterData
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.data.repetition import (
     ArrayLoaderData,
     DataLoaderData,
-    IterableData,
     ListData,
     WorkerLoaderData,
-    length_of,
 )
 from gluon_svrg.data.sharding import sharded
 from gluon_svrg.data.shared_batches import SharedBatches
@@ -36,120 +35,7 @@ __all__ = [
 ]
 
 
-class TrainingData(Protocol):
-    """What a run asks of its training data, whatever kind it is.
-
-    :func:`training_data` makes one of a list of batches, an :class:`ArrayLoader`, an
-    ``mx.io.DataIter``, or anything that can be iterated again.
-
-    Attributes
-    ----------
-    kind : str
-        What it is, for messages: ``'a DataLoader'``.
-    num_batches : int or None
-        The number of batches of an epoch; None if it is not known before they are counted.
-    num_samples : int or None
-        The number of samples of an epoch, if it is known.
-    is_indexed : bool
-        Whether :meth:`batch` can return any batch.
-    numbers_batches : bool
-        Whether a batch has an `index` of its own, which is not its place in the epoch.
-    keeps_batches : bool
-        Whether a batch is the same objects each time, not only equal ones.
-    can_lock : bool
-        Whether :meth:`lock` holds all randomness of the batches, or there is none.
-    locked_draw : int or None
-        The draw of :meth:`lock`; None if it is not locked, or there is nothing to lock.
-    """
-
-    @property
-    def kind(self) -> str:
-        """See the class."""
-
-    @property
-    def num_batches(self) -> int | None:
-        """See the class."""
-
-    @property
-    def num_samples(self) -> int | None:
-        """See the class."""
-
-    @property
-    def is_indexed(self) -> bool:
-        """See the class."""
-
-    @property
-    def numbers_batches(self) -> bool:
-        """See the class."""
-
-    @property
-    def keeps_batches(self) -> bool:
-        """See the class."""
-
-    @property
-    def can_lock(self) -> bool:
-        """See the class."""
-
-    @property
-    def locked_draw(self) -> int | None:
-        """See the class."""
-
-    def begin_epoch(self, epoch: int, done: int = 0) -> Iterator[Any]:
-        """Return the batches of an epoch, without the first `done` of them.
-
-        An ArrayLoader is told the epoch by the call. Batches of other data that are done are drawn
-        and dropped by the call, too, with the random generators as they are then; but if none is
-        done, nothing is drawn before the first batch is asked for.
-
-        Raises
-        ------
-        ValueError
-            If there are fewer batches than `done`.
-        """
-
-    def in_order(self) -> Iterator[Any]:
-        """Return all batches by their index, if there is one, with the draw that is locked."""
-
-    def batch(self, index: int) -> Any:
-        """Return the batch of this index, if `is_indexed`; -1 is the last."""
-
-    def first_batches(self, number: int) -> list[Any]:
-        """Return the first batches, leaving no trace in the order of later epochs.
-
-        NumPy's and Python's generators are left as they were. A DataIter has one place only: but
-        for an NDArrayIter, this ends a pass that is under way.
-        """
-
-    def why_it_may_not_repeat(self) -> str:
-        """Return why batches may not be the same, bit for bit, each time; '' if they are."""
-
-    def why_not_locked(self) -> str:
-        """Return why a sample may change from one pass to the next; '' if it does not.
-
-        SVRG needs that a sample is augmented alike in the full pass and in the epochs until the
-        next snapshot; the order may change. The samples of a DataLoader's dataset are tried, a few
-        of them several times. NumPy's and Python's generators are left as they were; what the
-        dataset draws from MXNet's is drawn. A draw that changes a sample only rarely, or other
-        samples only, is not found.
-        """
-
-    def lock(self, draw: int) -> None:
-        """Give each sample the augmentation of this draw from now on, if `can_lock`."""
-
-    def unlock(self) -> None:
-        """Augment anew in each epoch from now on."""
-
-    def description(self) -> dict[str, Any]:
-        """Return what has to be the same after a resume, as plain data."""
-
-    def check_description(self, saved: Mapping[str, object]) -> None:
-        """Raise ValueError if `saved`, of the run to be resumed, is of other data."""
-
-    def check_can_resume(self) -> None:
-        """Raise ValueError if a run on these data cannot be resumed."""
-
-
-def training_data(obj: object, name: str = "train_data") -> IterableData:
+def training_data(obj: object, name: str = "train_data") -> TrainingData:
     """Return what a run asks of `obj`, the user's data.
 
     Parameters
@@ -165,7 +51,7 @@ def training_data(obj: object, name: str = "train_data") -> IterableData:
     ValueError
         If it cannot be iterated once an epoch, or is empty.
     """
-    if isinstance(obj, IterableData):  # made here already
+    if isinstance(obj, TrainingData):  # made here already
         return obj
     check_data(obj, name)
     return _kind_of(obj, name)
@@ -263,7 +149,7 @@ def _words_for(data: object) -> str:
     return f"an array of shape {data.shape}" if isinstance(data, mx.nd.NDArray) else repr(data)
 
 
-def _kind_of(obj: Any, name: str) -> IterableData:
+def _kind_of(obj: Any, name: str) -> TrainingData:
     """Return `obj` as the kind of data that it is: the one place that asks for its class."""
     if isinstance(obj, SharedBatches):
         return obj.data
@@ -281,4 +167,4 @@ def _kind_of(obj: Any, name: str) -> IterableData:
         return NDArrayIterData(obj, name)
     if isinstance(obj, mx.io.DataIter):
         return DataIterData(obj, name)
-    return IterableData(obj, name)
+    return TrainingData(obj, name)

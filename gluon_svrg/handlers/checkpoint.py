@@ -157,8 +157,10 @@ class CheckpointHandler(
         if estimator.workers.is_first:
             warn_of_what_is_left_out(estimator)
         self._gone_on_from, self._failed = estimator.resumed_from, None
-        by_first(estimator.workers, lambda: self._open(estimator), "the checkpoints' directory")
-        self._share_values(estimator.workers)
+        known = by_first(
+            estimator.workers, lambda: self._open(estimator), "the checkpoints' directory"
+        )
+        self._values = {Key(*key): value for key, value in known}
 
     def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Note that the weights will not be those of the last evaluation."""
@@ -182,8 +184,8 @@ class CheckpointHandler(
                     key.name,
                 )
             return
-        # The first one's disk decides.
-        if not by_first(workers, lambda: self._is_missing(key, estimator), "a checkpoint"):
+        self._forget_later_ones(estimator.resumed_from)
+        if key in self._values:  # it is there already
             return
         value = None
         if self.monitor is not None and (self._is_evaluated or not self._is_of_evaluations()):
@@ -246,15 +248,15 @@ class CheckpointHandler(
                 "every_n_epochs=1 as well, or evaluate every so many batches by a ValidationHandler"
             )
 
-    def _open(self, estimator: Run) -> None:
-        """Look at what is in the directory, and let no other run write into it."""
+    def _open(self, estimator: Run) -> list[tuple[Key, float | None]]:
+        """Let no other run write into the directory; return its checkpoints and their values."""
         self._make_directory()
         self._lock.take()
         disk.remove_leftovers(self.directory)
         resumed_from = estimator.resumed_from
         if resumed_from and not is_in(resumed_from, checkpoint_folders(estimator.handlers)):
             resumed_from = None  # its folder is another: here there must be none
-        self._values = {}
+        values = []
         for key, path in disk.found_in(self.directory).items():
             if resumed_from is None:
                 raise FileExistsError(
@@ -265,18 +267,14 @@ class CheckpointHandler(
             if key > resumed_from.key:
                 self._put_aside(path, resumed_from, estimator.logger)
             else:
-                self._values[key] = self._value_in(path)
+                values.append((key, self._value_in(path)))
+        return values
 
-    def _is_missing(self, key: Key, estimator: Run) -> bool:
-        """Return whether the checkpoint of this key is not there yet, of this run."""
-        resumed_from = estimator.resumed_from
-        if resumed_from is not None:
-            if resumed_from.path == self.directory / key.name:
-                return False
-            if resumed_from is not self._gone_on_from:  # the run has gone back to it
-                self._values = {k: v for k, v in self._values.items() if k <= resumed_from.key}
-                self._gone_on_from = resumed_from
-        return not ((self.directory / key.name).exists() and key in self._values)
+    def _forget_later_ones(self, resumed_from: Checkpoint | None) -> None:
+        """Forget the checkpoints after `resumed_from`, if the run has gone back to it."""
+        if resumed_from is not None and resumed_from is not self._gone_on_from:
+            self._values = {k: v for k, v in self._values.items() if k <= resumed_from.key}
+            self._gone_on_from = resumed_from
 
     def _write(
         self, key: Key, files: dict[str, bytes], about: dict[str, Any], logger: logging.Logger

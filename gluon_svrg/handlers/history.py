@@ -103,14 +103,16 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
 
     def state_dict(self, estimator: Run) -> State:
         """Return the times and the number of samples of the epoch under way."""
-        self._add_up(estimator)
-        state = {
-            "seconds": time.perf_counter() - self._begin,
-            "evaluation_seconds": estimator.evaluation_seconds,
+        seconds = [time.perf_counter() - self._begin, estimator.evaluation_seconds]
+        of_all = estimator.workers.gather_plain([self._own, *seconds], "samples and times")
+        self._samples += sum(samples for samples, *_ in of_all)
+        self._own = 0
+        _, seconds_of_epoch, evaluation_seconds = of_all[0]
+        return {
+            "seconds": seconds_of_epoch,
+            "evaluation_seconds": evaluation_seconds,
             "samples": self._samples,
         }
-        workers = estimator.workers
-        return workers.of_first(state, "times of the history") if workers.are_several else state
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
         """Continue to count."""

@@ -1,7 +1,8 @@
-"""SVRGHandler: when the snapshot is taken, and that every batch is corrected."""
+"""SVRGHandler: SVRG in an Estimator."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,18 +11,15 @@ from gluon_svrg.checkpoint.optimizer_states import names_by_place
 from gluon_svrg.data.sharding import sharded
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import Order, Run, State
-from gluon_svrg.handlers.variance import Measured, VarianceHandler
+from gluon_svrg.handlers.variance import VarianceHandler
 from gluon_svrg.run.backward import backward_of, shape_inference_of
-from gluon_svrg.run.mxnet_run import located
+from gluon_svrg.run.mxnet_run import MXNetRun, located
 from gluon_svrg.svrg import GradientTable, Interval, OptimalCoefficient
-from gluon_svrg.svrg.choices import check_choices
 from gluon_svrg.svrg.coefficient import Coefficient, checked_coefficient
-from gluon_svrg.svrg.cost import passes_of
-from gluon_svrg.svrg.course import Course
-from gluon_svrg.svrg.giving_up import GivingUp
-from gluon_svrg.svrg.saved_state import Parts, load_state, state_of
-from gluon_svrg.svrg.snapshot_epochs import SnapshotEpochs
-from gluon_svrg.svrg.sparse_checks import checked_for_rows, warn_of_other_batches
+from gluon_svrg.svrg.controller import SVRGController
+from gluon_svrg.svrg.interval import check_interval_options
+from gluon_svrg.svrg.snapshot_schedule import PayoffCriterion, SnapshotSchedule
+from gluon_svrg.svrg.sparse_checks import check_run_with_rows, warn_of_other_batches
 from gluon_svrg.trainer import svrg_trainer_of
 
 
@@ -39,7 +37,7 @@ class SVRGHandler(
     events.HasCompanions,
     events.HasPasses,
 ):
-    """Runs SVRG: snapshot and full gradient at an epoch's begin, then a correction per batch.
+    """Run SVRG: take a snapshot every `update_freq` epochs, and correct each batch's gradient.
 
     For this package's Estimator and MXNet's own, with a :class:`gluon_svrg.SVRGTrainer`. An epoch
     with a snapshot costs three gradients per sample, two with a gradient table.
@@ -69,7 +67,8 @@ class SVRGHandler(
         Switch SVRG off when the variance ratio of an epoch exceeds this (it pays under about 1/3),
         and on again if the next one's is at most half of it. This package's Estimator measures.
         The epoch of the first snapshot begins plain: the full pass comes within its first third,
-        or, if the ratio is too great, not at all (:class:`gluon_svrg.svrg.trial.Trial`).
+        or, if the ratio is too great, not at all
+        (:class:`gluon_svrg.svrg.snapshot_schedule.PayoffCriterion`).
     look_again_every : int, optional
         Measure again every that many epochs after SVRG was switched off.
     sparse_correction : 'exact' or 'sparse'
@@ -77,8 +76,11 @@ class SVRGHandler(
 
     Attributes
     ----------
-    interval, giving_up : Interval, GivingUp
-        What lives from snapshot to snapshot; when SVRG was switched off: ``giving_up.epoch``.
+    interval : Interval
+        What lives from snapshot to snapshot.
+    criterion : PayoffCriterion
+        Whether SVRG is on: ``criterion.off_since`` is the epoch in which it was switched off, or
+        None.
 
     Raises
     ------
@@ -105,19 +107,26 @@ class SVRGHandler(
         look_again_every: int | None = None,
         sparse_correction: str = "exact",
     ) -> None:
-        self._epochs = SnapshotEpochs(update_freq, start_epoch, stop_epoch).checked()
-        check_choices(gradient_table, table_memory, lock, sparse_correction)
-        self.update_freq, self.start_epoch, self.stop_epoch = self._epochs
+        self._schedule = SnapshotSchedule(update_freq, start_epoch, stop_epoch)
+        check_interval_options(gradient_table, table_memory, lock, sparse_correction)
+        self.update_freq, self.start_epoch, self.stop_epoch = update_freq, start_epoch, stop_epoch
         self.coefficient = checked_coefficient(coefficient)
         self.gradient_table, self.table_memory, self.lock = gradient_table, table_memory, lock
         self.train_data, self.progress_bar = train_data, progress_bar
         self.priority, self.sparse_correction = float(priority), sparse_correction
-        self.giving_up = GivingUp(give_up_above, look_again_every, stop_epoch)
+        self.criterion = PayoffCriterion(give_up_above, look_again_every, stop_epoch)
+        self.give_up_above, self.look_again_every = give_up_above, look_again_every
 
     @property
-    def _is_on(self) -> bool:
-        """Whether batches are corrected at present; anybody may clear the control variate."""
-        return self._trainer.control_variate.full_gradient is not None
+    def giving_up(self) -> PayoffCriterion:
+        """The name of `criterion` up to version 0.7."""
+        warnings.warn(
+            "SVRGHandler.giving_up is now SVRGHandler.criterion, and giving_up.epoch is "
+            "criterion.off_since",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.criterion
 
     @property
     def table(self) -> GradientTable | None:
@@ -130,106 +139,127 @@ class SVRGHandler(
         return self.interval.gradient_evaluations if "interval" in vars(self) else 0
 
     def companions(self) -> list[type[events.EventHandler]]:
-        """Return who measures whether SVRG is to be switched off."""
-        return [] if self.giving_up.above is None else [VarianceHandler]
+        """Return the handlers that SVRG needs: a VarianceHandler, if `give_up_above` is set."""
+        return [] if self.give_up_above is None else [VarianceHandler]
 
     def passes(self) -> list[str]:
-        """Return what SVRG costs in passes per sample."""
-        return passes_of(self)
+        """Return how many passes per sample SVRG adds to the training's own, for the summary."""
+        if self.coefficient == 0:
+            return ["SVRG adds none: its coefficient is 0"]
+        every, lines = self.update_freq, []
+        for has_table in (True, False):
+            if self.gradient_table not in ("auto", has_table):
+                continue
+            others = 0 if has_table else 1  # the gradient of each batch at the snapshot
+            line = f"SVRG adds with{'' if has_table else 'out'} a gradient table: {others + 1}"
+            if every > 1:
+                line += (
+                    f" in an epoch with a snapshot (one in {every}), {others} in the others: "
+                    f"{others + 1 / every:.3g} on average"
+                )
+            lines.append(line)
+        if self.gradient_table == "auto":
+            lines.append("gradient_table='auto' decides at the first snapshot, and logs what")
+        if self.start_epoch or self.stop_epoch is not None:
+            last = "" if self.stop_epoch is None else f" to {self.stop_epoch - 1}"
+            lines.append(
+                f"SVRG is on in the epochs from {self.start_epoch}{last} (counted from 0), and "
+                "adds none in the others"
+            )
+        if callable(self.coefficient):
+            lines.append("SVRG adds none while its coefficient, a schedule, is 0")
+        return lines
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Check what the estimator brings, and begin without a snapshot."""
-        self._trainer = checked_for_rows(svrg_trainer_of(estimator), self)
-        data = None if self.train_data is None else training_data(self.train_data)
-        self._run = located(estimator, data)
-        self._data = sharded(data or self._run.data, self._run.workers, self._run.batch_axis)
-        warn_of_other_batches(self._trainer, self, self._data, estimator.logger)
+        """Check trainer and data, and begin with the plain optimizer."""
+        trainer = svrg_trainer_of(estimator)
+        check_run_with_rows(trainer, self.coefficient, self.sparse_correction, self.give_up_above)
+        given = None if self.train_data is None else training_data(self.train_data)
+        self._run = run = located(estimator, given)
+        data = sharded(given or run.data, run.workers, run.batch_axis)
+        if self.sparse_correction == "sparse" and self.coefficient != 0:
+            warn_of_other_batches(trainer, self.update_freq, data, estimator.logger)
         self.interval = Interval(
             estimator.net,
             backward_of(estimator),
-            [param.name for param in _mxnet.parameters_of(self._trainer)],
+            [param.name for param in _mxnet.parameters_of(trainer)],
             gradient_table=self.gradient_table,
             table_memory=self.table_memory,
             lock=self.lock,
-            loss_scaler=self._trainer,
+            loss_scaler=trainer,
             infer_shapes=shape_inference_of(estimator),
-            progress_bar=self.progress_bar and self._run.verbose not in (0, 2),
-            is_cancelled=lambda: self._run.stop_agreed("batch of the full pass"),
-            workers=self._trainer.workers,
+            progress_bar=self.progress_bar and run.verbose not in (0, 2),
+            is_cancelled=lambda: run.stop_agreed("batch of the full pass"),
+            workers=trainer.workers,
             logger=estimator.logger,
         )
-        self.interval.masks.skip(self._epochs.number_before(self._run.position.epoch))
-        self.giving_up.reset()
-        self._course = Course(
-            self._run,
-            self._data,
-            self._trainer,
+        self._controller = SVRGController(
+            run,
+            data,
+            trainer,
             self.interval,
-            self._epochs,
+            self._schedule,
+            self.criterion,
             self.coefficient,
             self.sparse_correction,
-            self.giving_up,
+            estimator.logger,
         )
-        self._course.end()
-        self._data.unlock()  # a run that failed may have left it locked
-        course = self._course
-        measured = Measured(self.interval, self.giving_up, course.coefficient_now, course.consider)
-        self.giving_up.is_metered = measured.is_given_to(self._run.handlers)
+        self._controller.train_begin()
+        meters = [handler for handler in run.handlers if isinstance(handler, VarianceHandler)]
+        for meter in meters:
+            meter.attach(self._controller)
+        if self.give_up_above is not None and not meters:
+            raise ValueError(
+                f"give_up_above={self.give_up_above!r} needs a VarianceHandler, which "
+                f"{type(estimator).__module__}.{type(estimator).__name__} does not have: use "
+                "gluon_svrg.Estimator"
+            )
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Take the snapshot and the full gradient, if it is time for one."""
-        self.giving_up.check(estimator)
-        self._run.note_epoch_begin()
-        self._course.begin_epoch()
-        if not isinstance(self.coefficient, OptimalCoefficient):
-            self._course.tell_coefficient()
+        """Take the snapshot and compute the full gradient, if this epoch is due for one."""
+        if isinstance(self._run, MXNetRun):
+            self._run.position.begin_epoch()
+        self._controller.epoch_begin()
 
     def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let the network draw the random numbers that are drawn at the snapshot."""
-        if self._is_on and self.interval.masks.is_needed:
-            self.interval.before(kwargs["batch"], self._run.position.batch_in_epoch)
+        self._controller.before(kwargs["batch"])
 
     def gradient_ready(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Correct the gradient of the batch."""
-        if self._is_on:
-            index = self._run.position.batch_in_epoch
-            self._trainer.correct(self.interval.gradient(kwargs["batch"], index))
+        self._controller.correct(kwargs["batch"])
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Correct the gradient, in MXNet's Estimator."""
-        self.gradient_ready(estimator, *args, **kwargs)
-        self._run.note_batch_end()
+        self._controller.correct(kwargs["batch"])
+        self._run.position.end_batch()
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Raise if the batches of the epoch were others than those of the full pass."""
-        self.interval.check()
-        self._run.note_epoch_end()
-        self._course.tell_coefficient()
+        """Raise ValueError if the epoch's batches differ from those of the full pass."""
+        self._controller.epoch_end()
+        if isinstance(self._run, MXNetRun):
+            self._run.position.end_epoch()
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Leave a trainer that steps by itself again, and hold on to nothing of the run."""
-        if "_course" in vars(self):  # else an exception came before train begin
-            self._course.end()
+        """Leave a trainer that steps by itself again, and keep nothing of the run."""
+        if "_controller" in vars(self):  # else an exception came before train begin
+            self._controller.turn_off()
             self.interval.release()
-            del self._course, self._trainer, self._run, self._data
+            del self._controller, self._run
 
     exception_raised = train_end
 
     def catch_up(self, estimator: Run) -> bool:
         """Take the snapshot that a stop has broken off in the middle of an epoch."""
-        return self._course.take_what_is_due()
+        return self._controller.take_due_snapshot()
 
     def state_dict(self, estimator: Run) -> State:
         """Return the snapshot, the full gradient and the counts, but not the table."""
-        return state_of(self._parts(estimator))
+        return self._controller.state_dict(self._names(estimator))
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
-        """Continue from `state`; computes a table again, if the epoch under way needs it."""
-        position, parts = self._run.position, self._parts(estimator)
-        self.interval.epoch = self._epochs.last_snapshot(position.epoch)
-        is_used = position.is_in_epoch or self._epochs.outlives(position.epoch)
-        load_state(state, parts, self._data, self.coefficient, estimator.context, is_used)
+        """Continue from `state`; computes a table again, if the current epoch needs it."""
+        self._controller.load_state_dict(state, self._names(estimator), estimator.context)
 
-    def _parts(self, estimator: Run) -> Parts:
-        names = names_by_place(estimator.net, _mxnet.parameters_of(self._trainer))
-        return Parts(self._trainer, self.interval, self.giving_up, names, self.sparse_correction)
+    def _names(self, estimator: Run) -> dict[str, str]:
+        return names_by_place(estimator.net, _mxnet.parameters_of(self._controller.trainer))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import (
     BatchEnd,
-    EventHandler,
     ExceptionRaised,
     GradientReady,
     Order,
@@ -30,19 +29,16 @@ from gluon_svrg.run.backward import backward_of
 from gluon_svrg.run.generators import seed_mxnet, seed_of
 from gluon_svrg.run.position import Located
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
+from gluon_svrg.svrg.controller import SVRGController
 from gluon_svrg.svrg.full_pass import Numbered
-from gluon_svrg.svrg.giving_up import GivingUp
-from gluon_svrg.svrg.interval import Interval
 from gluon_svrg.svrg.snapshot import Snapshot
-from gluon_svrg.svrg.trial import batches_of_measurement, points_to_ask
-from gluon_svrg.svrg.variance import (
-    Coefficients,
-    GradientMoments,
-    VarianceMeter,
-    average_ratio,
-    greatest_average,
+from gluon_svrg.svrg.snapshot_schedule import (
+    Phase,
+    RatioBounds,
+    average_if_constant,
+    average_if_growing,
 )
-from gluon_svrg.trainer import SVRGTrainer
+from gluon_svrg.svrg.variance import Coefficients, GradientMoments, VarianceMeter
 from mxnet.ndarray import NDArray
 
 
@@ -78,53 +74,6 @@ class VarianceRecord:
     optimal_coefficient: float
     variance: float
     average: float
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The method that a VarianceHandler measures.
-
-    Attributes
-    ----------
-    interval : Interval
-        What lives from snapshot to snapshot.
-    giving_up : GivingUp
-        In which epochs the ratio is wanted while the method is off.
-    coefficient : callable
-        Returns the coefficient that a snapshot at this *batch end* would have.
-    tell : callable
-        Gets the estimator, the average ratio of the epoch, how much of the epoch is done, its
-        number, whether nothing more is measured in it, and what the average may become at most.
-    """
-
-    interval: Interval
-    giving_up: GivingUp
-    coefficient: Callable[[], float | OptimalCoefficient]
-    tell: Callable[[Run, float, float, int, bool, float], None]
-
-    def is_given_to(self, handlers: Iterable[EventHandler]) -> bool:
-        """Give it to every VarianceHandler among `handlers`; return whether there is one."""
-        meters = [handler for handler in handlers if isinstance(handler, VarianceHandler)]
-        for meter in meters:
-            meter.measure(self)
-        return bool(meters)
-
-    def counts(self, epoch: int) -> bool:
-        """Return whether its coefficient is that of a measurement while it is off."""
-        return self.giving_up.epoch is not None or self.is_asking(epoch)
-
-    def is_asking(self, epoch: int) -> bool:
-        """Return whether this plain epoch is measured to know whether to begin."""
-        return self.giving_up.is_asking(epoch)
-
-    def points(
-        self, at: tuple[float, ...], epoch: int, batches: int, length: int
-    ) -> tuple[float, ...]:
-        """Return those of the points, in percent, at which to measure in this epoch."""
-        if not self.is_asking(epoch):
-            return at
-        is_trial = self.giving_up.trial.is_under_way(epoch)
-        return points_to_ask(at, batches, length, is_trial=is_trial)
 
 
 class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
@@ -222,16 +171,16 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         self.priority = float(priority)
         self.records: list[VarianceRecord] = []
         self.gradient_evaluations = 0
-        self._method: Measured | None = None
+        self._controller: SVRGController | None = None
         self._data: TrainingData
         self._meter: VarianceMeter
         self._reference: Snapshot
         # Whether the weights at the beginning of this epoch stand in for a snapshot.
         self._has_reference = False
 
-    def measure(self, method: Measured) -> None:
-        """Measure this method in the run that begins."""
-        self._method = method
+    def attach(self, controller: SVRGController) -> None:
+        """Measure the SVRG of this controller in the next run, and report to it."""
+        self._controller = controller
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check whether the data can be measured on."""
@@ -253,9 +202,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         position = estimator.position
         if position.batch_in_epoch:
             return
-        self._has_reference = self._measures_in(position.epoch) and not self._method_decides(
-            estimator, position.epoch
-        )
+        self._has_reference = self._needs_reference(position.epoch)
         if self._has_reference:
             self._reference.take()
 
@@ -265,18 +212,14 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         length = self._data.num_batches
         if not length or not self._measures_in(epoch):
             return
-        points = self.at
-        if self._method is not None:
-            points = self._method.points(points, epoch, self.batches, length)
+        points, batches = self._plan(epoch, length)
         numbers = [max(1, round(point / 100 * length)) for point in points]
-        is_on = self._is_on(estimator)
-        if done not in numbers or not (is_on or self._has_reference):
-            return
-        self._measure(estimator, epoch, done / length, is_on, done == numbers[-1])
+        if done in numbers and (self._is_on or self._has_reference):
+            self._measure(estimator, epoch, done / length, batches, done == numbers[-1])
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Forget the run: the next may have another method, or none; `records` stay."""
-        self._method = None
+        self._controller = None
         if "_data" in vars(self):  # else an exception came before train begin
             self._reference.release()
             self._meter.release()
@@ -305,37 +248,45 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             names = estimator.net.collect_params().keys()
             self._reference.load(dict(zip(names, state["reference"], strict=True)))
 
-    def _is_on(self, estimator: Run) -> bool:
-        trainer = estimator.trainer
-        is_correcting = isinstance(trainer, SVRGTrainer) and trainer.full_gradient is not None
-        return self._method is not None and is_correcting
+    @property
+    def _is_on(self) -> bool:
+        return self._controller is not None and self._controller.is_on
+
+    def _must_measure(self, epoch: int) -> bool:
+        """Return whether SVRG, which is off, needs a measurement in this epoch."""
+        return self._controller is not None and self._controller.criterion.must_measure(epoch)
 
     def _measures_in(self, epoch: int) -> bool:
-        if self._method is not None and self._method.is_asking(epoch):
-            return True
-        return epoch % self.every_n_epochs == 0
+        return self._must_measure(epoch) or epoch % self.every_n_epochs == 0
 
-    def _method_decides(self, estimator: Run, epoch: int) -> bool:
-        """Return whether SVRG is on, or is off and not to be measured again in this epoch."""
-        if self._method is None:
+    def _needs_reference(self, epoch: int) -> bool:
+        """Return whether this plain epoch is measured, against the weights at its beginning."""
+        if self._is_on:
             return False
-        giving_up = self._method.giving_up
-        is_off = giving_up.epoch is not None
-        return self._is_on(estimator) or (is_off and not giving_up.is_looking_again(epoch))
+        # After SVRG was switched off, only the epochs of a recheck are measured.
+        is_off = self._controller is not None and self._controller.criterion.phase is Phase.OFF
+        return self._must_measure(epoch) or (self._measures_in(epoch) and not is_off)
 
-    def _measure(self, estimator: Run, epoch: int, at: float, is_on: bool, is_last: bool) -> None:
-        moments = self._moments(estimator, epoch, is_on)
-        coefficient = self._coefficient_now(estimator, moments, is_on)
+    def _plan(self, epoch: int, length: int) -> tuple[Sequence[float], int]:
+        """Return at which percentages of the epoch to measure, and on how many batches."""
+        if self._controller is None:
+            return self.at, self.batches
+        return self._controller.criterion.plan(self.at, self.batches, length, epoch)
+
+    def _measure(self, estimator: Run, epoch: int, at: float, batches: int, is_last: bool) -> None:
+        controller, is_on = self._controller, self._is_on
+        moments = self._moments(estimator, epoch, batches)
+        coefficient = self._coefficient_now(estimator, moments)
         ratio = moments.ratio(coefficient)
         # In the epoch of a trial the snapshot is taken in the middle.
-        begin = self._method.giving_up.trial.part_before_snapshot(epoch) if self._method else 0.0
+        begin = controller.criterion.fraction_before_snapshot(epoch) if controller else 0.0
         earlier = [r for r in self.records if r.epoch == epoch and r.at > begin]
         # At the snapshot both gradients are the same, for which 1 is the best coefficient.
         at_snapshot = (1 - coefficient) ** 2 if isinstance(coefficient, float) else 0.0
-        if is_on and self._method is not None and self._method.interval.epoch < epoch:
+        if is_on and controller is not None and controller.interval.epoch < epoch:
             # The snapshot is of an earlier epoch: continue from what was measured last.
             at_snapshot = next((r.ratio for r in reversed(self.records) if r.epoch < epoch), ratio)
-        average = average_ratio(
+        average = average_if_constant(
             [(x - begin) / (1 - begin) for x in (*(r.at for r in earlier), at)],
             [*(r.ratio for r in earlier), ratio],
             at_snapshot,
@@ -350,7 +301,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             variance=moments.variance(),
             average=average,
         )
-        # All decide by the first one's figures, whatever processors the others have.
+        # All workers decide by the first one's figures: their processors may round differently.
         record = VarianceRecord(**estimator.workers.of_first(asdict(own), "variance ratio"))
         self.records.append(record)
         estimator.logger.info(
@@ -364,38 +315,40 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         points = self._points_of(at)
         estimator.figures |= {f"variance_ratio_at_{point:g}": record.ratio for point in points}
         estimator.figures["variance_ratio"] = record.average
-        trial = self._method is not None and self._method.giving_up.trial.is_under_way(epoch)
-        if self._method is not None and (trial or not math.isnan(record.average)):
-            greatest = greatest_average(at, record.ratio, at_snapshot)
-            was_asking = self._method.is_asking(epoch)
-            self._method.tell(estimator, record.average, at, epoch, is_last, greatest)
-            if was_asking:  # else the epoch is measured whatever comes of it
-                self._has_reference = self._method.is_asking(epoch)
+        if controller is None:
+            return
+        if controller.criterion.is_in_trial(epoch) or not math.isnan(record.average):
+            upper = average_if_growing(at, record.ratio, at_snapshot)
+            was_needed = self._must_measure(epoch)
+            controller.on_measurement(RatioBounds(epoch, at, record.average, upper, is_last))
+            if was_needed:  # else the epoch is measured to its end, whatever was decided
+                self._has_reference = self._must_measure(epoch)
 
     def _points_of(self, at: float) -> list[float]:
         """Return the points, in percent, for which this part of the epoch stands."""
         length = self._data.num_batches or 1
         return [p for p in self.at if max(1, round(p / 100 * length)) == round(at * length)]
 
-    def _moments(self, estimator: Run, epoch: int, is_on: bool) -> GradientMoments:
-        batches = self._draw(estimator, epoch)
+    def _moments(self, estimator: Run, epoch: int, number: int) -> GradientMoments:
+        key = (epoch, estimator.position.batch_in_epoch)
+        sequence = np.random.SeedSequence(self.seed, spawn_key=key)
+        batches = _drawn(self._data, number, sequence, estimator)
         scale = _mxnet.loss_scale_of(estimator.trainer)
-        if self._method is None or not is_on:
+        if self._controller is None or not self._controller.is_on:
             backward = backward_of(estimator)
-            here = epoch, estimator.position.batch_in_epoch
             seed = seed_of(estimator.workers.rank, self.seed)
 
             def masked(item: Numbered) -> object:
-                seed_mxnet(seed, *here, item[0])  # as the masks of an Interval would
+                seed_mxnet(seed, *key, item[0])  # as the masks of an Interval would
                 return backward(item[1])
 
             moments = self._meter.measure(
                 masked, batches, lambda item: self._reference.gradient(masked, item), scale, scale
             )
-            seed_mxnet(seed, *here)
+            seed_mxnet(seed, *key)
             self.gradient_evaluations += 2 * moments.samples
             return moments
-        interval = self._method.interval
+        interval = self._controller.interval
 
         def locked(item: Numbered) -> object:
             return interval.backward_at(item[0])(item[1])
@@ -407,26 +360,17 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         self.gradient_evaluations += moments.samples
         return moments
 
-    def _coefficient_now(
-        self, estimator: Run, moments: GradientMoments, is_on: bool
-    ) -> Coefficients:
-        trainer = estimator.trainer
-        if is_on and isinstance(trainer, SVRGTrainer):
-            is_number = trainer.optimal_coefficient is None
-            return trainer.coefficient if is_number else trainer.coefficients
+    def _coefficient_now(self, estimator: Run, moments: GradientMoments) -> Coefficients:
         coefficient: float | OptimalCoefficient | None = self.coefficient
-        if self._method is not None and self._method.counts(estimator.position.epoch):
-            coefficient = self._method.coefficient()
+        if self._controller is not None:
+            trainer, criterion = self._controller.trainer, self._controller.criterion
+            if self._controller.is_on:
+                is_number = trainer.optimal_coefficient is None
+                return trainer.coefficient if is_number else trainer.coefficients
+            epoch = estimator.position.epoch
+            if criterion.phase is Phase.OFF or criterion.must_measure(epoch):
+                coefficient = self._controller.next_coefficient(extra_batches=1)
         return coefficient if isinstance(coefficient, float) else moments.optimal_coefficients()
-
-    def _draw(self, estimator: Run, epoch: int) -> Iterator[Numbered]:
-        """Yield the batches to measure on, each with its index in the full pass."""
-        number, length = self.batches, self._data.num_batches
-        if length and self._method is not None and self._method.is_asking(epoch):
-            number = batches_of_measurement(number, length)
-        key = (epoch, estimator.position.batch_in_epoch)
-        sequence = np.random.SeedSequence(self.seed, spawn_key=key)
-        return _drawn(self._data, number, sequence, estimator)
 
 
 def _drawn(

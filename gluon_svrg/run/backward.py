@@ -73,7 +73,7 @@ class Backward:
         return partial(self._fit_at, index)
 
     def first_state(self) -> dict[str, object]:
-        """See :func:`first_state`."""
+        """Return ``{"carried": state}``, with the state that the last pass began with."""
         return {"carried": packed(self._states[0])} if self._states else {}
 
     def _fit_at(self, index: int, batch: object) -> list[NDArray]:

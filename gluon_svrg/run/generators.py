@@ -32,21 +32,28 @@ def next_random_numbers(contexts: list[mx.Context]) -> NumPyArray:
 
 
 def host_states() -> dict[str, Any]:
-    """Return the states of NumPy's and Python's global generators."""
-    return {"numpy": np.random.get_state(), "python": random.getstate()}
+    """Return the states of NumPy's and Python's global generators, their numbers as arrays."""
+    version, numbers, gauss = random.getstate()
+    return {
+        "numpy": np.random.get_state(),
+        "python": (version, np.array(numbers, "uint32"), gauss),
+    }
 
 
 def set_host_states(states: State) -> None:
     """Put back what :func:`host_states` returned."""
     np.random.set_state(states["numpy"])
-    random.setstate(states["python"])
+    version, numbers, gauss = states["python"]
+    # Up to version 0.7 they were a tuple.
+    random.setstate((version, tuple(np.asarray(numbers).tolist()), gauss))
 
 
 def take_host_states_of_first(workers: Workers, at: str) -> None:
     """Let all workers have the first one's generators of NumPy and Python, at the place `at`."""
     own = host_states()
     kind, keys, *rest = own["numpy"]
-    given = workers.of_first([[str(kind), keys.tolist(), *rest], own["python"]], at)
-    (kind, keys, *rest), (version, internal, gauss) = given
+    version, numbers, gauss = own["python"]
+    given = [[str(kind), keys.tolist(), *rest], [version, numbers.tolist(), gauss]]
+    (kind, keys, *rest), python_state = workers.of_first(given, at)
     numpy_state = (kind, np.array(keys, "uint32"), *rest)
-    set_host_states({"numpy": numpy_state, "python": (version, tuple(internal), gauss)})
+    set_host_states({"numpy": numpy_state, "python": python_state})

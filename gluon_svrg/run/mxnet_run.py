@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class MXNetRun(Located):
     """A run of MXNet's Estimator, which keeps neither its data nor its position.
 
-    The handler that makes it tells it what happens.
+    The handler that makes it moves its `position` on.
 
     Parameters
     ----------
@@ -30,18 +30,6 @@ class MXNetRun(Located):
         self.handlers = ()
         self.max_epoch = estimator.max_epoch
         self.max_batch = estimator.max_batch
-
-    def note_epoch_begin(self) -> None:
-        """Count the epoch as begun."""
-        self.position.begin_epoch()
-
-    def note_batch_end(self) -> None:
-        """Count the batch."""
-        self.position.end_batch()
-
-    def note_epoch_end(self) -> None:
-        """Count the epoch."""
-        self.position.end_epoch()
 
 
 def located(estimator: object, data: TrainingData | None) -> Located:

@@ -129,15 +129,6 @@ class Located:
         """See the class."""
         return False
 
-    def note_epoch_begin(self) -> None:
-        """Hear from a handler that an epoch begins; who knows it already does nothing."""
-
-    def note_batch_end(self) -> None:
-        """Hear from a handler that a batch ends."""
-
-    def note_epoch_end(self) -> None:
-        """Hear from a handler that an epoch ends."""
-
     def part_done(self, under_way: int = 0) -> float:
         """Return the fraction of the run that is done, in [0, 1], by whole epochs or by batches.
 

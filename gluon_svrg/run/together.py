@@ -6,7 +6,7 @@ import functools
 import platform
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import mxnet as mx
 import numpy as np
@@ -16,7 +16,10 @@ from gluon_svrg.run.backward import shape_inference_of
 from gluon_svrg.run.generators import host_states, seed_mxnet, take_host_states_of_first
 from gluon_svrg.run.settings import class_of, settings_of
 from gluon_svrg.workers import WorkerError, Workers
-from mxnet import gluon
+
+if TYPE_CHECKING:
+    from gluon_svrg.estimator import Estimator
+    from gluon_svrg.trainer import SVRGTrainer
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -29,30 +32,16 @@ _ALONE: dict[type[EventHandler], str] = {
 }
 
 
-@runtime_checkable
-class _Synchronizes(Protocol):
-    def synchronize(self, net: gluon.Block | None = None) -> None:
-        """As an SVRGTrainer does."""
-
-
-class _HasWorkers(Protocol):
-    workers: Workers
-    _loop: Any
-
-
-_Self = TypeVar("_Self", bound=_HasWorkers)
-
-
 def failing_together(
-    method: Callable[Concatenate[_Self, _P], _R],
-) -> Callable[Concatenate[_Self, _P], _R]:
+    method: Callable[Concatenate[Estimator, _P], _R],
+) -> Callable[Concatenate[Estimator, _P], _R]:
     """Let a method tell the other workers of the exception that ends it: they wait for this one.
 
     Inside of `fit` it is `fit` that tells it, since a handler may know what to do about it.
     """
 
     @functools.wraps(method)
-    def telling(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def telling(self: Estimator, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         is_outermost = self._loop is None
         try:
             return method(self, *args, **kwargs)
@@ -120,9 +109,8 @@ def begin_alike(run: Run, batch: object) -> None:
     generator is then as it would be there. Who has no row of it is told the shapes. On a resume it
     comes before the weights: afterwards each worker has running statistics of its own.
     """
-    assert isinstance(run.trainer, _Synchronizes)
     shape_inference_of(run)(batch)
-    run.trainer.synchronize(run.net)
+    cast("SVRGTrainer", run.trainer).synchronize(run.net)  # `fit` has checked that it is one
 
 
 def check_weights(run: Run) -> None:

@@ -8,7 +8,7 @@ if _TYPE_CHECKING:
     from gluon_svrg.svrg.coefficient import OptimalCoefficient, linear_decay
     from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
     from gluon_svrg.svrg.interval import Interval
-    from gluon_svrg.svrg.randomness import MaskLock
+    from gluon_svrg.svrg.locks import MaskLock
     from gluon_svrg.svrg.rule import correct
     from gluon_svrg.svrg.smoothness import Smoothness
     from gluon_svrg.svrg.snapshot import Snapshot
@@ -37,7 +37,7 @@ _NAMES = {
     "GradientMoments": "gluon_svrg.svrg.variance",
     "GradientTable": "gluon_svrg.svrg.table",
     "Interval": "gluon_svrg.svrg.interval",
-    "MaskLock": "gluon_svrg.svrg.randomness",
+    "MaskLock": "gluon_svrg.svrg.locks",
     "OptimalCoefficient": "gluon_svrg.svrg.coefficient",
     "Snapshot": "gluon_svrg.svrg.snapshot",
     "VarianceMeter": "gluon_svrg.svrg.variance",

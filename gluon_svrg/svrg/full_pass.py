@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import mxnet as mx
 from gluon_svrg.arrays.nested import leaves_of
@@ -13,26 +13,18 @@ from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted
 from gluon_svrg.run.backward import at_batch
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
+from gluon_svrg.svrg.locks import MaskLock
 from gluon_svrg.svrg.over_workers import fail_together, mean_over_workers
-from gluon_svrg.svrg.randomness import MaskLock
 from gluon_svrg.svrg.snapshot import Backward, Snapshot
 from gluon_svrg.svrg.table import GradientTable
 from gluon_svrg.workers import Workers
 from tqdm.auto import tqdm
 
+if TYPE_CHECKING:
+    from gluon_svrg.trainer import SVRGTrainer
+
 Numbered = tuple[int, object]
 """A batch with its index."""
-
-
-class LossScaler(Protocol):
-    """Who knows what the losses are multiplied by: an SVRGTrainer."""
-
-    @property
-    def loss_scale(self) -> float:
-        """The scale at the moment."""
-
-    def lower_loss_scale(self) -> bool:
-        """Halve it, after an overflow; return whether there is one to halve."""
 
 
 class FullPass(NamedTuple):
@@ -44,8 +36,8 @@ class FullPass(NamedTuple):
         Where the gradients are taken, and the random numbers of each batch.
     backward : callable
         As for :meth:`Snapshot.gradient`.
-    loss_scaler : LossScaler or None
-        Who knows what its losses are multiplied by.
+    loss_scaler : SVRGTrainer or None
+        Knows what the losses are multiplied by.
     has_bar : bool
         Whether it shows a bar; only ever on a terminal.
     is_cancelled : callable
@@ -57,7 +49,7 @@ class FullPass(NamedTuple):
     snapshot: Snapshot
     masks: MaskLock
     backward: Backward
-    loss_scaler: LossScaler | None
+    loss_scaler: SVRGTrainer | None
     has_bar: bool
     is_cancelled: Callable[[], bool]
     workers: Workers

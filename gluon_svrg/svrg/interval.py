@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import numbers
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.nested import leaves_of
@@ -17,24 +19,18 @@ from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import Interrupted, State
 from gluon_svrg.run import backward as run_backward
 from gluon_svrg.run.backward import at_batch, begin_pass, first_state, is_alike, of_own_samples
-from gluon_svrg.svrg.choices import DataLock, TableChoice, check_choices
-from gluon_svrg.svrg.full_pass import FullPass, LossScaler, Numbered
+from gluon_svrg.svrg.full_pass import FullPass, Numbered
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
+from gluon_svrg.svrg.locks import AugmentationLock, MaskLock
 from gluon_svrg.svrg.over_workers import find_shapes
-from gluon_svrg.svrg.randomness import MaskLock
+from gluon_svrg.svrg.row_correction import check_sparse_correction
 from gluon_svrg.svrg.snapshot import Backward, Snapshot
-from gluon_svrg.svrg.table import GradientTable
+from gluon_svrg.svrg.table import GradientTable, TablePolicy
 from gluon_svrg.workers import Workers, current
 from mxnet import gluon
 
-_WITHOUT_INDEX = (
-    "the batch has no index of its own: give its number in the epoch, as in `for index, batch in "
-    "enumerate(train_data)`, and of an ArrayLoader the batch as it came"
-)
-_WITHOUT_BATCH = (
-    "the full gradient needs at least one batch, got none: train_data is empty, or can be "
-    "iterated only once"
-)
+if TYPE_CHECKING:
+    from gluon_svrg.trainer import SVRGTrainer
 
 
 class Interval:
@@ -109,7 +105,7 @@ class Interval:
         gradient_table: str | bool = "auto",
         table_memory: float = 2**30,
         lock: str = "auto",
-        loss_scaler: LossScaler | None = None,
+        loss_scaler: SVRGTrainer | None = None,
         infer_shapes: Callable[[object], None] | None = None,
         progress_bar: bool = True,
         is_cancelled: Callable[[], bool] | None = None,
@@ -120,10 +116,11 @@ class Interval:
         self.snapshot = Snapshot(net, params)
         self.masks = MaskLock(is_on=lock != "off", workers=self._workers)
         self.table: GradientTable | None = None
-        # The own are those that the first does not count yet.
-        self.gradient_evaluations = self._own_evaluations = 0
+        self.gradient_evaluations = 0
+        self._own_evaluations = 0  # of this worker, since the last count
         self.epoch = 0
-        self._net, self._backward = net, of_own_samples(net, backward)
+        self._net = net
+        self._backward = of_own_samples(net, backward)
         self._pass = FullPass(
             self.snapshot,
             self.masks,
@@ -135,12 +132,13 @@ class Interval:
         )
         self._infer_shapes = infer_shapes or partial(run_backward.infer_shapes, net, backward)
         self._logger = logger or logging.getLogger(__name__)
-        check_choices(gradient_table, table_memory, lock)
-        self._data_lock = DataLock(lock, self._logger)
-        self._choice = TableChoice(gradient_table, table_memory, lock != "off", self._logger)
+        check_interval_options(gradient_table, table_memory, lock)
+        self._augmentation_lock = AugmentationLock(lock, self._logger)
+        self._table_policy = TablePolicy(gradient_table, table_memory, lock != "off", self._logger)
         self._source: object = None
         self._data: TrainingData | None = None
-        self._numbers_batches = self._is_at_snapshot = False
+        self._numbers_batches = False
+        self._is_at_snapshot = False
 
     def begin(self, data: object, epoch: int = 0) -> FullGradient:
         """Take the snapshot, and return the full gradient over `data`.
@@ -160,11 +158,14 @@ class Interval:
             If `is_cancelled` says so; it is as if the pass had not begun.
         """
         batches_of_run = self._training_data(data)
-        self._data_lock.lock(batches_of_run, self.masks.snapshot + 1)
+        self._augmentation_lock.lock(batches_of_run, self.masks.snapshot + 1)
         batches = enumerate(batches_of_run.in_order())
         first = next(batches, None)
         if first is None:
-            raise ValueError(_WITHOUT_BATCH)
+            raise ValueError(
+                "the full gradient needs at least one batch, got none: train_data is empty, or "
+                "can be iterated only once"
+            )
         find_shapes(self._net, self._infer_shapes, first[1], self._workers)
         self.snapshot.take()
         before = self.masks.state_dict()
@@ -177,15 +178,16 @@ class Interval:
             batches_of_run.unlock()
             raise
         self.masks.release()
-        self._data_lock.after_pass(batches_of_run)
+        self._augmentation_lock.after_pass(batches_of_run)
         self.gradient_evaluations += full_gradient.samples
-        self.table = self._choice.kept(self.table)
-        self._is_at_snapshot, self.epoch = True, epoch
+        self.table = self._table_policy.keep_or_drop(self.table)
+        self._is_at_snapshot = True
+        self.epoch = epoch
         return full_gradient
 
     def expect(self, data: object) -> None:
         """Lock `data` as the next :meth:`begin` will, for an epoch that is under way by then."""
-        self._data_lock.expect(self._training_data(data), self.masks.snapshot + 1)
+        self._augmentation_lock.expect(self._training_data(data), self.masks.snapshot + 1)
 
     def before(self, batch: object, index: int | None = None) -> None:
         """Let the network draw the random numbers that the snapshot's pass draws for `batch`."""
@@ -256,7 +258,7 @@ class Interval:
             self.table.free()
         for name in ("_backward", "_infer_shapes", "_source", "_data"):
             setattr(self, name, None)
-        for name in ("_logger", "_data_lock", "_choice", "_pass"):
+        for name in ("_logger", "_augmentation_lock", "_table_policy", "_pass"):
             delattr(self, name)
 
     def state_dict(self) -> State:
@@ -268,7 +270,7 @@ class Interval:
             "lock": self.masks.state_dict(),
             "draw": None if self._data is None else self._data.locked_draw,
             "has_table": self.table is not None,
-            "decision": self._choice.said,
+            "decision": self._table_policy.last_message,
             "is_at_snapshot": self._is_at_snapshot,
             "gradient_evaluations": self.gradient_evaluations,
             **first_state(self._backward),
@@ -297,7 +299,8 @@ class Interval:
         ValueError
             If `data` gives another full gradient.
         """
-        self.table, self._choice.said = None, state["decision"]
+        self.table = None
+        self._table_policy.last_message = state["decision"]
         self._training_data(data).unlock()
         if state["draw"] is not None:
             data.lock(state["draw"])
@@ -313,20 +316,22 @@ class Interval:
                 self.table = None
             self.masks.load_state_dict(state["lock"])
         self._is_at_snapshot = state["is_at_snapshot"]
-        self.gradient_evaluations, self._own_evaluations = state["gradient_evaluations"], 0
+        self.gradient_evaluations = state["gradient_evaluations"]
+        self._own_evaluations = 0
 
     def _training_data(self, data: object) -> TrainingData:
         if self._data is None or data is not self._source:
             if self._data is not None:
                 self._data.unlock()  # the former ones
-            self._source, self._data = data, training_data(data)
+            self._source = data
+            self._data = training_data(data)
             self._numbers_batches = self._data.numbers_batches
         return self._data
 
     def _full_gradient(self, data: TrainingData, batches: Iterator[Numbered]) -> FullGradient:
         """Run the full pass, anew with a smaller loss scale after each overflow."""
         while True:
-            self.table = _table_for(data, self._choice, self.snapshot)
+            self.table = self._make_table(data)
             begin_pass(self._backward)
             try:
                 return self._pass.over(data, batches, self.table)
@@ -334,6 +339,11 @@ class Interval:
                 if not self._pass.lower_loss_scale():
                     raise
             batches = enumerate(data.in_order())
+
+    def _make_table(self, data: TrainingData) -> GradientTable | None:
+        return self._table_policy.make_table(
+            data, self.snapshot.gradient_nbytes, self.snapshot.has_row_sparse_gradients
+        )
 
     def _count_evaluations(self) -> None:
         """Count what the workers have computed since the last time; all of them are here."""
@@ -343,13 +353,29 @@ class Interval:
     def _compute_table_again(self, data: TrainingData, known: FullGradient) -> None:
         """Make the full pass over the same batches once more, with the same random numbers."""
         self._logger.info("SVRG computes the gradients of its table again")
-        table, batches = _table_for(data, self._choice, self.snapshot), enumerate(data.in_order())
+        table = self._make_table(data)
+        batches = enumerate(data.in_order())
         _check_is_known(self._pass.over(data, batches, table, watches=False), known)
-        self.table = self._choice.kept(table)
+        self.table = self._table_policy.keep_or_drop(table)
 
 
-def _table_for(data: TrainingData, choice: TableChoice, snapshot: Snapshot) -> GradientTable | None:
-    return choice.new_table(data, snapshot.gradient_nbytes, snapshot.has_row_sparse_gradients)
+def check_interval_options(
+    gradient_table: object, table_memory: object, lock: object, sparse_correction: object = "exact"
+) -> None:
+    """Raise TypeError or ValueError if one of these arguments is none that SVRG takes."""
+    check_sparse_correction(sparse_correction)
+    if gradient_table not in ("auto", False, True):
+        raise ValueError(f"gradient_table must be 'auto' or a bool, got {gradient_table!r}")
+    message = (
+        f"table_memory must be a number of bytes, got {table_memory!r}: the largest gradient table "
+        "that 'auto' makes"
+    )
+    if isinstance(table_memory, bool) or not isinstance(table_memory, numbers.Real):
+        raise TypeError(message)
+    if not float(table_memory) >= 0:
+        raise ValueError(message)
+    if lock not in ("auto", "require", "off"):
+        raise ValueError(f"lock must be 'auto', 'require' or 'off', got {lock!r}")
 
 
 def _index_of(batch: object, index: int | None, is_own: bool) -> int:
@@ -357,7 +383,10 @@ def _index_of(batch: object, index: int | None, is_own: bool) -> int:
     if is_own and isinstance(batch, Batch):
         return batch.index
     if is_own or index is None:
-        raise ValueError(_WITHOUT_INDEX)
+        raise ValueError(
+            "the batch has no index of its own: give its number in the epoch, as in `for index, "
+            "batch in enumerate(train_data)`, and of an ArrayLoader the batch as it came"
+        )
     return index
 
 

@@ -232,13 +232,11 @@ class Snapshot:
             if self._grad_reqs[name] == "add":
                 for grad in grads:
                     set_to_zero(grad)
-        whole = {name: self._data[name] for name in self._pulled}
-        worn = self._data | self._pulled
-        with _worn(self._params, worn, self._grads, whole, self._blocks):
+        with self._in_network():
             losses = backward(batch)
         samples = _count_samples(losses, self._contexts)
         for name, grads in self._grads.items():
-            for data, grad, count in zip(self._worn_data(name), grads, samples, strict=True):
+            for data, grad, count in zip(self._arrays_of(name), grads, samples, strict=True):
                 if _mxnet.is_fresh(data) and count:
                     self._was_reached = True
                 else:  # the buffer still holds an earlier batch's
@@ -246,13 +244,40 @@ class Snapshot:
                 _mxnet.mark_fresh(data, False)
         return BatchGradient(self._grads, samples)
 
+    @contextmanager
+    def _in_network(self) -> Iterator[None]:
+        """Replace the network's arrays by the snapshot's inside the ``with`` block.
+
+        Why the network itself, and no copy of it: ``copy.deepcopy`` fails once a network has a
+        trainer with a kvstore, and a copy that is rebuilt from its symbol excludes plain Blocks,
+        Python control flow and losses that look at the network.
+        """
+        own = [(param, *_mxnet.arrays_of(param)) for param in self._params.values()]
+        entered, ends = [], []
+        try:
+            for name, param in self._params.items():
+                _mxnet.set_arrays(param, self._arrays_of(name), self._grads.get(name))
+                if name in self._pulled:
+                    ends.append(_mxnet.wear_rows_of(param, self._data[name]))
+            for state in self._blocks:
+                entered.append(state)
+                state.enter()
+            yield
+        finally:
+            for state in entered:
+                state.leave()
+            for end in ends:
+                end()
+            for param, data, grad in own:
+                _mxnet.set_arrays(param, data, grad)
+
     def _write_gradients_to(self, grads: dict[str, list[NDArray]]) -> None:
         """Let the twin's backward pass write into `grads`."""
         self._grads = grads
         pairs = [
             (data, grad, self._grad_reqs[name])
             for name, arrays in grads.items()
-            for data, grad in zip(self._worn_data(name), arrays, strict=True)
+            for data, grad in zip(self._arrays_of(name), arrays, strict=True)
         ]
         if pairs:
             autograd.mark_variables(*map(list, zip(*pairs, strict=True)))
@@ -268,7 +293,7 @@ class Snapshot:
             self._fixed_grads = grads
         return grads
 
-    def _worn_data(self, name: str) -> list[NDArray]:
+    def _arrays_of(self, name: str) -> list[NDArray]:
         return self._pulled.get(name) or self._data[name]
 
     def _grad_stype(self, name: str) -> str:
@@ -321,40 +346,6 @@ class Snapshot:
         blocks: dict[int, gluon.Block] = {}
         self.net.apply(lambda block: blocks.setdefault(id(block), block))
         self._blocks = [_mxnet.BlockState(block) for block in blocks.values()]
-
-
-@contextmanager
-def _worn(
-    params: Mapping[str, gluon.Parameter],
-    data: Mapping[str, list[NDArray]],
-    grads: Mapping[str, list[NDArray]],
-    whole: Mapping[str, list[NDArray]],
-    blocks: Iterable[_mxnet.BlockState],
-) -> Iterator[None]:
-    """Let the network wear these weights inside the ``with`` block; rows are pulled from `whole`.
-
-    Why the network itself, and no copy of it: ``copy.deepcopy`` fails once a network has a
-    trainer with a kvstore, and a copy that is rebuilt from its symbol excludes plain Blocks,
-    Python control flow and losses that look at the network.
-    """
-    own = [(param, *_mxnet.arrays_of(param)) for param in params.values()]
-    entered, ends = [], []
-    try:
-        for name, param in params.items():
-            _mxnet.set_arrays(param, data[name], grads.get(name))
-            if name in whole:
-                ends.append(_mxnet.wear_rows_of(param, whole[name]))
-        for state in blocks:
-            entered.append(state)
-            state.enter()
-        yield
-    finally:
-        for state in entered:
-            state.leave()
-        for end in ends:
-            end()
-        for param, arrays, grad in own:
-            _mxnet.set_arrays(param, arrays, grad)
 
 
 def _check_is_ready(param: gluon.Parameter) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Mapping
 
 import mxnet as mx
 from gluon_svrg import _mxnet
@@ -12,11 +11,8 @@ from gluon_svrg.arrays.rows import is_row_sparse
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.optimizer import NAG, Optimizer
 from gluon_svrg.svrg.coefficient import OptimalCoefficient
-from gluon_svrg.svrg.giving_up import GivingUp
 from mxnet.gluon import Parameter, Trainer
 from mxnet.ndarray import NDArray
-
-OfTrainer = TypeVar("OfTrainer", bound=Trainer)
 
 _DENSE = "make the layer with sparse_grad=False"
 
@@ -74,53 +70,51 @@ def check_has_shares(
             )
 
 
-class Settings(Protocol):
-    """What of an SVRGHandler is asked here."""
+def check_run_with_rows(
+    trainer: Trainer, coefficient: object, way: str, give_up_above: float | None
+) -> None:
+    """Raise ValueError as :func:`check_row_sparse`, before a run begins.
 
-    coefficient: float | Callable[[float], float] | OptimalCoefficient
-    sparse_correction: str
-    update_freq: int
-    giving_up: GivingUp
-
-
-def checked_for_rows(trainer: OfTrainer, settings: Settings) -> OfTrainer:
-    """Return `trainer`; raise as :func:`check_row_sparse`, before anything of a run is paid."""
-    if settings.coefficient == 0:  # the plain optimizer
-        return trainer
-    check_row_sparse(trainer, settings.coefficient, settings.sparse_correction)
-    above = settings.giving_up.above
-    if settings.sparse_correction == "sparse" and above is not None:
-        for param in _mxnet.trained_parameters(trainer):
-            if _has_sparse_gradient(param):
-                raise ValueError(
-                    f"give_up_above={above} is compared with the variance ratio of the exact way, "
-                    f"and {param.name!r} is corrected with sparse_correction='sparse': leave one "
-                    "of the two out"
-                )
-    return trainer
+    Parameters
+    ----------
+    trainer, coefficient, way
+        As for :func:`check_row_sparse`.
+    give_up_above : float or None
+        As for :class:`gluon_svrg.SVRGHandler`.
+    """
+    if coefficient == 0:  # the plain optimizer
+        return
+    check_row_sparse(trainer, coefficient, way)
+    if way == "exact" or give_up_above is None:
+        return
+    for param in _mxnet.trained_parameters(trainer):
+        if _has_sparse_gradient(param):
+            raise ValueError(
+                f"give_up_above={give_up_above} is compared with the variance ratio of the exact "
+                f"way, and {param.name!r} is corrected with sparse_correction='sparse': leave one "
+                "of the two out"
+            )
 
 
 def warn_of_other_batches(
-    trainer: Trainer, settings: Settings, data: TrainingData, logger: logging.Logger
+    trainer: Trainer, update_freq: int, data: TrainingData, logger: logging.Logger
 ) -> None:
-    """Say so if the sparse way may meet other batches than those whose rows were counted.
+    """Warn if the sparse way may get other batches than those whose rows were counted.
 
     Parameters
     ----------
     trainer : Trainer
-        Whose gradients are meant.
-    settings : SVRGHandler
-        What it was asked for.
+        The trainer of the gradients.
+    update_freq : int
+        A snapshot every that many epochs.
     data : TrainingData
         The batches.
     logger : logging.Logger
-        Is told.
+        Gets the warning.
     """
-    if settings.sparse_correction != "sparse" or settings.coefficient == 0:
-        return
     why_not = data.why_it_may_not_repeat()
     # A full pass has the batches of its own epoch, if they can be asked for by number.
-    is_of_its_epoch = settings.update_freq == 1 and data.is_indexed
+    is_of_its_epoch = update_freq == 1 and data.is_indexed
     has_rows = any(map(_has_sparse_gradient, _mxnet.trained_parameters(trainer)))
     if has_rows and why_not and not is_of_its_epoch:
         logger.warning(

@@ -1,7 +1,8 @@
-"""The gradient of each batch at the snapshot, kept from the full pass."""
+"""GradientTable: the snapshot's gradient of each batch; TablePolicy: whether there is one."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +12,13 @@ import numpy as np
 from gluon_svrg._mxnet import as_legacy
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.rows import is_row_sparse
+from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.svrg.gradient import BatchGradient
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import CSRNDArray
 
 _WAY_OUT = "give batches that repeat exactly, or gradient_table=False"
+_NO_TABLE = "SVRG recomputes the snapshot gradient of each batch (no table)"
 
 
 class GradientTable:
@@ -180,6 +183,103 @@ class GradientTable:
             values = np.random.Generator(np.random.PCG64(0)).uniform(0.5, 1.5, array.size)
             self._weights[key] = mx.nd.array(values, array.ctx, "float64")
         return self._weights[key]
+
+
+class TablePolicy:
+    """Decides whether the gradients of the full pass are kept in a table.
+
+    Parameters
+    ----------
+    gradient_table, table_memory
+        As for :class:`gluon_svrg.svrg.Interval`.
+    is_locked : bool
+        Whether the data are locked, if they can be: else they do not repeat.
+    logger : logging.Logger
+        Logs each decision once.
+
+    Attributes
+    ----------
+    last_message : str
+        What was logged last; part of a checkpoint, so that a resume does not log it again.
+    """
+
+    def __init__(
+        self,
+        gradient_table: str | bool,
+        table_memory: float,
+        is_locked: bool,
+        logger: logging.Logger,
+    ) -> None:
+        self.last_message = ""
+        self._has_overflowed = False
+        self._gradient_table = gradient_table
+        self._table_memory = table_memory
+        self._is_locked = is_locked
+        self._logger = logger
+
+    def make_table(
+        self, data: TrainingData, nbytes: int, has_rows: bool = False
+    ) -> GradientTable | None:
+        """Return an empty table for `data`, or None; log why, if that is not known yet.
+
+        Parameters
+        ----------
+        data : TrainingData
+            The batches.
+        nbytes : int
+            The size of one gradient, on all devices.
+        has_rows : bool
+            Whether there are row_sparse gradients in addition, whose sizes the full pass will show.
+
+        Raises
+        ------
+        ValueError
+            If a table is required, and the batches may not repeat.
+        """
+        if self._has_overflowed:
+            return None
+        is_made, reason = self._decide(data, nbytes)
+        if has_rows and is_made:
+            reason += " without the rows of row_sparse gradients"
+        self._log(
+            f"SVRG keeps the gradients of the full pass: {reason}"
+            if is_made
+            else f"{_NO_TABLE}: {reason}"
+        )
+        is_limited = has_rows and self._gradient_table == "auto"
+        memory = self._table_memory if is_limited else math.inf
+        return GradientTable(not data.keeps_batches, memory) if is_made else None
+
+    def keep_or_drop(self, table: GradientTable | None) -> GradientTable | None:
+        """Return the table after the full pass, or None if it took too much memory."""
+        if table is None or not table.has_overflowed:
+            return table
+        self._has_overflowed = True
+        limit = self._table_memory / 2**20
+        self._log(f"{_NO_TABLE}: with their rows they take more than table_memory={limit:.1f} MiB")
+        return None
+
+    def _log(self, decision: str) -> None:
+        if decision != self.last_message:
+            self.last_message = decision
+            self._logger.info(decision)
+
+    def _decide(self, data: TrainingData, nbytes: int) -> tuple[bool, str]:
+        if self._gradient_table is False:
+            return False, "gradient_table=False"
+        why_not = data.why_it_may_not_repeat() if self._is_locked else "lock='off'"
+        if why_not and self._gradient_table is True:
+            raise ValueError(
+                f"gradient_table=True needs batches that repeat exactly, but {why_not}: give a "
+                "list of batches or a gluon_svrg.data.ArrayLoader, or gradient_table='auto'"
+            )
+        if why_not or data.num_batches is None:
+            return False, why_not or "the number of batches is not known"
+        total = nbytes * data.num_batches
+        size = f"those of {data.num_batches} batches take {total / 2**20:.1f} MiB"
+        if self._gradient_table == "auto" and total > self._table_memory:
+            return False, f"{size}, more than table_memory={self._table_memory / 2**20:.1f} MiB"
+        return True, size
 
 
 def _stored(array: NDArray) -> list[NDArray]:

@@ -210,43 +210,6 @@ class VarianceMeter:
         return moments
 
 
-def average_ratio(points: Sequence[float], ratios: Sequence[float], at_snapshot: float) -> float:
-    """Return the ratio's average from the snapshot to the end of the epoch.
-
-    Straight lines go through the points, and from the last one on the ratio stays: as a rule it
-    rises with the distance from the snapshot, so that the average is not overestimated.
-
-    Parameters
-    ----------
-    points : sequence of float
-        Fractions of the epoch in (0, 1], rising.
-    ratios : sequence of float
-        The ratio at each.
-    at_snapshot : float
-        The ratio at 0, at which both gradients are the same: (1 - coefficient) squared.
-    """
-    x, y = [0.0, *points], [at_snapshot, *ratios]
-    trapezoids = sum((x[i] - x[i - 1]) * (y[i] + y[i - 1]) / 2 for i in range(1, len(x)))
-    return trapezoids + (1 - x[-1]) * y[-1]
-
-
-def greatest_average(at: float, ratio: float, at_snapshot: float) -> float:
-    """Return the ratio's average over the epoch if it grows on in proportion to the way gone.
-
-    As a rule it grows so at most, and saturates: see :func:`average_ratio` for the least.
-
-    Parameters
-    ----------
-    at : float
-        The part of the epoch that is done, in (0, 1].
-    ratio : float
-        The ratio there.
-    at_snapshot : float
-        That at the snapshot.
-    """
-    return at_snapshot + (ratio - at_snapshot) / (2 * at)
-
-
 def _sum(grads: Sequence[NDArray]) -> NDArray:
     """Return the sum over the devices: flat, float64, on the first of them."""
     # Of a row_sparse gradient, too, the variance is that of all elements.

@@ -123,18 +123,18 @@ class Single(Workers):
         super().__init__(0, 1)
 
     def gather(self, data: bytes, at: str) -> list[bytes]:
-        """See Workers."""
+        """Return what this process gives."""
         return [data]
 
     def gather_plain(self, value: Any, at: str) -> list[Any]:
-        """See Workers."""
+        """Return what this process gives, as it is."""
         return [value]
 
     def sum(self, arrays: Sequence[NDArray]) -> None:
-        """See Workers."""
+        """Leave the arrays as they are."""
 
     def broadcast(self, arrays: Sequence[NDArray]) -> None:
-        """See Workers."""
+        """Leave the arrays as they are."""
 
     def abort(self, reason: str) -> None:
-        """See Workers."""
+        """Tell nobody: there are no others."""

@@ -112,7 +112,6 @@ class MPIWorkers(Workers):
     # --- Messages ------------------------------------------------------------------------------
 
     def gather(self, data: bytes, at: str) -> list[bytes]:
-        """See Workers."""
         self._begin(at)
         self._messages_begun += 1
         place = zlib.crc32(at.encode())
@@ -143,7 +142,7 @@ class MPIWorkers(Workers):
         ]
 
     def broadcast(self, arrays: Sequence[NDArray]) -> None:
-        """See Workers. The bytes themselves are sent, so what arrives is what was there."""
+        """Send the bytes themselves, so that what arrives is what was there."""
         for some in _chunks(arrays):
             own = [array.asnumpy() for array in some]
             data = b"".join(array.tobytes() for array in own) if self.is_first else b""
@@ -158,7 +157,7 @@ class MPIWorkers(Workers):
     # --- Sums ----------------------------------------------------------------------------------
 
     def sum(self, arrays: Sequence[NDArray]) -> None:
-        """See Workers.
+        """Replace each array by its sum over all workers; MPI adds while nothing waits here.
 
         Raises
         ------
@@ -227,11 +226,9 @@ class MPIWorkers(Workers):
     # --- Failures ------------------------------------------------------------------------------
 
     def abort(self, reason: str) -> None:
-        """See Workers."""
         self._tell(f"worker {self.rank} has failed: {reason}")
 
     def leave(self) -> None:
-        """See Workers."""
         self.barrier(_END)
 
     def _begin(self, place: str) -> None:

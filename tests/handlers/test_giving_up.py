@@ -8,7 +8,6 @@ import pytest
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.data.transforms import Compose, RandomFlipLeftRight, ToFloat
 from gluon_svrg.events import BatchEnd
-from gluon_svrg.svrg.giving_up import GivingUp
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -69,7 +68,7 @@ def test_after_a_second_look_nothing_is_computed_for_it():
     # One point of the first epoch and one of the next, which say enough: 2 batches, 2 gradients.
     assert meter.gradient_evaluations == 32 + 32
     assert [(r.epoch, r.at) for r in meter.records] == [(0, 0.5), (1, 0.5)]
-    assert svrg.giving_up.epoch == 0
+    assert svrg.criterion.off_since == 0
     assert svrg.table is None
 
 
@@ -146,22 +145,22 @@ def test_the_log_says_when_and_why(caplog):
     caplog.set_level(logging.INFO)
     run([0.6, 0.1, 0.6, 0.6], 4, give_up_above=1 / 3, look_again_every=1)
     assert (
-        "SVRG is switched off in epoch 2 (50 % done): the variance of the corrected gradient is "
-        "0.45 times the plain one's, averaged over the epoch, above give_up_above=0.333. The plain "
-        "optimizer continues; it is measured again in epoch 3"
+        "epoch 2, 50 %: SVRG is switched off: the variance of the corrected gradient, averaged "
+        "over the epoch, is 0.45 times the plain one's, above give_up_above=0.333. The plain "
+        "optimizer continues; the next measurement is in epoch 3"
     ) in caplog.messages
     assert any(
-        m.startswith("SVRG is switched on again, with its next snapshot, after epoch 1 (50 % done)")
+        m.startswith("epoch 1, 50 %: SVRG is switched on again, with its next snapshot: the")
         for m in caplog.messages
     )
-    assert any(m.startswith("SVRG stays off after epoch 3 (50 % done)") for m in caplog.messages)
+    assert any(m.startswith("epoch 3, 50 %: SVRG stays off: the variance") for m in caplog.messages)
 
 
 def test_the_log_says_that_it_is_not_clear(caplog):
     caplog.set_level(logging.INFO)
     run([0.4, 0.4], 2, give_up_above=1 / 3)
     why = (
-        "0.3 times the plain one's, averaged over the epoch, not clearly under "
+        "averaged over the epoch, is 0.3 times the plain one's, not clearly under "
         "give_up_above=0.333: it is more than half of it"
     )
     assert sum(why in message for message in caplog.messages) == 2
@@ -171,7 +170,7 @@ def test_what_is_decided_is_not_measured_again():
     """At the only point of the second epoch it is switched on: nothing more is asked in it."""
     _, svrg, meter = run([0.6, 0.1], 2, give_up_above=1 / 3)
     assert [(r.epoch, r.at) for r in meter.records] == [(0, 0.5), (1, 0.5)]
-    assert svrg.giving_up.epoch is None
+    assert svrg.criterion.off_since is None
 
 
 def test_the_estimator_adds_a_meter():
@@ -269,21 +268,8 @@ def test_resume(tmp_path, stop):
     assert whole[1:] == resumed[1:]
 
 
-def test_the_decision_alone():
-    rule = GivingUp(0.5, 3)
-    estimator = estimator_of(problems.make("softmax"))
-    assert rule.decide(estimator, True, 0.5, 0.1, 4, False)
-    assert not rule.decide(estimator, True, 0.51, 0.1, 4, False)
-    assert [rule.is_looking_again(epoch) for epoch in range(4, 12)] == [
-        False, True, False, True, False, False, True, False
-    ]  # fmt: skip
-    assert not rule.decide(estimator, False, 0.51, 0.5, 5, False)
-    assert not rule.is_looking_again(5)  # it has failed
-    assert not rule.decide(estimator, False, 0.1, 0.5, 7, False)  # not before the end of the epoch
-    assert not rule.decide(estimator, False, 0.1, 1.0, 8, True)  # no epoch to look in
-    assert rule.decide(estimator, False, 0.1, 1.0, 7, True)
-    assert rule.epoch is None
-    assert not rule.decide(
-        estimator, True, 0.6, 0.1, 8, False
-    )  # the second time: not in the next epoch
-    assert [rule.is_looking_again(epoch) for epoch in range(9, 12)] == [False, False, True]
+def test_the_old_name_of_the_criterion():
+    svrg = gs.SVRGHandler(give_up_above=0.5)
+    with pytest.warns(DeprecationWarning, match=r"giving_up is now SVRGHandler\.criterion"):
+        assert svrg.giving_up is svrg.criterion
+    assert svrg.criterion.epoch is svrg.criterion.off_since is None

@@ -87,7 +87,7 @@ def test_the_snapshot_is_taken_in_the_middle_of_the_epoch(kind, table, contexts)
 @pytest.mark.parametrize("kind", ["softmax", "mlp"])
 def test_the_ratio_and_its_average_are_those_of_numpy(kind, monkeypatch):
     """Over all batches, from the weights before the epoch, and after the pass from its own."""
-    monkeypatch.setattr("gluon_svrg.svrg.trial._LEAST_BATCHES", 5)
+    monkeypatch.setattr("gluon_svrg.svrg.snapshot_schedule._MIN_BATCHES", 5)
     problem, weights = problems.make(kind, samples=40), Weights()
     start = flat(problem.params, 1)
     shapes = [p.shape for p in problem.params]
@@ -148,7 +148,7 @@ def test_where_it_gives_up_nothing_but_the_measurements_is_computed():
     assert svrg.gradient_evaluations == 0
     # 0.9 at 10 % is enough, in the first epoch and in the second: 2 batches of 8, at two weights.
     assert meter.gradient_evaluations == 2 * (2 * 2 * 8)
-    assert (svrg.giving_up.epoch, svrg.table) == (0, None)
+    assert (svrg.criterion.off_since, svrg.table) == (0, None)
     estimator_of(plain).fit(plain.ndarrays(), epochs=3)
     assert problems.same(problem.params, plain.params)
 
@@ -374,13 +374,13 @@ def test_the_log_says_so(caplog):
         handlers = [gs.SVRGHandler(give_up_above=1 / 3), Scripted([ratio], at=(30, 100))]
         estimator_of(problem).fit(problem.ndarrays(), epochs=1, event_handlers=handlers)
     assert (
-        "SVRG is switched on after epoch 0 (30 % done): the variance of the corrected gradient is "
-        "0.085 times the plain one's, averaged over the epoch, under give_up_above=0.333"
+        "epoch 0, 30 %: SVRG is switched on: the variance of the corrected gradient, averaged over "
+        "the epoch, is 0.085 times the plain one's, under give_up_above=0.333"
     ) in caplog.messages
     assert (
-        "SVRG is not switched on in epoch 0 (30 % done): the variance of the corrected gradient is "
-        "0.51 times the plain one's, averaged over the epoch, above give_up_above=0.333. The plain "
-        "optimizer continues; it is measured again in epoch 1"
+        "epoch 0, 30 %: SVRG is not switched on: the variance of the corrected gradient, averaged "
+        "over the epoch, is 0.51 times the plain one's, above give_up_above=0.333. The plain "
+        "optimizer continues; the next measurement is in epoch 1"
     ) in caplog.messages
 
 

@@ -4,7 +4,7 @@ import oracle
 import problems
 import pytest
 from gluon_svrg.svrg import GradientMoments, Snapshot, VarianceMeter
-from gluon_svrg.svrg.variance import average_ratio
+from gluon_svrg.svrg.snapshot_schedule import average_if_constant
 from mxnet.gluon import nn
 
 COEFFICIENTS = [0.0, 0.3, 0.75, 1.0]
@@ -192,7 +192,7 @@ def problems_arrays(net):
     ],
 )
 def test_the_average_over_an_epoch(points, ratios, at_snapshot, expected):
-    assert average_ratio(points, ratios, at_snapshot) == pytest.approx(expected)
+    assert average_if_constant(points, ratios, at_snapshot) == pytest.approx(expected)
 
 
 def test_the_oracle_has_no_such_variance_at_other_weights():

@@ -1,4 +1,4 @@
-"""Loops of one's own over several workers: that of docs/api.md, and one as in Dive into Deep Learning."""
+"""Loops by hand over several workers: that of docs/api.md, and one as in Dive into Deep Learning."""
 
 import logging
 

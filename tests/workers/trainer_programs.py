@@ -262,7 +262,7 @@ def handlers_that_decide():
         return {
             "ratios": [record.average for record in meter.records],
             "counts": [meter.gradient_evaluations, svrg.gradient_evaluations],
-            "given up": [svrg.giving_up.epoch, svrg.giving_up.times],
+            "given up": [svrg.criterion.off_since, svrg.criterion.times_off],
             "rates": [rate.learning_rate, rate.gradient_evaluations, *rate.smoothness],
             "coefficients": [row.get("coefficient", -1) for row in result.history],
         }

@@ -1,13 +1,15 @@
-"""The same random numbers, dropout masks above all, for both gradients of a batch."""
+"""MaskLock and AugmentationLock: both gradients of a batch see the same random numbers."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from operator import index
 from typing import TypeVar
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import State
 from gluon_svrg.run.generators import next_random_numbers, seed_mxnet, seed_of
 from gluon_svrg.workers import Single, Workers
@@ -125,3 +127,62 @@ class MaskLock:
 
     def _seed_mxnet(self, *key: int) -> None:
         seed_mxnet(seed_of(self._workers.rank, self._seed), *key)
+
+
+class AugmentationLock:
+    """Gives each sample one augmentation from one full pass to the next.
+
+    Parameters
+    ----------
+    policy : 'auto', 'require' or 'off'
+        As `lock` of :class:`gluon_svrg.SVRGHandler`; with 'off' nothing is locked but for the full
+        pass itself.
+    logger : logging.Logger
+        Gets a warning if the data cannot be locked.
+    """
+
+    def __init__(self, policy: str, logger: logging.Logger) -> None:
+        self._policy = policy
+        self._logger = logger
+        self._warned_of: TrainingData | None = None
+
+    def lock(self, data: TrainingData, draw: int) -> None:
+        """Lock `data` to this draw, or warn, once, that it cannot be locked.
+
+        Raises
+        ------
+        ValueError
+            If the lock is required.
+        """
+        is_known, self._warned_of = data is self._warned_of, data
+        if data.can_lock:
+            data.lock(draw)
+            return
+        reason = "" if self._policy == "off" or is_known else data.why_not_locked()
+        if reason and self._policy == "require":
+            raise ValueError(
+                f"lock='require', but train_data is not locked: {reason}; or give lock='auto'"
+            )
+        if reason:
+            self._logger.warning(
+                "SVRG's train_data is not locked: %s. If a sample is augmented anew each time, the "
+                "full gradient belongs to other samples than the batches do, so the corrected "
+                "gradient is biased and a gradient table would raise its variance",
+                reason,
+            )
+
+    def expect(self, data: TrainingData, draw: int) -> None:
+        """Lock `data` already before the full pass.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`lock`.
+        """
+        if self._policy != "off":
+            self.lock(data, draw)
+
+    def after_pass(self, data: TrainingData) -> None:
+        """Let `data` draw anew after the full pass, if nothing is to be locked."""
+        if self._policy == "off":
+            data.unlock()

@@ -6,9 +6,15 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.checkpoint.differences import applied, difference, digests_of, is_none
 from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, to_bytes
-from gluon_svrg.checkpoint.shares import check_together, gathered_differences, with_differences
+from gluon_svrg.checkpoint.worker_files import (
+    apply_diff,
+    apply_worker_file,
+    gather_worker_files,
+    is_empty_diff,
+    tree_diff,
+    tree_digests,
+)
 from mxnet.ndarray import NDArray
 from thread_workers import on_threads
 
@@ -81,13 +87,13 @@ OTHERS = {
 @pytest.mark.parametrize("own", OTHERS.values(), ids=OTHERS)
 def test_what_differs_makes_the_state(own):
     first = state()
-    changes = difference(own, digests_of(own), json.loads(json.dumps(digests_of(first))))
+    changes = tree_diff(own, tree_digests(own), json.loads(json.dumps(tree_digests(first))))
     arrays = {}
     content = to_bytes({"changes": encode(changes, arrays)}, arrays)
     meta, arrays = from_bytes(content)
-    made = applied(decode(meta["changes"], arrays, mx.cpu()), first)
+    made = apply_diff(decode(meta["changes"], arrays, mx.cpu()), first)
     assert is_same(made, own)
-    assert is_none(changes) == is_same(own, first)
+    assert is_empty_diff(changes) == is_same(own, first)
     assert is_same(first, state())
 
 
@@ -96,33 +102,34 @@ def test_only_what_differs_is_sent():
 
     def gather(workers):
         own = {**big, "other": np.ones(3) * (1 + workers.rank // 2)}
-        return gathered_differences(workers, {"net": own})
+        return gather_worker_files(workers, {"net": own}, None)
 
     files, *others = on_threads(4, gather)
     assert sorted(files) == ["worker-2.npz", "worker-3.npz"]
     assert all(len(content) < 3000 for content in files.values())
     assert all(other == files for other in others)
-    made = with_differences(files["worker-3.npz"], {"net": big})
+    made = apply_worker_file(files["worker-3.npz"], {"net": big})
     assert made["net"]["other"].tolist() == [2, 2, 2]
     assert made["net"]["same"] is big["same"]
 
 
 def test_equal_states_give_no_file():
-    assert on_threads(3, lambda workers: gathered_differences(workers, state())) == [{}] * 3
+    assert on_threads(3, lambda workers: gather_worker_files(workers, state(), None)) == [{}] * 3
 
 
 def test_a_worker_with_a_nan_is_named_on_all():
     def check(workers):
-        check_together(workers, "parameter 'w' is NaN or infinite" if workers.rank == 1 else None)
+        is_bad = workers.rank == 1
+        problem = "parameter 'w' is NaN or infinite" if is_bad else None
+        gather_worker_files(workers, None if is_bad else state(), problem)
 
     for error in on_threads(3, check):
         assert isinstance(error, FloatingPointError)
         assert str(error) == "parameter 'w' is NaN or infinite (worker 1)"
-    assert on_threads(2, lambda workers: check_together(workers, None)) == [None, None]
 
 
 def test_digests_do_not_depend_on_where_an_array_lies():
     ours, theirs = state(), copy.deepcopy(state())
     theirs["weights"]["1.mean"] = np.arange(6.0)[:3]
     theirs["waiting"][0][0] = np.asfortranarray(theirs["waiting"][0][0])
-    assert digests_of(ours) == digests_of(theirs)
+    assert tree_digests(ours) == tree_digests(theirs)

@@ -1,0 +1,285 @@
+"""SVRGController: runs SVRG in one fit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+from gluon_svrg.arrays.rows import is_row_sparse, row_sparse, rows_of, values_of
+from gluon_svrg.data.training_data import TrainingData
+from gluon_svrg.events import Interrupted, State
+from gluon_svrg.run.generators import host_states, set_host_states
+from gluon_svrg.run.position import Located
+from gluon_svrg.svrg.coefficient import (
+    Coefficient,
+    OptimalCoefficient,
+    coefficient_at,
+    resumed_coefficient,
+)
+from gluon_svrg.svrg.gradient import FullGradient
+from gluon_svrg.svrg.interval import Interval
+from gluon_svrg.svrg.snapshot_schedule import (
+    Decision,
+    PayoffCriterion,
+    Phase,
+    RatioBounds,
+    SnapshotSchedule,
+)
+from mxnet.ndarray import NDArray
+
+if TYPE_CHECKING:
+    from gluon_svrg.trainer import SVRGTrainer
+
+
+class SVRGController:
+    """Runs SVRG in one fit: takes snapshots, corrects gradients, switches SVRG off and on.
+
+    Parameters
+    ----------
+    run : Located
+        The run.
+    data : TrainingData
+        The batches of a full pass.
+    trainer : SVRGTrainer
+        The trainer, which corrects the gradients.
+    interval : Interval
+        Everything that lives from one snapshot to the next.
+    schedule : SnapshotSchedule
+        The epochs of the snapshots.
+    criterion : PayoffCriterion
+        Decides whether SVRG is on.
+    coefficient : float, callable or OptimalCoefficient
+        As for :class:`gluon_svrg.SVRGHandler`.
+    sparse_correction : str
+        As for :meth:`gluon_svrg.SVRGTrainer.set_control_variate`.
+    logger : logging.Logger
+        Logs each decision.
+    """
+
+    def __init__(
+        self,
+        run: Located,
+        data: TrainingData,
+        trainer: SVRGTrainer,
+        interval: Interval,
+        schedule: SnapshotSchedule,
+        criterion: PayoffCriterion,
+        coefficient: Coefficient | OptimalCoefficient,
+        sparse_correction: str,
+        logger: logging.Logger,
+    ) -> None:
+        self.trainer, self.interval, self.criterion = trainer, interval, criterion
+        self._run, self._data, self._schedule = run, data, schedule
+        self._coefficient, self._sparse_correction = coefficient, sparse_correction
+        self._logger = logger
+
+    @property
+    def is_on(self) -> bool:
+        """Whether gradients are corrected at present; a user may clear the control variate, too."""
+        return self.trainer.full_gradient is not None
+
+    def train_begin(self) -> None:
+        """Begin a run, with the plain optimizer."""
+        self.interval.masks.skip(self._schedule.num_snapshots_before(self._run.position.epoch))
+        self.criterion.reset()
+        self.turn_off()
+        self._data.unlock()  # a run that failed may have left it locked
+
+    def epoch_begin(self) -> None:
+        """Take a snapshot, start the trial or turn SVRG off, as this epoch requires."""
+        epoch = self._run.position.epoch
+        if self.criterion.phase is Phase.OFF or self._schedule.is_over(epoch):
+            self.turn_off()
+        elif self._schedule.is_snapshot_epoch(epoch) or self.criterion.is_snapshot_overdue(epoch):
+            coefficient = self.next_coefficient()
+            if self.criterion.phase is Phase.WAITING and coefficient != 0:
+                self.turn_off()
+                self.interval.expect(self._data)
+                self.criterion.start_trial(epoch)
+            else:
+                self._take_snapshot(coefficient, 0.0)
+        if not isinstance(self._coefficient, OptimalCoefficient):
+            self.record_coefficient()
+
+    def before(self, batch: object) -> None:
+        """Let the network draw the random numbers for `batch` that it draws at the snapshot."""
+        if self.is_on and self.interval.masks.is_needed:
+            self.interval.before(batch, self._run.position.batch_in_epoch)
+
+    def correct(self, batch: object) -> None:
+        """Correct the gradient of `batch`, if SVRG is on."""
+        if self.is_on:
+            gradient = self.interval.gradient(batch, self._run.position.batch_in_epoch)
+            self.trainer.correct(gradient)
+
+    def epoch_end(self) -> None:
+        """Raise ValueError if the epoch's batches differ from those of the full pass."""
+        self.interval.check()
+        self.record_coefficient()
+
+    def on_measurement(self, ratio: RatioBounds) -> None:
+        """Act on a measurement at *batch end*: switch SVRG off, or take the due snapshot."""
+        decision = self.criterion.update(ratio, self.is_on)
+        if decision is not None:
+            self._log(decision, ratio)
+        if decision is Decision.SWITCHED_OFF:
+            self.record_coefficient()
+            self.interval.break_off()
+            self.trainer.clear_control_variate()
+        self.take_due_snapshot(extra_batches=1)
+
+    def take_due_snapshot(self, extra_batches: int = 0) -> bool:
+        """Take the snapshot that the trial of this epoch has decided on; return whether it was due.
+
+        If a stop breaks the full pass off, the snapshot stays due, and a resume takes it. If the
+        epoch has no more batches, the next one begins with it.
+
+        Parameters
+        ----------
+        extra_batches : int
+            How many more batches count as done: 1 at *batch end*.
+        """
+        position, length = self._run.position, self._data.num_batches or 1
+        fraction = (position.batch_in_epoch + extra_batches) / length
+        is_due = self.criterion.phase is Phase.DUE and position.is_in_epoch and not position.is_cut
+        # Nor if the run ends with this batch.
+        if not is_due or fraction >= 1 or self._run.part_done(extra_batches) >= 1:
+            return False
+        drawn = host_states()
+        try:
+            self._take_snapshot(self.next_coefficient(extra_batches), fraction)
+        except Interrupted:
+            set_host_states(drawn)
+        else:
+            # Plain gradients that wait for an accumulated step are right as they are.
+            self.trainer.is_corrected = self.trainer.has_waiting_gradient()
+            self.record_coefficient()
+        return True
+
+    def next_coefficient(self, extra_batches: int = 0) -> float | OptimalCoefficient:
+        """Return the coefficient of a snapshot that is taken now."""
+        return coefficient_at(self._coefficient, self._run.part_done(extra_batches))
+
+    def record_coefficient(self) -> None:
+        """Put the coefficient into the epoch's row; if it is estimated, wait for the devices."""
+        if self.is_on:
+            self._run.figures["coefficient"] = self.trainer.coefficient
+
+    def turn_off(self) -> None:
+        """Continue with the plain optimizer, and with a new augmentation in each epoch."""
+        self.trainer.clear_control_variate()
+        self.interval.end()
+
+    def _take_snapshot(self, coefficient: float | OptimalCoefficient, fraction_done: float) -> None:
+        """Take a snapshot, and correct by its full gradient from now on."""
+        # What the last interval held goes before the full pass takes its own memory; with the
+        # coefficient 0 it is the plain optimizer, bit for bit: no pass, no random number drawn.
+        self.turn_off()
+        if coefficient != 0:
+            full_gradient = self.interval.begin(self._data, self._run.position.epoch)
+            self.trainer.set_control_variate(full_gradient, coefficient, self._sparse_correction)
+        self.criterion.snapshot_taken(fraction_done)
+
+    def _log(self, decision: Decision, ratio: RatioBounds) -> None:
+        is_off = decision in (Decision.SWITCHED_OFF, Decision.NOT_SWITCHED_ON)
+        epoch = self.criterion.next_recheck() if is_off else None
+        self._logger.info(
+            "epoch %d, %.3g %%: %s: the variance of the corrected gradient, averaged over the "
+            "epoch, is %.3g times the plain one's, %s%s%s",
+            ratio.epoch,
+            100 * ratio.fraction_done,
+            decision.value,
+            ratio.lower,
+            self.criterion.reason(decision, ratio.lower),
+            ". The plain optimizer continues" if is_off else "",
+            "" if epoch is None else f"; the next measurement is in epoch {epoch}",
+        )
+
+    def state_dict(self, names: Mapping[str, str]) -> State:
+        """Return the snapshot, the full gradient and the counts, but not the table.
+
+        Parameters
+        ----------
+        names : dict of str to str
+            The name of each of the trainer's parameters by its place in the network: a network that
+            is made again may have other names.
+        """
+        full_gradient, optimal = self.trainer.full_gradient, self.trainer.optimal_coefficient
+        shares = self.trainer.control_variate.row_shares
+        return {
+            "giving_up": self.criterion.state_dict(),
+            "pass": self.interval.state_dict(),
+            "coefficient": self.trainer.coefficient if optimal is None else optimal.state_dict(),
+            # With accumulation over batches, corrected gradients may wait for the step.
+            "is_corrected": self.trainer.is_corrected,
+            "full_gradient": None
+            if full_gradient is None
+            else {
+                place: _to_saved(full_gradient[name][0], shares.get(name))
+                for place, name in names.items()
+                if name in full_gradient
+            },
+        }
+
+    def load_state_dict(
+        self, state: State, names: Mapping[str, str], contexts: Sequence[mx.Context]
+    ) -> None:
+        """Continue from `state`; computes a table again, if the current epoch needs it.
+
+        Parameters
+        ----------
+        state, names
+            What :meth:`state_dict` returned; as for that.
+        contexts : list of Context
+            The devices of the trainer.
+
+        Raises
+        ------
+        ValueError
+            If the data give another full gradient, or the coefficient is of another kind.
+        """
+        position = self._run.position
+        self.interval.epoch = self._schedule.last_snapshot_epoch(position.epoch)
+        self.trainer.clear_control_variate()
+        self.criterion.load_state_dict(state["giving_up"])
+        full_gradient = None
+        if state["full_gradient"] is not None:
+            saved = {names[place]: mean for place, mean in state["full_gradient"].items()}
+            full_gradient = _full_gradient_of(saved, contexts[0])
+        is_used = position.is_in_epoch or self._schedule.keeps_snapshot(position.epoch)
+        self.interval.load_state_dict(state["pass"], self._data, full_gradient, is_used)
+        if full_gradient is None:
+            return
+        coefficient = resumed_coefficient(self._coefficient, state["coefficient"])
+        self.trainer.set_control_variate(full_gradient, coefficient, self._sparse_correction)
+        if isinstance(coefficient, OptimalCoefficient):
+            coefficient.load_state_dict(state["coefficient"], contexts)
+        self.trainer.is_corrected = state["is_corrected"]
+
+
+def _full_gradient_of(saved: Mapping[str, Any], context: mx.Context) -> FullGradient:
+    """Return the full gradient that :meth:`SVRGController.state_dict` saved, by name."""
+    means, shares = {}, {}
+    for name, mean in saved.items():
+        if isinstance(mean, NDArray):
+            means[name] = mean
+        else:
+            shape = tuple(mean["shape"])
+            means[name] = row_sparse(mean["values"], mean["rows"], shape, context)
+            shares[name] = mx.nd.array(mean["shares"], dtype="float64")
+    # The scale has been taken out, and all workers have the same mean: nothing is added up.
+    return FullGradient(means, 1, loss_scale=1.0, is_of_all_workers=True, row_shares=shares)
+
+
+def _to_saved(mean: NDArray, shares: NDArray | None) -> Any:
+    """Return a full gradient's array as data; of a row_sparse one the rows."""
+    if not is_row_sparse(mean) or shares is None:
+        return mean
+    return {
+        "rows": rows_of(mean),
+        "values": values_of(mean),
+        "shares": shares.asnumpy(),
+        "shape": list(mean.shape),
+    }
