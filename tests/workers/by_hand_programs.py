@@ -1,4 +1,4 @@
-"""Loops by hand over several workers: that of docs/api.md, and one as in Dive into Deep Learning."""
+"""Loops by hand over several workers: the one of docs/api.md, one of Dive into Deep Learning."""
 
 import logging
 
