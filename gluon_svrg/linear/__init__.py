@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import provenglm
 from provenglm import Chunks
+from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class _ToGluon:
         check_is_fitted(self)
         module = import_module("gluon_svrg.linear.to_gluon")  # imports MXNet
         coef, intercept = vars(self)["coef_"], vars(self)["intercept_"]
-        layer: Dense = module.dense(np.atleast_2d(coef), np.atleast_1d(intercept), dtype)
+        coef = coef.toarray() if issparse(coef) else np.atleast_2d(coef)
+        layer: Dense = module.dense(coef, np.atleast_1d(intercept), dtype)
         if hasattr(self, "classes_"):
             layer.class_names = [str(name) for name in self.classes_]
         return layer

@@ -11,13 +11,16 @@ from typing import Any
 
 import numpy as np
 from numpy.random import RandomState
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from provenglm.arguments import check_finite, check_integer, check_number, check_verbose
-from provenglm.data.rows import rows_of
+from provenglm.data.rows import Data, rows_of
+from provenglm.inference import covariance
+from provenglm.losses import Loss
 from provenglm.shown import Progress
 from provenglm.solution import Settings, Solution, StopReason
 from provenglm.types import NumPyArray, Verbose
@@ -165,15 +168,47 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
                 f"warm_start=True, and coef_ of the last fit has the shape {self.coef_.shape}, but "
                 f"this fit needs {shape}: the features or classes are others; set warm_start=False"
             )
-        coef = np.atleast_2d(self.coef_).T.astype(np.float64)
+        coef = self._dense_coef().T.astype(np.float64)
         intercept = np.atleast_1d(np.asarray(self.intercept_, dtype=np.float64))
         return coef, intercept if self.fit_intercept else np.zeros_like(intercept)
+
+    def _covariance(
+        self,
+        features: Data,
+        loss: Loss,
+        scores: NumPyArray,
+        target: NumPyArray,
+        weight: NumPyArray | None,
+        strength: float,
+        l1_ratio: float,
+    ) -> NumPyArray:
+        """Return the covariance of the coefficients; `strength` is beside the sum of the losses."""
+        if l1_ratio > 0 and math.isfinite(strength) and strength > 0:
+            raise ValueError(
+                f"l1_ratio is {l1_ratio:g}, and coefficients that a penalty on sizes sets to 0 "
+                "have no standard errors: fit the columns that it leaves with l1_ratio=0"
+            )
+        return covariance(
+            rows_of(features, np.dtype(np.float64)),
+            loss,
+            loss.residual(scores, target),
+            loss.fisher(scores),
+            np.ones(len(target)) if weight is None else weight,
+            strength,
+            bool(self.fit_intercept),
+            getattr(self, "feature_names_in_", None),
+        )
+
+    def _dense_coef(self) -> NumPyArray:
+        """Return the coefficients as an array, (K, p)."""
+        coef: Any = self.coef_
+        return np.asarray(np.atleast_2d(coef.toarray() if issparse(coef) else coef))
 
     def _scores(self, X: object) -> NumPyArray:
         """Return ``X @ coef_.T + intercept_``, (n, K) and float64, some rows at a time."""
         check_is_fitted(self)
         features = check_features(self, X, reset=False)
-        coef = np.atleast_2d(self.coef_).T
+        coef = self._dense_coef().T
         rows = rows_of(features, np.dtype(np.float64))
         scores = np.empty((features.shape[0], coef.shape[1]))
         for part in rows.slices():

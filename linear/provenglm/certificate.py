@@ -556,7 +556,7 @@ class Certificate:
                 pairs: Iterator[tuple[int, int, NumPyArray]]
                 pairs = iter([(0, 0, share * loss.sure_curvature(scores[:, 0], target))])
             else:
-                pairs = _pairs(loss.probability(scores), share)  # type: ignore[attr-defined]
+                pairs = _pairs(loss.probability(scores), share)
             for one, other, weight in pairs:
                 product = self._gram(block, weight)
                 total[:, one, :, other] = product

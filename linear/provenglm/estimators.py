@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.random import RandomState
+from scipy.sparse import csr_matrix
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils.validation import check_is_fitted
 
 from provenglm.arguments import check_finite, check_number
 from provenglm.base import LinearEstimator
 from provenglm.centred import centred
 from provenglm.data.large import joined
 from provenglm.huber import solve_with_scale
-from provenglm.losses import Logistic, Poisson, Softmax, Squared, explained_deviance
+from provenglm.losses import (
+    Huber,
+    Logistic,
+    Loss,
+    Poisson,
+    Softmax,
+    Squared,
+    explained_deviance,
+)
+from provenglm.offset import Start, WithoutOffset
 from provenglm.problem import Problem
 from provenglm.solution import Settings, Solution, StopReason
 from provenglm.solve import solve
+from provenglm.tweedie import Gamma, Tweedie
 from provenglm.types import NumPyArray, Verbose
 from provenglm.validation import (
     check_features,
     check_labels,
+    check_offset,
     check_target,
     check_weight,
     classes_with_weight,
@@ -31,8 +45,6 @@ from provenglm.validation import (
 )
 
 __all__ = ["SVRGClassifier", "SVRGRegressor"]
-
-_REGRESSION_LOSSES = ("squared", "huber", "poisson")
 
 
 class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
@@ -271,6 +283,77 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             return np.asarray(log_softmax(scores, axis=1))
         return np.asarray(log_expit(np.hstack([-scores, scores])))
 
+    def sparsify(self) -> SVRGClassifier:
+        """Make ``coef_`` a CSR matrix: less to keep where an L1 penalty has left few of them.
+
+        Predictions stay the same, and `fit` makes an array of it again.
+
+        Returns
+        -------
+        SVRGClassifier
+            Itself.
+        """
+        check_is_fitted(self)
+        self.coef_ = csr_matrix(self.coef_)
+        return self
+
+    def densify(self) -> SVRGClassifier:
+        """Make ``coef_`` an array, which it is after `fit`.
+
+        Returns
+        -------
+        SVRGClassifier
+            Itself.
+        """
+        check_is_fitted(self)
+        self.coef_ = self._dense_coef()
+        return self
+
+    def covariance(self, X: object, y: object, sample_weight: object = None) -> NumPyArray:
+        """Return the covariance of the coefficients, for two classes, from the data of the fit.
+
+        The inverse of the Fisher information H; with a penalty M^-1 H M^-1, with M the Hessian of
+        the penalised objective: the variance of the penalised estimate, which does not know its
+        bias.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As they were given to `fit`. A weight is how often a row was seen.
+
+        Returns
+        -------
+        numpy.ndarray of shape (p + 1, p + 1), or (p, p) without an intercept
+            That of the intercept is last.
+
+        Raises
+        ------
+        ValueError
+            If there are more than two classes, a penalty with an ``l1_ratio`` above 0, or columns
+            that depend on each other and no penalty.
+        """
+        features = check_features(self, X, reset=False)
+        scores = self._scores(X)
+        if scores.shape[1] > 1:
+            raise ValueError(
+                f"there are {len(self.classes_)} classes, and covariance is that of two: fit one "
+                "class against the others"
+            )
+        y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
+        labels = check_labels(type(self).__name__, y, features)
+        weight = with_class_weight(labels, check_weight(sample_weight, features), self.class_weight)
+        target = np.asarray(labels.classes[labels.codes] == self.classes_[1], np.float64)
+        C, l1_ratio = self._penalty()
+        return self._covariance(features, Logistic(), scores[:, 0], target, weight, 1 / C, l1_ratio)
+
+    def standard_errors(self, X: object, y: object, sample_weight: object = None) -> NumPyArray:
+        """Return the square roots of the diagonal of `covariance`: the intercept's is last."""
+        return np.asarray(np.sqrt(self.covariance(X, y, sample_weight).diagonal()))
+
+    def _penalty(self) -> tuple[float, float]:
+        """Return C and the share of the L1 penalty."""
+        return self.C, self.l1_ratio
+
     def _warning(self, solution: Solution) -> str:
         if solution.reason is not StopReason.UNBOUNDED:
             return super()._warning(solution)
@@ -284,10 +367,11 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
 
 class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
-    """Linear regression with L2 and L1 penalty, with a squared, Huber or Poisson loss.
+    """Linear regression; the default ``alpha=1`` is beside the *mean* loss: ``Ridge(alpha=n)``.
 
-    It minimises, over coefficients w and intercept b, and for Huber the scale sigma, the weighted
-    mean of the losses plus ``alpha (1 - l1_ratio) / 2 ||w||^2 + alpha l1_ratio ||w||_1``:
+    With L2 and L1 penalty, and a squared, Huber, Poisson, gamma or Tweedie loss. It minimises, over
+    coefficients w and intercept b, and for Huber the scale sigma, the weighted mean of the losses
+    plus ``alpha (1 - l1_ratio) / 2 ||w||^2 + alpha l1_ratio ||w||_1``:
 
     ============ ============================== ================================================
     loss         of a sample, r = y - (xw + b)  scikit-learn's estimator, S the sum of weights
@@ -296,23 +380,30 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
                                                 ``ElasticNet(alpha, l1_ratio=l1_ratio)``
     'huber'      sigma/2 + sigma h(r / sigma)   ``HuberRegressor(epsilon, alpha=alpha * S)``
     'poisson'    exp(xw + b) - y (xw + b)       ``PoissonRegressor(alpha=alpha)``
+    'gamma'      half the deviance              ``GammaRegressor(alpha=alpha)``
+    'tweedie'    half the deviance              ``TweedieRegressor(power=power, alpha=alpha)``
     ============ ============================== ================================================
 
-    h(z) is z^2/2 up to abs(z) = epsilon, and goes on as a straight line. The features need no
-    scaling, and the intercept is not penalised.
+    h(z) is z^2/2 up to abs(z) = epsilon, and goes on as a straight line. The last three predict
+    exp(xw + b). The features need no scaling, and the intercept is not penalised.
 
     Parameters
     ----------
-    loss : {'squared', 'huber', 'poisson'}
-        Huber's for targets with outliers, Poisson's for counts (and rates, with the exposure as
-        `sample_weight`).
+    loss : {'squared', 'huber', 'poisson', 'gamma', 'tweedie'}
+        Huber's for targets with outliers, Poisson's for counts, gamma for amounts above 0, and
+        Tweedie's for amounts of which many are 0. For an exposure see `offset` of `fit`.
     alpha : float, default 1.0
-        The strength of the penalty on the *mean* loss, at least 0. As in PoissonRegressor it means
-        the same for any number of rows; in Ridge and HuberRegressor it is S times as large.
+        The strength of the penalty beside the *mean* loss, at least 0. As in PoissonRegressor and
+        ElasticNet it means the same for any number of rows. ``Ridge(alpha)`` and
+        ``HuberRegressor(alpha=alpha)`` count the sum: this is their alpha divided by S. For
+        ``Ridge()`` give ``alpha=1 / n``.
     l1_ratio : float, default 0.0
         As in :class:`SVRGClassifier`; for Huber's loss 0.
     epsilon : float, default 1.35
         For Huber's loss: residuals beyond epsilon sigma count as outliers. Above 1.
+    power : float, default 1.5
+        For Tweedie's loss: the variance is proportional to mean^power. From 1, which is
+        loss='poisson', to 2, which is loss='gamma'. For 0 take loss='squared'.
     fit_intercept, tol, max_iter, max_time, metric, warm_start, random_state, verbose
         As in :class:`SVRGClassifier`.
 
@@ -342,6 +433,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         alpha: float = 1.0,
         l1_ratio: float = 0.0,
         epsilon: float = 1.35,
+        power: float = 1.5,
         fit_intercept: bool = True,
         tol: float = 1e-6,
         max_iter: int = 100,
@@ -355,6 +447,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.alpha = alpha
         self.l1_ratio = l1_ratio
         self.epsilon = epsilon
+        self.power = power
         self.fit_intercept = fit_intercept
         self.tol = tol
         self.max_iter = max_iter
@@ -364,7 +457,9 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: object, y: object, sample_weight: object = None) -> SVRGRegressor:
+    def fit(
+        self, X: object, y: object, sample_weight: object = None, offset: object = None
+    ) -> SVRGRegressor:
         """Find the optimum.
 
         Parameters
@@ -372,9 +467,13 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         X : array-like, sparse matrix or Chunks of shape (n, p)
             As in :meth:`SVRGClassifier.fit`.
         y : array-like of shape (n,)
-            Finite numbers; for Poisson's loss not negative, and not 0 everywhere.
+            Finite numbers; for Poisson's and Tweedie's loss not negative, and not 0 everywhere;
+            for the gamma loss above 0.
         sample_weight : array-like of shape (n,), optional
             Not negative. 2 is as good as a row that stands there twice, 0 leaves the row out.
+        offset : array-like of shape (n,), optional
+            Numbers that are added to xw + b: where the prediction is the exponential of that,
+            ``numpy.log(exposure)``. Of Chunks it may be a list of arrays, as `y`.
 
         Returns
         -------
@@ -384,19 +483,15 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         Raises
         ------
         TypeError, ValueError
-            If an argument cannot be; if X or y has NaN or infinity; if y is negative, or 0
-            everywhere, for Poisson's loss; if a weight is negative or all are 0.
+            If an argument cannot be; if X or y has NaN or infinity; if y is none of the loss; if a
+            weight is negative or all are 0.
 
         Warns
         -----
         sklearn.exceptions.ConvergenceWarning
             As :meth:`SVRGClassifier.fit`.
         """
-        if self.loss not in _REGRESSION_LOSSES:
-            raise ValueError(
-                f"loss must be one of {', '.join(map(repr, _REGRESSION_LOSSES))}, got "
-                f"{self.loss!r}: for classes, take SVRGClassifier"
-            )
+        loss = self._loss()
         alpha = check_finite("alpha", self.alpha, "the strength of the penalty; 0 for none", 0)
         l1_ratio = self._checked_l1_ratio()
         if self.loss == "huber" and l1_ratio > 0:
@@ -410,38 +505,42 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         weight = check_weight(sample_weight, features)
         problem = Problem(
             features=features,
-            target=check_target(type(self).__name__, y, features, weight, loss=self.loss),
-            loss=Poisson() if self.loss == "poisson" else Squared(),
+            target=check_target(type(self).__name__, y, features, weight, loss),
+            loss=loss,
             l2=alpha * (1 - l1_ratio),
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
             l1=alpha * l1_ratio,
         )
+        given = check_offset(joined("offset", offset, X), features)
+        without = WithoutOffset.of(problem, given)
         start = self._start((features.shape[1],))
-        if self.loss == "huber":
-            solution = self._fit_with_scale(problem, start)
-        else:
-            solution = self._run(lambda settings: solve(problem, settings, start))
-            self._forget("scale_")
+        self._forget("scale_")
+        solver = self._solve_with_scale if self.loss == "huber" else solve
+        solution = self._run(lambda settings: without.solved(solver, settings, start))
         self.coef_ = np.array(solution.coef[:, 0], dtype=np.float64)
         self.intercept_ = float(solution.intercept[0])
         return self
 
-    def predict(self, X: object) -> NumPyArray:
-        """Return the prediction for each sample, (n,) and float64; for Poisson's loss the mean.
+    def predict(self, X: object, offset: object = None) -> NumPyArray:
+        """Return the prediction for each sample, (n,) and float64: the mean, as the loss has it.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
+        offset : array-like of shape (n,), optional
+            As in `fit`; none is 0, an exposure of 1.
         """
-        scores = self._scores(X)[:, 0]
-        return np.exp(scores) if self.loss == "poisson" else scores
+        return self._loss().prediction(self._with_offset(X, offset))
 
-    def score(self, X: object, y: object, sample_weight: object = None) -> float:
-        """Return R^2; for Poisson's loss D^2, the share of the deviance that is explained.
+    def score(
+        self, X: object, y: object, sample_weight: object = None, offset: object = None
+    ) -> float:
+        """Return R^2; where a logarithm is predicted D^2, the share of the deviance explained.
 
-        As Ridge, HuberRegressor and PoissonRegressor do.
+        As Ridge, HuberRegressor, PoissonRegressor, GammaRegressor and TweedieRegressor do: beside
+        the mean of y, which has no offset.
 
         Parameters
         ----------
@@ -451,37 +550,117 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
             The true values.
         sample_weight : array-like of shape (n,), optional
             Their weights.
+        offset : array-like of shape (n,), optional
+            As in `predict`.
         """
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
-        if self.loss != "poisson":
-            return float(super().score(X, y, sample_weight))
-        scores = self._scores(X)
+        loss = self._loss()
+        if not loss.has_logarithm:
+            return float(r2_score(y, self.predict(X, offset), sample_weight=sample_weight))
+        scores = self._with_offset(X, offset)
         weight = check_weight(sample_weight, scores)
-        target = check_target(type(self).__name__, y, scores, weight, loss=self.loss)
-        return explained_deviance(target, scores[:, 0], weight)
+        target = check_target(type(self).__name__, y, scores, weight, loss)
+        return explained_deviance(loss, target, scores, weight)
 
-    def _fit_with_scale(
-        self, problem: Problem, start: tuple[NumPyArray, NumPyArray] | None
+    def covariance(
+        self, X: object, y: object, sample_weight: object = None, offset: object = None
+    ) -> NumPyArray:
+        """Return the covariance of the coefficients, from the data of the fit.
+
+        The inverse of the Fisher information H; with a penalty M^-1 H M^-1, with M the Hessian of
+        the penalised objective: the variance of the penalised estimate, which does not know its
+        bias. For the squared, gamma and Tweedie loss times the dispersion: Pearson's statistic
+        divided by the sum of the weights less the degrees of freedom, as in statsmodels' GLM.
+
+        Parameters
+        ----------
+        X, y, sample_weight, offset
+            As they were given to `fit`. A weight is how often a row was seen.
+
+        Returns
+        -------
+        numpy.ndarray of shape (p + 1, p + 1), or (p, p) without an intercept
+            That of the intercept is last.
+
+        Raises
+        ------
+        ValueError
+            For Huber's loss, for a penalty with an ``l1_ratio`` above 0, and for columns that
+            depend on each other where there is no penalty.
+        """
+        if self.loss == "huber":
+            raise ValueError(
+                "loss is 'huber', which is no likelihood with a Fisher information: resample the "
+                "rows (sklearn.utils.resample) and take the deviation of the coefficients"
+            )
+        loss = self._loss()
+        scores = self._with_offset(X, offset)
+        features = check_features(self, X, reset=False)
+        y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
+        weight = check_weight(sample_weight, features)
+        target = check_target(type(self).__name__, y, features, weight, loss)
+        total = len(target) if weight is None else float(weight.sum())
+        strength = float(self.alpha) * total
+        return self._covariance(features, loss, scores, target, weight, strength, self.l1_ratio)
+
+    def standard_errors(
+        self, X: object, y: object, sample_weight: object = None, offset: object = None
+    ) -> NumPyArray:
+        """Return the square roots of the diagonal of `covariance`: the intercept's is last."""
+        return np.asarray(np.sqrt(self.covariance(X, y, sample_weight, offset).diagonal()))
+
+    def _with_offset(self, X: object, offset: object) -> NumPyArray:
+        """Return the scores, (n,), with the offset."""
+        scores = self._scores(X)[:, 0]
+        given = check_offset(joined("offset", offset, X), scores)
+        return scores if given is None else scores + given
+
+    def _loss(self) -> Loss:
+        """Return the loss that the arguments name."""
+        if self.loss not in _LOSSES:
+            raise ValueError(
+                f"loss must be one of {', '.join(map(repr, _LOSSES))}, got {self.loss!r}: for "
+                "classes, take SVRGClassifier"
+            )
+        return _LOSSES[self.loss](self)
+
+    def _huber(self) -> Huber:
+        meaning = "outliers are beyond epsilon times the scale, which would be 0 for 1"
+        return Huber(check_finite("epsilon", self.epsilon, meaning, 1, above=True))
+
+    def _tweedie(self) -> Loss:
+        power = check_finite("power", self.power, "the variance is proportional to mean^power", 0)
+        if not 1 <= power <= 2:
+            raise ValueError(
+                f"power must be a number from 1 to 2, got {power:g}: for 0 take loss='squared', "
+                "which predicts no logarithm"
+            )
+        return {1.0: Poisson(), 2.0: Gamma()}.get(power, Tweedie(power))
+
+    def _solve_with_scale(
+        self, problem: Problem, settings: Settings, start: Start | None
     ) -> Solution:
-        epsilon = check_finite(
-            "epsilon",
-            self.epsilon,
-            "outliers are beyond epsilon times the scale, which would be 0 for 1",
-            1,
-            above=True,
-        )
-
-        def with_scale(settings: Settings) -> Solution:
-            solution, self.scale_ = solve_with_scale(problem, epsilon, settings, start)
-            return solution
-
-        return self._run(with_scale)
+        assert isinstance(problem.loss, Huber)
+        solution, scale = solve_with_scale(problem, problem.loss.epsilon, settings, start)
+        self.scale_ = scale
+        return solution
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = self.loss == "poisson"
+        tags.target_tags.positive_only = self.loss in _POSITIVE
         return tags
 
     def _more_tags(self) -> dict[str, bool]:
         """Return the same for scikit-learn 1.5."""
-        return {"requires_positive_y": self.loss == "poisson"}
+        return {"requires_positive_y": self.loss in _POSITIVE}
+
+
+_LOSSES: dict[str, Callable[[SVRGRegressor], Loss]] = {
+    "squared": lambda _: Squared(),
+    "huber": SVRGRegressor._huber,
+    "poisson": lambda _: Poisson(),
+    "gamma": lambda _: Gamma(),
+    "tweedie": SVRGRegressor._tweedie,
+}
+
+_POSITIVE = ("poisson", "gamma", "tweedie")

@@ -8,6 +8,7 @@ the shape ``(n,)``, those of the softmax ``(n, K)``; their dtype, float32 or flo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,8 +19,17 @@ from provenglm.types import NumPyArray
 _LEAST_CURVATURE = 1e-3
 """In a Hessian, of samples on the straight part of Huber's loss."""
 
-_MOST_LOG = {2: 10.0, 4: 80.0, 8: 500.0}
+MOST_LOG = {2: 10.0, 4: 80.0, 8: 500.0}
 """By bytes of a number: exp() of larger scores would overflow when it is summed."""
+
+OFFSET_OF_FLOAT32 = 30.0
+"""A mean of so many standard deviations, and float32 is left: it costs one to two digits."""
+
+# Of the divergence of a logistic loss, where there are so many rows that it is float32.
+_MOST_LOG_OF_A_SQUARE = 700.0
+_MOST_LOG_OF_FLOAT32 = np.float32(80)
+_LOG_2 = np.float32(np.log(2))
+_WIDER = 1.0001
 
 
 class Noise(NamedTuple):
@@ -94,12 +104,43 @@ class SecondDerivativeOfClasses(SecondDerivative):
         return np.asarray(np.diag(share @ probability) - total)
 
 
+class Dual(NamedTuple):
+    """Residuals in the domain of the conjugate whose mean is 0, and what they cost.
+
+    Attributes
+    ----------
+    kept, of_target : float
+    constant : numpy.ndarray or float
+        The residuals are u = kept r + constant + of_target y, of classes with y an indicator.
+    terms : callable or float
+        From scores and targets of some rows to a bound of Fenchel's terms, l(z) + l*(u) - u z, of
+        each of them; or their mean over all rows, where it is known.
+    """
+
+    kept: float
+    constant: NumPyArray | float
+    of_target: float
+    terms: Callable[[NumPyArray, NumPyArray], NumPyArray] | float
+
+
 class Loss(ABC):
     """A convex loss of one sample."""
 
     name: str
     outputs: int = 1
     """Scores per sample."""
+    has_classes: bool = False
+    """Whether targets are whole numbers, the indices of classes; else they are numbers."""
+    bytes_of_a_row: int = 0
+    """What a fit takes for each row beside its scores."""
+    needs_all_targets: bool = False
+    """Whether the best constant depends on more than the mean of the targets."""
+    has_dispersion: bool = False
+    """Whether the variance of targets has an unknown factor."""
+    has_logarithm: bool = False
+    """Whether the prediction is the exponential of the score."""
+    has_least: bool = False
+    """Whether the infimum is not 0."""
 
     # What the certificate asks: see `certificate`.
     has_falls: bool = True
@@ -132,11 +173,89 @@ class Loss(ABC):
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         """Return the intercept that is best without features: a 0-d array, or ``(K,)``."""
 
+    @abstractmethod
+    def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
+        """Return residuals whose mean is 0, near those at the scores.
+
+        Parameters
+        ----------
+        excess : numpy.ndarray, () or (K,)
+            The mean of the residuals at the scores.
+        mean : numpy.ndarray, () or (K,)
+            That of the targets, of classes their shares.
+        is_long : bool
+            Whether there are so many rows that nothing of float64 is made for each of them.
+        """
+
     def value_and_residual(
         self, scores: NumPyArray, target: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray]:
         """Return both, where one costs less beside the other."""
         return self.value(scores, target), self.residual(scores, target)
+
+    def probability(self, scores: NumPyArray) -> NumPyArray:
+        """Return the classes' probabilities, (n, K); of a loss with K outputs alone."""
+        raise NotImplementedError(self.name)
+
+    def prediction(self, scores: NumPyArray) -> NumPyArray:
+        """Return what is predicted for the targets."""
+        return np.asarray(np.exp(scores)) if self.has_logarithm else scores
+
+    def deviance(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return half the deviance of each sample: the loss above its infimum."""
+        return self.value(scores, target) - self.least(target)
+
+    def fisher(self, scores: NumPyArray) -> NumPyArray:
+        """Return the expectation of the curvature: 1 / (V(m) g'(m)^2) for the mean m."""
+        raise NotImplementedError(self.name)
+
+    def check_target(  # noqa: B027 - most take all numbers
+        self, target: NumPyArray, weight: NumPyArray | None
+    ) -> None:
+        """Raise a ValueError where a target is none of this loss; all are finite numbers."""
+
+    def groups(self, target: NumPyArray) -> NumPyArray | None:
+        """Return groups of targets, whole numbers from 0: rows of a rare one are drawn more often.
+
+        None where no group has more to say than another.
+        """
+        return target.astype(np.intp, copy=False) if self.has_classes else None
+
+    @property
+    def group_count(self) -> int:
+        """The number of these groups."""
+        return max(2, self.outputs)
+
+    def is_far_off(self, bias: float, value: float, least: float) -> bool:
+        """Whether float32 has too few digits for the scores, of numbers as targets.
+
+        Parameters
+        ----------
+        bias : float
+            The best constant.
+        value, least : float
+            The mean loss there, and its infimum.
+        """
+        return bool(np.square(bias) > 2 * OFFSET_OF_FLOAT32**2 * (value - least))
+
+    def without_offset(
+        self, offset: NumPyArray, target: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray | None, NumPyArray | float]:
+        """Return a target, a factor (None for 1) and a constant for which offsets are 0.
+
+        l(z + offset, target) is the factor times l(z, the new target), and the constant.
+        """
+        return target - offset, None, 0.0
+
+    def inside(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return residuals that rounding has left outside of the conjugate's domain, inside."""
+        return dual
+
+    def fenchel(self, scores: NumPyArray, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return l(z) + l*(u) - u z of each sample, 0 or greater but for rounding."""
+        product = dual * scores
+        terms = self.value(scores, target) + self.conjugate(dual, target)
+        return np.asarray(terms - (product if scores.ndim == 1 else product.sum(axis=1)))
 
     def least(self, target: NumPyArray) -> NumPyArray:
         """Return the infimum of the loss of each sample, shape ``(n,)``."""
@@ -202,6 +321,40 @@ class Logistic(Loss):
     r"""Logistic loss, :math:`\log(1 + e^z) - yz`, of targets 0 and 1."""
 
     name = "logistic"
+    has_classes = True
+
+    def fisher(self, scores: NumPyArray) -> NumPyArray:
+        return self.curvature(scores, scores)
+
+    def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
+        # (1 - m) p + m q with q = 0 or 1 has the targets' mean.
+        wanted = float(mean)
+        of_scores = wanted + float(excess)
+        down = of_scores > wanted
+        mixed = 1 - wanted / of_scores if down else (wanted - of_scores) / (1 - of_scores)
+        sign = 1.0 if down else -1.0
+
+        def terms(scores: NumPyArray, _: NumPyArray) -> NumPyArray:
+            # KL(u || p) <= log(1 + chi^2(u, p)), and chi^2 = m^2 e^(+-z). Where p is next to
+            # nothing, convexity bounds it better: KL(u || p) <= m KL(q || p), which is at most
+            # m (log 2 + max(+-z, 0)).
+            if is_long and scores.dtype == np.float32:
+                # log(1 + x) <= x, and the margin is that of rounding.
+                scores = np.float32(sign) * scores
+                square = np.exp(np.minimum(scores, _MOST_LOG_OF_FLOAT32))
+                square *= np.float32(_WIDER * mixed)
+                square = np.minimum(square, np.float32(_WIDER) * (np.maximum(scores, 0) + _LOG_2))
+                return np.asarray(square, np.float64) * mixed
+            scores = sign * scores.astype(np.float64)
+            square = np.exp(np.minimum(scores + 2 * np.log(mixed), _MOST_LOG_OF_A_SQUARE))
+            square = np.log1p(square)
+            return np.asarray(np.minimum(square, mixed * (np.log(2) + np.maximum(scores, 0))))
+
+        constant = 0.0 if down else mixed
+        return Dual(1 - mixed, constant, -mixed, terms if mixed else 0.0)
+
+    def inside(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return np.asarray(np.clip(dual, -target, 1 - target))
 
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return self.value_and_residual(scores, target)[0]
@@ -253,7 +406,7 @@ class Logistic(Loss):
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         probability = dual + target
         inside = (probability >= 0) & (probability <= 1)
-        entropy = _x_log_x(probability) + _x_log_x(1 - probability)
+        entropy = x_log_x(probability) + x_log_x(1 - probability)
         return np.where(inside, entropy, np.inf)
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
@@ -268,6 +421,36 @@ class Softmax(Loss):
     outputs: int = 2
 
     name = "softmax"
+    has_classes = True
+
+    def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
+        of_scores = mean + excess
+        ratio = np.divide(mean, of_scores, out=np.ones_like(of_scores), where=of_scores > 0)
+        kept = min(1.0, float(ratio.min()))
+        constant = np.maximum(mean - kept * of_scores, 0)
+        logarithm = np.where(constant > 0, 2 * np.log(np.where(constant > 0, constant, 1)), -np.inf)
+
+        def terms(scores: NumPyArray, _: NumPyArray) -> NumPyArray:
+            # u = kept p + c with sum c = 1 - kept: chi^2 = sum c^2 / p - (1 - kept)^2. In the
+            # scores' own dtype: log1p() of small numbers has all its digits, and where exp()
+            # overflows the other bound is the smaller one.
+            scores = np.array(scores.T, order="C")
+            top = scores.max(axis=0)
+            scores -= top
+            normaliser = np.log(np.exp(scores).sum(axis=0))
+            each = logarithm.astype(scores.dtype)[:, None] - scores
+            each += normaliser
+            square = np.log1p(np.exp(each, out=each).sum(axis=0))
+            # By convexity, KL(u || p) <= -sum c log p.
+            mixed = constant.sum() * normaliser - constant @ scores
+            return np.asarray(np.minimum(square, mixed), np.float64)
+
+        return Dual(kept, constant, kept - 1, terms if kept < 1 else 0.0)
+
+    def inside(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        observed = np.zeros_like(dual)
+        observed[np.arange(len(target)), target] = 1
+        return np.asarray(np.clip(dual, -observed, 1 - observed))
 
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return self.value_and_residual(scores, target)[0]
@@ -339,7 +522,7 @@ class Softmax(Loss):
         inside = (probability >= 0).all(axis=1) & (
             np.abs(probability.sum(axis=1) - 1) <= 1e-6 * self.outputs
         )
-        return np.where(inside, _x_log_x(probability).sum(axis=1), np.inf)
+        return np.where(inside, x_log_x(probability).sum(axis=1), np.inf)
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         count = np.bincount(target, weights=weight, minlength=self.outputs)
@@ -354,6 +537,13 @@ class Squared(Loss):
 
     name = "squared"
     has_falls = False
+    has_dispersion = True
+
+    def fisher(self, scores: NumPyArray) -> NumPyArray:
+        return np.ones_like(scores)
+
+    def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
+        return Dual(1.0, -float(excess), 0.0, 0.5 * float(excess) ** 2)
 
     @property
     def slope(self) -> float:
@@ -384,6 +574,21 @@ class Huber(Loss):
     name = "huber"
     has_falls = False
     first_fall = 0.5
+    needs_all_targets = True
+    bytes_of_a_row = 100  # of the search for the scale
+
+    def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
+        size = abs(float(excess))
+        mixed = size / (size + self.epsilon)
+        constant = float(-mixed * np.sign(excess) * self.epsilon)
+
+        def terms(scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+            scores = scores.astype(np.float64)
+            dual = (1 - mixed) * self.residual(scores, target) + constant
+            exact = self.value(scores, target) + 0.5 * np.square(dual) - dual * (scores - target)
+            return np.asarray(np.maximum(exact, 0))
+
+        return Dual(1 - mixed, constant, 0.0, terms if mixed else 0.0)
 
     @property
     def slope(self) -> float:
@@ -460,6 +665,40 @@ class Poisson(Loss):
     """
 
     name = "poisson"
+    has_least = True
+    has_logarithm = True
+
+    def deviance(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return np.asarray(np.exp(scores) - target * scores - self.least(target))
+
+    def fisher(self, scores: NumPyArray) -> NumPyArray:
+        return _exp(scores)
+
+    def check_target(self, target: NumPyArray, weight: NumPyArray | None) -> None:
+        check_not_negative(self.name, target, weight)
+
+    def groups(self, target: NumPyArray) -> NumPyArray | None:
+        return (target > 0).astype(np.intp)
+
+    def is_far_off(self, bias: float, value: float, least: float) -> bool:
+        return abs(value) > OFFSET_OF_FLOAT32 * (value - least)
+
+    def without_offset(
+        self, offset: NumPyArray, target: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray | None, NumPyArray | float]:
+        factor = np.exp(offset)
+        return target / factor, factor, -target * offset
+
+    def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
+        wanted = float(mean)
+        of_scores = wanted + float(excess)
+        if of_scores <= 0:
+            return Dual(1.0, 0.0, 0.0, np.inf)
+        kept = wanted / of_scores
+        return Dual(kept, 0.0, kept - 1, of_scores * (kept * np.log(kept) - kept + 1))
+
+    def inside(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return np.asarray(np.maximum(dual, -target))
 
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return _exp(scores) - target * scores
@@ -487,47 +726,62 @@ class Poisson(Loss):
     def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
         mean = _exp(scores)
         square = float(share @ np.square(mean + np.abs(target)))
-        is_exact = float(scores.max(initial=0)) < _MOST_LOG[scores.dtype.itemsize]
+        is_exact = float(scores.max(initial=0)) < MOST_LOG[scores.dtype.itemsize]
         return Noise(1.01 * float(mean.max(initial=0)), square, is_exact)
 
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         mean = dual + target
-        return np.where(mean >= 0, _x_log_x(mean) - mean, np.inf)
+        return np.where(mean >= 0, x_log_x(mean) - mean, np.inf)
 
     def least(self, target: NumPyArray) -> NumPyArray:
-        return target - _x_log_x(target)
+        return target - x_log_x(target)
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         return np.asarray(np.log(weight @ target / weight.sum()))
 
 
-def explained_deviance(target: NumPyArray, scores: NumPyArray, weight: NumPyArray | None) -> float:
-    """Return 1 - D(y, exp(scores)) / D(y, mean(y)) with Poisson's deviance D; all of shape (n,).
+def explained_deviance(
+    loss: Loss, target: NumPyArray, scores: NumPyArray, weight: NumPyArray | None
+) -> float:
+    """Return 1 - D(y, prediction) / D(y, mean(y)) with the deviance D of a loss; all (n,).
 
     From the logarithms of the predictions, which do not underflow. As R^2, it is 1 for a perfect
     and 0 for an imperfect prediction if all y are the same.
     """
-    mean = float(np.average(target, weights=weight))
-    own = np.where(target > 0, target * np.log(np.where(target > 0, target, 1.0)) - target, 0.0)
-
-    def deviance(log_mean: NumPyArray | float) -> float:
-        losses = np.exp(log_mean) - target * log_mean + own
-        return max(float(np.average(losses, weights=weight)), 0.0)
-
-    of_model, of_mean = deviance(scores), deviance(np.log(mean))
+    share = np.ones(len(target)) if weight is None else weight
+    best = np.broadcast_to(loss.null_scores(target, share), target.shape)
+    of_model, of_mean = (
+        max(float(np.average(loss.deviance(z, target), weights=weight)), 0.0)
+        for z in (scores, best)
+    )
     # Rounding may leave something of the deviance of equal targets.
-    nothing = 1e-14 * float(np.abs(own).max())
+    nothing = 1e-14 * float((np.abs(loss.value(best, target)) + loss.fisher(best)).max())
     if of_mean <= nothing:
         return 1.0 if of_model <= nothing else 0.0
     return 1 - of_model / of_mean
 
 
+def check_not_negative(name: str, target: NumPyArray, weight: NumPyArray | None) -> None:
+    """Raise a ValueError where targets of a loss with the logarithm as link cannot be."""
+    if (target < 0).any():
+        row = int(np.argmax(target < 0))
+        raise ValueError(
+            f"y is {target[row]:g} in row {row}, and loss={name!r} needs numbers of at least 0: "
+            "take loss='squared' for values of both signs"
+        )
+    if not (target if weight is None else target[weight > 0]).any():
+        raise ValueError(
+            f"y is 0 in every row with a positive weight, and loss={name!r} has no finite optimum "
+            "there (the logarithm of the mean goes to minus infinity): give positive values, too"
+        )
+
+
 def _exp(scores: NumPyArray) -> NumPyArray:
     """exp(), the largest scores cut off."""
-    mean: NumPyArray = np.exp(np.minimum(scores, _MOST_LOG[scores.dtype.itemsize]))
+    mean: NumPyArray = np.exp(np.minimum(scores, MOST_LOG[scores.dtype.itemsize]))
     return mean
 
 
-def _x_log_x(x: NumPyArray) -> NumPyArray:
+def x_log_x(x: NumPyArray) -> NumPyArray:
     """X log x, with its limit 0 at 0; nothing of value below."""
     return np.asarray(x * np.log(np.where(x > 0, x, 1)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from provenglm.losses import Loss, Softmax
+from provenglm.losses import Loss
 from provenglm.sparse.csr_sample import CenteredRows
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
@@ -79,7 +79,7 @@ class Sample:
 
     def hessian(self, scores: NumPyArray) -> NumPyArray:
         """Return the Hessian with the penalty: (p + 1)K square, theta raveled."""
-        if isinstance(self.loss, Softmax):
+        if self.loss.outputs > 1:
             return self._hessian_of_softmax(self.loss.probability(scores))
         weight = self.loss.weight_in_hessian(scores, self.target)
         hessian = self.gram(np.sqrt(self.share * weight))

@@ -12,7 +12,7 @@ from provenglm.data.budget import room
 from provenglm.data.csr import CsrRows
 from provenglm.data.disk import DiskRows
 from provenglm.data.rows import Features, Rows, rows_of
-from provenglm.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
+from provenglm.losses import OFFSET_OF_FLOAT32, Loss
 from provenglm.objective import Objective, Reads, Scaling
 from provenglm.problem import Problem
 from provenglm.sample import Sample
@@ -23,9 +23,6 @@ from provenglm.workers import Workers
 
 _RARE = 0.1
 """A group of targets with a smaller share is drawn more often than it occurs."""
-
-OFFSET_OF_FLOAT32 = 30.0
-"""A mean of so many standard deviations, and float32 is left: it costs one to two digits."""
 
 _OFFSET_OF_FLOAT64 = 1e5
 """The same for float64: from there on blocks are centred before they are multiplied."""
@@ -180,19 +177,17 @@ def penalty_of(scaling: Scaling, l2: float, fit_intercept: bool) -> NumPyArray:
 def _is_far_off(problem: Problem, share: NumPyArray) -> bool:
     """Whether float32 would lose what matters in the size of the targets or of the loss."""
     loss, target = problem.loss, problem.target
-    if not isinstance(loss, Squared | Huber | Poisson):
+    if loss.has_classes:
         return False
     few = per_row.summary(loss, target, share) if problem.is_long else (target, share)
     bias = np.asarray(loss.null_scores(*few) if problem.fit_intercept else 0.0)
     if problem.is_long:
         value = per_row.mean(share, lambda part: loss.value(np.full(1, bias), target[part]))
-        spread = value - per_row.mean(share, lambda part: loss.least(target[part]))
+        least = per_row.mean(share, lambda part: loss.least(target[part]))
     else:
         value = float(share @ loss.value(np.broadcast_to(bias, target.shape), target))
-        spread = value - float(share @ loss.least(target))
-    if isinstance(loss, Poisson):
-        return bool(abs(value) > OFFSET_OF_FLOAT32 * spread)
-    return bool(np.square(bias) > 2 * OFFSET_OF_FLOAT32**2 * spread)
+        least = float(share @ loss.least(target))
+    return loss.is_far_off(float(bias), value, least)
 
 
 def fitting(dtype: np.dtype[Any], scaling: Scaling) -> np.dtype[Any]:
@@ -260,11 +255,8 @@ def importance(loss: Loss, target: NumPyArray, share: NumPyArray) -> NumPyArray 
 
 def _groups(loss: Loss, target: NumPyArray, share: NumPyArray) -> NumPyArray | None:
     """Return the group of each target, if one of the groups is rare."""
-    if isinstance(loss, Poisson):
-        groups = (target > 0).astype(np.intp)
-    elif isinstance(loss, Logistic | Softmax):
-        groups = target.astype(np.intp, copy=False)
-    else:
+    groups = loss.groups(target)
+    if groups is None:
         return None
     of_group = np.bincount(groups, weights=share)
     return groups if of_group[of_group > 0].min() < _RARE else None

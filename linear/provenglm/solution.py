@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -71,6 +72,8 @@ class Settings:
         Snapshots after the start.
     max_time : float, optional
         Seconds; looked at once in each snapshot.
+    deadline : float
+        The same as a time of `time.perf_counter`, for several solutions together.
     metric : {'auto', 'hessian', 'diagonal', 'identity'}
     seed : int
         Of the samples and the order of the batches.
@@ -81,6 +84,7 @@ class Settings:
     tol: float = 1e-6
     max_iter: int = 100
     max_time: float | None = None
+    deadline: float = math.inf
     metric: str = "auto"
     seed: int = 0
     watch: Callable[[Record], None] | None = None

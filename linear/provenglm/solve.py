@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +14,6 @@ import numpy as np
 from provenglm.certificate import Certificate, Model, Some
 from provenglm.data.budget import room, rows_of_a_sample
 from provenglm.duality import duality_gap
-from provenglm.losses import Logistic, Softmax
 from provenglm.objective import Objective, Snapshot
 from provenglm.plan import Plan, choose, dense_if_small
 from provenglm.problem import Problem
@@ -143,8 +143,7 @@ class Session:
             penalty = penalty_of(scaling, l2, self._problem.fit_intercept)
             objective = replace(objective, penalty=penalty, l1=l1_of(scaling, l1))
             sample = replace(sample, penalty=penalty)
-        if self._settings.max_time is not None:
-            objective = replace(objective, deadline=self._began + self._settings.max_time)
+        objective = replace(objective, deadline=self._deadline())
         first, null = objective.null()
         if start is not None:
             given = objective.scaling.from_user(*start).reshape(first.shape)
@@ -152,6 +151,11 @@ class Session:
         proof = self._proof(l2, l1)
         run = _Run(objective, null, self._settings, self._began, proof)
         return run.follow(self.plan, self.plan.method(objective, sample, first, self._rng))
+
+    def _deadline(self) -> float:
+        max_time = self._settings.max_time
+        own = math.inf if max_time is None else self._began + max_time
+        return min(own, self._settings.deadline)
 
     def _proof(self, l2: float | None, l1: float) -> _Proof:
         problem = self._problem
@@ -333,7 +337,7 @@ class _Run:
                 return StopReason.UNBOUNDED
             if self._near_enough(is_cheap):
                 return StopReason.CONVERGED
-            out_of_time = settings.max_time is not None and self._seconds() >= settings.max_time
+            out_of_time = time.perf_counter() >= self._objective.deadline
             if len(self._history) > settings.max_iter or out_of_time:
                 if self._near_enough(is_cheap=False):
                     return StopReason.CONVERGED
@@ -426,7 +430,7 @@ class _Run:
             return False
         if objective.penalty[:-1].max(initial=0) > 0 and self._penalised():
             return False
-        if not isinstance(objective.loss, Logistic | Softmax):
+        if not objective.loss.has_classes:
             return False
         return all(
             _on_their_side(scores[part], objective.target[part])[objective.share[part] > 0].all()

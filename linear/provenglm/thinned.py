@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from provenglm.data.disk import DiskRows
-from provenglm.losses import Logistic
 from provenglm.objective import Objective
 from provenglm.types import NumPyArray
 
@@ -125,7 +124,7 @@ class Thinned:
         Where rows are sorted, a block more of the one class is one less of the other.
         """
         objective = self.objective
-        if not isinstance(objective.loss, Logistic):
+        if not objective.loss.has_classes:
             return None
         here = np.zeros(2)
         for part in slices:

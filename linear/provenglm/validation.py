@@ -18,10 +18,11 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
-from provenglm.data import csr_checks, large, per_row
+from provenglm.data import csr_checks, large, no_numbers, per_row
 from provenglm.data.chunks import Chunks
 from provenglm.data.disk import on_disk
 from provenglm.data.rows import Data
+from provenglm.losses import Loss
 from provenglm.types import NumPyArray
 
 try:
@@ -96,9 +97,7 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Data:
         large.check_columns(estimator, X, reset=reset)
         features: Data = X
     else:
-        features = validate_data(
-            estimator, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite=False
-        )
+        features = _validated(estimator, X, reset)
     numbers = features
     if issparse(features):
         features = csr_checks.canonical(name, features)
@@ -126,7 +125,7 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Data:
 
 
 def check_target(
-    name: str, y: object, features: Data, weight: NumPyArray | None, *, loss: str
+    name: str, y: object, features: Data, weight: NumPyArray | None, loss: Loss
 ) -> NumPyArray:
     """Return the target of a regressor, of shape (n,) and float64.
 
@@ -140,9 +139,8 @@ def check_target(
         `y` has to be as long.
     weight : numpy.ndarray of shape (n,), or None
         As :func:`check_weight` returns it.
-    loss : {'squared', 'huber', 'poisson'}
-        For 'poisson', `y` must be neither negative nor 0 everywhere; for the others but Huber's,
-        its squares must be within float64.
+    loss : Loss
+        It checks what it needs beside. For all but Huber's, squares must be within float64.
 
     Raises
     ------
@@ -151,21 +149,9 @@ def check_target(
         what the loss needs.
     """
     target = _as_float64("y", _as_column(name, y, features))
-    if loss != "huber":
+    if not loss.needs_all_targets:
         _check_squares(target)
-    if loss != "poisson":
-        return target
-    if (target < 0).any():
-        row = int(np.argmax(target < 0))
-        raise ValueError(
-            f"y is {target[row]:g} in row {row}, and loss='poisson' needs counts or rates of at "
-            "least 0: take loss='squared' for values of both signs"
-        )
-    if not (target if weight is None else target[weight > 0]).any():
-        raise ValueError(
-            "y is 0 in every row with a positive weight, and loss='poisson' has no finite optimum "
-            "there (the logarithm of the mean goes to minus infinity): give positive values, too"
-        )
+    loss.check_target(target, weight)
     return target
 
 
@@ -201,6 +187,10 @@ def check_labels(name: str, y: object, features: Data) -> Labels:
                 "sklearn.preprocessing.KBinsDiscretizer"
             )
     if labels.dtype.kind not in "biuf":
+        row = next((row for row, label in enumerate(labels) if _is_missing(label)), None)
+        if row is not None:
+            name = "NaN" if isinstance(labels[row], float) else str(labels[row])
+            raise ValueError(f"y has {name} in row {row}, and the fit needs labels: drop such rows")
         check_classification_targets(labels)
         return Labels(*np.unique(labels, return_inverse=True))
     least, most = int(labels.min()), int(labels.max())
@@ -264,6 +254,35 @@ def check_weight(sample_weight: object, features: Data) -> NumPyArray | None:
             "sum, that of a regressor is not)"
         )
     return weight
+
+
+def check_offset(offset: object, features: Data) -> NumPyArray | None:
+    """Return what is added to the scores, of shape (n,) and float64, or None.
+
+    Parameters
+    ----------
+    offset : array-like of shape (n,), number, or None
+        Finite.
+    features : numpy.ndarray or CSR matrix of shape (n, p)
+        The offsets have to be as many.
+
+    Raises
+    ------
+    ValueError
+        If they are not that.
+    """
+    if offset is None:
+        return None
+    n = features.shape[0]
+    given = _as_float64("offset", np.asarray(offset))
+    if given.ndim == 0:
+        given = np.full(n, given)
+    if given.shape != (n,):
+        raise ValueError(
+            f"offset has the shape {given.shape}, and X has {n} rows: give one number for each, in "
+            f"an array of shape ({n},)"
+        )
+    return given
 
 
 def with_class_weight(
@@ -339,6 +358,23 @@ def classes_with_weight(name: str, labels: Labels, weight: NumPyArray | None) ->
             "to tell apart: is the data sorted by class, and cut into parts?"
         )
     return Labels(classes, codes)
+
+
+def _validated(estimator: BaseEstimator, X: object, reset: bool) -> Data:
+    """Return what scikit-learn makes of features; an error names the column that has no numbers."""
+    try:
+        features: Any = validate_data(
+            estimator, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite=False
+        )
+        # scikit-learn leaves a frame with a categorical column as it is.
+        return features.astype(np.float64) if features.dtype.kind == "O" else features
+    except (TypeError, ValueError) as error:
+        found = no_numbers.first_column(X)
+        if found is None:
+            raise
+        what, way = found
+        needs = f"{type(estimator).__name__} needs numbers"
+        raise ValueError(f"{what}, and {needs}: {way}") from error
 
 
 # --- What they share ---------------------------------------------------------------------------
@@ -452,6 +488,11 @@ def _first_of_dense(
             row, column = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
             return first + int(row), int(column), features[first + row, column]
     return None
+
+
+def _is_missing(label: object) -> bool:
+    is_nan = isinstance(label, float) and label != label
+    return label is None or is_nan or type(label).__name__ in ("NAType", "NaTType")
 
 
 def _name_of(value: object) -> str:

@@ -4,7 +4,10 @@ Nothing is shared with what is tested, and the conditions of the optimum are loo
 """
 
 import numpy as np
+from linear_oracle import half_deviance
 from scipy.special import expit, softmax
+
+POWERS = {"tweedie": 1.5, "gamma": 2.0}
 
 
 def residual(loss, z, y):
@@ -12,6 +15,8 @@ def residual(loss, z, y):
     if loss == "softmax":
         return softmax(z, axis=1) - np.eye(z.shape[1])[y]
     y = np.asarray(y, float)[:, None]
+    if loss in POWERS:
+        return np.exp((2 - POWERS[loss]) * z) - y * np.exp((1 - POWERS[loss]) * z)
     return {"logistic": expit, "squared": lambda z: z, "poisson": np.exp}[loss](z) - y
 
 
@@ -25,6 +30,8 @@ def values(loss, z, y):
         return np.logaddexp(0, z) - y * z
     if loss == "squared":
         return 0.5 * (z - y) ** 2
+    if loss in POWERS:
+        return half_deviance(POWERS[loss], z, y)
     return np.exp(z) - y * z
 
 
@@ -34,11 +41,14 @@ def objective(loss, X, y, weight, l1, l2, coef, intercept):
     return mean + l1 * np.abs(coef).sum() + 0.5 * l2 * (coef**2).sum()
 
 
-def curvature(loss, z):
+def curvature(loss, z, y):
     """Their second derivative: (n, K, K)."""
     if loss == "softmax":
         p = softmax(z, axis=1)
         return np.einsum("ik,kl->ikl", p, np.eye(p.shape[1])) - np.einsum("ik,il->ikl", p, p)
+    if loss in POWERS:
+        one, two, y = 1 - POWERS[loss], 2 - POWERS[loss], np.asarray(y, float)[:, None]
+        return (two * np.exp(two * z) - one * y * np.exp(one * z))[:, :, None]
     flat = {"logistic": lambda z: expit(z) * expit(-z), "squared": np.ones_like, "poisson": np.exp}
     return flat[loss](z)[:, :, None]
 
@@ -53,7 +63,7 @@ def polished(loss, A, y, share, l1s, l2s, t):
         off = (gradient + l1s * sign).ravel()
         if np.abs(off[free]).max() < 1e-15:
             break
-        h = curvature(loss, z) * share[:, None, None]
+        h = curvature(loss, z, y) * share[:, None, None]
         full = np.einsum("ia,ikl,ib->akbl", A, h, A, optimize=True).reshape(t.size, t.size)
         full = (full + np.diag(np.repeat(l2s, t.shape[1])))[np.ix_(free, free)]
         step = np.zeros(t.size)

@@ -10,10 +10,11 @@ import numpy as np
 from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
 from provenglm.problem import Problem
 from provenglm.sampling import prepare
+from provenglm.tweedie import Gamma, Tweedie
 from provenglm.workers import Workers
 from scipy.special import expit, logsumexp, softmax
 
-LOSSES = [Logistic(), Softmax(3), Squared(), Huber(0.7), Poisson()]
+LOSSES = [Logistic(), Softmax(3), Squared(), Huber(0.7), Poisson(), Tweedie(1.6), Gamma()]
 NAMES = [loss.name for loss in LOSSES]
 
 
@@ -30,8 +31,19 @@ def values(loss, scores, target):
         r = np.abs(z - target)
         far = loss.epsilon * (r - 0.5 * loss.epsilon)
         return np.where(r <= loss.epsilon, 0.5 * r**2, far)
+    if isinstance(loss, Tweedie):
+        return half_deviance(loss.power, z, target)
     assert isinstance(loss, Poisson)
     return np.exp(z) - target * z
+
+
+def half_deviance(power, z, target):
+    """As scikit-learn and Jorgensen have it; it cancels, so with more digits."""
+    mean, y = np.exp(np.asarray(z, np.longdouble)), np.asarray(target, np.longdouble)
+    if power == 2:
+        return (y / mean - 1 - np.log(y / mean)).astype(float)
+    one, two = np.longdouble(1 - power), np.longdouble(2 - power)
+    return (y**two / (one * two) - y * mean**one / one + mean**two / two).astype(float)
 
 
 def residuals(loss, scores, target):
@@ -45,6 +57,9 @@ def residuals(loss, scores, target):
         r = z - target
     elif isinstance(loss, Huber):
         r = np.clip(z - target, -loss.epsilon, loss.epsilon)
+    elif isinstance(loss, Tweedie):
+        mean = np.exp(np.asarray(z, np.longdouble))
+        r = (mean ** (2 - loss.power) - target * mean ** (1 - loss.power)).astype(float)
     else:
         r = np.exp(z) - target
     return r[:, None]
@@ -62,6 +77,9 @@ def curvatures(loss, scores, target):
         h = np.ones_like(z)
     elif isinstance(loss, Huber):
         h = (np.abs(z - target) <= loss.epsilon) * 1.0
+    elif isinstance(loss, Tweedie):
+        a, b, mean = loss.power - 1, 2 - loss.power, np.exp(z)
+        h = a * target * mean**-a + b * mean**b
     else:
         h = np.exp(z)
     return h[:, None, None]
@@ -262,6 +280,9 @@ def target_of(loss, scores, rng):
         target = rng.poisson(np.exp(np.clip(scores[:, 0], -3, 3))).astype(float)
         target[0] = 1
         return target
+    if isinstance(loss, Tweedie):
+        target = rng.gamma(2, np.exp(np.clip(scores[:, 0], -3, 3)) / 2)
+        return target if isinstance(loss, Gamma) else target * (rng.random(n) < 0.8)
     return scores[:, 0] + rng.standard_t(3, size=n)
 
 

@@ -16,7 +16,14 @@ from scipy.optimize import root
 from scipy.special import expit
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import HuberRegressor, LogisticRegression, PoissonRegressor, Ridge
+from sklearn.linear_model import (
+    GammaRegressor,
+    HuberRegressor,
+    LogisticRegression,
+    PoissonRegressor,
+    Ridge,
+    TweedieRegressor,
+)
 from threadpoolctl import threadpool_limits
 
 TOLERANCE = 1e-5
@@ -111,6 +118,26 @@ def test_poisson_regressor(dtype, given, shares, units, alpha):
     peer = PoissonRegressor(alpha=alpha, solver="newton-cholesky", tol=1e-12, max_iter=1000)
     fitted(peer, X.astype(np.float64), y, weight)
     assert difference(model, peer, X) < TOLERANCE
+
+
+@pytest.mark.parametrize("power", [1.0, 1.1, 1.9, 2.0])
+@pytest.mark.parametrize("alpha", [0.0, 1e-3, 0.1])
+@pytest.mark.parametrize(("dtype", "given", "shares", "units"), TABLE)
+def test_tweedie_regressor(dtype, given, shares, units, alpha, power):
+    X = features(dtype, units)
+    mean = np.exp(scores(X)[:, 0] + (5 if shares == "skewed" else -1))
+    rng = np.random.default_rng(9)
+    y = rng.gamma(2, mean / 2) * (1 if power == 2 else rng.random(len(mean)) < 0.7)
+    weight = weights_of(given, len(y))
+    model = fitted(SVRGRegressor("tweedie", power=power, alpha=alpha, tol=TIGHT), X, y, weight)
+    settings = {"alpha": alpha, "solver": "newton-cholesky", "tol": 1e-12, "max_iter": 1000}
+    peer = fitted(TweedieRegressor(power=power, link="log", **settings), X.astype(float), y, weight)
+    assert difference(model, peer, X) < TOLERANCE
+    if power == 2:
+        of_gamma = fitted(SVRGRegressor("gamma", alpha=alpha, tol=TIGHT), X, y, weight)
+        np.testing.assert_array_equal(of_gamma.coef_, model.coef_)
+        peer = fitted(GammaRegressor(**settings), X.astype(float), y, weight)
+        assert difference(of_gamma, peer, X) < TOLERANCE
 
 
 def to_the_end(peer, X, y, weight):

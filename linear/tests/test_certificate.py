@@ -10,10 +10,11 @@ from provenglm.certificate import Certificate, Model, Point
 from provenglm.data.rows import rows_of
 from provenglm.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from provenglm.objective import Objective, Scaling
+from provenglm.tweedie import Gamma, Tweedie
 from provenglm.workers import Workers
 from scipy.sparse import csr_array
 
-LOSSES = [Logistic(), Softmax(3), Squared(), Huber(), Poisson()]
+LOSSES = [Logistic(), Softmax(3), Squared(), Huber(), Poisson(), Tweedie(1.7), Gamma()]
 
 
 def certificate(X, y, loss: Loss, share=None, intercept: bool = True) -> Certificate:
@@ -35,6 +36,9 @@ def targets(loss: Loss, scores: np.ndarray, random: np.random.Generator) -> np.n
         return random.integers(0, loss.outputs, n)
     if isinstance(loss, Poisson):
         return random.poisson(np.exp(np.clip(0.3 * scores, -5, 3))).astype(float) + (scores > 1)
+    if isinstance(loss, Tweedie):
+        y = random.gamma(2, np.exp(np.clip(0.3 * scores, -5, 3)))
+        return y if isinstance(loss, Gamma) else y * (random.random(n) < 0.8)
     return scores + random.standard_normal(n)
 
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import large_data
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 from provenglm import Chunks, SVRGClassifier, SVRGRegressor, plan
@@ -35,6 +36,79 @@ def test_what_chunks_are():
     assert repr(data) == "Chunks(4 chunks, 400 x 3, float64)"
     with pytest.raises(TypeError, match="copy of all rows"):
         np.asarray(data)
+
+
+def test_a_single_one_and_frames(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    expected = SVRGClassifier().fit(X, Y).coef_
+    frame = pd.DataFrame(X, columns=list("abc"))
+    mixed = frame.assign(d=np.arange(N)).convert_dtypes()
+    for given in (
+        X,
+        tmp_path / "x.npy",
+        str(tmp_path / "x.npy"),
+        frame,
+        [frame[:100], frame[100:]],
+    ):
+        model = SVRGClassifier().fit(Chunks(given), Y)
+        np.testing.assert_allclose(model.coef_, expected, rtol=1e-12)
+    assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+    assert np.array_equal(model.predict(frame), model.predict(Chunks(frame)))
+    with pytest.raises(ValueError, match="column 0 of X is 'c', and SVRGClassifier was fitted"):
+        model.predict(Chunks(frame[list("cba")]))
+    assert Chunks(mixed).dtype == np.float64
+
+
+@pytest.mark.parametrize("size", [0.25, 0.001, 0.999])
+def test_a_split_is_a_part_of_the_rows(tmp_path, size):
+    place = np.arange(N)
+    for name, form in large_data.forms(tmp_path, X).items():
+        data = form if isinstance(form, Chunks) else Chunks(form)
+        labels = large_data.pieces(Y) if len(data.parts) > 1 else Y
+        split = data.train_test_split(place, labels, test_size=size, random_state=3)
+        train, test, rows, test_rows, y, y_test = split
+        assert sorted([*rows, *test_rows]) == place.tolist()
+        assert len(test) == max(1, min(N - 1, round(size * N)))
+        for some, of_these in ((train, rows), (test, test_rows)):
+            read = disk.DiskRows(some.parts)
+            np.testing.assert_array_equal(read.block(slice(0, len(some))), X[of_these], name)
+            chosen = np.arange(0, len(some), 3)
+            np.testing.assert_array_equal(read.take(chosen), X[of_these[chosen]], name)
+        np.testing.assert_array_equal(y, Y[rows])
+        np.testing.assert_array_equal(y_test, Y[test_rows])
+
+
+def test_the_strips_of_a_split_come_from_all_over_the_data():
+    data = Chunks(np.arange(200_000.0)[:, None])
+    _, test, _, rows = data.train_test_split(np.arange(200_000), random_state=0)
+    assert len(rows) == 50_000
+    assert len(test.parts) > 50
+    # Of a uniform draw of 100 strips the mean is within four of its standard errors.
+    assert abs(rows.mean() - 100_000) < 4 * 200_000 / np.sqrt(12 * 100)
+    _, _, _, again = data.train_test_split(np.arange(200_000), random_state=0)
+    assert np.array_equal(rows, again)
+
+
+def test_a_split_of_sparse_chunks_and_a_fit():
+    sparse = [scipy.sparse.csr_array(piece) for piece in large_data.pieces(X)]
+    train, test, y, y_test = Chunks(sparse).train_test_split(Y, random_state=0)
+    model = SVRGClassifier().fit(train, y)
+    _, _, rows, _ = Chunks(X).train_test_split(np.arange(N), random_state=0)
+    np.testing.assert_allclose(model.coef_, SVRGClassifier().fit(X[rows], Y[rows]).coef_, 1e-9)
+    assert model.score(test, y_test) > 0.6
+
+
+@pytest.mark.parametrize(
+    ("arrays", "settings", "words"),
+    [
+        ((), {"test_size": 1.0}, "test_size must be a number between 0 and 1, got 1"),
+        ((), {"test_size": 0}, "test_size must be"),
+        ((Y[:-1],), {}, r"array 0 has the shape \(399,\), and there are 400 rows: give one value"),
+    ],
+)
+def test_splits_that_cannot_be(arrays, settings, words):
+    with pytest.raises(ValueError, match=words):
+        Chunks(X).train_test_split(*arrays, **settings)
 
 
 def test_files_are_sent_to_another_process(tmp_path):
@@ -74,8 +148,16 @@ def test_a_limit_that_is_too_low(monkeypatch):
 
 REFUSED = {
     "nothing": ([], "has no chunk, and a fit needs rows"),
-    "one array": (X, r"needs a list of arrays or paths, got a ndarray: for a single one"),
-    "one path": ("x.npy", r"got 'x.npy'"),
+    "a number": (3, r"Chunks needs arrays, frames or paths, got a int"),
+    "one path": ("gone.npy", r"chunk 0 \(gone.npy\) is not there"),
+    "other columns": (
+        [pd.DataFrame(X), pd.DataFrame(X, columns=list("abc"))],
+        "chunk 1 has the columns .*'c'], and one before it has .*'2']: give all frames the same",
+    ),
+    "text in a frame": (
+        pd.DataFrame({"a": [1.0, 2], "b": ["x", "y"]}),
+        r"column 1 \('b'\) of X has 'x' in row 0, which is chunk 0, and features are numbers",
+    ),
     "another width": ([X, X[:, :2]], "chunk 1 has 2 columns, and chunk 0 has 3"),
     "another dtype": ([X, X.astype("float32")], "chunk 1 is of float32, and chunk 0 of float64"),
     "no rows": ([X, X[:0]], r"chunk 1 has the shape \(0, 3\), and there is nothing to read"),
@@ -84,7 +166,10 @@ REFUSED = {
     "objects": ([X.astype(object)], "chunk 0 is of object, and features are real numbers"),
     "complex": ([X.astype(complex)], "chunk 0 is of complex128"),
     "strings": ([X.astype(str)], "chunk 0 is of <U"),
-    "a list": ([X.tolist()], "chunk 0 is a list, and Chunks takes NumPy arrays, CSR matrices"),
+    "a list": (
+        [X.tolist()],
+        "chunk 0 is a list, and Chunks takes NumPy arrays, frames, CSR matrices",
+    ),
     "no file": (["gone.npy"], r"chunk 0 \(gone.npy\) is not there"),
     "another file": (["x.csv"], r"chunk 0 \(x.csv\) does not end in .npy"),
 }

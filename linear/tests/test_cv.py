@@ -9,7 +9,9 @@ import provenglm.cross_validation.joint as joint
 import pytest
 import sklearn
 from provenglm import SVRGClassifier, SVRGClassifierCV
+from provenglm.cross_validation import cv, folds
 from provenglm.cross_validation.scoring import HeldOut
+from provenglm.solution import StopReason
 from scipy.sparse import csr_array, issparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -316,6 +318,7 @@ def test_it_is_an_estimator_like_others(tmp_path):
     copy = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
     names = "Cs l1_ratios fit_intercept cv scoring refit class_weight tol max_iter random_state"
+    names += " max_time n_jobs"
     assert set(model.get_params()) == {*names.split(), "verbose"}
     search = GridSearchCV(
         make_pipeline(StandardScaler(), SVRGClassifierCV(cv=3)),
@@ -494,3 +497,37 @@ def test_sparse_features_give_the_same(monkeypatch, way, n, p, classes, is_small
 def rows_are_sparse(estimator, X, y):
     assert issparse(X)
     return estimator.decision_function(X).sum()
+
+
+def test_max_time_is_that_of_all_points(way):
+    X, y = problem()
+    settings = {"Cs": [0.1, 1.0, 1e4], "cv": 3, "tol": 1e-13, "random_state": 0}
+    with pytest.warns(ConvergenceWarning) as caught:
+        model = SVRGClassifierCV(**settings, max_time=1e-9).fit(X, y)
+    of_path = str(caught[0].message)
+    assert "because max_time was over: raise max_time or tol, or leave out" in of_path
+    assert "max_time=1e-09 seconds were over" in str(caught[1].message)
+    assert model.n_iter_.max() <= 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        unlimited = SVRGClassifierCV(**settings).fit(X, y)
+        enough = SVRGClassifierCV(**settings, max_time=1e3).fit(X, y)
+    assert unlimited.n_iter_.max() > 3
+    np.testing.assert_array_equal(enough.coefs_paths_, unlimited.coefs_paths_)
+
+
+def test_processes_share_the_folds():
+    X, y = problem()
+    one, two = (SVRGClassifierCV(Cs=3, cv=3, n_jobs=jobs).fit(X, y) for jobs in (None, 2))
+    np.testing.assert_allclose(two.coefs_paths_, one.coefs_paths_, rtol=1e-9)
+    np.testing.assert_array_equal(two.scores_, one.scores_)
+
+
+def test_a_distance_that_is_not_known_is_called_so():
+    far = folds.PathPoint(np.zeros((1, 1)), np.zeros(1), 1.0, 1.0, np.inf, 3, StopReason.MAX_ITER)
+    told = cv._furthest([[far]], np.array([100.0]))
+    assert told == (
+        "1 of 1 points of the path; the furthest is fold 0 with C=100, at a distance from the "
+        "optimum that is not known yet, because max_iter snapshots were taken: raise max_iter or "
+        "tol"
+    )

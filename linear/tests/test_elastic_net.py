@@ -125,7 +125,7 @@ def test_more_features_than_rows(ratio):
     assert "900" in model.why_
 
 
-LOSSES = ["logistic", "softmax", "squared", "poisson"]
+LOSSES = ["logistic", "softmax", "squared", "poisson", "gamma"]
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0])
@@ -144,7 +144,11 @@ def test_few_sparse_columns_of_many_rows(monkeypatch, loss, given, intercept, ra
         y = (3 * z + rng.gumbel(size=z.shape)).argmax(axis=1)
         model = SVRGClassifier(0.05)
     else:
-        y = rng.poisson(np.exp(z[:, 0])) if loss == "poisson" else z[:, 0] + rng.normal(size=len(X))
+        y = {
+            "poisson": lambda: rng.poisson(np.exp(z[:, 0])),
+            "gamma": lambda: rng.gamma(2, np.exp(z[:, 0])),
+            "squared": lambda: z[:, 0] + rng.normal(size=len(X)),
+        }[loss]()
         model = SVRGRegressor(loss, alpha=0.1)
     model.set_params(l1_ratio=ratio, fit_intercept=intercept, tol=TIGHT)
     weight = weights_of(given, len(y))

@@ -8,9 +8,10 @@ from provenglm.duality import duality_gap
 from provenglm.losses import Logistic, Poisson, Softmax, Squared
 from provenglm.problem import Problem
 from provenglm.sampling import prepare
+from provenglm.tweedie import Gamma, Tweedie
 from provenglm.workers import Workers
 
-LOSSES = [Logistic(), Softmax(3), Squared(), Poisson()]
+LOSSES = [Logistic(), Softmax(3), Squared(), Poisson(), Tweedie(1.5), Gamma()]
 NAMES = [loss.name for loss in LOSSES]
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 
@@ -29,6 +30,9 @@ def problem_of(loss, seed):
         y[:2] = [0, 1]
     elif isinstance(loss, Squared):
         y = z[:, 0] + rng.normal(size=n) + 1
+    elif isinstance(loss, Tweedie):
+        y = rng.gamma(2, np.exp(np.clip(z[:, 0], -3, 2)))
+        y *= 1 if isinstance(loss, Gamma) else rng.random(n) < 0.8
     else:
         y = rng.poisson(np.exp(np.clip(z[:, 0], -3, 2))).astype(float)
         y[0] = 1.0

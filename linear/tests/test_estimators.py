@@ -16,10 +16,11 @@ import pytest
 import sklearn
 from provenglm import SVRGClassifier, SVRGRegressor, shown
 from provenglm.solution import Record
+from scipy.sparse import issparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
+from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -31,6 +32,8 @@ ALL = [
     SVRGRegressor(),
     SVRGRegressor("huber"),
     SVRGRegressor("poisson"),
+    SVRGRegressor("gamma"),
+    SVRGRegressor("tweedie"),
 ]
 
 
@@ -49,6 +52,7 @@ FITTED = {
     "squared": SVRGRegressor(alpha=1e-3).fit(*DIABETES),
     "huber": SVRGRegressor("huber", alpha=1e-3).fit(*DIABETES),
     "poisson": SVRGRegressor("poisson", alpha=1e-3).fit(*DIABETES),
+    "gamma": SVRGRegressor("gamma", alpha=1e-3).fit(*DIABETES),
 }
 DATA = {"two classes": CANCER, "three classes": IRIS} | dict.fromkeys(FITTED, DIABETES)
 DATA |= {"two classes": CANCER, "three classes": IRIS}
@@ -67,7 +71,7 @@ def test_shapes():
     for name, coef, intercept in [("two classes", (1,), (1,)), ("three classes", (3,), (3,))]:
         assert FITTED[name].coef_.shape == (*coef, p[name])
         assert FITTED[name].intercept_.shape == intercept
-    for name in ("squared", "huber", "poisson"):
+    for name in ("squared", "huber", "poisson", "gamma"):
         assert FITTED[name].coef_.shape == (p[name],)
         assert type(FITTED[name].intercept_) is float
         assert hasattr(FITTED[name], "scale_") == (name == "huber")
@@ -86,6 +90,7 @@ def objective_of(model, X, y):
         losses = {
             "squared": lambda z: (y - z) ** 2 / 2,
             "poisson": lambda z: np.exp(z) - y * z,
+            "gamma": lambda z: y / np.exp(z) - 1 - np.log(y / np.exp(z)),
             "huber": lambda z: model.scale_ / 2 + model.scale_ * huber((y - z) / model.scale_),
         }[model.loss](scores[:, 0])
         l2 = model.alpha
@@ -146,7 +151,7 @@ def test_scores_and_predictions(case):
     model, X, _ = case
     scores = X @ np.atleast_2d(model.coef_).T + model.intercept_
     if isinstance(model, SVRGRegressor):
-        expected = np.exp(scores[:, 0]) if model.loss == "poisson" else scores[:, 0]
+        expected = np.exp(scores[:, 0]) if model.loss in ("poisson", "gamma") else scores[:, 0]
         np.testing.assert_allclose(model.predict(X), expected, rtol=1e-12)
         return
     if len(model.classes_) == 2:
@@ -181,7 +186,8 @@ def test_a_prediction_in_blocks(monkeypatch):
 def test_scores_of_regressors_are_those_of_scikit_learn():
     X, y = DIABETES
     weight = np.arange(len(y)) % 3
-    for name, peer in [("squared", Ridge()), ("poisson", PoissonRegressor())]:
+    peers = [("squared", Ridge()), ("poisson", PoissonRegressor()), ("gamma", GammaRegressor())]
+    for name, peer in peers:
         model = FITTED[name]
         peer.fit(X[:10], y[:10])
         peer.coef_, peer.intercept_ = model.coef_, model.intercept_
@@ -199,6 +205,22 @@ def test_the_explained_deviance_at_its_ends():
     assert model.score([[0.0], [1.0]], counts) == pytest.approx(1, abs=1e-12)
     assert model.score([[1.0], [1.0]], [3.0, 3.0]) == pytest.approx(1, abs=1e-12)
     assert model.score([[0.0], [0.0]], [3.0, 3.0]) == 0
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_coefficients_may_be_sparse(classes):
+    X, y = load_iris(return_X_y=True)
+    X, y = X[y < classes], y[y < classes]
+    model = SVRGClassifier(0.05, l1_ratio=1.0, warm_start=True).fit(X, y)
+    dense, probability = model.coef_, model.predict_proba(X)
+    assert (dense == 0).any()
+    assert model.sparsify() is model
+    assert issparse(model.coef_)
+    assert model.coef_.nnz == (dense != 0).sum()
+    np.testing.assert_array_equal(model.predict_proba(X), probability)
+    np.testing.assert_array_equal(model.densify().coef_, dense)
+    model.sparsify().fit(X, y)  # from where it was
+    assert isinstance(model.coef_, np.ndarray)
 
 
 # --- Company -----------------------------------------------------------------------------------

@@ -10,9 +10,10 @@ from provenglm.plan import choose
 from provenglm.problem import Problem
 from provenglm.solution import Settings, StopReason
 from provenglm.solve import Session, solve
+from provenglm.tweedie import Gamma, Tweedie
 from scipy.sparse import csr_array
 
-LOSSES = [Logistic(), Softmax(3), Squared(), Huber(0.7), Poisson()]
+LOSSES = [Logistic(), Softmax(3), Squared(), Huber(0.7), Poisson(), Tweedie(1.6), Gamma()]
 ids = [loss.name for loss in LOSSES]
 
 
@@ -24,6 +25,9 @@ def targets(loss, scores, rng):
         return (scores + noise > 0).astype(float)
     if isinstance(loss, Poisson):
         return rng.poisson(np.exp(np.clip(scores, -3, 2))).astype(float)
+    if isinstance(loss, Tweedie):
+        y = rng.gamma(2, np.exp(np.clip(scores, -3, 2)) / 2)
+        return y if isinstance(loss, Gamma) else y * (rng.random(len(y)) < 0.8)
     return scores + noise
 
 
@@ -76,6 +80,10 @@ class Whole:
             curvature = mean * (1 - mean)
         elif isinstance(loss, Poisson):
             curvature = (1 - caution) * np.exp(scores) + caution * target
+        elif isinstance(loss, Tweedie):
+            curvature = (1 - caution) * loss.curvature(scores, target)
+            # At a mean that is the target; none where it is 0.
+            curvature += caution * np.where(target > 0, target ** (2 - loss.power), 0)
         else:
             curvature = loss.weight_in_hessian(scores, target)
             if isinstance(loss, Huber):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, curvatures, residuals, values
 from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.tweedie import Gamma, Tweedie
 from scipy.optimize import minimize, minimize_scalar
 
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
@@ -19,6 +20,9 @@ def samples(loss, n=200, spread=3.0, seed=0):
         return scores, rng.integers(0, 2, n) * 1.0
     if isinstance(loss, Poisson):
         return scores, rng.poisson(2, n) * 1.0
+    if isinstance(loss, Tweedie):
+        target = rng.gamma(2, 1, n)
+        return scores, target if isinstance(loss, Gamma) else target * (rng.random(n) < 0.7)
     return scores, rng.normal(size=n)
 
 
@@ -49,6 +53,19 @@ def test_as_in_a_textbook(loss):
     np.testing.assert_allclose(
         columns(loss.curvature(scores, target)), diagonal, rtol=1e-13, atol=1e-14
     )
+
+
+@pytest.mark.parametrize("loss", [Tweedie(1.001), Tweedie(1.5), Tweedie(1.99), Gamma()])
+def test_targets_of_any_size(loss):
+    target = np.repeat([1e-200, 1e-30, 1.0, 1e30], 5)
+    scores = np.tile([-60.0, -1.0, 0.0, 30.0, 60.0], 4)
+    value, residual = loss.value_and_residual(scores, target)
+    expected = values(loss, columns(scores), target)
+    np.testing.assert_allclose(value, expected, rtol=1e-12, atol=1e-15)  # it cancels
+    expected = residuals(loss, columns(scores), target)
+    np.testing.assert_allclose(columns(residual), expected, rtol=1e-12)
+    bend = np.einsum("ikk->ik", curvatures(loss, columns(scores), target))
+    np.testing.assert_allclose(columns(loss.curvature(scores, target)), bend, rtol=1e-12)
 
 
 @MANY
@@ -122,6 +139,10 @@ def test_inequality_of_fenchel_elsewhere(loss):
         (Huber(0.7), 1.5, [-0.69, 0.0, 0.3]),
         (Poisson(), 2.0, [-1.99, 0.0, 4.0]),
         (Poisson(), 0.0, [0.01, 1.0, 4.0]),
+        (Tweedie(1.3), 2.0, [-4.0, 0.0, 3.0]),
+        (Tweedie(1.3), 0.0, [0.01, 1.0, 4.0]),
+        (Tweedie(1.02), 0.3, [-0.2, 2.0]),
+        (Gamma(), 2.0, [-4.0, 0.0, 0.9]),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -158,6 +179,8 @@ def test_conjugate_of_softmax_is_the_greatest_difference():
         (Logistic(), 1.0, [-1.1, 0.1]),
         (Huber(0.7), 0.0, [-0.8, 0.8]),
         (Poisson(), 2.0, [-2.1]),
+        (Tweedie(1.3), 0.0, [-0.1]),
+        (Gamma(), 2.0, [1.1]),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -176,7 +199,7 @@ def test_conjugate_of_softmax_is_infinite_outside_the_simplex():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @MANY
 def test_extreme_scores(loss, score, dtype):
-    if isinstance(loss, Poisson) and score > 80:
+    if isinstance(loss, Poisson | Tweedie) and abs(score) > 80:
         # See below: cut off.
         return
     target = np.array([0, 1, 1])
@@ -184,6 +207,7 @@ def test_extreme_scores(loss, score, dtype):
         scores = np.array([[score, 0, -score], [0, score, 0], [score, score, score]], dtype)
     else:
         scores, target = np.array([score, score, min(-score, 80)], dtype), target.astype(dtype)
+        target += isinstance(loss, Gamma)
     value, residual = loss.value_and_residual(scores, target)
     exact = np.asarray(scores, np.float64)
     eps = np.finfo(dtype).eps
@@ -199,9 +223,10 @@ def test_extreme_scores(loss, score, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_poisson_stays_finite_at_any_score(dtype):
-    scores, target = np.array([600.0, 800.0, 1e30], dtype), np.ones(3, dtype)
-    loss = Poisson()
+@pytest.mark.parametrize("loss", [Poisson(), Tweedie(1.6), Gamma()], ids=lambda loss: loss.name)
+def test_exponentials_stay_finite_at_any_score(loss, dtype):
+    scores = np.array([600.0, 800.0, 1e30, -600.0, -1e30], dtype)
+    target = np.ones(5, dtype)
     for array in (*loss.value_and_residual(scores, target), loss.curvature(scores, target)):
         assert np.all(np.isfinite(array))
 

@@ -51,6 +51,16 @@ def test_the_same_as_an_array(write):
     assert np.array_equal(model.predict(data), peer.predict(X))
 
 
+def test_a_split(write):
+    data = Chunks.from_parquet(write(columns_of(X)))
+    train, test, y, y_test, rows, _ = data.train_test_split(Y, np.arange(N), random_state=0)
+    assert train.columns == ["a", "b", "c"]
+    peer = SVRGClassifier().fit(X[rows], Y[rows])
+    model = SVRGClassifier().fit(train, y)
+    np.testing.assert_allclose(model.coef_, peer.coef_, rtol=1e-6)
+    assert model.score(test, y_test) > 0.7
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("metric", ["hessian", "diagonal"])
 def test_many_rows(write, monkeypatch, metric):

@@ -22,6 +22,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3))
 LABELS = RNG.integers(0, 2, 40)
 COUNTS = RNG.integers(0, 5, 40)
+FRAME = pd.DataFrame(X, columns=list("abc"))
 
 
 def with_value(array, at, value):
@@ -60,6 +61,43 @@ REFUSED = {
         lambda: classify().predict(with_value(X, (0, 0), math.nan)),
         "X has NaN in row 0, column 0, and SVRGClassifier needs finite numbers: drop such rows, or "
         "put sklearn.impute.SimpleImputer before it",
+    ),
+    "text in a frame": (
+        lambda: classify(X=FRAME.assign(city=["Bonn"] * 40)),
+        "column 3 ('city') of X has 'Bonn' in row 0, and SVRGClassifier needs numbers: encode it, "
+        "for instance with sklearn.preprocessing.OneHotEncoder in a "
+        "sklearn.compose.make_column_transformer, or leave it out",
+    ),
+    "categories in a frame": (
+        lambda: classify(X=FRAME.assign(city=pd.Categorical(["Bonn", "Ulm"] * 20))),
+        "column 3 ('city') of X has 'Bonn' in row 0, and SVRGClassifier needs numbers: encode it, "
+        "for instance with sklearn.preprocessing.OneHotEncoder in a "
+        "sklearn.compose.make_column_transformer, or leave it out",
+    ),
+    "dates in a frame": (
+        lambda: regress(X=FRAME.assign(day=pd.to_datetime(["2020-01-01"] * 40).astype("M8[ns]"))),
+        "column 3 ('day') of X is of datetime64[ns], and SVRGRegressor needs numbers: give the "
+        "days since a date, or parts of it such as the month, or leave it out",
+    ),
+    "one word among numbers": (
+        lambda: regress(X=[[0.0, 1.0]] * 39 + [[1.0, "many"]]),
+        "column 1 of X has 'many' in row 39, and SVRGRegressor needs numbers: encode it, for "
+        "instance with sklearn.preprocessing.OneHotEncoder in a "
+        "sklearn.compose.make_column_transformer, or leave it out",
+    ),
+    "text in a frame to predict": (
+        lambda: classify(X=FRAME).predict(FRAME.assign(b="x")),
+        "column 1 ('b') of X has 'x' in row 0, and SVRGClassifier needs numbers: encode it, for "
+        "instance with sklearn.preprocessing.OneHotEncoder in a "
+        "sklearn.compose.make_column_transformer, or leave it out",
+    ),
+    "no label among labels": (
+        lambda: classify(y=["yes", "no", None, "yes"] * 10),
+        "y has None in row 2, and the fit needs labels: drop such rows",
+    ),
+    "NaN among labels of text": (
+        lambda: classify(y=pd.Series(["yes", "no", math.nan, "yes"] * 10, dtype=object)),
+        "y has NaN in row 2, and the fit needs labels: drop such rows",
     ),
     "a feature whose square overflows": (
         lambda: classify(X=with_value(X, (9, 1), -1e300)),
@@ -130,8 +168,18 @@ REFUSED = {
     ),
     "a negative count": (
         lambda: regress("poisson", y=with_value(COUNTS, 8, -2)),
-        "y is -2 in row 8, and loss='poisson' needs counts or rates of at least 0: take "
+        "y is -2 in row 8, and loss='poisson' needs numbers of at least 0: take "
         "loss='squared' for values of both signs",
+    ),
+    "no amount": (
+        lambda: regress("gamma", y=with_value(COUNTS + 1, 8, 0)),
+        "y is 0 in row 8, and loss='gamma' needs numbers above 0: take loss='tweedie' if there are "
+        "zeros, loss='squared' for values of both signs",
+    ),
+    "a negative amount": (
+        lambda: regress("tweedie", y=with_value(COUNTS, 8, -2)),
+        "y is -2 in row 8, and loss='tweedie' needs numbers of at least 0: take loss='squared' for "
+        "values of both signs",
     ),
     "no counts": (
         lambda: regress("poisson", y=np.eye(40)[3], sample_weight=1 - np.eye(40)[3]),
@@ -168,8 +216,8 @@ REFUSED = {
     ),
     "loss": (
         lambda: regress("logistic"),
-        "loss must be one of 'squared', 'huber', 'poisson', got 'logistic': for classes, take "
-        "SVRGClassifier",
+        "loss must be one of 'squared', 'huber', 'poisson', 'gamma', 'tweedie', got 'logistic': "
+        "for classes, take SVRGClassifier",
     ),
     "alpha": (
         lambda: SVRGRegressor(alpha=-1).fit(X, COUNTS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from sklearn.utils.metadata_routing import (
 )
 from sklearn.utils.validation import _check_method_params
 
-from provenglm.arguments import check_verbose
+from provenglm.arguments import check_number, check_verbose
 from provenglm.base import warn
 from provenglm.centred import centred
 from provenglm.cross_validation.folds import Folds, PathPoint, Start
@@ -112,6 +113,12 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
         As in :class:`SVRGClassifier`, for every point.
     max_iter : int, default 100
         The most snapshots of a point.
+    max_time : float, optional
+        The most seconds, of all folds and the last fit together: points that it leaves no time for
+        take one snapshot each, from the optimum of the C before.
+    n_jobs : int, optional
+        Processes that share the folds, as joblib counts them; None is 1. Not used where the folds
+        are read together, which takes less time.
     random_state : int, RandomState or None
         Which samples are drawn. It changes the way to the optima, and no fold: those are `cv`'s.
     verbose : 'auto', 0, 1 or 2
@@ -158,7 +165,6 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
     # What the base class reads, and is no argument here.
     l1_ratio = 0.0
     warm_start = False
-    max_time = None
     metric = "auto"
 
     def __init__(
@@ -173,6 +179,8 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
         class_weight: Mapping[object, float] | str | None = None,
         tol: float = 1e-6,
         max_iter: int = 100,
+        max_time: float | None = None,
+        n_jobs: int | None = None,
         random_state: int | RandomState | None = None,
         verbose: Verbose = 0,
     ) -> None:
@@ -185,6 +193,8 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
         self.class_weight = class_weight
         self.tol = tol
         self.max_iter = max_iter
+        self.max_time = max_time
+        self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
 
@@ -228,6 +238,7 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
         if not isinstance(self.refit, (bool, np.bool_)):
             raise TypeError(f"refit must be True or False, got {self.refit!r}")
         ratios = checked_ratios(self.l1_ratios)
+        deadline = self._deadline()
         data = self._data(X, y, sample_weight, strengths)
         split_params, score_params = self._routed(data.weight, params)
         counts, tests = splits_of(self.cv, data.problem.features, data.target, split_params)
@@ -235,13 +246,13 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
         folds = Folds(beside_folds(data.problem, len(counts), held), counts)
         check_folds(folds, data.labels)
         # Of each fold, with each ratio: the points of all Cs.
-        by_ratio = [self._paths(replace(folds, l1_ratio=r), strengths) for r in ratios]
+        by_ratio = [self._paths(replace(folds, l1_ratio=r), strengths, deadline) for r in ratios]
         paths = [list(of_fold) for of_fold in zip(*by_ratio, strict=True)]
         each = zip(paths, tests, strict=True)
         scores = np.array(
             [[self._scored(path, data, test, score_params) for path in of] for of, test in each]
         )
-        self._choose(folds.problem, (strengths, ratios), paths, scores)
+        self._choose(folds.problem, (strengths, ratios), paths, scores, deadline)
         self.classes_ = data.labels.classes
         return self
 
@@ -269,26 +280,34 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
         )
         return _Data(problem, labels, _codes(given, labels), given.classes[given.codes], own_weight)
 
-    def _paths(self, folds: Folds, strengths: NumPyArray) -> list[list[PathPoint]]:
+    def _deadline(self) -> float:
+        """Return when `max_time` is over."""
+        if self.max_time is None:
+            return math.inf
+        meaning = "the seconds after which the fit ends"
+        return time.perf_counter() + check_number("max_time", self.max_time, meaning, 0, above=True)
+
+    def _paths(self, folds: Folds, strengths: NumPyArray, deadline: float) -> list[list[PathPoint]]:
         """Return the points of each fold, in the order of the Cs as they were given."""
         name = type(self).__name__
         verbose = check_verbose(self.verbose)
         progress = Progress(name, 0, self._checked_tol())
-        settings = replace(self._settings(progress), watch=None)
+        settings = replace(self._settings(progress), watch=None, max_time=None, deadline=deadline)
         order = np.argsort(strengths, kind="stable")
 
         def watch(line: str) -> None:
             if verbose != 0:
                 show(f"{name}, {line}")
 
-        paths = solve_path(folds, [float(strengths[k]) for k in order], settings, watch)
+        ascending = [float(strengths[k]) for k in order]
+        paths = solve_path(folds, ascending, settings, watch, self.n_jobs)
         places = np.argsort(order)
         paths = [[path[k] for k in places] for path in paths]
         far = _furthest(paths, strengths)
         if far:
             warn(
-                f"{name} stopped before tol={self.tol:g} was reached at {far}: raise max_iter or "
-                "tol, or leave out the greatest Cs"
+                f"{name} stopped before tol={self.tol:g} was reached at {far}, or leave out the "
+                "greatest Cs"
             )
         return paths
 
@@ -319,6 +338,7 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
         grid: tuple[NumPyArray, NumPyArray],
         paths: list[list[list[PathPoint]]],
         scores: NumPyArray,
+        deadline: float,
     ) -> None:
         """Keep the paths, and the best C and ratio with their coefficients."""
         strengths, ratios = grid
@@ -339,7 +359,7 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
             last = replace(problem, l2=penalty * (1 - ratio), l1=penalty * ratio)
             start = coef, intercept
             # Where that is exact Newton, it would save nothing.
-            solution = self._refitted(last, None if is_small(problem) else start)
+            solution = self._refitted(last, None if is_small(problem) else start, deadline)
             coef, intercept = solution.coef, solution.intercept
         else:
             self._forget(*_OF_THE_LAST_FIT)
@@ -357,14 +377,18 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
         self.gaps_ = of_each(lambda point: point.gap)
         self.decrements_ = of_each(lambda point: point.decrement)
 
-    def _refitted(self, problem: Problem, start: Start | None) -> Solution:
+    def _refitted(self, problem: Problem, start: Start | None, deadline: float) -> Solution:
         def solved(settings: Settings) -> Solution:
+            settings = replace(settings, max_time=None, deadline=deadline)
             solution = solve(problem, settings, start)
             if solution.reason is StopReason.INTERRUPTED:
                 raise KeyboardInterrupt
             return centred(solution, problem)
 
         return self._run(solved)
+
+    def _penalty(self) -> tuple[float, float]:
+        return self.C_, self.l1_ratio_
 
     def _warning(self, solution: Solution) -> str:
         if solution.reason is not StopReason.UNBOUNDED:
@@ -393,15 +417,20 @@ def _row(point: PathPoint, with_intercept: bool) -> NumPyArray:
 def _furthest(paths: list[list[PathPoint]], strengths: NumPyArray) -> str:
     """Return which points are not as near as asked, in words; nothing where all are."""
     far = [
-        (point.decrement, fold, strengths[k], point.reason.value)
+        (point.decrement, fold, strengths[k], point.reason)
         for fold, path in enumerate(paths)
         for k, point in enumerate(path)
         if not point.reason.is_success
     ]
     if not far:
         return ""
-    decrement, fold, strength, why = max(far)
+    decrement, fold, strength, reason = max(far, key=lambda point: point[:3])
+    distance = f"an estimated {decrement:.1e} above the optimum"
+    if not math.isfinite(decrement):
+        distance = "at a distance from the optimum that is not known yet"
+    late = any(point[3] is StopReason.MAX_TIME for point in far)
     return (
         f"{len(far)} of {len(paths) * len(strengths)} points of the path; the furthest is fold "
-        f"{fold} with C={strength:g}, an estimated {decrement:.1e} above the optimum, because {why}"
+        f"{fold} with C={strength:g}, {distance}, because {reason.value}: raise "
+        f"{'max_time' if late else 'max_iter'} or tol"
     )

@@ -7,6 +7,7 @@ its diagonal. A pass takes the scores of a block for all folds in one product.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -350,6 +351,8 @@ class JointPath:
             return self._kept(walk, decrement, StopReason.CONVERGED, gap)
         if walk.count > self._settings.max_iter:
             return self._kept(walk, decrement, StopReason.MAX_ITER, self._gap(walk))
+        if time.perf_counter() >= self._settings.deadline:
+            return self._kept(walk, decrement, StopReason.MAX_TIME, self._gap(walk))
         walk.poor = walk.poor + 1 if decrement > _POOR * walk.last else 0
         walk.last = decrement
         return self._by_itself(walk, strength) if walk.poor >= _POOR_STEPS else None

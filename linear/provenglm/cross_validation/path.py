@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from sklearn.utils.parallel import Parallel, delayed
 
 from provenglm.centred import centred
 from provenglm.cross_validation.folds import Folds, PathPoint, Start, point_of
@@ -24,7 +25,11 @@ from provenglm.solve import Session
 
 
 def solve_path(
-    folds: Folds, strengths: Sequence[float], settings: Settings, watch: Watch
+    folds: Folds,
+    strengths: Sequence[float],
+    settings: Settings,
+    watch: Watch,
+    n_jobs: int | None = None,
 ) -> list[list[PathPoint]]:
     """Return the points of each fold, in the order of `strengths`.
 
@@ -37,6 +42,8 @@ def solve_path(
         `max_iter` holds for each point.
     watch : callable
         Called with a line, when a part of the path is done.
+    n_jobs : int, optional
+        Processes that share the folds where each is solved by itself.
 
     Raises
     ------
@@ -51,7 +58,12 @@ def solve_path(
         paths = JointPath(together, plan, settings, watch).solve(strengths)
     else:
         each = range(len(folds))
-        paths = [_one_fold(folds, fold, strengths, settings, watch) for fold in each]
+        if n_jobs in (None, 1):
+            paths = [_one_fold(folds, fold, strengths, settings, watch) for fold in each]
+        else:
+            one = delayed(_one_fold)
+            work = [one(folds, fold, strengths, settings) for fold in each]
+            paths = list(Parallel(n_jobs=n_jobs)(work))
     return [
         [
             centred(point, folds.penalised(fold, strength))
@@ -70,7 +82,11 @@ def _together(folds: Folds, settings: Settings) -> Folds | None:
 
 
 def _one_fold(
-    folds: Folds, fold: int, strengths: Sequence[float], settings: Settings, watch: Watch
+    folds: Folds,
+    fold: int,
+    strengths: Sequence[float],
+    settings: Settings,
+    watch: Watch = lambda _: None,
 ) -> list[PathPoint]:
     """Return the points of one fold by itself."""
     points: list[PathPoint] = []

@@ -8,14 +8,10 @@ import numpy as np
 
 from provenglm.data.chunks import DEFAULT_MEMORY, LEAST_MEMORY, Chunks
 from provenglm.data.disk import on_disk
-from provenglm.losses import Huber
 from provenglm.problem import Problem
 
 _SCORES = 3
 """Arrays of scores: those of the best snapshot, of this one and of the next."""
-
-_OF_HUBER = 100
-"""Bytes for each row, of the search for the scale."""
 
 _OF_WEIGHTS = 16
 
@@ -63,7 +59,7 @@ def _of_row(problem: Problem) -> int:
     """Return the bytes of a fit for each row: of float64, where float32 has too few digits."""
     of_row = problem.target.itemsize + 8 * _SCORES * problem.loss.outputs
     of_row += 0 if problem.sample_weight is None else _OF_WEIGHTS
-    return of_row + (_OF_HUBER if isinstance(problem.loss, Huber) else 0)
+    return of_row + problem.loss.bytes_of_a_row
 
 
 def within(problem: Problem, held: int) -> Problem | None:

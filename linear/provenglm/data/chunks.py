@@ -10,8 +10,10 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.random import RandomState
 from scipy.sparse import csr_array, issparse, vstack
 
+from provenglm.data.no_numbers import first_column
 from provenglm.data.parts import CsrPart, Part, part_of
 from provenglm.files import DAMAGED, check_regular
 from provenglm.types import NumPyArray
@@ -36,10 +38,10 @@ class Chunks:
 
     Parameters
     ----------
-    parts : sequence of array of shape (n_k, p), or of path of a ``.npy`` file
+    parts : array of shape (n, p), frame, or path of a ``.npy`` file; or a sequence of them
         Of one width p and one dtype: numbers or booleans. Arrays may be memory-mapped; files are
         read without pickle. They must stay as they are until the fit ends. CSR matrices, all of
-        them, are joined to one in memory.
+        them, are joined to one in memory. Frames are made arrays, and give the columns' names.
     memory_limit : int or str, optional
         Of bytes, as a number or as '500 MB', '2 GB', '1 GiB': what `fit` may take beside its
         arguments, with the numbers that it has for each row: about 25 bytes for each class of three
@@ -72,16 +74,16 @@ class Chunks:
 
     def __init__(
         self,
-        parts: Sequence[NumPyArray | str | os.PathLike[str]],
+        parts: Any,
         *,
         memory_limit: int | str | None = None,
     ) -> None:
-        if isinstance(parts, (*_PATHS, np.ndarray)) or not isinstance(parts, Iterable):
-            raise TypeError(
-                f"Chunks needs a list of arrays or paths, got {_short(parts)}: for a single one, "
-                "give [X]"
-            )
-        self._set([_part(k, given) for k, given in enumerate(parts)], None, memory_limit)
+        is_one = isinstance(parts, (*_PATHS, np.ndarray)) or issparse(parts) or _is_frame(parts)
+        if not is_one and not isinstance(parts, Iterable):
+            raise TypeError(f"Chunks needs arrays, frames or paths, got {_short(parts)}")
+        given = [parts] if is_one else list(parts)
+        columns = _columns(given)
+        self._set([_part(k, one) for k, one in enumerate(given)], columns, memory_limit)
 
     @classmethod
     def from_parquet(
@@ -122,6 +124,56 @@ class Chunks:
         parts, names = module.groups([os.fspath(path) for path in given], columns, limit)
         chunks = cls.__new__(cls)
         chunks._set(parts, names, limit)
+        return chunks
+
+    def train_test_split(
+        self,
+        *arrays: object,
+        test_size: float = 0.25,
+        random_state: int | RandomState | None = None,
+    ) -> list[Any]:
+        """Split the rows into some for training and some for a test, without reading them.
+
+        As :func:`sklearn.model_selection.train_test_split`, but strips of consecutive rows are
+        drawn, each a 400th of all rows: the test rows come from all over the data, and are read
+        fast. The order of the rows stays.
+
+        Parameters
+        ----------
+        *arrays : array-like of shape (n,), or list of arrays, one for each chunk
+            What belongs to the rows, such as labels and weights.
+        test_size : float, default 0.25
+            The share of the test rows, between 0 and 1.
+        random_state : int, RandomState or None
+            Which strips are drawn.
+
+        Returns
+        -------
+        list
+            Chunks for training and for the test; then two arrays for each of `arrays`.
+
+        Raises
+        ------
+        ValueError
+            If the share cannot be; if an array is not as long as the rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from provenglm import Chunks
+        >>> X = np.arange(800.0).reshape(400, 2)
+        >>> train, test, y, y_test = Chunks(X).train_test_split(X[:, 0] > 400, random_state=0)
+        >>> train.shape, test.shape, y.shape, y_test.shape
+        ((300, 2), (100, 2), (300,), (100,))
+        """
+        module = import_module("provenglm.data.hold_out")
+        split: list[Any] = module.split(self, arrays, test_size, random_state)
+        return split
+
+    def made_of(self, parts: list[Part]) -> Chunks:
+        """Return chunks of other parts, with the same names and limit."""
+        chunks = Chunks.__new__(Chunks)
+        chunks._set(parts, self.columns, self.memory_limit)
         return chunks
 
     def _set(
@@ -206,7 +258,8 @@ class Chunks:
     def __array__(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
             f"{self!r} is not turned into one array, for that would be a copy of all rows: give it "
-            "to an estimator of provenglm, or its chunks to numpy.concatenate"
+            "to an estimator of provenglm, or its chunks to numpy.concatenate; for a search "
+            "there is SVRGClassifierCV, for a test set train_test_split"
         )
 
 
@@ -238,12 +291,14 @@ def _part(k: int, given: Any) -> Part:
     if isinstance(given, _PATHS):
         name = f"chunk {k} ({os.fspath(given)})"
         given = _mapped(name, os.fspath(given))
+    if _is_frame(given):
+        given = _numbers(name, given)
     is_csr = issparse(given) and given.format == "csr"
     if not isinstance(given, np.ndarray) and not is_csr:
         way = "tocsr()" if issparse(given) else "numpy.asarray, or save it with numpy.save"
         raise TypeError(
-            f"{name} is {_short(given)}, and Chunks takes NumPy arrays, CSR matrices and paths of "
-            f".npy files: convert it with {way}"
+            f"{name} is {_short(given)}, and Chunks takes NumPy arrays, frames, CSR matrices and "
+            f"paths of .npy files: convert it with {way}"
         )
     if given.ndim != 2:
         raise ValueError(
@@ -259,6 +314,37 @@ def _part(k: int, given: Any) -> Part:
             f"{name} has the shape {given.shape}, and there is nothing to read: leave it out"
         )
     return CsrPart(given) if is_csr else part_of(given)
+
+
+def _is_frame(given: object) -> bool:
+    return hasattr(given, "to_numpy") and hasattr(given, "columns")
+
+
+def _columns(given: Sequence[Any]) -> list[str] | None:
+    """Return the names of the columns of frames, None where there is no frame."""
+    names: list[str] | None = None
+    for k, one in enumerate(given):
+        if not _is_frame(one):
+            continue
+        own = list(map(str, one.columns))
+        if names is not None and own != names:
+            raise ValueError(
+                f"chunk {k} has the columns {own}, and one before it has {names}: give all frames "
+                "the same columns, in the same order"
+            )
+        names = own
+    return names
+
+
+def _numbers(name: str, frame: Any) -> NumPyArray:
+    """Return the numbers of a frame as an array."""
+    numbers = np.asarray(frame.to_numpy())
+    if numbers.dtype.kind == "O":
+        found = first_column(frame)
+        if found is None:
+            return numbers.astype(np.float64)
+        raise ValueError(f"{found[0]}, which is {name}, and features are numbers: {found[1]}")
+    return numbers
 
 
 def _mapped(name: str, path: str) -> NumPyArray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol, cast
 
@@ -311,6 +311,45 @@ class MappedPart:
             low, high = (low - self.address) // page * page, high - self.address
             self.mapping.madvise(mmap.MADV_DONTNEED, low, min(high, len(self.mapping)) - low)
         return copy
+
+
+@dataclass(frozen=True)
+class Span:
+    """Some rows of a part that knows no such cut of itself."""
+
+    part: Part
+    start: int
+    stop: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.stop - self.start, self.part.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.part.dtype
+
+    @property
+    def is_whole(self) -> bool:
+        return self.part.is_whole
+
+    def read(self, start: int, stop: int, ahead: bool = False) -> NumPyArray:
+        return self.part.read(self.start + start, self.start + stop, ahead)
+
+    def take(self, rows: NumPyArray) -> NumPyArray:
+        return self.part.take(self.start + rows)
+
+
+def cut(part: Part, start: int, stop: int) -> Part:
+    """Return the rows of a part from `start` to `stop`; none of them is read."""
+    if isinstance(part, ArrayPart | MappedPart):
+        return replace(part, array=part.array[start:stop])
+    if isinstance(part, CsrPart):
+        return CsrPart(part.matrix[start:stop])
+    if isinstance(part, FilePart):
+        shape = stop - start, part.shape[1]
+        return replace(part, offset=part.offset + start * part.strides[0], shape=shape)
+    return Span(part, start, stop)
 
 
 def part_of(array: NumPyArray) -> Part:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from provenglm.data.blocks import parts_of
-from provenglm.losses import Huber, Logistic, Loss, Poisson, Softmax
+from provenglm.losses import Loss
 from provenglm.types import NumPyArray
 
 MANY = 1 << 20
@@ -58,17 +58,17 @@ def shares_of_groups(
 
 def summary(loss: Loss, target: NumPyArray, share: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
     """Return as few targets and shares as have the same best intercept."""
-    if isinstance(loss, Huber):
+    if loss.needs_all_targets:
         return target, share
-    if isinstance(loss, Logistic | Softmax):
-        count = max(2, loss.outputs)
+    if loss.has_classes:
+        count = loss.group_count
         return np.arange(count), shares_of_groups(share, lambda part: target[part], count)
     return np.array([mean_of(share, target)]), np.ones(1)
 
 
 def null_value(loss: Loss, target: NumPyArray, share: NumPyArray, bias: NumPyArray) -> float:
     """Return the mean loss where all scores are the same."""
-    if isinstance(loss, Logistic | Softmax):
+    if loss.has_classes:
         target, share = summary(loss, target, share)
     scores = np.broadcast_to(bias, (len(target), *bias.shape))
     return mean(share, lambda part: loss.value(scores[part], target[part]))
@@ -123,16 +123,12 @@ def _groups(
     """Return the groups of some rows, and the share of each group."""
 
     def groups(part: slice) -> NumPyArray:
-        if isinstance(loss, Poisson):
-            return (target[part] > 0).astype(np.intp)
-        return target[part].astype(np.intp, copy=False)
+        found = loss.groups(target[part])
+        return np.zeros(part.stop - part.start, np.intp) if found is None else found
 
-    def one(part: slice) -> NumPyArray:
-        return np.zeros(part.stop - part.start, np.intp)
-
-    if isinstance(loss, Logistic | Softmax | Poisson):
-        return groups, shares_of_groups(share, groups, max(2, loss.outputs))
-    return one, np.ones(1)
+    if loss.groups(target[:1]) is None:
+        return groups, np.ones(1)
+    return groups, shares_of_groups(share, groups, loss.group_count)
 
 
 def are_sorted(target: NumPyArray, classes: int) -> bool:
