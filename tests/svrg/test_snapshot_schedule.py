@@ -197,6 +197,35 @@ def test_its_state():
     assert vars(other) == vars(PayoffCriterion(0.5, None))
 
 
+def test_a_resume_at_any_moment_decides_the_same():
+    """Random runs of 8 epochs: what is saved is all that the decisions depend on."""
+    random, decisions = np.random.default_rng(0), set()
+    for _ in range(200):
+        arguments = (0.5, random.choice([None, 1, 2]), random.choice([None, 5]))
+        criterion, is_on = PayoffCriterion(*arguments), False
+        for epoch in range(8):
+            if criterion.phase is Phase.WAITING:
+                criterion.start_trial(epoch)
+            elif criterion.phase is Phase.SCHEDULED or criterion.is_snapshot_overdue(epoch):
+                criterion.snapshot_taken(0.0)
+                is_on = True
+            for fraction in (0.25, 0.5, 1.0)[: random.integers(1, 4)]:
+                ratio = random.choice([0.1, 0.3, 0.7, NAN])
+                bounds = RatioBounds(epoch, fraction, ratio, 2 * ratio, fraction == 1)
+                resumed = PayoffCriterion(*arguments)
+                resumed.load_state_dict(criterion.state_dict())
+                assert vars(resumed) == vars(criterion)
+                decision = criterion.update(bounds, is_on)
+                assert resumed.update(bounds, is_on) is decision
+                assert resumed.state_dict() == criterion.state_dict()
+                if criterion.phase is Phase.DUE and fraction < 1:
+                    criterion.snapshot_taken(fraction)
+                    is_on = True
+                is_on = is_on and criterion.phase is not Phase.OFF
+                decisions.add(decision)
+    assert decisions == {None, *Decision}
+
+
 STATES = {
     Phase.WAITING: {"epoch": None, "is_over": False, "is_due": False, "part": 0.0},
     Phase.TRIAL: {"epoch": 0, "is_over": False, "is_due": False, "part": 0.0},
