@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import large_data
 import numpy as np
 import pytest
+import sklearn
 from elastic_net_oracle import values as losses_of
 from linear_oracle import Dense, target_of
 from provenglm import SVRGRegressor, plan
@@ -15,6 +16,7 @@ from provenglm.problem import Problem
 from provenglm.tweedie import Gamma, Tweedie
 from scipy.sparse import csr_array
 from sklearn.metrics import d2_tweedie_score, mean_tweedie_deviance, r2_score
+from sklearn.model_selection import GridSearchCV, KFold
 
 LOSSES = [Squared(), Poisson(), Tweedie(1.3), Gamma()]
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
@@ -172,6 +174,17 @@ def test_predictions_and_scores_have_the_offset(loss):
         told = r2_score(y, prediction, sample_weight=weight)
     assert found == pytest.approx(told, rel=1e-9)
     assert found > model.score(X, y, sample_weight=weight)
+
+
+def test_a_search_hands_each_fold_its_offsets():
+    X, y, offset, _ = data(Poisson())
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = SVRGRegressor("poisson").set_fit_request(offset=True).set_score_request(offset=True)
+        search = GridSearchCV(model, {"alpha": [1e-3]}, cv=KFold(3)).fit(X, y, offset=offset)
+    for fold, (train, test) in enumerate(KFold(3).split(X)):
+        one = SVRGRegressor("poisson", alpha=1e-3).fit(X[train], y[train], offset=offset[train])
+        expected = one.score(X[test], y[test], offset=offset[test])
+        assert search.cv_results_[f"split{fold}_test_score"][0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

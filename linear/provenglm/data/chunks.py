@@ -258,7 +258,7 @@ class Chunks:
     def __array__(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
             f"{self!r} is not turned into one array, for that would be a copy of all rows: give it "
-            "to an estimator of provenglm, or its chunks to numpy.concatenate; for a search "
+            "to an estimator of provenglm, or its chunks to numpy.concatenate; to search C "
             "there is SVRGClassifierCV, for a test set train_test_split"
         )
 
