@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
-from provenglm import krylov, newton
+from provenglm import krylov, newton, sdca
 from provenglm.data.budget import columns_of_a_copy, room, rows_of_a_sample
 from provenglm.data.disk import DiskRows, on_disk
 from provenglm.data.per_row import are_sorted
@@ -24,7 +24,7 @@ from provenglm.problem import Problem
 from provenglm.sample import Sample
 from provenglm.sampling import resample
 from provenglm.solution import Settings
-from provenglm.sparse import csr_sample, sparse_steps
+from provenglm.sparse import csr_sample
 from provenglm.state import State
 from provenglm.thinned import ROWS_FOR_EACH, is_worth_while
 from provenglm.types import NumPyArray
@@ -49,11 +49,6 @@ _ROWS_FOR_EACH = 4
 """Rows for each feature. With fewer, the sample of a Hessian is nearly all rows. On 3,000 x 2,400
 conjugate gradients took a tenth of a Hessian's time; on 8,000 x 1,000 between a fifth of it and ten
 times as much, depending on the condition number."""
-
-_OF_A_ROW = 30.0
-"""The largest curvature of a row, divided by n times the penalty, up to which epochs are faster
-than conjugate gradients. On text they took the same time at about 30 with 3 classes, and were still
-faster at 50 with 20."""
 
 _MOST_BYTES = 4e9
 """Of a copy of dense rows in float32."""
@@ -93,10 +88,7 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
     if problem.l1 > 0:
         return _with_l1(problem, settings)
     if issparse(problem.features) and p > _MOST_WEIGHTS:
-        if not automatic or _has_short_epochs(problem):
-            return sparse_steps.plan(problem, settings)
-        why = f"{n:,} sparse rows with {p:,} columns: no Hessian of them is factored"
-        return _conjugate_gradients(problem, settings, why)
+        return _many_sparse_columns(problem, settings)
     # What is on disk is copied as far as there is room.
     most = rows_of_a_sample(room(problem), p)
     fits = is_small(problem) and n <= most
@@ -161,6 +153,31 @@ def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan
     return Plan("newton-cg", why, size, method, is_cheap=True)
 
 
+def _many_sparse_columns(problem: Problem, settings: Settings) -> Plan:
+    """Return the way to go for sparse rows with more columns than a Hessian can have."""
+    n, p = problem.features.shape
+    if settings.metric == "hessian":
+        raise ValueError(
+            f"metric='hessian' was asked for, and X is sparse and has {p:,} columns: a Hessian of "
+            "them does not fit; leave metric='auto'"
+        )
+    why = f"{n:,} sparse rows with {p:,} columns: no Hessian of them is factored"
+    if settings.metric != "auto":
+        why = f"metric={settings.metric!r} is for fewer columns; {why}"
+    features: Any = problem.features
+    is_dual = isinstance(problem.loss, Logistic | Softmax) and sdca.is_for(features, problem.l2)
+    if not is_dual:
+        return _conjugate_gradients(problem, settings, why)
+
+    def method(
+        objective: Objective, _: Sample, start: NumPyArray, rng: np.random.Generator
+    ) -> Iterator[State]:
+        return sdca.states(objective, start, settings, rng)
+
+    why = f"{why}, and the penalty is strong enough for steps of single rows in the dual"
+    return Plan("sdca", why, 0, method, is_cheap=True)
+
+
 def _size_on_disk(problem: Problem, size: int, most: float) -> int:
     """Return how many rows the sample has where they are on disk: as many as there is room for.
 
@@ -197,19 +214,6 @@ def _pays(size: int, width: int, of_a_row: float, limit: float) -> bool:
     """Whether a sample's Hessian saves more than it costs, in multiplications."""
     cost = size * of_a_row + width**3 / 3
     return width <= _MOST_WEIGHTS and cost <= limit
-
-
-def _has_short_epochs(problem: Problem) -> bool:
-    """Whether epochs of single rows gain more than steps of conjugate gradients.
-
-    For classes, whose products cost the more: where the penalty is not small beside the curvature
-    of a row, at most half of its square.
-    """
-    if problem.loss.outputs == 1:
-        return False
-    features: Any = problem.features
-    largest = float(features.power(2).sum(axis=1).max(initial=0))
-    return 0.5 * largest <= _OF_A_ROW * len(problem.target) * problem.l2
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:

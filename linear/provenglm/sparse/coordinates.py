@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from provenglm.data.csr import CsrRows, made_of, transposed
@@ -110,12 +108,3 @@ def in_coordinates(values: NumPyArray, columns: NumPyArray, scaling: Scaling) ->
     if are_of_the_user(scaling):
         return values
     return np.asarray((values - scaling.center[columns]) * scaling.inverse[columns])
-
-
-def reordered(rows: CsrRows, order: NumPyArray, dtype: np.dtype[Any], scaling: Scaling) -> CsrRows:
-    """Return a copy of the rows in another order, in the coordinates."""
-    if are_of_the_user(scaling):
-        return rows.reordered(order, dtype)
-    picked = rows.precise().pick(order)
-    numbers = in_coordinates(picked.data, picked.indices, scaling).astype(dtype, copy=False)
-    return CsrRows(made_of(numbers, picked.indices, picked.indptr, picked.shape), dtype)

@@ -1,0 +1,286 @@
+"""Dual coordinate ascent: the same steps in NumPy, and runs from every kind of start."""
+
+import sys
+import time
+
+import numpy as np
+import pytest
+from provenglm import sdca
+from provenglm.losses import Logistic, Softmax
+from provenglm.plan import choose
+from provenglm.problem import Problem
+from provenglm.solution import Settings, StopReason
+from provenglm.solve import Session, solve
+from scipy.sparse import csr_array
+from scipy.special import logsumexp
+
+LOSSES = [Logistic(), Softmax(2), Softmax(5)]
+ids = ["logistic", "two classes", "five classes"]
+
+
+def made(loss, n=90, p=40, l2=1e-2, intercept=True, weighted=True, seed=0):
+    """Return a problem with an empty row, an empty column and rows of no weight."""
+    rng = np.random.default_rng(seed)
+    X = np.where(rng.random((n, p)) < 0.2, rng.normal(size=(n, p)) * np.exp(rng.normal(size=p)), 0)
+    X[3], X[:, 2] = 0, 0
+    scores = X @ rng.normal(size=(p, loss.outputs)) + rng.gumbel(size=(n, loss.outputs))
+    y = scores.argmax(axis=1) if loss.outputs > 1 else (scores[:, 0] > 0).astype(float)
+    weight = rng.exponential(size=n) * (rng.random(n) > 0.1) if weighted else None
+    X = csr_array(X)
+    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
+    return Problem(X, y, loss, l2, weight, intercept)
+
+
+class Whole:
+    """The method with whole arrays: one row of two classes is one of softmax with half of the way.
+
+    Of the logistic loss it is written down for classes 0 and 1 with the scores (0, z): the step in
+    the mean of class 1 is the same, with half of the curvature for each class.
+    """
+
+    def __init__(self, problem, theta):
+        self.problem, self.X, self.share = problem, problem.features.toarray(), problem.shares()
+        self.K = max(2, problem.loss.outputs)
+        self.observed = np.eye(self.K)[problem.target.astype(int)]
+        self.is_two = problem.loss.outputs == 1
+        self.of_bias = 0.1 / (self.share @ self.share) if problem.fit_intercept else 0.0
+        squares = np.square(self.X).sum(axis=1)
+        self.curvature = self.share * (squares / problem.l2 + self.of_bias)
+        self.b0 = np.atleast_1d(theta[-1]).astype(float)
+        self.mean = self.observed.copy()
+        if theta[:-1].any():
+            self.mean = self.probability(self.X @ theta[:-1].reshape(len(theta) - 1, -1) + self.b0)
+
+    @property
+    def residual(self):
+        """Return shares times residuals, (n, K), of the logistic loss (n, 1)."""
+        weighted = self.share[:, None] * (self.mean - self.observed)
+        return weighted[:, 1:] if self.is_two else weighted
+
+    @property
+    def weights(self):
+        return -self.X.T @ self.residual / self.problem.l2
+
+    @property
+    def bias(self):
+        return self.b0 - self.of_bias * self.residual.sum(axis=0)
+
+    def probability(self, scores):
+        scores = np.atleast_2d(scores)
+        if self.is_two:
+            scores = np.hstack([np.zeros_like(scores), scores])
+        e = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return e / e.sum(axis=1, keepdims=True)
+
+    def step(self, i):
+        """Return the distance that was met; weights follow from the means."""
+        score = self.X[i] @ self.weights + self.bias
+        c, q = self.curvature[i], self.mean[i].copy()
+        rest = self.probability(score)[0] - q
+        h = np.maximum(np.maximum(q + rest, q), 1e-30)
+        if self.is_two:
+            both = 1 / (h[0] * h[1] / (h[0] + h[1])) + c
+            met = self.share[i] * rest[1] ** 2 * both / 2
+        else:
+            met = self.share[i] * float((rest**2 * (1 / h + c)).sum()) / 2
+        scores = np.append(0.0, score) if self.is_two else score
+        value = self.share[i] * (logsumexp(scores) - scores @ self.observed[i])
+        each = c / 2 if self.is_two else c
+        for _ in range(10):
+            p = self.probability(score)[0]
+            h = np.maximum(p, q)
+            # (1 + c h) s = p - q + lambda h, and the sum of s is 0.
+            matrix = np.zeros((self.K + 1, self.K + 1))
+            matrix[:-1, :-1] = np.diag(1 + each * h)
+            matrix[:-1, -1], matrix[-1, :-1] = -h, 1
+            step = np.linalg.solve(matrix, np.append(p - q, 0.0))[:-1]
+            new = np.maximum(q + step, 1e-3 * q)
+            new /= new.sum()
+            if self.is_two:
+                second = np.clip(q[1] + step[1], 1e-3 * q[1], 1 - 1e-3 * q[0])
+                new = np.array([1 - second, second])
+            moved = c * (new - q)
+            score = score - (moved[1:] if self.is_two else moved)
+            q = new
+            if np.abs(moved).max() < 0.25:
+                break
+        self.mean[i] = q
+        return value, met
+
+    def epoch(self, blocks):
+        order = [i for b in blocks for i in range(8 * b, min(8 * b + 8, len(self.share)))]
+        value, distance = np.sum([self.step(i) for i in order], axis=0)
+        value += 0.5 * self.problem.l2 * np.square(self.weights).sum()
+        self.b0 = self.bias
+        return value, distance
+
+
+def prepared(problem, theta, seed=0):
+    """Return the method in float64 from a start, and its NumPy version."""
+    session = Session(problem, Settings())
+    objective = session.prepare()[0]
+    with session.running():
+        first = objective.snapshot(theta)
+    rng = np.random.default_rng(seed)
+    weights, bias = objective.scaling.to_user(theta)
+    whole = Whole(problem, np.concatenate([weights, bias[None]]))
+    return sdca._Dual(objective, problem.l2, first, True, rng), whole
+
+
+def starts(problem, kind):
+    rng = np.random.default_rng(5)
+    p, K = problem.features.shape[1], problem.loss.outputs
+    theta = np.zeros((p + 1, K) if K > 1 else p + 1)
+    theta[-1] = rng.normal(size=theta[-1:].shape[1:]) * problem.fit_intercept
+    if kind == "warm":
+        theta[:-1] = rng.normal(size=theta[:-1].shape)
+    return theta
+
+
+@pytest.fixture
+def _narrow(monkeypatch):
+    """Have few columns count as many."""
+    monkeypatch.setattr("provenglm.plan._MOST_WEIGHTS", 10)
+    monkeypatch.setattr("provenglm.solve.dense_if_small", lambda problem: problem)
+
+
+@pytest.mark.usefixtures("_narrow")
+@pytest.mark.parametrize("loss", LOSSES, ids=ids)
+@pytest.mark.parametrize("kind", ["cold", "warm"])
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("l2", [1e-4, 1e-2, 1.0])
+def test_epochs_are_those_of_numpy(loss, kind, intercept, l2):
+    problem = made(loss, intercept=intercept, l2=l2)
+    theta = starts(problem, kind)
+    dual, whole = prepared(problem, theta)
+    mean = whole.mean if loss.outputs > 1 else whole.mean[:, 1]
+    np.testing.assert_allclose(dual._mean, mean, rtol=1e-12, atol=1e-14)
+    for _ in range(4):
+        got = dual.epoch()
+        wanted = whole.epoch(dual._blocks.astype(int))
+        np.testing.assert_allclose(got, wanted, rtol=1e-9)
+        mean = whole.mean if loss.outputs > 1 else whole.mean[:, 1]
+        np.testing.assert_allclose(dual._mean, mean, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(dual._bias, whole.bias, rtol=1e-9, atol=1e-11)
+        scale = np.abs(whole.weights).max()
+        weights = dual._weights.reshape(whole.weights.shape)
+        np.testing.assert_allclose(weights, whole.weights, atol=1e-12 * scale)
+
+
+@pytest.mark.usefixtures("_narrow")
+@pytest.mark.parametrize("loss", LOSSES, ids=ids)
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("l2", [1e-4, 1e-2, 1.0])
+def test_a_run_ends_at_the_optimum(loss, intercept, l2):
+    problem = made(loss, n=400, intercept=intercept, l2=l2)
+    solution = solve(problem, Settings(tol=1e-10))
+    assert solution.method == "sdca"
+    assert solution.reason is StopReason.CONVERGED
+    assert solution.gap <= 1e-10 * (solution.history[0].objective - solution.objective)
+    # Without a bound of the solver's own: the gradient is 0.
+    scores = problem.features @ solution.coef + solution.intercept
+    flat = scores if loss.outputs > 1 else scores[:, 0]
+    residual = loss.residual(flat, problem.target).reshape(len(flat), -1)
+    weighted = problem.shares()[:, None] * residual
+    gradient = problem.features.T @ weighted + l2 * solution.coef
+    np.testing.assert_allclose(gradient, 0, atol=1e-5 * np.sqrt(l2))
+    if intercept:
+        np.testing.assert_allclose(weighted.sum(axis=0), 0, atol=1e-9)
+    else:
+        assert not solution.intercept.any()
+
+
+@pytest.mark.usefixtures("_narrow")
+@pytest.mark.parametrize("loss", LOSSES, ids=ids)
+def test_the_estimate_is_of_the_size_of_the_distance(loss):
+    problem = made(loss, n=400)
+    best = solve(problem, Settings(tol=1e-13)).objective
+    dual, _ = prepared(problem, starts(problem, "cold"))
+    for _ in range(8):
+        value, distance = dual.epoch()
+        objective = dual._objective.snapshot(dual.theta()).objective
+        assert objective >= best * (1 - 1e-14)
+        # The mean over the epoch, and what is left at its end.
+        assert distance >= 0.5 * (objective - best)
+        assert abs(value - objective) <= 4 * distance + 1e-12
+
+
+@pytest.mark.usefixtures("_narrow")
+@pytest.mark.parametrize("loss", LOSSES, ids=ids)
+def test_the_intercept_is_the_best_of_the_weights(loss):
+    problem = made(loss, n=400)
+    dual, _ = prepared(problem, starts(problem, "warm"))
+    for count in range(30):
+        dual.epoch()
+        snapshot = dual._objective.snapshot(dual.theta())
+        weights = dual._objective.scaling.to_user(snapshot.theta)[0]
+        np.testing.assert_allclose(weights, dual._weights, rtol=1e-14)
+        # Never worse than the intercept of the dual.
+        bias = dual._bias.reshape(snapshot.theta.shape[1:])
+        theta = dual._objective.scaling.from_user(dual._weights, bias)
+        other = dual._objective.snapshot(theta).gradient[-1]
+        assert np.abs(snapshot.gradient[-1]).max() <= np.abs(other).max() + sdca._BALANCED
+        if count > 20:
+            assert np.abs(snapshot.gradient[-1]).max() <= sdca._BALANCED
+
+
+@pytest.mark.usefixtures("_narrow")
+@pytest.mark.parametrize("loss", LOSSES, ids=ids)
+def test_another_method_goes_on_where_epochs_gain_too_little(loss, monkeypatch):
+    monkeypatch.setattr(sdca, "_SLOW", 0.0)
+    monkeypatch.setattr(sdca, "_EPOCHS", 1)
+    taken = []
+    states = sdca.krylov.states
+
+    def spied(objective, start, *rest, **given):
+        taken.append(objective.snapshot(start).objective)
+        return states(objective, start, *rest, **given)
+
+    monkeypatch.setattr(sdca.krylov, "states", spied)
+    problem = made(loss, n=400)
+    solution = solve(problem, Settings())
+    assert solution.reason is StopReason.CONVERGED
+    # From where the epochs came to.
+    assert taken == [solution.history[1].objective]
+    assert taken[0] < solution.history[0].objective
+
+
+@pytest.mark.usefixtures("_narrow")
+def test_a_weak_penalty_is_for_another_method():
+    problem = made(Softmax(3))
+    square = np.square(problem.features.data).sum() / 90**2
+    for factor, method in [(1.01, "sdca"), (0.99, "newton-cg")]:
+        l2 = factor * square / sdca._MOST_CURVATURE
+        given = Problem(problem.features, problem.target, problem.loss, l2)
+        assert choose(given, Settings()).name == method
+    # On a path, the strength of a later point decides.
+    session = Session(made(Softmax(3), n=400), Settings())
+    assert session.plan.name == "sdca"
+    with session.running():
+        solution = session.solve(l2=1e-2 * square / sdca._MOST_CURVATURE)
+    assert solution.reason is StopReason.CONVERGED
+
+
+@pytest.mark.usefixtures("_narrow")
+def test_time_that_is_over_ends_the_epochs():
+    problem = made(Softmax(5), n=400)
+    solution = solve(problem, Settings(max_time=1e-9))
+    assert solution.reason is StopReason.MAX_TIME
+    objective, _ = Session(problem, Settings()).prepare()
+    objective.deadline = time.perf_counter()
+    with objective.workers.running():
+        run = sdca.states(objective, objective.null()[0], Settings(), np.random.default_rng(0))
+        start, state = next(run), next(run)
+    assert state.passes - start.passes < 3
+    assert state.snapshot.objective < start.snapshot.objective
+
+
+@pytest.mark.usefixtures("_narrow")
+def test_without_numba_it_is_named(monkeypatch):
+    import provenglm
+
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.delitem(sys.modules, "provenglm.sdca_kernels", raising=False)
+    monkeypatch.delattr(provenglm, "sdca_kernels", raising=False)
+    with pytest.raises(ImportError, match="pip install numba"):
+        solve(made(Logistic()), Settings())
