@@ -85,6 +85,13 @@ class Panel:
     note: str = ""
 
 
+def use_colours() -> None:
+    """Let matplotlib draw with `COLOURS` from now on: for scripts, not for the package."""
+    from matplotlib import rc
+
+    rc("axes", prop_cycle=f"cycler(color={list(COLOURS)})")
+
+
 def panels_of(rows: Rows) -> tuple[list[Panel], str]:
     """Return the panels of a history, and a line that names what is the same in all epochs.
 
@@ -119,7 +126,8 @@ def panels_of(rows: Rows) -> tuple[list[Panel], str]:
 def broken_off(rows: Rows) -> str:
     """Return a line that names the epochs that a stop has broken off, or an empty text."""
     return ", ".join(
-        f"epoch {row.get('epoch', index)} was broken off after {row['batches']} batches"
+        f"epoch {row.get('epoch', index)} was broken off after {row['batches']} "
+        f"batch{'es' * (row['batches'] != 1)}"
         for index, row in enumerate(rows)
         if row.get("complete") is False
     )

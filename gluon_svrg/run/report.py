@@ -171,13 +171,13 @@ def table(title: str, rows: Rows) -> str:
     title : str
         What it is called for readers who do not see it.
     rows : sequence of dict
-        At least one, with the same keys.
+        At least one.
     """
     names = list(rows[0])
     head = "".join(f'<th scope="col">{_text(name)}</th>' for name in names)
     lines = []
     for row in rows:
-        first, *rest = (row[name] for name in names)
+        first, *rest = (row.get(name) for name in names)
         cells = "".join(f"<td{_digits(value)}>{_text(cell(value))}</td>" for value in rest)
         lines.append(f'<tr><th scope="row">{_text(cell(first))}</th>{cells}</tr>')
     content = [f"<thead><tr>{head}</tr></thead>", "<tbody>", *lines, "</tbody>"]
@@ -236,8 +236,9 @@ def _scrolling(title: str, content: Sequence[str], kind: str) -> str:
 
 
 def _opening_of(result: FitResult) -> Iterable[str]:
-    reason = _text(result.stop_reason.value.capitalize())
-    yield f"<p><strong>{reason}</strong>: {_text(result.length)}.</p>"
+    reason = result.stop_reason.value
+    reason = reason[0].upper() + reason[1:]
+    yield f"<p><strong>{_text(reason)}</strong>: {_text(result.length)}.</p>"
     if result.began is not None:
         began = f"{result.began:%Y-%m-%d %H:%M:%S} {result.began.tzname()}"
         took = duration(result.seconds)
