@@ -104,7 +104,8 @@ def panels_of(rows: Rows) -> tuple[list[Panel], str]:
     rows : sequence of dict
         The history: one row per epoch.
     """
-    points = {name: _points_of(rows, name) for row in rows for name in row}
+    names = dict.fromkeys(name for row in rows for name in row)
+    points = {name: _points_of(rows, name) for name in names}
     drawn = [name for name in points if name not in _NOT_DRAWN and points[name][0]]
     metrics = [n for n in drawn if n not in _LABELS and not n.startswith(RATIO_AT)]
     names_of: dict[str, list[str]] = {}

@@ -38,6 +38,7 @@ _MARKERS = (
 )
 _WIDTH, _HEIGHT = 420, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 12, 10, 42
+_DIGIT = 8  # the width of a digit of a label, at most
 # Beyond that the difference of two values may overflow.
 _LARGEST = 1e300
 
@@ -290,7 +291,7 @@ def _time_of(result: FitResult) -> Iterable[str]:
     if speeds:
         pairs["samples per second"] = f"{cell(min(speeds))} to {cell(max(speeds))}"
     yield table_of_pairs("Where the time went", pairs)
-    yield '<p class="quiet">With a gluon_svrg.ProfilerHandler() it stands here by phase.</p>'
+    yield '<p class="quiet">To see it by phase, pass a gluon_svrg.ProfilerHandler to fit.</p>'
 
 
 def _shares_of(profile: Rows) -> str:
@@ -363,7 +364,6 @@ def _axes_of(panel: Panel, epochs: tuple[float, float]) -> Iterable[str]:
     """Return axes and curves as SVG."""
     values = [value for curve in panel.curves for value in curve.values if _is_drawn(value)]
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    yield f'<path class="rule" d="M{_LEFT} {bottom}H{right}"/>'
     middle = (_LEFT + right) / 2
     yield f'<text x="{middle:g}" y="{_HEIGHT - 6}" text-anchor="middle">epoch</text>'
     if not values:
@@ -375,18 +375,20 @@ def _axes_of(panel: Panel, epochs: tuple[float, float]) -> Iterable[str]:
         return math.log10(value) if panel.is_log else value
 
     low, high = _range_of(panel, [place(value) for value in values])
+    ticks = list(_powers(low, high) if panel.is_log else _ticks(low, high, 5))
+    left = max([_LEFT, *(_DIGIT * len(label) + 10 for _, label in ticks)])
 
     def x_of(epoch: float) -> float:
-        return _LEFT + (right - _LEFT) * (epoch - epochs[0]) / (epochs[1] - epochs[0])
+        return left + (right - left) * (epoch - epochs[0]) / (epochs[1] - epochs[0])
 
     def y_of(value: float) -> float:
         return bottom - (bottom - _TOP) * (place(value) - low) / (high - low)
 
-    ticks = _powers(low, high) if panel.is_log else _ticks(low, high, 5)
+    yield f'<path class="rule" d="M{left} {bottom}H{right}"/>'
     for tick, label in ticks:
         y = y_of(tick)
-        yield f'<path class="rule" d="M{_LEFT} {y:.1f}H{right}"/>'
-        yield f'<text x="{_LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
+        yield f'<path class="rule" d="M{left} {y:.1f}H{right}"/>'
+        yield f'<text x="{left - 7}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
     for tick, label in _ticks(*epochs, 7, least=1):
         x = x_of(tick)
         yield f'<path class="rule" d="M{x:.1f} {bottom}v4"/>'

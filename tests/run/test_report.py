@@ -4,6 +4,7 @@ import datetime
 import itertools
 import math
 import re
+import time
 from html.parser import HTMLParser
 
 import gluon_svrg as gs
@@ -146,6 +147,16 @@ def test_a_history_of_any_kind(name, tmp_path):
             if abs(value) < 1e300
         ]
         assert sum(tag == "circle" for tag, _ in page.tags) == len(drawn)
+
+
+@pytest.mark.slow
+def test_a_long_history_takes_little_time(tmp_path):
+    """A time that grew with the square of the epochs would be minutes."""
+    figures = {f"training metric {n}": 0.5 for n in range(10)}
+    result = result_of(History(row(epoch, **figures) for epoch in range(10000)))
+    begin = time.process_time()
+    result.report(tmp_path / "run.html")
+    assert time.process_time() - begin < 20
 
 
 def test_a_run_without_an_epoch(tmp_path):
