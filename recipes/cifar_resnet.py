@@ -255,7 +255,8 @@ def write_report(
     }
     run_report.write_json(options.out / "result.json", result)
     command = run_report.launch_line(__file__, arguments)
-    fit.report(options.out / "report.html", title, {"command": command, **result, **vars(options)})
+    details = {"command": command, **result, "options": vars(options)}
+    fit.report(options.out / "report.html", title, details)
 
 
 def prepare_out(options: argparse.Namespace) -> None:

@@ -73,12 +73,12 @@ def write_html(
     options: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a page that needs no other file: launch line, tables by heading, pictures, options."""
-    parts = [f"<p><code>{html.escape(launch)}</code></p>"]
+    parts = [f'<pre tabindex="0">{html.escape(launch)}</pre>']
     for heading, rows in tables.items():
         parts += [f"<h2>{html.escape(heading)}</h2>", table(heading, rows)]
     for picture in pictures:
         encoded = base64.b64encode(picture.read_bytes()).decode()
-        parts.append(f'<p><img alt="{picture.stem}" src="data:image/png;base64,{encoded}"></p>')
+        parts.append(f'<div><img alt="{picture.stem}" src="data:image/png;base64,{encoded}"></div>')
     if options:
         parts += ["<h2>Options</h2>", table_of_pairs("Options", options)]
     write_text(path, page(title, parts))

@@ -131,7 +131,7 @@ def test_cifar_resnet(tmp_path, arguments, gradients):
     page = (tmp_path / "report.html").read_text()
     assert "python recipes/cifar_resnet.py --data synthetic" in page
     assert '<th scope="col">validation accuracy</th>' in page
-    assert '<th scope="row">samples</th><td>24</td>' in page  # an option
+    assert "<dt>samples</dt><dd>24</dd>" in page  # an option
 
 
 def test_the_exported_network_is_the_trained_one(tmp_path):

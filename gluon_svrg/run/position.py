@@ -237,7 +237,8 @@ class FitResult:
         title : str
             The heading of the page.
         details : mapping of str to object, optional
-            What the page tells besides, by name: a command, a data set, a result.
+            What the page tells besides, by name: a command, a data set, a result. A mapping, as of
+            the options of a script, becomes a part of the configuration.
 
         Returns
         -------

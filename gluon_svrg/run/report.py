@@ -95,7 +95,7 @@ dl { display: grid; grid-template-columns: fit-content(45%) 1fr; gap: .1em 1em; 
 dt { color: var(--quiet); overflow-wrap: anywhere }
 dd { margin: 0; overflow-wrap: anywhere }
 img { max-width: 100%; height: auto }
-code { background: var(--shade); padding: .15em .4em; border-radius: 4px; overflow-wrap: anywhere }
+pre { background: var(--shade); padding: .6em .9em; border-radius: 6px; overflow-x: auto }
 @media (max-width: 40rem) { table { font-size: .85rem } th, td { padding: .3em .5em }
   thead tr > * { min-width: 0 } .share { min-width: 5rem } }
 @media print { .tall { max-height: none } .scroll { overflow: visible } }
@@ -106,8 +106,10 @@ def report_of(result: FitResult, title: str, details: Mapping[str, object]) -> s
     """Return the page of a run: see :meth:`gluon_svrg.FitResult.report`."""
     history = result.history
     parts = [*_opening_of(result)]
-    if details:
-        parts += ["<h2>Details</h2>", table_of_pairs("Details", details)]
+    groups = {name: value for name, value in details.items() if isinstance(value, Mapping)}
+    single = {name: value for name, value in details.items() if name not in groups}
+    if single:
+        parts += ["<h2>Details</h2>", table_of_pairs("Details", single)]
     if history:
         panels, constants = panels_of(history)
         best = list(_best_of(history))
@@ -122,9 +124,9 @@ def report_of(result: FitResult, title: str, details: Mapping[str, object]) -> s
         names = history.names()
         rows = [{name.replace("_", " "): row.get(name) for name in names} for row in history]
         parts += ["<h2>Epochs</h2>", table("Epochs", rows)]
-    if result.settings:
+    if result.settings or groups:
         parts += ["<h2>Configuration</h2>", '<div class="cards">']
-        parts += [*_cards_of(result.settings), "</div>"]
+        parts += [*map(_card, groups, groups.values()), *_cards_of(result.settings), "</div>"]
     parts += ["<h2>Environment</h2>", table_of_pairs("Environment", versions())]
     return page(title, parts)
 
@@ -455,7 +457,9 @@ def _ticks(low: float, high: float, most: int, least: float = 0.0) -> Iterable[t
     largest = max(abs(first), abs(last), 1)
     digits = max(4, math.ceil(math.log10(largest)) + 1)
     for number in range(first, last + 1):
-        yield number * step, f"{number * step:.{digits}g}"
+        value = number * step
+        is_whole = step >= 1 and largest * step < 1e7
+        yield value, f"{value:,.0f}" if is_whole else f"{value:.{digits}g}"
 
 
 def _powers(low: float, high: float) -> Iterable[tuple[float, str]]:

@@ -249,7 +249,7 @@ def test_where_the_time_went_without_a_profile(tmp_path):
 def test_details_come_first_and_an_old_page_is_replaced(tmp_path):
     path = tmp_path / "run.html"
     path.write_text("old")
-    details = {"command": "python train.py", "rows": 12345, "device": None}
+    details = {"command": "python train.py", "rows": 12345, "device": None, "options": {"a": 1}}
     assert result_of(losses(1.0)).report(str(path), details=details) == path
     page = Page(path.read_text())
     assert [[text for text, _ in line] for line in page.tables["Details"]] == [
@@ -258,6 +258,7 @@ def test_details_come_first_and_an_old_page_is_replaced(tmp_path):
         ["device", ""],
     ]
     assert page.headings[1] == "Details"
+    assert page.headings[-3:] == ["Configuration", "options", "Environment"]
 
 
 def test_if_it_cannot_be_written_the_old_page_stays(tmp_path, monkeypatch):
@@ -291,7 +292,7 @@ def test_ticks_are_round_and_inside(seed):
     assert len({label for _, label in ticks}) == len(ticks)
     for value, label in ticks:
         assert low - 1e-9 * (high - low) <= value <= high + 1e-9 * (high - low)
-        assert float(label) == pytest.approx(value, abs=1e-6 * (high - low))
+        assert float(label.replace(",", "")) == pytest.approx(value, abs=1e-6 * (high - low))
     steps = np.diff([value for value, _ in ticks])
     assert steps == pytest.approx(steps[0], rel=1e-6)
     assert f"{steps[0]:.1e}"[0] in "125"
