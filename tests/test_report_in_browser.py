@@ -1,4 +1,4 @@
-"""The page of a run in a real browser: on a telephone, on a wide screen, in light and in dark."""
+"""The page of a run in a real browser: on a phone, on a wide screen, in light and in dark."""
 
 import math
 

@@ -226,7 +226,7 @@ class FitResult:
         The page shows why and when the run ended, the last and the best value of each metric, the
         curves of all figures, where the time went (by phase, if there was a
         :class:`ProfilerHandler`), a table of all epochs, what optimizer, schedule, loss and
-        handlers were given, and versions and devices of this process. It fits a telephone and a
+        handlers were given, and versions and devices of this process. It fits a phone and a
         wide screen, in light and in dark.
 
         Parameters
