@@ -254,8 +254,11 @@ def write_report(
         "complete": last["complete"],
     }
     run_report.write_json(options.out / "result.json", result)
-    command = run_report.launch_line(__file__, arguments)
-    details = {"command": command, **result, "options": vars(options)}
+    details = {
+        "command": run_report.launch_line(__file__, arguments),
+        "gradient evaluations": last["gradient_evaluations"],
+        "options": vars(options),
+    }
     fit.report(options.out / "report.html", title, details)
 
 
