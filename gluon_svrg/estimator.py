@@ -34,7 +34,7 @@ from gluon_svrg.run.logger import quiet, run_logger
 from gluon_svrg.run.metrics import metrics_for
 from gluon_svrg.run.position import FitResult, Position, StopReason
 from gluon_svrg.run.prediction import predicted
-from gluon_svrg.run.settings import OPTIMIZER, Settings, class_of, settings_of
+from gluon_svrg.run.settings import Settings, class_of, settings_of
 from gluon_svrg.run.together import (
     begin_alike,
     check_handlers,
@@ -438,16 +438,12 @@ def _configuration_of(estimator: Estimator) -> Settings:
         "network": class_of(estimator.net),
         "parameters": f"{sum(sizes):,}",
         "trainer": class_of(estimator.trainer),
+        "optimizer": class_of(optimizer_of(estimator.trainer)),
         "contexts": ", ".join(map(str, estimator.context)),
         "workers": estimator.workers.size,
     }
-    optimizer = {
-        "class": class_of(optimizer_of(estimator.trainer)),
-        **estimator.settings[OPTIMIZER],
-    }
     data = {"kind": estimator.data.kind, **estimator.data.description()}
-    about = {"training": training, "training data": data}
-    return {**about, **estimator.settings, OPTIMIZER: optimizer}
+    return {"training": training, "training data": data, **estimator.settings}
 
 
 def _profile_of(handlers: Iterable[EventHandler]) -> History:

@@ -413,7 +413,8 @@ def test_a_run_with_svrg_and_a_profile(tmp_path):
     assert result.settings["training"]["network"].endswith("Dense")
     assert result.settings["training"]["parameters"] == "15"
     assert result.settings["training data"]["batch_size"] == 8
-    assert result.settings["optimizer"]["class"].endswith("SGD")
+    assert result.settings["training"]["optimizer"].endswith("SGD")
+    assert result.settings["optimizer"]["lr"] == 0.1
     page, _ = page_of(result, tmp_path)
     check_epochs(page, result.history)
     assert page.tables["Where the time went"][0][0][0] == "phase"
