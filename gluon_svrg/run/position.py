@@ -253,7 +253,7 @@ class FitResult:
         path = Path(path)
         if current().is_first:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, report_of(self, title, details or {}).encode())
+            write_whole(path, report_of(self, title, details or {}).encode("utf-8", "replace"))
         return path
 
 

@@ -177,6 +177,11 @@ def test_everything_is_escaped(tmp_path):
     check_epochs(page, history)
 
 
+def test_a_path_that_is_no_text_does_not_stop_it(tmp_path):
+    page, _ = page_of(result_of(losses(1.0), resumed_from="/a/\udcff"), tmp_path)
+    assert "checkpoint /a/?." in "".join(page.text)
+
+
 def test_it_needs_no_other_file(tmp_path):
     history = History(CASES["two"])
     page, text = page_of(result_of(history), tmp_path)
