@@ -398,6 +398,28 @@ def _check_contexts(net: mx.gluon.Block, contexts: list[mx.Context]) -> None:
             )
 
 
+def _configuration_of(estimator: Estimator) -> Settings:
+    """Return what a report says about network, data, optimizer, schedule, loss and handlers."""
+    params = estimator.net.collect_params().values()
+    sizes = [math.prod(param.shape) for param in params if has_shape(param)]
+    training = {
+        "network": class_of(estimator.net),
+        "parameters": f"{sum(sizes):,}",
+        "trainer": class_of(estimator.trainer),
+        "optimizer": class_of(optimizer_of(estimator.trainer)),
+        "contexts": ", ".join(map(str, estimator.context)),
+        "workers": estimator.workers.size,
+    }
+    data = {"kind": estimator.data.kind, **estimator.data.description()}
+    return {"training": training, "training data": data, **estimator.settings}
+
+
+def _profile_of(handlers: Iterable[EventHandler]) -> History:
+    """Return what the run's ProfilerHandler has measured; without one, nothing."""
+    found = (handler.profile for handler in handlers if isinstance(handler, ProfilerHandler))
+    return next(found, History())
+
+
 def _check_duration(epochs: object, batches: object) -> None:
     if (epochs is None) == (batches is None):
         raise ValueError(
@@ -428,28 +450,6 @@ def _check_that_it_trains(trainer: mx.gluon.Trainer) -> None:
             "no parameter is trained: the trainer has none whose grad_req is not 'null'; let a "
             "layer train, layer.collect_params().setattr('grad_req', 'write'), or evaluate() only"
         )
-
-
-def _configuration_of(estimator: Estimator) -> Settings:
-    """Return what a report says about network, data, optimizer, schedule, loss and handlers."""
-    params = estimator.net.collect_params().values()
-    sizes = [math.prod(param.shape) for param in params if has_shape(param)]
-    training = {
-        "network": class_of(estimator.net),
-        "parameters": f"{sum(sizes):,}",
-        "trainer": class_of(estimator.trainer),
-        "optimizer": class_of(optimizer_of(estimator.trainer)),
-        "contexts": ", ".join(map(str, estimator.context)),
-        "workers": estimator.workers.size,
-    }
-    data = {"kind": estimator.data.kind, **estimator.data.description()}
-    return {"training": training, "training data": data, **estimator.settings}
-
-
-def _profile_of(handlers: Iterable[EventHandler]) -> History:
-    """Return what the run's ProfilerHandler has measured; without one, nothing."""
-    found = (handler.profile for handler in handlers if isinstance(handler, ProfilerHandler))
-    return next(found, History())
 
 
 def _begin_together(
