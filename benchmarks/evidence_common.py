@@ -17,10 +17,12 @@ import mxnet as mx
 import numpy as np
 import report
 from gluon_svrg.data.transforms import Compose, Normalize, RandomCrop, RandomFlipLeftRight, ToFloat
+from gluon_svrg.run.curves import use_colours
 from gluoncv.model_zoo import get_model
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
+use_colours()  # in all pictures of the evidence
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 IMAGES = ROOT / "docs" / "images"

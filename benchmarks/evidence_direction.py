@@ -208,8 +208,8 @@ def draw(results: common.Results) -> None:
         axes = figure.add_subplot(1, len(models), number)
         for color, name in enumerate(ESTIMATORS):
             y = [mean(_found(results, model, step, name)) for step in POINTS[model]]
-            style = "--" if name.startswith("STORM") else "-"
-            axes.plot(POINTS[model], y, style, color=f"C{color}", marker="o", ms=3.5, label=name)
+            style = "--o" if name.startswith("STORM") else ":s" if name == "gs.MARS" else "-o"
+            axes.plot(POINTS[model], y, style, color=f"C{color}", ms=3.5, label=name)
         title = evidence_recursive.NAMES[model]
         axes.set(title=title, xlabel="step", yscale="log")
         axes.grid(alpha=0.3, which="both")

@@ -228,7 +228,7 @@ def draw(results: common.Results) -> None:
     """Draw the held-out loss by gradient evaluations; dashed: the recursive methods."""
     models = [model for model in RATES if results.of(model=model)]
     figure = Figure(figsize=(12, 5.4), layout="constrained")
-    colors = {method: f"C{number % 10}" for number, method in enumerate(RATES["mlp"])}
+    colors = {method: f"C{number}" for number, method in enumerate(RATES["mlp"])}
     lines = {}
     for number, model in enumerate(models, 1):
         axes = figure.add_subplot(1, len(models), number)

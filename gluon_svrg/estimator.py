@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import numbers
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import mxnet as mx
-from gluon_svrg._mxnet import check_kind, has_data, has_shape, trained_parameters
+from gluon_svrg._mxnet import check_kind, has_data, has_shape, optimizer_of, trained_parameters
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
@@ -18,8 +22,9 @@ from gluon_svrg.data.base import TrainingData
 from gluon_svrg.data.inputs import batches_to_predict
 from gluon_svrg.data.sharding import how_shared, sharded
 from gluon_svrg.data.training_data import check_data, length_of, training_data
-from gluon_svrg.events import EvaluationEnd, HandlerList, Handlers
+from gluon_svrg.events import EvaluationEnd, EventHandler, HandlerList, Handlers
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
+from gluon_svrg.handlers.profiler import ProfilerHandler
 from gluon_svrg.handlers.schedule import tell_what_is_left
 from gluon_svrg.loop import FitLoop, evaluate
 from gluon_svrg.machine.cpu_tuning import tune_for_cpu
@@ -29,7 +34,7 @@ from gluon_svrg.run.logger import quiet, run_logger
 from gluon_svrg.run.metrics import metrics_for
 from gluon_svrg.run.position import FitResult, Located, Position, StopReason
 from gluon_svrg.run.prediction import predicted
-from gluon_svrg.run.settings import Settings, settings_of
+from gluon_svrg.run.settings import Settings, class_of, settings_of
 from gluon_svrg.run.together import (
     begin_alike,
     check_handlers,
@@ -217,7 +222,7 @@ class Estimator(mx_estimator.Estimator, Located):
         Returns
         -------
         FitResult
-            With `stop_reason`, `epochs_run` and `history`.
+            With `stop_reason`, `epochs_run` and `history`; its ``report(path)`` writes a page.
 
         Raises
         ------
@@ -230,6 +235,7 @@ class Estimator(mx_estimator.Estimator, Located):
         FileNotFoundError
             If there is no checkpoint at the path `resume`.
         """
+        began, clock = datetime.now().astimezone(), time.perf_counter()
         data = training_data(train_data, "train_data")
         if val_data is not None:
             check_data(val_data, "val_data")
@@ -263,7 +269,15 @@ class Estimator(mx_estimator.Estimator, Located):
         self._loop = FitLoop(self, self.handlers)
         try:
             with quiet(self.logger, verbose):
-                return self._loop.run()
+                result = self._loop.run()
+            return replace(
+                result,
+                settings=_configuration_of(self),
+                began=began,
+                seconds=time.perf_counter() - clock,
+                resumed_from=str(self.resumed_from.path) if self.resumed_from else "",
+                profile=_profile_of(self.handlers),
+            )
         except BaseException as exception:
             self.handlers.notify_each("exception_raised", self, exception=exception)
             raise
@@ -515,6 +529,28 @@ def _check_contexts(net: mx.gluon.Block, contexts: list[mx.Context]) -> None:
                 f"{contexts}: initialise the network there (net.initialize(ctx=...), or "
                 "net.collect_params().reset_ctx(...)), or give the Estimator that context"
             )
+
+
+def _configuration_of(estimator: Estimator) -> Settings:
+    """Return what a report says about network, data, optimizer, schedule, loss and handlers."""
+    params = estimator.net.collect_params().values()
+    sizes = [math.prod(param.shape) for param in params if has_shape(param)]
+    training = {
+        "network": class_of(estimator.net),
+        "parameters": f"{sum(sizes):,}",
+        "trainer": class_of(estimator.trainer),
+        "optimizer": class_of(optimizer_of(estimator.trainer)),
+        "contexts": ", ".join(map(str, estimator.context)),
+        "workers": estimator.workers.size,
+    }
+    data = {"kind": estimator.data.kind, **estimator.data.description()}
+    return {"training": training, "training data": data, **estimator.settings}
+
+
+def _profile_of(handlers: Iterable[EventHandler]) -> History:
+    """Return what the run's ProfilerHandler has measured; without one, nothing."""
+    found = (handler.profile for handler in handlers if isinstance(handler, ProfilerHandler))
+    return next(found, History())
 
 
 def _check_duration(epochs: object, batches: object) -> None:

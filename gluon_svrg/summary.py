@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,11 +19,14 @@ from gluon_svrg._mxnet import reason_of
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EventHandler, HandlerList, HasPasses
 from gluon_svrg.run.batch_parts import arguments_of, call
+from gluon_svrg.run.text_table import terminal_width
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
 from mxnet.ndarray import NDArray
 
 _HEADER = ("name", "type", "output shape", "parameters")
+_SHAPE = _HEADER.index("output shape")
+_GAP = "  "
 
 
 def summary(
@@ -78,14 +82,17 @@ def summary(
     blocks = _blocks_of(net)
     outputs = _outputs_of(net, blocks, _inputs_of(data, net))
     layers, params = _layers_of(blocks, outputs)
-    lines = [*_table_of(layers), "", *_totals_of(params)]
+    width = terminal_width()
+    table = _table_of(layers, width)
+    lines = [*table, "", *_totals_of(params)]
     finished = [param for param in deferred if _mxnet.has_shape(param)]
     if finished:
         lines.append(
             "The forward pass for these shapes has finished the network's initialisation "
             f"(arrays of parameters: {len(finished)})."
         )
-    return "\n".join([*lines, "", *_passes_of(handlers)])
+    lines += ["", *_passes_of(handlers)]
+    return "\n".join(line if line in table else _wrapped(line, width) for line in lines)
 
 
 @dataclass
@@ -297,17 +304,26 @@ def _count(params: list[Parameter]) -> int:
     return sum(_size_of(param) for param in params)
 
 
-def _table_of(layers: list[_Layer]) -> list[str]:
+def _table_of(layers: list[_Layer], width: int) -> list[str]:
+    """Return the lines of the table; a shape that has no room goes on in the next line."""
     rows = [_HEADER, *layers]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    lines = [
-        "  ".join(
-            text.rjust(width) if column == len(row) - 1 else text.ljust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
+    rest = sum(widths) - widths[_SHAPE] + len(_GAP) * (len(widths) - 1)
+    room = max(width - rest, len(_HEADER[_SHAPE]))
+    lines = []
+    for row in rows:
+        first, *more = textwrap.wrap(row[_SHAPE], room, break_long_words=False)
+        lines.append([*row[:_SHAPE], first, *row[_SHAPE + 1 :]])
+        lines += [["", "", line, ""] for line in more]
+    widths[_SHAPE] = max(len(line[_SHAPE]) for line in lines)
+    text = [
+        _GAP.join(
+            text.rjust(width) if column == len(line) - 1 else text.ljust(width)
+            for column, (text, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
     ]
-    return [lines[0], "-" * len(lines[0]), *lines[1:]]
+    return [text[0], "-" * len(text[0]), *text[1:]]
 
 
 def _totals_of(params: _Params) -> list[str]:
@@ -331,6 +347,10 @@ def _totals_of(params: _Params) -> list[str]:
 def _size_text(nbytes: int) -> str:
     mebibytes = nbytes / 2**20
     return f"{mebibytes:.2f} MiB" if mebibytes >= 0.01 or not nbytes else "less than 0.01 MiB"
+
+
+def _wrapped(line: str, width: int) -> str:
+    return textwrap.fill(line, width, subsequent_indent="    ") if line else line
 
 
 def _passes_of(handlers: HandlerList) -> list[str]:

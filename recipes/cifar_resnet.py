@@ -232,9 +232,10 @@ def export(
 
 
 def write_report(
-    history: gs.History, options: argparse.Namespace, arguments: Sequence[str] | None
+    fit: gs.FitResult, options: argparse.Namespace, arguments: Sequence[str] | None
 ) -> None:
     """Write the picture, the result and the page."""
+    history = fit.history
     title = (
         f"{options.model}, {options.data}, {'SVRG, ' if options.svrg else ''}{options.optimizer}"
     )
@@ -253,15 +254,12 @@ def write_report(
         "complete": last["complete"],
     }
     run_report.write_json(options.out / "result.json", result)
-    epochs = [{name: row.get(name) for name in history.names()} for row in history]
-    run_report.write_html(
-        options.out / "report.html",
-        title,
-        run_report.launch_line(__file__, arguments),
-        {"Result": [result], "Epochs": epochs},
-        [options.out / "curves.png"],
-        vars(options),
-    )
+    details = {
+        "command": run_report.launch_line(__file__, arguments),
+        "gradient evaluations": last["gradient_evaluations"],
+        "options": vars(options),
+    }
+    fit.report(options.out / "report.html", title, details)
 
 
 def prepare_out(options: argparse.Namespace) -> None:
@@ -319,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> gs.FitResult:
         # A run that was done already keeps the report of its own options.
         if evaluations.has_trained or not (options.out / "report.html").is_file():
             run_report.write_json(options.out / "options.json", vars(options))
-            write_report(result.history, options, arguments)
+            write_report(result, options, arguments)
             export(net, data, options, result.history[-1])
         print(f"See {options.out}: report.html, curves.png, history.csv, and the exported model/")
     if is_interrupted:

@@ -107,6 +107,7 @@ def launch(runs: dict[str, list[str]], out: Path) -> bool:
 def draw(runs: list[Run]) -> Figure:
     """Return the picture: loss and accuracy, against gradient evaluations and seconds."""
     figure = Figure(figsize=(11, 7.5), layout="constrained")
+    figure.suptitle("Runs side by side")
     axes = figure.subplots(len(_PANELS), len(_HORIZONTAL), sharey="row", squeeze=False)
     for line, (column, label) in zip(axes, _PANELS.items(), strict=True):
         line[0].set_ylabel(label)

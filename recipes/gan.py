@@ -125,9 +125,10 @@ def draw_points(snapshots: dict[int, np.ndarray], real: np.ndarray) -> Figure:
     axes = figure.subplots(1, len(snapshots), sharex=True, sharey=True, squeeze=False).ravel()
     for axis, (step, points) in zip(axes, snapshots.items(), strict=True):
         axis.scatter(*real.T, s=4, color="0.75", label="data")
-        axis.scatter(*points.T, s=4, color="tab:orange", alpha=0.6, label="generated")
+        axis.scatter(*points.T, s=4, color="C1", alpha=0.6, label="generated")
         axis.set(title=f"step {step:,}", xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), aspect="equal")
     axes[0].legend(loc="upper left", fontsize=8)
+    figure.suptitle("Generated points over those of the data")
     return figure
 
 
@@ -141,10 +142,11 @@ def draw_losses(rows: Sequence[dict[str, Any]]) -> Figure:
     losses.axhline(np.log(2), color="black", linestyle=":", label="discriminator that guesses")
     losses.set(xlabel="step", ylabel="loss")
     losses.legend()
-    shares.plot(steps, [100 * row["points in clusters"] for row in rows], color="tab:orange")
+    shares.plot(steps, [100 * row["points in clusters"] for row in rows], color="C1")
     shares.set(xlabel="step", ylabel="generated points in clusters, %", ylim=(0, 100))
     for axis in (losses, shares):
         axis.grid(alpha=0.3)
+    figure.suptitle("Losses of both networks, and what is generated")
     return figure
 
 

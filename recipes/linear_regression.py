@@ -38,9 +38,12 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import EpochEnd, TrainBegin
+from gluon_svrg.run.curves import use_colours
 from mxnet import gluon
 from one_voice import is_first_worker
 from option_types import POSITIVE, integer, show_defaults
+
+use_colours()
 
 # What suits a data set: 10 samples a batch would take hours for the generated ones, and diverge.
 DEFAULTS: dict[str, dict[str, Any]] = {

@@ -208,7 +208,7 @@ def draw(images: Images, found: np.ndarray) -> Figure:
         for _, *corners in boxes[boxes[:, 0] >= 0]:
             axis.add_patch(_rectangle(corners, edgecolor="white", linestyle="--"))
         for kind, score, *corners in rows[(rows[:, 0] >= 0) & (rows[:, 1] >= 0.5)]:
-            colour = ["tab:orange", "tab:cyan"][int(kind)]
+            colour = ["C4", "C5"][int(kind)]
             axis.add_patch(_rectangle(corners, edgecolor=colour))
             text = f"{CLASSES[int(kind)]} {score:.0%}"
             # Inside the image, above the box if there is room.

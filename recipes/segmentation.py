@@ -143,7 +143,7 @@ def draw(images: Images, found: np.ndarray) -> Figure:
     """Draw image, truth and prediction of eight images, one below the other."""
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     axes = figure.subplots(3, 8, squeeze=False)
-    colours = ListedColormap(["white", "0.85", "tab:orange", "tab:blue"])  # ignored, ground, ...
+    colours = ListedColormap(["white", "0.85", "C4", "C0"])  # ignored, ground, ...
     for column, pixels, truth, prediction in zip(axes.T, *images, found, strict=False):
         column[0].imshow(np.clip(pixels.transpose(1, 2, 0) / 4 + 0.5, 0, 1))
         for axis, classes in zip(column[1:], [truth, prediction], strict=True):

@@ -130,9 +130,8 @@ def test_cifar_resnet(tmp_path, arguments, gradients):
     assert json.loads((tmp_path / "options.json").read_text())["samples"] == 24
     page = (tmp_path / "report.html").read_text()
     assert "python recipes/cifar_resnet.py --data synthetic" in page
-    assert 'src="data:image/png;base64,iVBOR' in page
-    assert "<td>validation accuracy</td>" not in page  # figures are columns
-    assert "<th>validation accuracy</th>" in page
+    assert '<th scope="col">validation accuracy</th>' in page
+    assert "<dt>samples</dt><dd>24</dd>" in page  # an option
 
 
 def test_the_exported_network_is_the_trained_one(tmp_path):
@@ -422,7 +421,9 @@ def test_compare(tmp_path, capsys):
     assert rows[0]["seconds"] == epoch["seconds"]
     assert json.loads((tmp_path / "both" / "SVRG" / "options.json").read_text())["lr"] == 0.2
     assert is_picture(tmp_path / "both" / "compare.png")
-    assert "<td>SVRG</td>" in (tmp_path / "both" / "report.html").read_text()
+    page = (tmp_path / "both" / "report.html").read_text()
+    assert '<th scope="row">SVRG</th>' in page
+    assert 'src="data:image/png;base64,iVBOR' in page
     table = (tmp_path / "both" / "table.md").read_text()
     assert table.startswith("| run | epochs | test accuracy |")
     assert table in capsys.readouterr().out

@@ -73,6 +73,11 @@ def passes_of(text):
     return [line.strip() for line in lines[begin + 2 :]]
 
 
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 def initialised(net, ctx=CPU0, hybridize=None):
     net.initialize(mx.init.Xavier(), ctx=ctx)
     if hybridize is not None:
@@ -444,3 +449,27 @@ def test_the_data_may_be_an_iterator_of_mxnet():
 def test_something_else_than_a_handler_is_an_error():
     with pytest.raises(ValueError, match="must hold EventHandlers"):
         summary(initialised(nn.Dense(1, in_units=2)), (2, 2), ["svrg"])
+
+
+class Tagger(nn.Block):
+    def __init__(self):
+        super().__init__()
+        self.embedding_of_words_and_of_characters = nn.Embedding(1000, 200)
+        self.lstm = gluon.rnn.LSTM(200, 2, input_size=200)
+
+    def forward(self, x):
+        state = self.lstm.begin_state(x.shape[1])
+        return self.lstm(self.embedding_of_words_and_of_characters(x), state)[0]
+
+
+def test_it_fits_80_columns(monkeypatch):
+    shape = "[(35, 20, 200), [(2, 20, 200), (2, 20, 200)]]"
+    net = initialised(Tagger())
+    wide = summary(net, (35, 20), gs.SVRGHandler())
+    assert shape in wide
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = summary(net, (35, 20), gs.SVRGHandler())
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert sorted(narrow.replace("-", "").split()) == sorted(wide.replace("-", "").split())
+    (line,) = (line for line in narrow.splitlines() if line.startswith("lstm"))
+    assert line.endswith("643,200")  # the rest of its shape stands below

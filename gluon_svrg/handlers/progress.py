@@ -21,7 +21,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.run.history import RATIO, RATIO_AT
+from gluon_svrg.run.curves import RATIO, RATIO_AT
 from gluon_svrg.run.logger import lines_above_bars
 from gluon_svrg.run.position import check_is_located
 from gluon_svrg.run.verbosity import shows_bars
