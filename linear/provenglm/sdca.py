@@ -20,7 +20,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -135,7 +134,8 @@ class _Dual:
         squares = made_of(np.square(block.data), block.indices, block.indptr, block.shape)
         curvature = share * (squares @ np.full(p, 1 / l2) + self._of_bias)
         self._share, self._curvature = share.astype(dtype), curvature.astype(dtype)
-        kernels = _kernels()
+        from provenglm import sdca_kernels as kernels  # imports Numba: half a second
+
         self._blocks = np.arange(-(-n // kernels.ROWS), dtype=np.uint32)
         self._is_softmax = isinstance(objective.loss, Softmax)
         self._run = kernels.softmax if self._is_softmax else kernels.logistic
@@ -214,11 +214,3 @@ class _Dual:
                 bias -= step
                 scores -= step
         return objective.scaling.from_user(weights, bias)
-
-
-def _kernels() -> ModuleType:
-    try:
-        from provenglm import sdca_kernels
-    except ImportError as error:
-        raise ImportError("sparse rows with many columns need Numba: pip install numba") from error
-    return sdca_kernels

@@ -276,11 +276,3 @@ def test_time_that_is_over_ends_the_epochs():
 
 
 @pytest.mark.usefixtures("_narrow")
-def test_without_numba_it_is_named(monkeypatch):
-    import provenglm
-
-    monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "provenglm.sdca_kernels", raising=False)
-    monkeypatch.delattr(provenglm, "sdca_kernels", raising=False)
-    with pytest.raises(ImportError, match="pip install numba"):
-        solve(made(Logistic()), Settings())
