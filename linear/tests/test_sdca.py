@@ -1,6 +1,5 @@
 """Dual coordinate ascent: the same steps in NumPy, and runs from every kind of start."""
 
-import sys
 import time
 
 import numpy as np
@@ -273,6 +272,3 @@ def test_time_that_is_over_ends_the_epochs():
         start, state = next(run), next(run)
     assert state.passes - start.passes < 3
     assert state.snapshot.objective < start.snapshot.objective
-
-
-@pytest.mark.usefixtures("_narrow")
