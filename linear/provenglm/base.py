@@ -33,12 +33,12 @@ _PACKAGE = __name__.split(".")[0]
 METRICS = ("auto", "hessian", "diagonal", "identity")
 
 
-def warn(message: str) -> None:
-    """Warn of what did not converge, at the line that called this package."""
+def warn(message: str, category: type[Warning] = ConvergenceWarning) -> None:
+    """Warn, as a rule of what did not converge, at the line that called this package."""
     level, frame = 1, sys._getframe()
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] == _PACKAGE:
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, ConvergenceWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]
@@ -77,6 +77,12 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"metric is {self.metric!r}, whose steps are for penalties on squares, and "
                 f"l1_ratio is {self.l1_ratio:g}: set metric='auto'"
+            )
+        if self.metric in ("diagonal", "identity"):
+            warn(
+                f"metric={self.metric!r} is deprecated: epochs in such a metric were slower than "
+                "the other ways, and are gone; it means 'auto' now",
+                FutureWarning,
             )
         for name in ("fit_intercept", "warm_start"):
             value = getattr(self, name)

@@ -76,7 +76,8 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         The most seconds; the fit ends at the next snapshot.
     metric : str, default 'auto'
         How steps are measured. 'auto' chooses by the size of the problem and by what it measures,
-        and tells it in ``why_``; the others are for comparisons.
+        and tells it in ``why_``; 'hessian' is for comparisons. 'diagonal' and 'identity' are
+        deprecated, and mean 'auto'.
     warm_start : bool, default False
         Whether `fit` begins at the coefficients of the last fit.
     random_state : int, RandomState or None

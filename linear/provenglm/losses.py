@@ -72,6 +72,10 @@ class SecondDerivative:
         """Return it in another dtype."""
         return SecondDerivative(self.diagonal.astype(dtype))
 
+    def part(self, rows: slice) -> SecondDerivative:
+        """Return that of some of the samples."""
+        return SecondDerivative(self.diagonal[rows])
+
     def times(self, step: NumPyArray) -> NumPyArray:
         """Return what a step of the scores makes of the residuals: a new array of its shape."""
         return np.asarray(self.diagonal * step)
@@ -91,6 +95,9 @@ class SecondDerivativeOfClasses(SecondDerivative):
         return SecondDerivativeOfClasses(
             self.diagonal.astype(dtype), self.probability.astype(dtype)
         )
+
+    def part(self, rows: slice) -> SecondDerivativeOfClasses:
+        return SecondDerivativeOfClasses(self.diagonal[rows], self.probability[rows])
 
     def times(self, step: NumPyArray) -> NumPyArray:
         probability = self.probability

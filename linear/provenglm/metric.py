@@ -29,14 +29,3 @@ class HessianMetric:
         """Return P^-1 times a gradient of theta's shape."""
         step = scipy.linalg.cho_solve(self.cholesky, gradient.ravel(), check_finite=False)
         return np.asarray(step.reshape(gradient.shape))
-
-
-@dataclass(frozen=True)
-class DiagonalMetric:
-    """A number for each weight: the inverse, ``(p + 1,)``, ``(p + 1, 1)`` or ``(p + 1, K)``."""
-
-    inverse: NumPyArray
-
-    def solve(self, gradient: NumPyArray) -> NumPyArray:
-        """Return P^-1 times a gradient of theta's shape."""
-        return np.asarray(gradient * self.inverse)

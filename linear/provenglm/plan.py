@@ -10,19 +10,18 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
-from provenglm import krylov, newton, sdca
+from provenglm import krylov, newton, sample_krylov, sdca
 from provenglm.data.budget import columns_of_a_copy, room, rows_of_a_sample
 from provenglm.data.disk import DiskRows, on_disk
 from provenglm.data.per_row import are_sorted
 from provenglm.data.rows import rows_of
-from provenglm.epochs import MEASURED_ROWS, EpochSteps
 from provenglm.l1 import elastic_net
 from provenglm.losses import Logistic, Softmax
-from provenglm.method import HessianSteps, SampleSteps
+from provenglm.method import HessianSteps
 from provenglm.objective import Objective, Snapshot
 from provenglm.problem import Problem
 from provenglm.sample import Sample
-from provenglm.sampling import resample
+from provenglm.single import MOST_BYTES
 from provenglm.solution import Settings
 from provenglm.sparse import csr_sample
 from provenglm.state import State
@@ -50,8 +49,15 @@ _ROWS_FOR_EACH = 4
 conjugate gradients took a tenth of a Hessian's time; on 8,000 x 1,000 between a fifth of it and ten
 times as much, depending on the condition number."""
 
-_MOST_BYTES = 4e9
-"""Of a copy of dense rows in float32."""
+_MEASURED_ROWS = 2048
+"""Of a sample that coordinates are taken from."""
+
+_ROWS_OF_MOMENTS = 8192, 10
+"""Of a sample that second moments are taken from: in all, and for each feature, at least."""
+
+_PART_OF_MOMENTS = 16
+"""One of so many rows has it on disk, if there is room: a step gains the more, and a pass costs
+much."""
 
 
 def is_small(problem: Problem) -> bool:
@@ -84,7 +90,7 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
     outputs = problem.loss.outputs
     width = (p + 1) * outputs
     work = float(n) * width * width
-    automatic = settings.metric == "auto"
+    automatic = settings.metric != "hessian"
     if problem.l1 > 0:
         return _with_l1(problem, settings)
     if issparse(problem.features) and p > _MOST_WEIGHTS:
@@ -105,6 +111,9 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
         size, numbers, of_a_row = csr_sample.size_and_costs(problem.features, outputs, size)
     elif on_disk(problem.features):
         size = _size_on_disk(problem, size, most)
+    if automatic and outputs > 1 and not issparse(problem.features):
+        why = f"a Hessian over {width:,} weights of {outputs:,} classes is dearer than products"
+        return _with_a_sample(problem, settings, why, most)
     has_conjugate_gradients = automatic and outputs == 1 and not on_disk(problem.features)
     limit = max(20 * _SMALL, 2500.0 * numbers)
     if has_conjugate_gradients and n < _ROWS_FOR_EACH * p:
@@ -114,34 +123,40 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         if not automatic:
             why = f"metric={settings.metric!r} was asked for: {why}"
-        return Plan("svrg, hessian", why, size, HessianSteps.states, keeps_sparse=True)
+        return Plan("svrg, hessian", why, size, _in_a_hessian, keeps_sparse=True)
     why = f"a Hessian over {width:,} weights would cost more than it saves"
-    if has_conjugate_gradients:
+    if has_conjugate_gradients or issparse(problem.features):
         return _conjugate_gradients(problem, settings, why)
-    if not automatic:
-        why = f"metric={settings.metric!r} was asked for, over {width:,} weights"
+    return _with_a_sample(problem, settings, why, most)
 
-    def epochs(
-        objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
+
+def _in_a_hessian(
+    objective: Objective, sample: Sample, start: NumPyArray, _: np.random.Generator
+) -> Iterator[State]:
+    return HessianSteps(objective, sample).states(start)
+
+
+def _with_a_sample(problem: Problem, settings: Settings, why: str, most: float) -> Plan:
+    """Return the way by products with a sample's Hessian, or its second moments."""
+    n, p = problem.features.shape
+
+    def method(
+        objective: Objective, sample: Sample, start: NumPyArray, _: np.random.Generator
     ) -> Iterator[State]:
-        dtype = np.dtype(np.float64 if settings.is_precise else np.float32)
-        steps = EpochSteps(objective, settings.metric, rng, dtype)
-        yield from steps.states(sample, start)
-        if steps.left_at is not None:
-            size = int(min(max(4000, 20 * p, n // 8), most))
-            if issparse(problem.features):
-                size = min(size, csr_sample.MOST_NUMBERS // (p + 1))
-            larger = resample(objective, size, rng)
-            yield from SampleSteps.states(objective, larger, steps.left_at, rng)
+        return sample_krylov.states(objective, sample, start, settings.is_precise)
 
-    return Plan("svrg, epochs", why, min(n, MEASURED_ROWS), epochs)
+    least, of_a_feature = _ROWS_OF_MOMENTS
+    size = max(least, of_a_feature * p)
+    if on_disk(problem.features):
+        size = max(size, n // _PART_OF_MOMENTS)
+    return Plan("sample", why, int(min(n, most, size)), method)
 
 
 def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan:
     """Return the way by Newton's method without a factor."""
     is_sparse = issparse(problem.features)
     n, p = problem.features.shape
-    has_room = is_sparse or 4 * n * p <= _MOST_BYTES
+    has_room = is_sparse or 4 * n * p <= MOST_BYTES
 
     def method(
         objective: Objective, _: Sample, start: NumPyArray, __: np.random.Generator
@@ -149,7 +164,7 @@ def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan
         return krylov.states(objective, start, settings.tol, settings.is_precise, has_room)
 
     # Dense rows have their coordinates from a sample.
-    size = 0 if is_sparse else min(n, MEASURED_ROWS)
+    size = 0 if is_sparse else min(n, _MEASURED_ROWS)
     return Plan("newton-cg", why, size, method, is_cheap=True)
 
 
@@ -162,8 +177,6 @@ def _many_sparse_columns(problem: Problem, settings: Settings) -> Plan:
             "them does not fit; leave metric='auto'"
         )
     why = f"{n:,} sparse rows with {p:,} columns: no Hessian of them is factored"
-    if settings.metric != "auto":
-        why = f"metric={settings.metric!r} is for fewer columns; {why}"
     features: Any = problem.features
     is_dual = isinstance(problem.loss, Logistic | Softmax) and sdca.is_for(features, problem.l2)
     if not is_dual:
@@ -208,6 +221,15 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
     # What is chosen of so few features may be all of them.
     plan = elastic_net.plan(problem, size, is_sampled=True)
     return replace(plan, why=f"{plan.why}: there is no room for a copy of all in float64")
+
+
+def has_hessian(problem: Problem) -> bool:
+    """Whether a sample's Hessian over all outputs of dense rows saves more than it costs."""
+    n, p = problem.features.shape
+    outputs = problem.loss.outputs
+    width = (p + 1) * outputs
+    limit = max(20 * _SMALL, 2500.0 * float(n) * width)
+    return _pays(sample_size(n, p, outputs), width, float(width) ** 2, limit)
 
 
 def _pays(size: int, width: int, of_a_row: float, limit: float) -> bool:

@@ -27,9 +27,6 @@ _RARE = 0.1
 _OFFSET_OF_FLOAT64 = 1e5
 """The same for float64: from there on blocks are centred before they are multiplied."""
 
-_MOST_DIGITS = 15
-"""Of a feature's scale, before and after the point: their squares are within float32."""
-
 _MOST_DIGITS_OF_A_NUMBER = 12
 """Of a feature itself, before or after the point."""
 
@@ -188,24 +185,6 @@ def _is_far_off(problem: Problem, share: NumPyArray) -> bool:
         value = float(share @ loss.value(np.broadcast_to(bias, target.shape), target))
         least = float(share @ loss.least(target))
     return loss.is_far_off(float(bias), value, least)
-
-
-def fitting(dtype: np.dtype[Any], scaling: Scaling) -> np.dtype[Any]:
-    """Return `dtype`, or float64 where rows that are not centred ask for it."""
-    used = scaling.inverse[scaling.inverse > 0]
-    offset = float((np.abs(scaling.center) * scaling.inverse).max(initial=0))
-    is_far = offset > OFFSET_OF_FLOAT32 or bool((np.abs(np.log10(used)) > _MOST_DIGITS).any())
-    return np.dtype(np.float64) if is_far else dtype
-
-
-def resample(objective: Objective, size: int, rng: np.random.Generator) -> Sample:
-    """Return another sample, in the coordinates of `objective`."""
-    drawn, of_sample = draw(
-        objective.loss, objective.target, objective.share, size, rng, objective.is_long
-    )
-    raw = _gathered(objective.rows, drawn, objective.workers)
-    objective.reads.rows += len(drawn)
-    return _sample(objective, raw, drawn, of_sample)
 
 
 def draw(

@@ -74,7 +74,8 @@ class Settings:
         Seconds; looked at once in each snapshot.
     deadline : float
         The same as a time of `time.perf_counter`, for several solutions together.
-    metric : {'auto', 'hessian', 'diagonal', 'identity'}
+    metric : {'auto', 'hessian'}
+        All else is 'auto'.
     seed : int
         Of the samples and the order of the batches.
     watch : callable, optional

@@ -59,6 +59,9 @@ _TRIES = 3
 ROUNDING = 1e-14
 """Of the objective: a decrement below it is rounding."""
 
+_ROUNDING_OF_FLOAT32 = 1e-9
+"""Of the objective: by so much its sums over rows in float32 waver."""
+
 
 def solve(
     problem: Problem,
@@ -215,7 +218,7 @@ class _Proof:
         self,
         coef: NumPyArray,
         intercept: NumPyArray,
-        known: Snapshot | None,
+        known: Snapshot,
         estimate: float,
         enough: float,
     ) -> tuple[float, float]:
@@ -223,8 +226,8 @@ class _Proof:
 
         Parameters
         ----------
-        known : Snapshot, optional
-            Of this point and all rows, in their order.
+        known : Snapshot
+            Of this point.
         estimate : float
             Of the distance: the fewer rows are enough.
         enough : float
@@ -292,10 +295,7 @@ class _Run:
         if reason not in (StopReason.INTERRUPTED, StopReason.MAX_TIME):
             objective, gap = self._least_bound(best)
         coef, intercept = self._of_user(best)
-        scores, order = best.snapshot.scores, best.objective.order
-        if order is not None:
-            scores = np.empty_like(scores)
-            scores[order] = best.snapshot.scores
+        scores = best.snapshot.scores
         return Solution(
             coef=coef,
             intercept=intercept,
@@ -304,7 +304,7 @@ class _Run:
             decrement=best.decrement,
             history=self._history,
             reason=reason,
-            method=plan.name,
+            method=best.name or plan.name,
             why=plan.why,
             scores=scores.reshape(len(scores), -1),
         )
@@ -323,8 +323,7 @@ class _Run:
         if self._gap <= max(enough, self._rounding()):
             return objective, self._gap
         if self._proven is None or self._proven[0] is not best:
-            known = best.snapshot if best.objective.order is None else None
-            proof = self._proof.of(*self._of_user(best), known, best.decrement, enough)
+            proof = self._proof.of(*self._of_user(best), best.snapshot, best.decrement, enough)
             self._proven = best, *proof
         _, precise, gap = self._proven
         return (precise, gap) if gap < self._gap else (objective, self._gap)
@@ -355,6 +354,8 @@ class _Run:
                 "a feature is so far from the others that products overflow; look for a wrong one"
             )
         gap = duality_gap(state.objective, snapshot)
+        if snapshot.scores.dtype == np.float32:
+            gap += _ROUNDING_OF_FLOAT32 * abs(snapshot.objective)
         if (
             self._best is None
             or self._is_better(snapshot, self._best.snapshot)

@@ -207,32 +207,6 @@ def bfgs(inverse, pairs):
     return inverse
 
 
-def epoch(dense, inverse, numbers, theta, draws, probability=None):
-    """One epoch as in the paper, with momentum: theta after it, and the corrected gradients.
-
-    Its batches are what `draws` gave last.
-    """
-    snapshot, full = theta, dense.gradient(theta)
-    ahead, gradients = theta, []
-    for j in range(numbers.steps):
-        if probability is None:
-            first = draws.offsets[-1] + draws.permutations[-1][j] * numbers.batch
-            rows = np.arange(first, first + numbers.batch)
-        else:
-            rows = draws.choices[-1].reshape(numbers.steps, numbers.batch)[j]
-        gradient = (
-            dense.gradient(ahead, rows, probability)
-            - dense.gradient(snapshot, rows, probability)
-            + full
-        )
-        gradients.append(gradient)
-        step = (inverse @ gradient.ravel()).reshape(theta.shape)
-        new = ahead - numbers.step_size * step
-        momentum = min((j + 1) / (j + 4), numbers.momentum)
-        ahead, theta = new + momentum * (new - theta), new
-    return theta, gradients
-
-
 class Draws:
     """A generator that keeps what it gave."""
 

@@ -434,40 +434,11 @@ def others():
     return [thread for thread in threading.enumerate() if "provenglm" in thread.name]
 
 
-def test_the_thread_ahead_reads_the_next():
-    loaded = []
-
-    def load(k):
-        loaded.append(k)
-        return k
-
-    items = disk.read_ahead(load, range(5))
-    assert next(items) == 0
-    assert list(items) == [1, 2, 3, 4]
-    assert loaded == [0, 1, 2, 3, 4]
-    assert not others()
-
-
-def test_its_error_comes_back():
-    def load(k):
-        if k == 2:
-            raise OSError("the disk is gone")
-        return k
-
-    seen = []
-    with pytest.raises(OSError, match="the disk is gone"):
-        seen.extend(disk.read_ahead(load, range(5)))
-    assert not others()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("metric", "count"), [("hessian", 20), ("diagonal", 10), ("diagonal", 150)]
-)
-def test_ctrl_c_leaves_no_thread(tmp_path, monkeypatch, metric, count):
+@pytest.mark.parametrize("count", [20, 60])
+def test_ctrl_c_leaves_no_thread(tmp_path, monkeypatch, count):
     monkeypatch.setattr(per_row, "MANY", 0)
     monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)
-    monkeypatch.setattr(disk, "_LEAST_STRIP", 100)
     rows = np.random.default_rng(0).normal(size=(60_000, 20))
     y = rows[:, 0] > np.random.default_rng(1).normal(size=60_000)
     np.save(tmp_path / "x.npy", rows)
@@ -482,7 +453,7 @@ def test_ctrl_c_leaves_no_thread(tmp_path, monkeypatch, metric, count):
         return read(self, *given)
 
     monkeypatch.setattr(parts.FilePart, "read", interrupting)
-    model = SVRGClassifier(metric=metric, tol=1e-12, random_state=0)
+    model = SVRGClassifier(metric="hessian", tol=1e-12, random_state=0)
     try:
         with pytest.warns(match="interrupted"):
             model.fit(data, y)

@@ -10,9 +10,8 @@ from provenglm import plan
 from provenglm.data import csr
 from provenglm.data.csr import CsrRows
 from provenglm.data.csr_checks import as_float, canonical
-from provenglm.data.rows import DenseRows, rows_of
+from provenglm.data.rows import rows_of
 from provenglm.duality import duality_gap
-from provenglm.epochs import shuffled
 from provenglm.objective import products
 from provenglm.solve import Settings, solve
 from scipy.sparse import csr_array, csr_matrix
@@ -94,18 +93,6 @@ def test_types(dtype):
     np.testing.assert_array_equal(rows.gather(picked), matrix.toarray()[picked])
     np.testing.assert_array_equal(rows.take(picked), matrix.toarray()[picked])
     np.testing.assert_array_equal(rows.pick(picked).toarray(), matrix.toarray()[picked])
-
-
-@pytest.mark.parametrize("wanted", ["float32", "float64"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_reordered(dtype, wanted):
-    matrix, order = sparse(dtype=dtype), np.random.default_rng(1).permutation(500)
-    rows = CsrRows(matrix).reordered(order, np.dtype(wanted))
-    assert rows.dtype == wanted
-    # No larger than the data.
-    assert rows.stored == min(np.dtype(dtype), np.dtype(wanted))
-    expected = matrix.toarray()[order].astype(wanted)
-    np.testing.assert_array_equal(rows.block(slice(None)).toarray(), expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -272,31 +259,6 @@ def test_float64_where_float32_has_too_few_digits():
         objective, _, _ = prepared(replace(problem, features=csr_array(shifted)), size=150)
         assert objective.rows.dtype == dtype
         assert not objective.centered
-        copy = shuffled(objective, np.random.default_rng(0), np.float32)
-        assert isinstance(copy.rows, CsrRows)
-        assert copy.rows.dtype == dtype
-
-
-def test_batches_are_those_of_dense_rows():
-    problem, dense = sparse_problem(LOSSES[0], n=3000)
-    (one, null, _), (other, _, _) = (prepared(q, size=200) for q in (problem, dense))
-    one, other = (
-        shuffled(objective, np.random.default_rng(0), np.float64) for objective in (one, other)
-    )
-    np.testing.assert_array_equal(one.order, other.order)
-    assert isinstance(other.rows, DenseRows)
-    theta = null.theta + 0.1
-    for rows in (slice(5, 60), np.array([7, 7, 2999])):
-        found = []
-        for objective in (one, other):
-            block = objective.block(rows)
-            residual = np.random.default_rng(1).normal(size=block.shape[0])
-            found.append(objective.batch_gradient(rows, block, residual))
-        # The dense copy is in units of powers of two: the gradient is the same.
-        np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-15)
-    np.testing.assert_allclose(
-        one.snapshot(theta).gradient, other.snapshot(theta).gradient, rtol=1e-9, atol=1e-12
-    )
 
 
 # --- Certificate -------------------------------------------------------------------------------

@@ -378,20 +378,20 @@ def hard():
 
 
 def test_max_iter(hard):
-    model = SVRGClassifier(max_iter=1, metric="diagonal")
+    model = SVRGClassifier(max_iter=1, metric="hessian")
     with pytest.warns(ConvergenceWarning) as caught:
         model.fit(*hard)
     message = str(caught[0].message)
     assert message == (
-        f"SVRGClassifier stopped with an objective of {model.objective_:.6g}, at a distance from "
-        f"the optimum that is not known yet (proven: at most {model.gap_:.1e}), because "
+        f"SVRGClassifier stopped with an objective of {model.objective_:.6g}, an estimated "
+        f"{model.decrement_:.1e} above the optimum (proven: at most {model.gap_:.1e}), because "
         "max_iter=1 snapshots were over: raise max_iter or tol"
     )
     assert caught[0].filename == __file__
 
 
 def test_max_time(hard):
-    model = SVRGClassifier(max_time=1e-6, metric="diagonal")
+    model = SVRGClassifier(max_time=1e-6, metric="hessian")
     with pytest.warns(
         ConvergenceWarning, match=r"max_time=1e-06 seconds were over: raise max_time"
     ):
@@ -416,7 +416,7 @@ def test_ctrl_c_keeps_the_best_point(hard, monkeypatch, ctrl_c):
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(shown.Progress, "__call__", interrupt)
-    model = SVRGClassifier(metric="diagonal", tol=1e-13)
+    model = SVRGClassifier(metric="hessian", tol=1e-13)
     with pytest.warns(ConvergenceWarning, match=r"it was interrupted after .*: coef_ is the best"):
         model.fit(*hard)
     assert model.objective_ <= seen[1].objective <= seen[0].objective
@@ -503,3 +503,12 @@ def test_digits_of_the_bar():
     assert bar._digits_of(record(gap=0.0)) == 6
     assert bar._digits_of(record(objective=2.0, gap=1e-3)) == 0
     assert bar._digits_of(record()) == 0
+
+
+@pytest.mark.parametrize("metric", ["diagonal", "identity"])
+def test_metrics_that_are_gone(hard, metric):
+    with pytest.warns(FutureWarning, match="deprecated.*means 'auto' now"):
+        model = SVRGClassifier(metric=metric, random_state=0).fit(*hard)
+    same = SVRGClassifier(random_state=0).fit(*hard)
+    assert model.solver_ == same.solver_
+    np.testing.assert_array_equal(model.coef_, same.coef_)

@@ -11,7 +11,6 @@ from provenglm import (
     Chunks,
     SVRGClassifier,
     SVRGRegressor,
-    buffers,
     plan,
     problem,
     sampling,
@@ -107,7 +106,8 @@ def test_two_classes_bit_for_bit(tmp_path, form, dtype, given):
 @pytest.mark.parametrize("form", ["memmap", "files"])
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize(("dtype", "given"), TABLE)
-def test_many_rows_sorted_by_class(tmp_path, long, form, classes, dtype, given):
+def test_many_rows_sorted_by_class(tmp_path, monkeypatch, long, form, classes, dtype, given):
+    monkeypatch.setattr(plan, "_ROWS_OF_MOMENTS", (1000, 10))
     X, y = sorted_by_class(features(dtype, p=4), classes)
     weight = weights_of(given, N)
     how = {"C": 0.1, "tol": 1e-12, "max_iter": 200, "random_state": 0, "class_weight": {0: 2.0}}
@@ -133,39 +133,6 @@ def test_regressions_of_many_rows(tmp_path, long, loss, dtype, given):
     same(model, peer, X, 1e-6)
     assert np.allclose(model.predict(X_disk), peer.predict(X), rtol=1e-5, atol=1e-6)
     assert model.score(X_disk, y) == pytest.approx(peer.score(X, y))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("metric", ["diagonal", "identity"])
-@pytest.mark.parametrize("classes", [2, 4])
-@pytest.mark.parametrize("given", ["weights", "none"])
-def test_epochs_over_buffers_of_sorted_rows(tmp_path, monkeypatch, long, metric, classes, given):
-    # About five buffers, of strips of a dozen rows.
-    monkeypatch.setattr(buffers, "rows_of_a_buffer", lambda *_: N // 5)
-    monkeypatch.setattr(disk, "_LEAST_STRIP", 100)
-    X, y = sorted_by_class(features("uint8"), classes)
-    weight = weights_of(given, N)
-    X_disk = large_data.mapped(tmp_path / "x.npy", X)
-    model = SVRGClassifier(metric=metric, random_state=0).fit(X_disk, y, weight)
-    peer = SVRGClassifier(random_state=0).fit(X, y, weight)
-    gained = model.history_[0]["objective"] - peer.objective_
-    assert model.objective_ - peer.objective_ < 1e-5 * gained
-    assert model.objective_ - peer.objective_ <= model.gap_ + 1e-9
-
-
-def test_a_buffer_has_rows_from_all_over_and_an_epoch_has_them_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "_LEAST_STRIP", 100)
-    X = np.arange(N * 2).reshape(N, 2)
-    rows = disk.DiskRows(disk.parts_in(large_data.forms(tmp_path, X)["both"]))
-    seen = []
-    for places, block in rows.buffers(np.random.default_rng(0), 1000):
-        assert np.array_equal(block, X[places])
-        assert len(places) <= 1000
-        if len(places) > 900:
-            # Of ten parts of the data, each is in it.
-            assert np.histogram(places, 6, (0, N))[0].min() > 20
-        seen.append(places)
-    assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(N))
 
 
 def test_a_part_of_the_rows_has_nearly_their_derivatives(tmp_path, monkeypatch, long):

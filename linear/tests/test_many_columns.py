@@ -211,15 +211,6 @@ def test_a_hessian_of_so_many_columns_is_refused():
         run(make(Logistic()), metric="hessian")
 
 
-@pytest.mark.parametrize("metric", ["identity", "diagonal"])
-@pytest.mark.parametrize("loss", [Squared(), Softmax(K)], ids=["squared", "softmax"])
-def test_another_metric_changes_nothing(loss, metric):
-    problem = make(loss)
-    solution, _ = run(problem, metric=metric)
-    np.testing.assert_array_equal(solution.coef, run(problem)[0].coef)
-    assert solution.why.startswith(f"metric='{metric}' is for fewer columns")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES, ids=ids)
 def test_the_score_table_is_that_of_the_weights_to_the_end(loss):

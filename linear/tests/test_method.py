@@ -10,18 +10,17 @@ from linear_oracle import (
     Draws,
     bfgs,
     curvatures,
-    epoch,
     prepared,
     problem_of,
     ridged,
     to_columns,
 )
-from provenglm import method, plan
+from provenglm import plan
 from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
-from provenglm.method import HessianSteps, Pace
+from provenglm.method import HessianSteps
 from provenglm.problem import Problem
 from provenglm.sample import Sample
-from provenglm.sampling import draw, resample
+from provenglm.sampling import draw
 from provenglm.solution import Settings
 from provenglm.solve import solve
 
@@ -93,7 +92,7 @@ def test_every_step(loss, weights):
     np.testing.assert_allclose(sample.rows, of_sample.X, atol=1e-12)
     expected = Expected(dense, of_sample, to_columns(theta))
     count = 0
-    for state in HessianSteps.states(objective, sample, theta, np.random.default_rng(0)):
+    for state in HessianSteps(objective, sample).states(theta):
         step, decrement = expected.decrement()
         np.testing.assert_allclose(to_columns(state.theta), expected.theta, rtol=0, atol=1e-10)
         assert state.snapshot.objective == pytest.approx(dense.value(expected.theta), rel=1e-12)
@@ -108,53 +107,10 @@ def test_every_step(loss, weights):
         assert expected.renewed == 0
 
 
-@pytest.mark.parametrize("weights", [False, True])
-@pytest.mark.parametrize("loss", [Logistic(), Softmax(3)], ids=["logistic", "softmax"])
-def test_epochs_in_the_metric(loss, weights, monkeypatch):
-    class Epochs(Pace):
-        def add(self, decrement):
-            self.wants_epoch = True
-
-    numbers = []
-    given = method.constants
-
-    def small(n, smoothness, of_a_row, slower, least_batch):
-        assert least_batch >= 512
-        numbers.append(given(n, smoothness, of_a_row, slower, 32))
-        return numbers[-1]
-
-    monkeypatch.setattr(method, "Pace", Epochs)
-    monkeypatch.setattr(method, "constants", small)
-    objective, theta, sample, dense, of_sample = case(loss, weights, size=60)
-    draws = Draws()
-    steps = HessianSteps(objective, sample, draws)
-    expected = Expected(dense, replace(of_sample, share=sample.share), to_columns(theta))
-    order = None
-    states = steps._states(theta)
-    for count, state in zip(range(5), states, strict=False):
-        if count:
-            if order is None:
-                order = draws.permutations[0]
-            assert numbers[-1].batch < 100
-            after, _ = epoch(
-                dense.part(order),
-                expected.metric,
-                numbers[-1],
-                expected.theta,
-                draws,
-                steps._objective.probability,
-            )
-            expected.go(after)
-        np.testing.assert_allclose(to_columns(state.theta), expected.theta, rtol=0, atol=1e-10)
-        _, decrement = expected.decrement()
-        assert state.decrement == pytest.approx(decrement, rel=1e-6)
-    assert count == 4
-
-
 def test_warm_start_is_the_optimum_of_a_quarter_of_the_sample():
     problem = problem_of(Logistic(), n=20_000, l2=1e-2)
     objective, null, sample = prepared(problem, size=8000)
-    state = next(HessianSteps.states(objective, sample, null.theta, np.random.default_rng(0)))
+    state = next(HessianSteps(objective, sample).states(null.theta))
     head = Dense(
         sample.rows[:2000],
         sample.target[:2000],
@@ -177,7 +133,7 @@ def test_a_bad_start_of_the_sample_is_not_taken():
     problem = Problem(X, target, Logistic(), 1e-6)
     objective, null, sample = prepared(problem, size=8000)
     sample.target[:2000] = 1
-    state = next(HessianSteps.states(objective, sample, null.theta, rng))
+    state = next(HessianSteps(objective, sample).states(null.theta))
     assert state.snapshot.objective <= null.objective * (1 + 1e-15)
 
 
@@ -185,9 +141,9 @@ def test_a_step_too_long_is_shortened():
     # A metric a hundred times too small: the best of the halved steps is taken.
     problem = problem_of(Logistic(), n=400, l2=1e-2)
     objective, null, sample = prepared(problem, size=200)
-    steps = HessianSteps(objective, sample, np.random.default_rng(0))
+    steps = HessianSteps(objective, sample)
     snapshot = objective.snapshot(null.theta)
-    far = 100 * steps._step(steps._metric(null.theta), snapshot)[0]
+    far = 100 * steps._step(steps._metric(snapshot), snapshot)[0]
     new = steps._after_step(snapshot, far)
     dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
     values = [dense.value(to_columns(null.theta - far / 2**k)) for k in range(1, 20)]
@@ -198,24 +154,9 @@ def test_a_step_too_long_is_shortened():
 def test_no_step_leads_up():
     problem = problem_of(Logistic(), n=400, l2=1e-2)
     objective, null, sample = prepared(problem, size=200)
-    steps = HessianSteps(objective, sample, np.random.default_rng(0))
+    steps = HessianSteps(objective, sample)
     snapshot = objective.snapshot(null.theta)
     assert steps._after_step(snapshot, -snapshot.gradient) is None
-
-
-def test_pace():
-    good, bad = Pace(), Pace()
-    for decrement in (1.0, 1e-1, 1e-2, 1e-3, 1e-4):
-        good.add(decrement)
-        assert not good.wants_epoch
-    for decrement in (1.0, 0.9, 0.8, 0.7):
-        bad.add(decrement)
-    assert bad.wants_epoch
-    # An epoch that leaves a tenth beats steps that leave nine tenths; one that leaves all does not.
-    bad.add(0.07)
-    assert bad.wants_epoch
-    bad.add(0.07)
-    assert not bad.wants_epoch
 
 
 @pytest.mark.parametrize("loss", [Logistic(), Softmax(3), Poisson()], ids=lambda loss: loss.name)
@@ -251,14 +192,6 @@ def test_sample_leaves_out_rows_of_no_weight():
     assert rows.min() >= 50
 
 
-def test_resample_is_in_the_same_coordinates():
-    problem = problem_of(Logistic(), n=200)
-    objective, _, _ = prepared(problem, size=50)
-    again = resample(objective, 200, np.random.default_rng(0))
-    dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
-    np.testing.assert_allclose(again.rows, dense.X, atol=1e-12)
-
-
 def test_a_column_that_is_constant_in_the_sample_alone():
     # One row in 2,000 has it: a dummy of a rare category.
     rng = np.random.default_rng(0)
@@ -271,7 +204,7 @@ def test_a_column_that_is_constant_in_the_sample_alone():
     assert objective.scaling.inverse[2] * X[:, 2].std() == pytest.approx(1)
     assert objective.scaling.center[2] == pytest.approx(X[:, 2].mean())
     # Steps in the sample's metric arrive all the same.
-    *_, last = itertools.islice(HessianSteps.states(objective, sample, null.theta, rng), 40)
+    *_, last = itertools.islice(HessianSteps(objective, sample).states(null.theta), 40)
     dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
     _, least = dense.minimum(to_columns(null.theta))
     assert last.snapshot.objective == pytest.approx(least, rel=1e-9)
@@ -283,14 +216,14 @@ def test_a_column_that_is_constant_in_the_sample_alone():
         ((1000, 20), Logistic(), "auto", "newton"),
         ((200, 5000), Logistic(), "auto", "newton, rotated"),
         ((1_000_000, 100), Logistic(), "auto", "svrg, hessian"),
-        ((60_000, 784), Softmax(10), "auto", "svrg, epochs"),
+        ((60_000, 784), Softmax(10), "auto", "sample"),
         ((60_000, 3000), Logistic(), "auto", "newton-cg"),
         ((3000, 2400), Poisson(), "auto", "newton-cg"),
         ((30_000, 2000), Logistic(), "auto", "svrg, hessian"),
-        ((3000, 2400), Poisson(), "identity", "svrg, epochs"),
+        ((600_000, 54), Softmax(7), "auto", "sample"),
         ((1000, 20), Huber(), "hessian", "svrg, hessian"),
-        ((1000, 20), Poisson(), "diagonal", "svrg, epochs"),
-        ((4000, 20), Softmax(1000), "auto", "svrg, epochs"),
+        ((1000, 20), Softmax(3), "hessian", "svrg, hessian"),
+        ((4000, 20), Softmax(1000), "auto", "sample"),
     ],
 )
 def test_plan(shape, loss, metric, name):

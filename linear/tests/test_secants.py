@@ -1,11 +1,21 @@
 """The two loops of L-BFGS against the update of the whole inverse matrix."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from linear_oracle import bfgs
-from provenglm.metric import DiagonalMetric, HessianMetric
+from provenglm.metric import HessianMetric
 from provenglm.newton import factor
 from provenglm.secants import Secants
+
+
+@dataclass
+class DiagonalMetric:
+    inverse: np.ndarray
+
+    def solve(self, gradient):
+        return gradient * self.inverse
 
 
 def pairs_of(shape, count, seed=0):
@@ -61,6 +71,20 @@ def test_a_pair_without_curvature_is_not_taken(change):
     secants, ones = Secants(), DiagonalMetric(np.ones(2))
     secants.add(np.array([1.0, 0.0]), np.array(change))
     assert secants.solve(ones, np.array([3.0, 4.0])).tolist() == [3.0, 4.0]
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 3)])
+def test_scaled_to_the_last_pair(shape):
+    diagonal = np.random.default_rng(1).random(shape) + 0.5
+    secants, pairs = Secants(is_scaled=True), pairs_of(shape, 4)
+    for pair in pairs:
+        secants.add(*pair)
+    gradient = np.random.default_rng(2).normal(size=shape)
+    step, change = (array.ravel() for array in pairs[-1])
+    factor = step @ change / (change @ (diagonal.ravel() * change))
+    exact = bfgs(factor * np.diag(diagonal.ravel()), pairs) @ gradient.ravel()
+    got = secants.solve(DiagonalMetric(diagonal), gradient)
+    np.testing.assert_allclose(got.ravel(), exact, rtol=1e-9, atol=1e-9 * np.abs(exact).max())
 
 
 def test_clear():

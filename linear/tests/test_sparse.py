@@ -114,18 +114,6 @@ def test_small_problems_are_made_dense(name):
     np.testing.assert_array_equal(sparse.coef_, dense.coef_)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("metric", ["diagonal", "identity"])
-@pytest.mark.parametrize("name", ["binary", "softmax", "poisson"])
-def test_epochs_of_batches(never_dense, name, metric):
-    X = features("float32", "scaled", n=3000)
-    weight = np.random.default_rng(1).exponential(size=len(X)) ** 2
-    y = target(name, X, "balanced")
-    model = fitted(MODELS[name], csr_array(X), y, weight, metric=metric, tol=1e-9)
-    assert model.solver_ == "svrg, epochs"
-    assert difference(model, fitted(MODELS[name], X, y, weight, tol=1e-9), X) < 1e-4
-
-
 # --- More columns than a Hessian has -----------------------------------------------------------
 
 

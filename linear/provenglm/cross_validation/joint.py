@@ -18,7 +18,7 @@ from provenglm.cross_validation.folds import Folds, PathPoint, point_of
 from provenglm.duality import duality_gap
 from provenglm.metric import HessianMetric, Metric
 from provenglm.objective import Objective, Snapshot, products
-from provenglm.plan import Plan, sample_size
+from provenglm.plan import Plan, has_hessian, sample_size
 from provenglm.problem import Problem
 from provenglm.sampling import penalty_of
 from provenglm.secants import Secants
@@ -56,6 +56,8 @@ def suits(plan: Plan, problem: Problem) -> bool:
     n, p = problem.features.shape
     width = (p + 1) * problem.loss.outputs
     is_long = n >= _ROWS_OF_A_WEIGHT * width and float(n) * width * width >= _WORK
+    if plan.name == "sample":
+        return has_hessian(problem)
     return plan.name == "svrg, hessian" or (plan.name == "newton" and is_long)
 
 

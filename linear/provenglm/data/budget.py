@@ -18,9 +18,6 @@ _OF_WEIGHTS = 16
 _OF_A_SAMPLE = 3
 """The part of the room for a sample's rows: as much again is for what is made of them."""
 
-_OF_A_BUFFER = 6
-"""The part for a buffer of rows: another is being read, and this one is shuffled."""
-
 _OF_A_COPY = 0.75
 """The part for a copy of some columns, with what follows; the rest is for blocks of them."""
 
@@ -108,11 +105,6 @@ def of_folds_together(problem: Problem, count: int, itemsize: int) -> int:
 def rows_of_a_sample(room: int | None, p: int) -> float:
     """Return how many rows of float64 a sample may have."""
     return float("inf") if room is None else room // (_OF_A_SAMPLE * 8 * (p + 1))
-
-
-def rows_of_a_buffer(room: int, p: int, itemsize: int) -> int:
-    """Return how many rows as they are stored a buffer may have."""
-    return max(1, room // (_OF_A_BUFFER * max(1, p) * itemsize))
 
 
 def columns_of_a_copy(room: int | None, n: int, outputs: int) -> float:

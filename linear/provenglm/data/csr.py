@@ -108,14 +108,6 @@ class CsrRows:
         """Return the same rows, handed out in float64."""
         return CsrRows(self._features, np.dtype(np.float64))
 
-    def reordered(self, order: NumPyArray, dtype: np.dtype[Any]) -> CsrRows:
-        """Return a copy of the rows in another order, of `dtype` or what is smaller."""
-        whole = self._features
-        if dtype.itemsize < self.stored.itemsize:
-            # Less to move.
-            whole = csr_array((whole.data.astype(dtype), whole.indices, whole.indptr), whole.shape)
-        return CsrRows(whole[order], dtype)
-
     def moments(self, share: NumPyArray, center: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
         """Return the means of ``x - center`` and of its square, each (p,), in float64.
 

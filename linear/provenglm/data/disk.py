@@ -1,11 +1,9 @@
-"""Rows that are not in memory, or not in one array: read a block at a time, and ahead."""
+"""Rows that are not in memory, or not in one array: read a block at a time."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -14,17 +12,8 @@ from provenglm.data.chunks import Chunks
 from provenglm.data.parts import Part, mapped_root, part_of
 from provenglm.types import NumPyArray
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
 SMALL = 1 << 20
 """Bytes of a memory map up to which it is an array like others."""
-
-_STRIPS = 512
-"""Of a buffer: in so many places of the data are its rows, or more."""
-
-_LEAST_STRIP, _MOST_STRIP = 1 << 14, 1 << 20
-"""Bytes of a strip: less takes longer to find than to read, more is no faster."""
 
 
 def on_disk(features: object) -> bool:
@@ -39,19 +28,6 @@ def on_disk(features: object) -> bool:
 def parts_in(features: NumPyArray | Chunks) -> list[Part]:
     """Return the parts that such features consist of."""
     return features.parts if isinstance(features, Chunks) else [part_of(features)]
-
-
-class _Piece(NamedTuple):
-    """Some rows of one part."""
-
-    part: Part
-    start: int
-    stop: int
-    first: int
-    """Which of all rows the first of them is."""
-
-    def read(self) -> NumPyArray:
-        return self.part.read(self.start, self.stop)
 
 
 class DiskRows:
@@ -124,52 +100,6 @@ class DiskRows:
         """Return the same rows, handed out in float64."""
         return DiskRows(self._parts, np.dtype(np.float64))
 
-    def buffers(
-        self, rng: np.random.Generator, count: int
-    ) -> Generator[tuple[NumPyArray, NumPyArray], None, None]:
-        """Yield all rows in parts of about `count`, each from all over the data, and their indices.
-
-        Strips of consecutive rows are drawn without replacement, and a thread reads the next ones.
-        Rows that are sorted by class are so mixed in each part (Xu et al. 2022, *In-database
-        machine learning with CorgiPile*, who shuffle blocks and then the tuples of a buffer).
-        """
-        strips = self._strips(count)
-        loads: list[list[_Piece]] = [[]]
-        rows = 0
-        for k in rng.permutation(len(strips)):
-            piece = strips[k]
-            size = piece.stop - piece.start
-            if rows and rows + size > count:
-                loads.append([])
-                rows = 0
-            loads[-1].append(piece)
-            rows += size
-        return read_ahead(self._load, loads)
-
-    def _strips(self, count: int) -> list[_Piece]:
-        width = max(1, self.shape[1] * self.stored.itemsize)
-        wanted = min(max(count * width // _STRIPS, _LEAST_STRIP), _MOST_STRIP)
-        size = max(1, wanted // width)
-        strips = []
-        for part, first in zip(self._parts, self._starts, strict=False):
-            step = part.shape[0] if part.is_whole else min(size, max(1, part.shape[0] // 4))
-            for start in range(0, part.shape[0], step):
-                stop = min(start + step, part.shape[0])
-                strips.append(_Piece(part, start, stop, first + start))
-        return strips
-
-    def _load(self, pieces: list[_Piece]) -> tuple[NumPyArray, NumPyArray]:
-        pieces = sorted(pieces, key=lambda piece: piece.first)
-        sizes = [piece.stop - piece.start for piece in pieces]
-        rows = np.empty((sum(sizes), self.shape[1]), self.stored)
-        indices = np.empty(len(rows), np.intp)
-        at = 0
-        for piece, size in zip(pieces, sizes, strict=True):
-            rows[at : at + size] = piece.read()
-            indices[at : at + size] = np.arange(piece.first, piece.first + size)
-            at += size
-        return indices, rows
-
     def _read(self, start: int, stop: int) -> NumPyArray:
         k = bisect_right(self._starts, start) - 1
         blocks: list[NumPyArray] = []
@@ -179,18 +109,3 @@ class DiskRows:
             blocks.append(self._parts[k].read(start - first, end - first, self._every == 1))
             start, k = end, k + 1
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-
-
-def read_ahead(
-    load: Callable[[Item], Result], items: Iterable[Item]
-) -> Generator[Result, None, None]:
-    """Yield `load` of each item, while a thread is at the next; it ends with the generator."""
-    with ThreadPoolExecutor(1, "provenglm, ahead") as pool:
-        waiting: Future[Result] | None = None
-        for item in items:
-            following = pool.submit(load, item)
-            if waiting is not None:
-                yield waiting.result()
-            waiting = following
-        if waiting is not None:
-            yield waiting.result()

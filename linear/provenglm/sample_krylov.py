@@ -1,0 +1,237 @@
+"""Steps with a sample's Hessian as products, and which way classes of dense rows go.
+
+A step solves for the gradient of all rows with the Hessian of some of them, by conjugate gradients
+in float32. Their preconditioner is one matrix for all outputs: the second moments times the mean
+curvature, with the penalty. Each step takes other rows of the sample, so that what one of them does
+not know of the Hessian, the next ones do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from provenglm.data.disk import DiskRows
+from provenglm.kronecker import Kronecker, SecondMoments, of_no_shift
+from provenglm.losses import SecondDerivative
+from provenglm.method import Steps
+from provenglm.metric import Metric
+from provenglm.objective import Objective, Snapshot, products
+from provenglm.sample import Sample
+from provenglm.single import in_float32
+from provenglm.state import State
+from provenglm.types import NumPyArray
+
+_SOLVED = 0.1
+"""What conjugate gradients leave of the gradient, in the preconditioner's metric. Passes on
+Fashion-MNIST, L2 1e-4 and 1e-5: 9.7 and 25.1; with 0.2 11.1 and 25.9, with 0.3 11.8 and 26.3."""
+
+_PRODUCTS = 100
+"""With a sample's Hessian, for one step, at most."""
+
+_PART, _LEAST_ROWS = 32, 2048
+"""Of all rows in memory, one of so many has the Hessian of a step, and at least so many have. With
+16 Fashion-MNIST took 12.4 and 28.3 passes."""
+
+_ROWS_OF_A_DIMENSION = 100
+"""Rows for each effective dimension, from which on a sample's Hessian is near enough."""
+
+_OTHER = 1.5
+"""By so much the mean curvature changes before the preconditioner is made anew."""
+
+_STEPS_OF_A_START = 10
+
+_OF_A_START = 0.02
+"""Of the sample's error: the decrement at which its optimum is near enough for a start. With 0.1
+Fashion-MNIST took two steps more."""
+
+_BLOCK = 512
+"""Rows that are still in a core's cache when their second product is taken."""
+
+
+def states(
+    objective: Objective, sample: Sample, start: NumPyArray, is_precise: bool
+) -> Iterator[State]:
+    """Yield the states of `SampleKrylov`, or of `Kronecker`.
+
+    On Fashion-MNIST (effective dimension 79, and 272 with a tenth of the penalty) the first took
+    a third of the other's passes, on images made of noise (785 of 785) three times as many.
+    """
+    is_on_disk = isinstance(objective.rows, DiskRows)
+    scores = np.broadcast_to(start[-1], (len(sample.target), *start[-1].shape))
+    curvature = sample.share @ sample.loss.weight_in_hessian(scores, sample.target)
+    second = SecondMoments(sample, objective.intercept, float(np.mean(curvature)))
+    inverse = second.inverse()
+    dimension = second.dimension(inverse)
+    is_near = _ROWS_OF_A_DIMENSION * dimension <= objective.n
+    steps: Steps
+    if objective.loss.outputs == 1 or is_on_disk or is_near:
+        # A pass over a file costs so much more that all of the sample pays.
+        count = len(sample.rows)
+        if not is_on_disk:
+            count = min(count, max(_LEAST_ROWS, objective.n // _PART))
+        steps = SampleKrylov(objective, sample, second, inverse, count, is_precise)
+    else:
+        steps = Kronecker(objective, sample, second, is_precise)
+    yield from steps.states(start)
+
+
+class SampleKrylov(Steps):
+    """For outputs whose Hessian is too large for a matrix.
+
+    Parameters
+    ----------
+    inverse : numpy.ndarray, (p + 1, p + 1)
+        Of the second moments with the penalty.
+    count : int
+        Rows of the sample for each step.
+    is_precise : bool
+        Whether float32 has too few digits for the passes.
+    """
+
+    name = "newton-cg, sample"
+
+    def __init__(
+        self,
+        objective: Objective,
+        sample: Sample,
+        second: SecondMoments,
+        inverse: NumPyArray,
+        count: int,
+        is_precise: bool = False,
+    ) -> None:
+        super().__init__(objective, sample)
+        if not is_precise:
+            self._objective = in_float32(objective)
+        self._rows = sample.rows.astype(np.float32)
+        self._second, self._inverse = second, inverse.astype(np.float32)
+        self._count, self._next = count, 0
+
+    def _first(self, start: NumPyArray) -> Snapshot:
+        """Return the first snapshot: about at the sample's optimum, or at a given start."""
+        theta = of_no_shift(start)
+        if start[:-1].any():
+            return self._objective.snapshot(theta)
+        objective = self._objective
+        null = objective.null()[1]
+        enough = _OF_A_START * abs(null) * theta.size / self._count
+        hessian = self._hessian(theta, slice(0, self._count))
+        for _ in range(_STEPS_OF_A_START):
+            step = hessian.solve(hessian.gradient)
+            if 0.5 * float(np.vdot(step, hessian.gradient)) <= enough:
+                break
+            length, new = 1.0, self._hessian(theta - step, hessian.part)
+            while not new.value < hessian.value and length > 1e-3:
+                length /= 2
+                new = self._hessian(theta - length * step, hessian.part)
+            if not new.value < hessian.value:
+                break
+            theta, hessian = theta - length * step, new
+        snapshot = objective.snapshot(theta)
+        if snapshot.objective <= null:
+            return snapshot
+        return objective.snapshot(of_no_shift(start))
+
+    def _metric(self, snapshot: Snapshot) -> Metric:
+        if self._next + self._count > len(self._rows):
+            self._next = 0
+        part = slice(self._next, self._next + self._count)
+        self._next += self._count
+        return self._hessian(snapshot.theta, part)
+
+    def _hessian(self, theta: NumPyArray, part: slice) -> SampleHessian:
+        hessian = SampleHessian(self._objective, self._sample, self._rows, theta, part)
+        mean = hessian.curvature
+        if not 1 / _OTHER <= mean / self._second.curvature <= _OTHER and mean > 0:
+            self._second.curvature = mean
+            self._inverse = self._second.inverse().astype(np.float32)
+        hessian.inverse = self._inverse
+        return hessian
+
+
+class SampleHessian:
+    """The Hessian of some rows of a sample, and their objective.
+
+    Attributes
+    ----------
+    value : float
+    gradient : numpy.ndarray, theta's shape
+    curvature : float
+        The mean.
+    inverse : numpy.ndarray, (p + 1, p + 1)
+        The preconditioner.
+    """
+
+    inverse: NumPyArray
+
+    def __init__(
+        self,
+        objective: Objective,
+        sample: Sample,
+        rows: NumPyArray,
+        theta: NumPyArray,
+        part: slice,
+    ) -> None:
+        loss = objective.loss
+        self.part = part
+        self._objective = objective
+        self._rows = rows[part]
+        target, share = sample.target[part], sample.share[part] / sample.share[part].sum()
+        if target.dtype.kind not in "iu":
+            target = target.astype(np.float32)
+        scores = self._rows @ theta.astype(np.float32)
+        value, residual = loss.value_and_residual(scores, target)
+        self._second: SecondDerivative = loss.second_derivative(scores, target)
+        self._second = self._second.astype(np.dtype(np.float32))
+        self._share = (share if theta.ndim == 1 else share[:, None]).astype(np.float32)
+        self.curvature = float(np.mean(share @ self._second.diagonal))
+        penalty = objective.used(theta)
+        self.value = float(share @ value) + 0.5 * float((penalty * theta * theta).sum())
+        self.gradient = products(self._rows, residual * self._share) + penalty * theta
+        unseen = sample.unseen() if theta.ndim == 1 else sample.unseen()[:, None]
+        self._diagonal = penalty + self.curvature * unseen
+        objective.reads.rows += len(self._rows)
+
+    def times(self, vector: NumPyArray) -> NumPyArray:
+        """Return the Hessian, with the penalty, times a vector of theta's shape."""
+        weights = vector.astype(np.float32)
+
+        def of_block(part: slice) -> NumPyArray:
+            block = self._rows[part]
+            change = self._second.part(part).times(block @ weights)
+            change *= self._share[part]
+            return products(block, change)
+
+        count = len(self._rows)
+        total: NumPyArray = self._diagonal * vector
+        parts = [slice(start, start + _BLOCK) for start in range(0, count, _BLOCK)]
+        for product in self._objective.workers.map(of_block, parts):
+            total += product
+        self._objective.reads.rows += count
+        return total
+
+    def solve(self, gradient: NumPyArray) -> NumPyArray:
+        """Return about P^-1 times a gradient of theta's shape, by conjugate gradients."""
+        step = np.zeros_like(gradient)
+        rest = gradient
+        scaled = direction = self._preconditioned(rest)
+        square = first = float(np.vdot(rest, scaled))
+        for _ in range(_PRODUCTS):
+            if square <= _SOLVED**2 * first:
+                break
+            image = self.times(direction)
+            curvature = float(np.vdot(direction, image))
+            if not curvature > 0:
+                break  # rounding
+            length = square / curvature
+            step = step + length * direction
+            rest = rest - length * image
+            scaled = self._preconditioned(rest)
+            last, square = square, float(np.vdot(rest, scaled))
+            direction = scaled + square / last * direction
+        return step
+
+    def _preconditioned(self, gradient: NumPyArray) -> NumPyArray:
+        scaled: NumPyArray = self.inverse @ gradient.astype(np.float32)
+        return of_no_shift(scaled.astype(np.float64))

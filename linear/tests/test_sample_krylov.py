@@ -1,0 +1,184 @@
+"""Products with a sample's Hessian, against the matrix; which way is taken; what arrives."""
+
+import numpy as np
+import pytest
+from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
+from provenglm import plan, sample_krylov
+from provenglm.kronecker import SecondMoments, of_no_shift
+from provenglm.losses import Logistic, Poisson, Softmax
+from provenglm.problem import Problem
+from provenglm.sample_krylov import SampleHessian, SampleKrylov
+from provenglm.single import in_float32
+from provenglm.solution import Settings
+from provenglm.solve import solve
+
+MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
+
+
+def case(loss, n=300, p=5, **how):
+    problem = problem_of(loss, n=n, p=p, **{"l2": 1e-2, **how})
+    objective, null, sample = prepared(problem)
+    sample.rare = objective.rare = None
+    dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
+    return objective, null.theta, sample, dense
+
+
+@pytest.mark.parametrize("weights", [False, True])
+@MANY
+def test_products_value_and_gradient(loss, weights):
+    objective, theta, sample, dense = case(loss, weights=weights)
+    rng = np.random.default_rng(0)
+    theta = theta + 0.1 * rng.normal(size=theta.shape)
+    part = slice(20, 220)
+    rows = sample.rows.astype(np.float32)
+    hessian = SampleHessian(objective, sample, rows, theta, part)
+    some = dense.part(part)
+    vector = rng.normal(size=theta.shape)
+    exact = some.hessian(to_columns(theta)) @ vector.ravel()
+    if loss.name == "huber":
+        h = loss.weight_in_hessian(some.scores(to_columns(theta))[:, 0], some.target)
+        exact = some.X.T @ (some.share * h * (some.X @ vector)) + some.penalty * vector
+    got = hessian.times(vector)
+    # In float32.
+    np.testing.assert_allclose(got.ravel(), exact, atol=2e-6 * np.abs(exact).max())
+    assert hessian.value == pytest.approx(some.value(to_columns(theta)), rel=1e-6)
+    gradient = some.gradient(to_columns(theta))
+    np.testing.assert_allclose(
+        to_columns(hessian.gradient), gradient, atol=2e-6 * np.abs(gradient).max() + 1e-6
+    )
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(4), Poisson()], ids=lambda loss: loss.name)
+def test_conjugate_gradients_solve(monkeypatch, loss):
+    monkeypatch.setattr(sample_krylov, "_SOLVED", 1e-5)
+    objective, theta, sample, dense = case(loss)
+    theta = of_no_shift(theta)
+    second = SecondMoments(sample, True, 0.1)
+    hessian = SampleHessian(objective, sample, sample.rows.astype("f"), theta, slice(0, 300))
+    hessian.inverse = second.inverse().astype("f")
+    gradient = of_no_shift(np.random.default_rng(0).normal(size=theta.shape))
+    matrix = dense.hessian(to_columns(theta))
+    exact = np.linalg.lstsq(matrix, gradient.ravel(), rcond=1e-12)[0]
+    exact = of_no_shift(exact.reshape(theta.shape))
+    np.testing.assert_allclose(hessian.solve(gradient), exact, atol=1e-3 * np.abs(exact).max())
+
+
+def test_rare_columns_have_a_curvature():
+    objective, theta, sample, _ = case(Softmax(3))
+    sample.rare = np.arange(5) == 2
+    rows = sample.rows.astype("f")
+    with_, sample.rare = SampleHessian(objective, sample, rows, theta, slice(0, 300)), None
+    without = SampleHessian(objective, sample, rows, theta, slice(0, 300))
+    vector = np.ones(theta.shape)
+    difference = with_.times(vector) - without.times(vector)
+    assert np.all(difference[2] == pytest.approx(with_.curvature, rel=1e-5))
+    assert not difference[[0, 1, 3, 4, 5]].any()
+
+
+def test_each_step_has_other_rows_of_the_sample():
+    objective, theta, sample, _ = case(Softmax(3))
+    second = SecondMoments(sample, True, 0.2)
+    steps = SampleKrylov(objective, sample, second, second.inverse(), 100, True)
+    snapshot = objective.snapshot(of_no_shift(theta))
+    parts = [steps._metric(snapshot).part for _ in range(4)]
+    assert parts == [slice(0, 100), slice(100, 200), slice(200, 300), slice(0, 100)]
+
+
+def test_start_is_about_the_optimum_of_the_sample():
+    objective, theta, sample, dense = case(Softmax(3), n=4000, l2=1e-2)
+    second = SecondMoments(sample, True, 0.2)
+    steps = SampleKrylov(objective, sample, second, second.inverse(), 2000, True)
+    first = steps._first(theta)
+    some = dense.part(slice(0, 2000))
+    _, least = some.minimum(of_no_shift(theta))
+    assert 0 <= some.value(first.theta) - least < 0.02 * np.log(3) * theta.size / 2000
+    # A start that is given is kept.
+    given = of_no_shift(theta + 0.3 * np.random.default_rng(0).normal(size=theta.shape))
+    np.testing.assert_allclose(steps._first(given).theta, given, atol=1e-12)
+
+
+@pytest.mark.parametrize(("l2", "name"), [(1e-1, "newton-cg, sample"), (1e-6, "kronecker")])
+def test_the_way_follows_the_effective_dimension(monkeypatch, l2, name):
+    monkeypatch.setattr(plan, "_SMALL", 0)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 60)) * np.logspace(0, -2, 60)
+    target = (X[:, :3] + rng.gumbel(size=(4000, 3))).argmax(axis=1)
+    solution = solve(Problem(X, target, Softmax(3), l2), Settings())
+    assert solution.method == name
+    assert solution.reason.is_success
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "uint8"])
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("loss", [Softmax(5), Logistic()], ids=["softmax", "logistic"])
+def test_arrives(monkeypatch, loss, weights, dtype):
+    monkeypatch.setattr(plan, "_SMALL", 0)
+    monkeypatch.setattr(plan, "_MOST_WEIGHTS", 0)
+    monkeypatch.setattr(plan, "_ROWS_OF_MOMENTS", (1000, 10))
+    monkeypatch.setattr(sample_krylov, "_LEAST_ROWS", 300)
+    monkeypatch.setattr(sample_krylov, "_ROWS_OF_A_DIMENSION", 0)
+    monkeypatch.setattr(
+        plan, "_conjugate_gradients", lambda p, s, why: plan._with_a_sample(p, s, why, np.inf)
+    )
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(3000, 30)) @ rng.normal(size=(30, 30))
+    X = (X - X.min()) * 255 / np.ptp(X) if dtype == "uint8" else X
+    X = X.astype(dtype)
+    Z = (X - X.mean(axis=0)) / X.std(axis=0)
+    scores = Z @ rng.normal(size=(30, 5)) / 3 + rng.gumbel(size=(3000, 5))
+    target = scores.argmax(axis=1) if loss.outputs > 1 else (scores[:, 0] > scores[:, 1]) * 1.0
+    weight = rng.random(3000) if weights else None
+    problem = Problem(X, target, loss, 1e-2, weight)
+    solution = solve(problem, Settings(tol=1e-6))
+    assert solution.method == "newton-cg, sample"
+    assert solution.reason.is_success
+    best = solve(problem, Settings(tol=1e-11, metric="hessian"))
+    gained = solution.history[0].objective - best.objective
+    distance = solution.objective - best.objective
+    assert distance <= 1e-6 * np.log(5) + 1e-6 * gained
+    assert distance <= solution.gap + 1e-12
+
+
+@pytest.mark.parametrize("dtype", ["float64", "uint8"])
+def test_the_copy_in_float32_is_the_same_objective(dtype):
+    rng = np.random.default_rng(0)
+    X = (
+        (1e3 + 10.0 ** rng.uniform(-6, 6, 8) * rng.normal(size=(500, 8)))
+        if dtype != "uint8"
+        else (rng.integers(0, 255, (500, 8)).astype("uint8"))
+    )
+    problem = Problem(X, rng.integers(0, 3, 500), Softmax(3), 1e-2)
+    objective, null, _ = prepared(problem)
+    copy = in_float32(objective)
+    theta = null.theta + rng.normal(size=null.theta.shape)
+    one, other = objective.snapshot(theta), copy.snapshot(theta)
+    assert copy.rows.dtype == np.float32
+    assert other.objective == pytest.approx(one.objective, rel=1e-6)
+    np.testing.assert_allclose(other.gradient, one.gradient, atol=1e-5)
+
+
+def test_passes_grow():
+    rng = np.random.default_rng(0)
+    X = (rng.normal(size=(2000, 300)) * np.logspace(0, -3, 300)).astype(np.float32)
+    scores = X @ rng.normal(size=(300, 9)) * 3 + rng.gumbel(size=(2000, 9))
+    problem = Problem(X, scores.argmax(axis=1), Softmax(9), 1 / 2000)
+    solution = solve(problem, Settings(tol=1e-6))
+    passes = [record.passes for record in solution.history]
+    assert np.all(np.diff(passes) >= 1)
+    assert solution.reason.is_success
+
+
+def test_where_float32_leads_no_lower_the_rows_themselves_go_on():
+    rng = np.random.default_rng(0)
+    # Numbers that float32 rounds, and that a copy in it would have rounded for good.
+    X = rng.normal(size=(400, 6)) + 1e4
+    problem = Problem(X, rng.integers(0, 3, 400), Softmax(3), 1e-3)
+    objective, null, sample = prepared(problem)
+    second = SecondMoments(sample, True, 0.2)
+    steps = SampleKrylov(objective, sample, second, second.inverse(), 400)
+    *_, last = steps.states(null.theta)
+    assert last.snapshot.scores.dtype == np.float64
+    dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
+    assert last.snapshot.objective == pytest.approx(dense.value(last.theta), rel=1e-13)
+    _, least = dense.minimum(of_no_shift(null.theta))
+    assert last.snapshot.objective == pytest.approx(least, rel=1e-13)
