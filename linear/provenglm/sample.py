@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from provenglm.losses import Loss
+from provenglm.losses import Loss, SecondDerivative, SecondDerivativeOfClasses
 from provenglm.sparse.csr_sample import CenteredRows
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
@@ -79,9 +79,13 @@ class Sample:
 
     def hessian(self, scores: NumPyArray) -> NumPyArray:
         """Return the Hessian with the penalty: (p + 1)K square, theta raveled."""
-        if self.loss.outputs > 1:
-            return self._hessian_of_softmax(self.loss.probability(scores))
-        weight = self.loss.weight_in_hessian(scores, self.target)
+        return self.hessian_of(self.loss.second_derivative(scores, self.target))
+
+    def hessian_of(self, curvature: SecondDerivative) -> NumPyArray:
+        """Return that from what the losses have as second derivatives."""
+        if isinstance(curvature, SecondDerivativeOfClasses):
+            return self._hessian_of_softmax(curvature.probability)
+        weight = curvature.diagonal
         hessian = self.gram(np.sqrt(self.share * weight))
         _add_to_diagonal(hessian, self.penalty + float(self.share @ weight) * self.unseen())
         return hessian

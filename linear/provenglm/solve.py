@@ -353,7 +353,7 @@ class _Run:
                 f"the objective is {snapshot.objective}, snapshot {len(self._history)}: a value of "
                 "a feature is so far from the others that products overflow; look for a wrong one"
             )
-        gap = duality_gap(state.objective, snapshot)
+        gap = duality_gap(state.objective, snapshot) if state.gap is None else state.gap
         if snapshot.scores.dtype == np.float32:
             gap += _ROUNDING_OF_FLOAT32 * abs(snapshot.objective)
         if (

@@ -19,6 +19,8 @@ class State:
     passes: float
     back: Callable[[NumPyArray], NumPyArray] | None = None
     """From the snapshot's theta to that of the problem, if it has other coordinates."""
+    gap: float | None = None
+    """The duality gap of the snapshot, if the method has asked for it."""
     name: str = ""
     """Of the method, where the plan leaves it open."""
 

@@ -108,6 +108,10 @@ class CsrRows:
         """Return the same rows, handed out in float64."""
         return CsrRows(self._features, np.dtype(np.float64))
 
+    def columns(self) -> csc_array:
+        """Return a copy by columns, as they are stored."""
+        return self._features.tocsc()
+
     def moments(self, share: NumPyArray, center: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
         """Return the means of ``x - center`` and of its square, each (p,), in float64.
 

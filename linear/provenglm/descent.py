@@ -1,0 +1,575 @@
+r"""Proximal Newton with coordinate descent: penalties with corners.
+
+From a snapshot with gradient g a step goes to where a quadratic model with the penalty,
+
+.. math:: g^T (t - \theta) + \frac12 (t - \theta)^T H (t - \theta) + \sum_j \mu_j |t_j|,
+
+is least (Lee, Sun & Saunders 2014), or as far towards it as the objective falls. At the optimum
+most features have the coefficient 0, and their gradients are within the penalty. So a step is taken
+on a set of features: those with coefficients and, as many again, those whose gradients are furthest
+beyond the penalty (Johnson & Guestrin 2015; Massias, Gramfort & Salmon 2018). The certificate is
+that of all features.
+
+Coordinate descent finds the signs of the coefficients, and which are 0; what is left is a linear
+system over the others. Where H is a matrix, that system is factored. It is the Hessian of all rows,
+or, of many rows, of a sample; as long as steps gain enough it stays, and what they tell goes into
+it (BFGS: Nocedal & Wright 2006, equation 6.19). Of sparse rows, and of more features than a matrix
+can have, H is never made: coordinate descent follows what each step does to the scores (as in
+LIBLINEAR's newGLMNET: Yuan, Ho & Lin 2012), and conjugate gradients solve the system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from provenglm.data.budget import columns_of_a_copy
+from provenglm.data.csr import CsrRows
+from provenglm.data.rows import DenseRows
+from provenglm.descent_columns import (
+    Columns,
+    OfClasses,
+    OfOneOutput,
+    kernels,
+    of_dense,
+    of_sparse,
+)
+from provenglm.duality import duality_gap
+from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses, Squared
+from provenglm.objective import Objective, Reads, Scaling, Snapshot, of_rows
+from provenglm.sample import Sample
+from provenglm.state import State
+from provenglm.types import NumPyArray
+from provenglm.workers import Workers
+
+MOST_WEIGHTS = 2500
+"""Of a Hessian as a matrix."""
+
+_ALL = 300
+"""Features that are all taken at once."""
+
+_LEAST = 100
+"""Features that join at a time. With 400 text took between 0.8 and 1.2 times as long."""
+
+_STALE = 0.05
+"""A step that leaves more of the decrement, and the Hessian is taken anew at the new point."""
+
+_CHANGED = 0.05
+"""Of the curvature, on average: less, and a new Hessian would be the old one."""
+
+_STEPS_OF_A_START = 6
+"""On the sample alone."""
+
+_GRAM_ROWS = 4096
+"""Of a block of the Hessian's sum, at most."""
+
+_SLOPE = 0.3
+"""Of the slope along a step: what may be left of it where the step ends."""
+
+_TRIALS = 30
+"""Lengths of a step that are tried."""
+
+_SHORT, _LONG = 0.3, 0.7
+"""Lengths of a step: after a shorter one more caution is needed, after a longer one less."""
+
+_FIRST_CAUTION, _MOST_CAUTION = 0.05, 0.5
+
+_ROUNDING = 1e-12
+"""Of the objective: where a step promises less, no difference of it is looked at."""
+
+_SWEEPS, _STEADY = 50, 5
+"""Before a linear system, at most; and without a change of sign, at most. A sweep over 800 features
+takes a fiftieth of the time of a system."""
+
+_SYSTEMS = 20
+"""For one step."""
+
+_LEFT, _LEFT_OF_AN_EXACT_STEP = 1e-3, 1e-28
+"""Of what the best sweep lowered the model by: a sweep that lowers it by less is the last."""
+
+_RIDGE = 1e-13
+"""Of the diagonal: what makes the Hessian of duplicate columns positive definite."""
+
+_SINGULAR = 1e-12
+"""Of the intercepts' Hessian: the loss of classes does not see a shift of all of them."""
+
+
+class Step(NamedTuple):
+    """To the least value of a quadratic model.
+
+    Attributes
+    ----------
+    to : numpy.ndarray, theta's shape
+    fall : float
+        What the model falls by.
+    slope : float
+        What the objective falls by at first, on the way, for a step of length 1.
+    """
+
+    to: NumPyArray
+    fall: float
+    slope: float
+
+
+class Descent:
+    """A run on one objective.
+
+    Parameters
+    ----------
+    objective : Objective
+    sample : Sample, optional
+        Whose Hessian is taken; without, that of all rows.
+    """
+
+    def __init__(self, objective: Objective, sample: Sample | None) -> None:
+        if sample is None:
+            objective = replace(objective, rows=objective.rows.precise())
+        assert objective.l1 is not None
+        self._objective = objective
+        self._sample = sample
+        self._l1: NumPyArray = objective.l1
+        self._caution = 0.0
+        self._chosen = np.zeros(0, np.intp)
+        self._grew = False
+        self._arrays: tuple[NumPyArray, NumPyArray, NumPyArray] | None = None
+        self._hessian: NumPyArray | None = None
+        self._curvature: NumPyArray = np.zeros(0)
+
+    @classmethod
+    def of_a_sample(
+        cls, objective: Objective, sample: Sample, start: NumPyArray, _: np.random.Generator
+    ) -> Iterator[State]:
+        """Yield a state for each snapshot of a run, in the metric of a sample's Hessian."""
+        return cls(objective, sample).states(start)
+
+    @classmethod
+    def of_all_rows(
+        cls, objective: Objective, _: Sample, start: NumPyArray, __: np.random.Generator
+    ) -> Iterator[State]:
+        """Yield a state for each snapshot of a run, with Hessians of all rows."""
+        return cls(objective, None).states(start)
+
+    def states(self, start: NumPyArray) -> Iterator[State]:
+        """Yield a state for each snapshot, and end where no step leads lower."""
+        snapshot, last = self._first(start), np.inf
+        gap = duality_gap(self._objective, snapshot)
+        while True:
+            if self._sample is None:
+                # The proof is near the truth here, and there is no better estimate.
+                yield State(self._objective, snapshot, gap, self._objective.passes, gap=gap)
+            step = self._step(snapshot, last)
+            last = step.fall
+            if self._sample is not None:
+                yield State(self._objective, snapshot, last, self._objective.passes, gap=gap)
+            new = self._after(snapshot, step)
+            if new is None and self._hessian is not None:
+                # Once more without what the steps so far have told.
+                self._hessian = None
+                step = self._step(snapshot, last)
+                new = self._after(snapshot, step)
+            of_new = np.inf if new is None else duality_gap(self._objective, new)
+            if new is None or not (new.objective < snapshot.objective or of_new < gap):
+                if self._objective.rows.dtype == np.float64:
+                    yield State(self._objective, snapshot, last, self._objective.passes, gap=gap)
+                    return
+                # float32 has no more digits to give.
+                self._objective = replace(self._objective, rows=self._objective.rows.precise())
+                new = self._objective.snapshot(snapshot.theta)
+                of_new = duality_gap(self._objective, new)
+            elif self._hessian is not None:
+                self._learn(new.theta - snapshot.theta, new.gradient - snapshot.gradient)
+            snapshot, gap = new, of_new
+
+    def _first(self, start: NumPyArray) -> Snapshot:
+        """Return the first snapshot: near the sample's optimum, or at a given start."""
+        objective, sample = self._objective, self._sample
+        snapshot = objective.snapshot(start)
+        if sample is None or start[:-1].any() or len(sample.rows) == objective.n:
+            return snapshot
+        of_sample = replace(
+            objective,
+            rows=DenseRows(sample.rows[:, :-1]),
+            target=sample.target,
+            share=sample.share,
+            scaling=Scaling(np.zeros(len(start) - 1), 1.0 * (objective.scaling.inverse > 0)),
+            reads=Reads(),
+            centered=False,
+            is_long=False,
+            moments=None,
+            squares=None,
+        )
+        theta = start
+        for state in islice(Descent(of_sample, sample).states(start), _STEPS_OF_A_START + 1):
+            theta = state.theta
+            # A step over all rows goes further than the sample's own error, p / 2n of the loss.
+            if state.decrement <= 0.01 * snapshot.objective * theta.size / len(sample.rows):
+                break
+        new = objective.snapshot(theta)
+        return new if new.objective < snapshot.objective else snapshot
+
+    # The step.
+
+    def _step(self, snapshot: Snapshot, last: float) -> Step:
+        chosen = self._choose(snapshot)
+        if not np.array_equal(chosen, self._chosen):
+            self._chosen, self._hessian = chosen, None
+        if self._keeps_columns():
+            return self._by_columns(snapshot)
+        if self._hessian is None:
+            self._measure(snapshot)
+            return self._by_matrix(snapshot)
+        step = self._by_matrix(snapshot)
+        if step.fall > _STALE * last and self._has_changed(snapshot):
+            self._measure(snapshot)
+            step = self._by_matrix(snapshot)
+        return step
+
+    def _keeps_columns(self) -> bool:
+        if self._sample is not None:
+            return False
+        outputs = self._objective.loss.outputs
+        is_sparse = isinstance(self._objective.rows, CsrRows)
+        return is_sparse or (len(self._chosen) + 1) * outputs > MOST_WEIGHTS
+
+    def _second_derivative(self, snapshot: Snapshot) -> SecondDerivative:
+        """Return that of the rows whose Hessian is taken."""
+        sample, objective = self._sample, self._objective
+        if sample is None:
+            scores, target = snapshot.scores, objective.target
+        else:
+            scores, target = sample.rows @ snapshot.theta, sample.target
+        return objective.loss.second_derivative(scores, target, self._caution)
+
+    def _measure(self, snapshot: Snapshot) -> None:
+        sample, objective = self._sample, self._objective
+        curvature = self._second_derivative(snapshot)
+        self._curvature = curvature.diagonal
+        if sample is not None:
+            objective.reads.rows += len(sample.rows)
+            self._hessian = sample.hessian_of(curvature)
+        else:
+            objective.reads.rows += objective.n
+            self._hessian = _hessian(objective, self._chosen, curvature)
+
+    def _has_changed(self, snapshot: Snapshot) -> bool:
+        """Whether the curvature is another than that of the matrix."""
+        share = self._objective.share if self._sample is None else self._sample.share
+        curvature = self._second_derivative(snapshot).diagonal
+        change = float((share @ np.abs(curvature - self._curvature)).sum())
+        return change > _CHANGED * float((share @ self._curvature).sum())
+
+    def _by_matrix(self, snapshot: Snapshot) -> Step:
+        assert self._hessian is not None
+        kept = np.append(self._chosen, len(self._l1) - 1)
+        theta, gradient = snapshot.theta[kept], snapshot.gradient[kept].ravel()
+        l1 = of_rows(self._l1[kept], theta).ravel()
+        change = least(
+            self._hessian, theta.ravel(), gradient, l1, snapshot.theta[-1].size, not self._grew
+        )
+        slope = float(gradient @ change)
+        new = theta.ravel() + change
+        slope += float(l1 @ (np.abs(new) - np.abs(theta.ravel())))
+        square = float(change @ (self._hessian @ change))
+        to = np.zeros_like(snapshot.theta)
+        to[kept] = new.reshape(theta.shape)
+        return Step(to, max(0.0, -slope - 0.5 * square), -slope)
+
+    def _learn(self, change: NumPyArray, of_gradient: NumPyArray) -> None:
+        """Make the matrix give, along a step, what the gradient has changed by."""
+        assert self._hessian is not None
+        if self._sample is None and isinstance(self._objective.loss, Squared):
+            return
+        kept = np.append(self._chosen, len(self._l1) - 1)
+        change, of_gradient = change[kept].ravel(), of_gradient[kept].ravel()
+        product = float(change @ of_gradient)
+        image = self._hessian @ change
+        expected = float(change @ image)
+        if product > 1e-3 * expected > 0:
+            self._hessian -= np.multiply.outer(image, image / expected)
+            self._hessian += np.multiply.outer(of_gradient, of_gradient / product)
+
+    def _by_columns(self, snapshot: Snapshot) -> Step:
+        objective, chosen = self._objective, self._chosen
+        if isinstance(objective.rows, CsrRows):
+            if self._arrays is None:
+                self._arrays = of_sparse(objective)
+            center = objective.scaling.center[chosen] * objective.scaling.inverse[chosen]
+            columns = Columns(self._arrays, chosen.astype(np.uint64), center)
+        else:
+            columns = of_dense(objective, chosen)
+        before, gradient = snapshot.theta[chosen], snapshot.gradient[chosen]
+        penalties = self._l1[chosen], objective.penalty[chosen]
+        model: OfOneOutput | OfClasses
+        if objective.loss.outputs == 1:
+            model = OfOneOutput(objective, columns, snapshot, before, *penalties, self._caution)
+        else:
+            model = OfClasses(
+                objective, columns, snapshot, before, gradient, *penalties, self._caution
+            )
+        t, shift, fall, slope = model.solve()
+        to = np.zeros_like(snapshot.theta)
+        to[chosen], to[-1] = t, snapshot.theta[-1]
+        if objective.intercept:
+            # Of features that are centred.
+            to[-1] += shift + columns.center @ (t - before)
+        return Step(to, max(0.0, fall), -slope)
+
+    # How far to go.
+
+    def _after(self, snapshot: Snapshot, step: Step) -> Snapshot | None:
+        """Return the snapshot after a step, or after as much of it as leads lower; else None."""
+        objective = self._objective
+        new = objective.snapshot(step.to)
+        change = step.to - snapshot.theta
+        if step.slope <= _ROUNDING * abs(snapshot.objective):
+            # Too little for the objective to show, but not for the proof.
+            return new
+        is_lower = new.objective < snapshot.objective
+        length = 1.0
+        if not (is_lower and self._slope(new.gradient, new.theta, change) <= _SLOPE * step.slope):
+            length = self._length(snapshot, new, step)
+            if length < 1:
+                shorter = objective.snapshot(snapshot.theta + length * change)
+                if not shorter.objective < snapshot.objective:
+                    return None
+                new = shorter
+        if length < _SHORT:
+            self._caution = min(max(2 * self._caution, _FIRST_CAUTION), _MOST_CAUTION)
+        elif length > _LONG:
+            self._caution = self._caution / 4 if self._caution >= _FIRST_CAUTION else 0.0
+        return new
+
+    def _slope(self, gradient: NumPyArray, theta: NumPyArray, change: NumPyArray) -> float:
+        """Return the slope of the objective at theta, just before it."""
+        sign = np.where(theta == 0, -np.sign(change), np.sign(theta))
+        return float(np.vdot(gradient, change) + (of_rows(self._l1, theta) * sign * change).sum())
+
+    def _length(self, snapshot: Snapshot, whole: Snapshot, step: Step) -> float:
+        """Return about which part of a step leads to the least along it, by the scores alone."""
+        objective, change = self._objective, whole.theta - snapshot.theta
+        l1, penalty = of_rows(self._l1, change), objective.used(change)
+        low, high = (0.0, -step.slope), (1.0, np.inf)
+        if whole.objective < np.inf:
+            high = 1.0, self._slope(whole.gradient, whole.theta, change)
+        length, is_lower = 0.0, whole.objective < snapshot.objective
+        for _ in range(_TRIALS):
+            (start, falls), (end, rises) = low, high
+            if rises == np.inf:
+                length = start + 0.1 * (end - start)
+            elif rises <= falls:
+                return 1.0
+            else:
+                part = float(np.clip(falls / (falls - rises), 0.05, 0.95))
+                length = start + (end - start) * (part if is_lower else min(part, 0.1))
+            theta = snapshot.theta + length * change
+            value = objective.mean(partial(self._along, snapshot, whole, length, False))
+            value += float((l1 * np.abs(theta) + 0.5 * penalty * theta * theta).sum())
+            slope = objective.mean(partial(self._along, snapshot, whole, length, True))
+            slope += float(((penalty * theta + l1 * np.sign(theta)) * change).sum())
+            is_lower = value < snapshot.objective
+            if abs(slope) <= _SLOPE * step.slope and is_lower:
+                return length
+            if slope < 0:
+                low = length, slope
+            else:
+                high = length, slope
+        return length
+
+    def _along(
+        self, snapshot: Snapshot, whole: Snapshot, length: float, slopes: bool, part: slice
+    ) -> NumPyArray:
+        """Return the losses of some rows on the way between two snapshots, or their slopes."""
+        along = whole.scores[part] - snapshot.scores[part]
+        scores = snapshot.scores[part] + along.dtype.type(length) * along
+        target = self._objective.target[part]
+        if not slopes:
+            return self._objective.loss.value(scores, target)
+        product = self._objective.loss.residual(scores, target) * along
+        return product if product.ndim == 1 else np.asarray(product.sum(axis=1))
+
+    # The set.
+
+    def _choose(self, snapshot: Snapshot) -> NumPyArray:
+        """Return the features with coefficients, and the worst of the others: sorted indices.
+
+        Raises
+        ------
+        ValueError
+            If of rows on disk there is no room for a copy of them.
+        """
+        objective = self._objective
+        used = objective.scaling.inverse > 0
+        outputs = objective.loss.outputs
+        if self._sample is not None or (
+            used.sum() <= _ALL and outputs * (1 + used.sum()) <= MOST_WEIGHTS
+        ):
+            return np.flatnonzero(used)
+        theta, gradient = snapshot.theta[:-1], snapshot.gradient[:-1]
+        excess = np.maximum(np.abs(gradient) - of_rows(self._l1[:-1], theta), 0)
+        there = theta != 0
+        if theta.ndim > 1:
+            excess, there = excess.max(axis=1), there.any(axis=1)
+        others = np.flatnonzero((excess > 0) & ~there)
+        count = int(there.sum())
+        left = columns_of_a_copy(objective.room, objective.n, outputs) - 1
+        left = max(left, MOST_WEIGHTS // outputs - 1) - count
+        if left < min(1, len(others)):
+            raise ValueError(_no_room(objective, count))
+        many = int(min(max(_LEAST, count), left, len(others)))
+        self._grew = many < len(others) or many > 0.1 * count
+        if many < len(others):
+            others = others[np.argpartition(-excess[others], many)[:many]]
+        return np.union1d(np.flatnonzero(there), others)
+
+
+def _no_room(objective: Objective, count: int) -> str:
+    """Return what to say where rows on disk have more features that matter than fit."""
+    assert objective.room is not None
+    n, p = objective.rows.shape
+    return (
+        f"{count:,} of {p:,} features have coefficients so far, and for a copy of them and others "
+        f"in float64, of {8 * n / 1e6:,.1f} MB each, the limit on memory leaves "
+        f"{objective.room / 1e6:,.1f} MB: give Chunks a higher memory_limit, or more penalty"
+    )
+
+
+def _hessian(objective: Objective, chosen: NumPyArray, curvature: SecondDerivative) -> NumPyArray:
+    """Return the Hessian over some features of all rows, and the intercept, of theta raveled."""
+    kept = np.append(chosen, len(objective.penalty) - 1)
+    center, inverse = objective.scaling.center[chosen], objective.scaling.inverse[chosen]
+    takes_all = len(chosen) == len(objective.scaling.center)
+    # Several blocks at a time: BLAS is slow on few rows.
+    groups: list[list[slice]] = [[]]
+    for part in objective.rows.slices():
+        if groups[-1] and part.stop - groups[-1][0].start > _GRAM_ROWS:
+            groups.append([])
+        groups[-1].append(part)
+
+    def of_group(group: list[slice]) -> NumPyArray:
+        whole = slice(group[0].start, group[-1].stop)
+        taken = np.empty((whole.stop - whole.start, len(kept)))
+        for part in group:
+            features = taken[part.start - whole.start : part.stop - whole.start, :-1]
+            block = objective.rows.block(part)
+            np.subtract(block if takes_all else block[:, chosen], center, out=features)
+            features *= inverse
+        taken[:, -1] = objective.intercept
+        penalty = np.zeros(len(kept))
+        share = np.ascontiguousarray(objective.share[whole])
+        target = objective.target[whole]
+        sample = Sample(taken, target, share, objective.loss, penalty, Workers(0))
+        of_rows_ = SecondDerivative(curvature.diagonal[whole])
+        if isinstance(curvature, SecondDerivativeOfClasses):
+            of_rows_ = SecondDerivativeOfClasses(of_rows_.diagonal, curvature.probability[whole])
+        return sample.hessian_of(of_rows_)
+
+    total: NumPyArray | None = None
+    for each in objective.workers.map(of_group, groups):
+        total = each if total is None else np.add(total, each, out=total)
+    assert total is not None
+    outputs = objective.loss.outputs
+    total.ravel()[:: len(total) + 1] += np.repeat(objective.penalty[kept], outputs)
+    return total
+
+
+def least(
+    hessian: NumPyArray,
+    start: NumPyArray,
+    gradient: NumPyArray,
+    l1: NumPyArray,
+    outputs: int,
+    is_exact: bool = True,
+) -> NumPyArray:
+    """Return the step to where a quadratic model is least; the last `outputs` are intercepts.
+
+    For any others the best intercepts are known: these are eliminated.
+    """
+    m = len(start) - outputs
+    beside = hessian[:m, m:]
+    inverse = np.linalg.pinv(hessian[m:, m:], rcond=_SINGULAR, hermitian=True)
+    of_intercepts = -inverse @ gradient[m:]
+    reduced = hessian[:m, :m] - beside @ inverse @ beside.T
+    of_others = gradient[:m] + beside @ of_intercepts
+    change = minimise(reduced, of_others, start[:m], l1[:m], is_exact) - start[:m]
+    return np.concatenate([change, of_intercepts - inverse @ (beside.T @ change)])
+
+
+def minimise(
+    hessian: NumPyArray,
+    gradient: NumPyArray,
+    start: NumPyArray,
+    l1: NumPyArray,
+    is_exact: bool = True,
+) -> NumPyArray:
+    """Return where a quadratic model is least: sweeps find the signs, a system the numbers.
+
+    Parameters
+    ----------
+    gradient : numpy.ndarray
+        At the start.
+    is_exact : bool
+        Else sweeps are enough.
+    """
+    t, gradient, most, is_solved = start.copy(), gradient.copy(), 0.0, False
+    left = _LEFT_OF_AN_EXACT_STEP if is_exact else _LEFT
+    for _ in range(_SYSTEMS):
+        most, is_least = kernels().descend_matrix(
+            hessian, gradient, t, l1, _SWEEPS, _STEADY, left, most, is_solved
+        )
+        if is_least or not is_exact:
+            break
+        step, is_solved = _to_the_system(hessian, gradient, t, l1)
+        gradient += hessian @ step
+        t += step
+    return t
+
+
+def _to_the_system(
+    hessian: NumPyArray, gradient: NumPyArray, t: NumPyArray, l1: NumPyArray
+) -> tuple[NumPyArray, bool]:
+    """Return a step towards the solution for the present signs, and whether it leads there."""
+    step, free = np.zeros_like(t), np.flatnonzero(t)
+    t, gradient, l1 = t[free], gradient[free], l1[free]
+    sign, part = np.sign(t), hessian[np.ix_(free, free)]
+    wanted, is_exact = _solved(part, -gradient - l1 * sign)
+    turns = (t + wanted) * sign <= 0
+    # What would turn its sign becomes 0, and that is lower as a rule.
+    step[free] = change = np.where(turns, -t, wanted)
+    fall = float(gradient @ change + 0.5 * change @ (part @ change))
+    fall += float(l1 @ (np.abs(t + change) - np.abs(t)))
+    if not turns.any() or fall < 0:
+        return step, is_exact and not turns.any()
+    # Else to the best of the places where a sign turns: the first of them leads lower.
+    places = -t[turns] / wanted[turns]
+    values = places * float(gradient @ wanted + (l1 * sign * wanted)[~turns].sum())
+    values += 0.5 * np.square(places) * float(wanted @ (part @ wanted))
+    sizes = np.abs(t[turns] + np.multiply.outer(places, wanted[turns]))
+    values += (sizes - np.abs(t[turns])) @ l1[turns]
+    best = int(np.argmin(values))
+    change = places[best] * wanted
+    change[np.flatnonzero(turns)[best]] = -t[turns][best]
+    step[free] = change
+    return step, False
+
+
+def _solved(matrix: NumPyArray, right: NumPyArray) -> tuple[NumPyArray, bool]:
+    """Return the solution of a system, and whether the matrix is regular."""
+    ridge = _RIDGE
+    while True:
+        ridged = matrix.copy()
+        ridged.ravel()[:: len(matrix) + 1] *= 1 + ridge
+        try:
+            factor = scipy.linalg.cho_factor(ridged, overwrite_a=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            ridge *= 100
+            continue
+        step = scipy.linalg.cho_solve(factor, right, check_finite=False)
+        # Once more for what the ridge has changed.
+        step += scipy.linalg.cho_solve(factor, right - matrix @ step, check_finite=False)
+        return step, ridge == _RIDGE

@@ -1,0 +1,358 @@
+r"""Coordinate descent, compiled: on a Hessian that is a matrix, and on the columns of sparse rows.
+
+Both lower a quadratic model with a penalty on sizes,
+
+.. math:: q(t) = g^T (t - t_0) + \frac12 (t - t_0)^T H (t - t_0) + \sum_j \mu_j |t_j|.
+
+Indices are unsigned: signed ones cost a test for wrap-around at each access.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from provenglm.types import NumPyArray
+
+
+@njit(cache=True, nogil=True)
+def descend_matrix(
+    hessian: NumPyArray,
+    gradient: NumPyArray,
+    t: NumPyArray,
+    l1: NumPyArray,
+    sweeps: int,
+    steady: int,
+    left: float,
+    most: float,
+    is_solved: bool,
+) -> tuple[float, bool]:
+    """Minimise over one coordinate after the other; `gradient` and `t` follow, in place.
+
+    Parameters
+    ----------
+    sweeps : int
+        At most.
+    steady : int
+        After so many sweeps that change no sign it ends.
+    left : float
+        It ends with a sweep that lowers q by this part of what the best one did.
+    most : float
+        What that was so far.
+    is_solved : bool
+        Whether `t` is the least for its signs: if the first sweep changes none, it is the least.
+
+    Returns
+    -------
+    most : float
+    is_least : bool
+        Whether no more is to be gained.
+    """
+    unchanged = 0
+    for sweep in range(sweeps):
+        fell, changed = 0.0, False
+        for j in range(np.uint64(len(t))):
+            square = hessian[j, j]
+            if not square > 0:
+                continue
+            wanted = t[j] * square - gradient[j]
+            size = max(abs(wanted) - l1[j], 0.0) / square
+            new = size if wanted > 0 else -size
+            step = new - t[j]
+            if step == 0:
+                continue
+            changed |= (new > 0) != (t[j] > 0) or (new < 0) != (t[j] < 0)
+            fell += 0.5 * square * step * step
+            t[j] = new
+            for k in range(np.uint64(len(t))):
+                gradient[k] += step * hessian[j, k]
+        most = max(most, fell)
+        unchanged = 0 if changed else unchanged + 1
+        if fell <= left * most or (is_solved and sweep == 0 and not changed):
+            return most, True
+        if unchanged == steady:
+            break
+    return most, False
+
+
+@njit(cache=True, nogil=True)
+def measure(
+    data: NumPyArray,
+    indices: NumPyArray,
+    indptr: NumPyArray,
+    chosen: NumPyArray,
+    rest: NumPyArray,
+    weight: NumPyArray,
+) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+    """Return products of some columns with `rest` and `weight`, and of their squares with that."""
+    product, mean = np.zeros(len(chosen)), np.zeros(len(chosen))
+    square = np.zeros(len(chosen))
+    for k in range(np.uint64(len(chosen))):
+        of_rest, of_weight, of_square = 0.0, 0.0, 0.0
+        for place in range(indptr[chosen[k]], indptr[chosen[k] + np.uint64(1)]):
+            row, number = indices[place], data[place]
+            of_rest += number * rest[row]
+            weighted = number * weight[row]
+            of_weight += weighted
+            of_square += number * weighted
+        product[k], mean[k], square[k] = of_rest, of_weight, of_square
+    return product, mean, square
+
+
+@njit(cache=True, nogil=True)
+def scores(
+    data: NumPyArray,
+    indices: NumPyArray,
+    indptr: NumPyArray,
+    chosen: NumPyArray,
+    step: NumPyArray,
+    along: NumPyArray,
+) -> None:
+    """Set `along` to the products of the rows with `step`."""
+    along[:] = 0
+    for k in range(np.uint64(len(chosen))):
+        size = step[k]
+        if size != 0:
+            for place in range(indptr[chosen[k]], indptr[chosen[k] + np.uint64(1)]):
+                along[indices[place]] += size * data[place]
+
+
+@njit(cache=True, nogil=True)
+def sweep_columns(
+    data: NumPyArray,
+    indices: NumPyArray,
+    indptr: NumPyArray,
+    chosen: NumPyArray,
+    is_active: NumPyArray,
+    t: NumPyArray,
+    gradient: NumPyArray,
+    l1: NumPyArray,
+    l2: NumPyArray,
+    mean: NumPyArray,
+    curvature: NumPyArray,
+    total: float,
+    weight: NumPyArray,
+    moved: NumPyArray,
+    shift: float,
+) -> tuple[float, float]:
+    """Minimise over one coordinate after the other, the intercept at its best all along.
+
+    Parameters
+    ----------
+    is_active : numpy.ndarray, bool
+        Coordinates that the sweep goes over; those that are 0 afterwards and inside the penalty
+        are taken off.
+    gradient : numpy.ndarray
+        Of the losses, at the start, the intercept's step not included.
+    mean, curvature : numpy.ndarray
+        Products of the columns with the weights, and the Hessian's diagonal.
+    moved : numpy.ndarray, (n,)
+        The weights times what the scores have moved by, but for the intercept: in place.
+    shift : float
+        The intercept's step so far.
+
+    Returns
+    -------
+    fell : float
+        What q fell by, at least.
+    shift : float
+    """
+    fell = 0.0
+    for k in range(np.uint64(len(chosen))):
+        if not is_active[k]:
+            continue
+        begin, end = indptr[chosen[k]], indptr[chosen[k] + np.uint64(1)]
+        here = gradient[k] + shift * mean[k] + l2[k] * t[k]
+        for place in range(begin, end):
+            here += data[place] * moved[indices[place]]
+        wanted = t[k] * curvature[k] - here
+        size = max(abs(wanted) - l1[k], 0.0) / curvature[k]
+        new = size if wanted > 0 else -size
+        step = new - t[k]
+        is_active[k] = new != 0
+        if step == 0:
+            continue
+        is_active[k] = True
+        fell += 0.5 * curvature[k] * step * step
+        t[k] = new
+        shift -= step * mean[k] / total
+        for place in range(begin, end):
+            row = indices[place]
+            moved[row] += step * data[place] * weight[row]
+    return fell, shift
+
+
+@njit(cache=True, nogil=True)
+def _product(
+    data: NumPyArray,
+    indices: NumPyArray,
+    indptr: NumPyArray,
+    chosen: NumPyArray,
+    step: NumPyArray,
+    l2: NumPyArray,
+    total: float,
+    weight: NumPyArray,
+    along: NumPyArray,
+    product: NumPyArray,
+) -> None:
+    """Set `product` to the Hessian times a step; `along` is for the scores."""
+    scores(data, indices, indptr, chosen, step, along)
+    sum_ = 0.0
+    for i in range(np.uint64(len(along))):
+        along[i] *= weight[i]
+        sum_ += along[i]
+    shift = -sum_ / total
+    for i in range(np.uint64(len(along))):
+        along[i] += shift * weight[i]
+    for k in range(np.uint64(len(chosen))):
+        of_column = l2[k] * step[k]
+        for place in range(indptr[chosen[k]], indptr[chosen[k] + np.uint64(1)]):
+            of_column += data[place] * along[indices[place]]
+        product[k] = of_column
+
+
+@njit(cache=True, nogil=True)
+def conjugate_gradients(
+    data: NumPyArray,
+    indices: NumPyArray,
+    indptr: NumPyArray,
+    chosen: NumPyArray,
+    right: NumPyArray,
+    l2: NumPyArray,
+    curvature: NumPyArray,
+    total: float,
+    weight: NumPyArray,
+    most: int,
+) -> NumPyArray:
+    """Return about the step that H takes to `right`, preconditioned by the diagonal.
+
+    It ends where a tenth of the residual is left, in the preconditioner's metric.
+    """
+    m = np.uint64(len(chosen))
+    step, rest = np.zeros(m), right.copy()
+    scaled, product = rest / curvature, np.zeros(m)
+    direction, along = scaled.copy(), np.zeros(len(weight))
+    square = first = float(np.dot(rest, scaled))
+    count = 0
+    while count < most and square > 0.01 * first:
+        _product(data, indices, indptr, chosen, direction, l2, total, weight, along, product)
+        steepness = np.dot(direction, product)
+        if not steepness > 0:
+            break
+        length = square / steepness
+        last, square = square, 0.0
+        for k in range(m):
+            step[k] += length * direction[k]
+            rest[k] -= length * product[k]
+            scaled[k] = rest[k] / curvature[k]
+            square += rest[k] * scaled[k]
+        for k in range(m):
+            direction[k] = scaled[k] + square / last * direction[k]
+        count += 1
+    return step
+
+
+@njit(cache=True, nogil=True)
+def squares_of_classes(
+    data: NumPyArray,
+    indices: NumPyArray,
+    indptr: NumPyArray,
+    chosen: NumPyArray,
+    weight: NumPyArray,
+) -> NumPyArray:
+    """Return the products of some columns' squares with weights (n, K)."""
+    square = np.zeros((len(chosen), weight.shape[1]))
+    for j in range(np.uint64(len(chosen))):
+        for place in range(indptr[chosen[j]], indptr[chosen[j] + np.uint64(1)]):
+            number = data[place] * data[place]
+            for k in range(np.uint64(weight.shape[1])):
+                square[j, k] += number * weight[indices[place], k]
+    return square
+
+
+@njit(cache=True, nogil=True)
+def sweep_classes(
+    data: NumPyArray,
+    indices: NumPyArray,
+    indptr: NumPyArray,
+    chosen: NumPyArray,
+    is_active: NumPyArray,
+    t: NumPyArray,
+    gradient: NumPyArray,
+    l1: NumPyArray,
+    l2: NumPyArray,
+    curvature: NumPyArray,
+    probability: NumPyArray,
+    share: NumPyArray,
+    moved: NumPyArray,
+) -> float:
+    """Lower q over one feature after the other, over all of its classes at once.
+
+    Parameters
+    ----------
+    is_active : numpy.ndarray, bool
+        Features that the sweep goes over; those that are 0 afterwards are taken off.
+    gradient : numpy.ndarray, (m, K)
+        Of the losses, at the start.
+    curvature : numpy.ndarray, (m, K)
+        A diagonal above the Hessian of each feature.
+    moved : numpy.ndarray, (n, K)
+        What the steps make of the residuals, times the shares: in place.
+
+    Returns
+    -------
+    fell : float
+        What q fell by, at least.
+    """
+    classes = np.uint64(t.shape[1])
+    fell, step = 0.0, np.zeros(classes, moved.dtype)
+    here = np.zeros(classes)
+    for j in range(np.uint64(len(chosen))):
+        if not is_active[j]:
+            continue
+        begin, end = indptr[chosen[j]], indptr[chosen[j] + np.uint64(1)]
+        for k in range(classes):
+            here[k] = gradient[j, k] + l2[j] * t[j, k]
+        for place in range(begin, end):
+            row, number = indices[place], data[place]
+            for k in range(classes):
+                here[k] += number * moved[row, k]
+        moves, is_active[j] = False, False
+        for k in range(classes):
+            wanted = t[j, k] * curvature[j, k] - here[k]
+            size = max(abs(wanted) - l1[j], 0.0) / curvature[j, k]
+            new = size if wanted > 0 else -size
+            change = new - t[j, k]
+            step[k] = change
+            if change != 0:
+                moves = True
+                fell += 0.5 * curvature[j, k] * change * change
+            is_active[j] |= new != 0
+            t[j, k] = new
+        if moves:
+            is_active[j] = True
+            move_classes(data, indices, begin, end, step, probability, share, moved)
+    return fell
+
+
+@njit(cache=True, nogil=True)
+def move_classes(
+    data: NumPyArray,
+    indices: NumPyArray,
+    begin: int,
+    end: int,
+    step: NumPyArray,
+    probability: NumPyArray,
+    share: NumPyArray,
+    moved: NumPyArray,
+) -> None:
+    """Add to `moved` what a step along one column makes of the residuals."""
+    classes = np.uint64(len(step))
+    for place in range(begin, end):
+        row = indices[place]
+        mean = np.float64(0.0)
+        for k in range(classes):
+            mean += probability[row, k] * step[k]
+        size = data[place] * share[row]
+        for k in range(classes):
+            moved[row, k] += size * probability[row, k] * (step[k] - mean)

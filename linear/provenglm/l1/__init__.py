@@ -1,1 +1,0 @@
-"""Elastic net: penalties with corners."""

@@ -1,0 +1,357 @@
+"""Proximal Newton with coordinate descent: its kernels, its models, its set, and its steps."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from provenglm import descent, descent_columns
+from provenglm import descent_kernels as kernels
+from provenglm.data.budget import columns_of_a_copy
+from provenglm.descent import Descent, least, minimise
+from provenglm.descent_columns import (
+    Columns,
+    OfClasses,
+    OfOneOutput,
+    least_along,
+    of_dense,
+    of_sparse,
+)
+from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.problem import Problem
+from provenglm.sampling import prepare
+from provenglm.solution import Settings
+from provenglm.solve import solve
+from provenglm.workers import Workers
+from scipy.sparse import csr_array
+
+CASES = range(16)
+LOSSES = [Logistic(), Softmax(3), Squared(), Poisson(), Huber(1.0)]
+MANY = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+
+
+def case(seed):
+    """H, c and mu: correlated, some singular, with duplicate columns."""
+    rng = np.random.default_rng(seed)
+    m, n = int(rng.integers(3, 40)), int(rng.integers(10, 60))
+    X = rng.normal(size=(n, m)) @ (np.eye(m) + (seed % 3) * rng.normal(size=(m, m)) / np.sqrt(m))
+    if seed % 4 == 0:
+        X[:, 1] = X[:, 0]
+    H = X.T @ X / n
+    c = X.T @ (X[:, :3].sum(axis=1) + rng.normal(size=n)) / n
+    return H, c, np.full(m, np.abs(c).max() * 10 ** rng.uniform(-2, -0.2))
+
+
+def value(H, c, l1, t):
+    return 0.5 * t @ H @ t - c @ t + l1 @ np.abs(t)
+
+
+def sweep(H, c, l1, t):
+    """One sweep of coordinate descent, as it is defined."""
+    for j in range(len(t)):
+        rest = c[j] - H[j] @ t + H[j, j] * t[j]
+        t[j] = np.sign(rest) * max(abs(rest) - l1[j], 0) / H[j, j]
+
+
+def off(H, c, l1, t):
+    """By how much the conditions of the optimum are violated, relative to the penalty."""
+    gradient = H @ t - c
+    beyond = np.maximum(np.abs(gradient) - l1, 0)
+    return np.where(t != 0, np.abs(gradient + l1 * np.sign(t)), beyond).max() / l1.max()
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_sweeps_of_a_matrix_are_those_of_coordinate_descent(seed):
+    H, c, l1 = case(seed)
+    t = np.random.default_rng(1).normal(size=len(c))
+    expected, gradient = t.copy(), H @ t - c
+    for _ in range(3):
+        before = value(H, c, l1, expected)
+        sweep(H, c, l1, expected)
+        fell, _ = kernels.descend_matrix(H, gradient, t, l1, 1, 5, 0.0, 0.0, False)
+        assert np.abs(t - expected).max() < 1e-12
+        assert np.abs(gradient - (H @ t - c)).max() < 1e-12
+        assert 0 < fell <= before - value(H, c, l1, t) + 1e-12
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_the_least_of_a_matrix(seed):
+    H, c, l1 = case(seed)
+    for start in (np.zeros(len(c)), np.random.default_rng(1).normal(size=len(c))):
+        t = minimise(H, H @ start - c, start, l1)
+        assert off(H, c, l1, t) < 1e-9
+        assert value(H, c, l1, t) <= value(H, c, l1, start)
+        near = minimise(H, H @ start - c, start, l1, is_exact=False)
+        fell = value(H, c, l1, start) - value(H, c, l1, t)
+        assert value(H, c, l1, near) - value(H, c, l1, t) < 0.3 * fell
+
+
+def test_a_system_that_is_singular_but_for_rounding():
+    # One-hots add up to a constant, and so do others: no sweep and no whole step leads to the end.
+    rng = np.random.default_rng(0)
+    X = np.column_stack([np.eye(8)[rng.integers(0, 8, 300)], np.eye(9)[rng.integers(0, 9, 300)]])
+    X = X - X.mean(axis=0)
+    H, c = X.T @ X / 300, X.T @ (X[:, 0] + rng.normal(size=300)) / 300
+    l1 = np.full(17, 1e-5)
+    t = minimise(H, -c, np.zeros(17), l1)
+    assert off(H, c, l1, t) < 1e-7
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_the_least_along_a_step(seed):
+    H, c, l1 = case(seed)
+    rng = np.random.default_rng(seed)
+    t, step = rng.normal(size=len(c)), rng.normal(size=len(c)) * 5
+    slope = float((H @ t - c + l1 * np.sign(t)) @ step)
+    if slope > 0:
+        step, slope = -step, -slope
+    found = least_along(t, step, l1, slope, float(step @ H @ step))
+    lengths = np.linspace(0, 1, 2001)[1:]
+    least_of_all = min(value(H, c, l1, t + length * step) for length in lengths)
+    assert value(H, c, l1, t + found) <= least_of_all + 1e-12
+    assert value(H, c, l1, t + found) < value(H, c, l1, t)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_intercepts_are_eliminated(outputs):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(60, 8 + outputs)) + 1
+    if outputs == 3:  # the loss does not see a shift of all of them
+        X[:, -3:] -= X[:, -3:].mean(axis=1, keepdims=True)
+    H = X.T @ X / 60
+    c, l1 = H @ rng.normal(size=8 + outputs), np.append(np.full(8, 0.3), np.zeros(outputs))
+    t = least(H, np.zeros(8 + outputs), -c, l1, outputs)
+    gradient = H @ t - c
+    assert np.abs(gradient[8:]).max() < 1e-12
+    assert off(H, c, l1, t) < 1e-9
+
+
+def objective_of(loss, intercept=True, l1=0.02, kind="dense", size=60):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 8)) + rng.normal(size=8)
+    X[rng.random(X.shape) < 0.4] = 0
+    X = csr_array(X) if kind == "sparse" else X
+    y = rng.integers(0, max(2, loss.outputs), 60)
+    weight = rng.integers(1, 4, 60).astype(float)
+    problem = Problem(X, y, loss, 0.1, weight, intercept, l1=l1)
+    # Coordinates of half of the rows: the features' means are not 0 in them.
+    return prepare(problem, Workers(1), size, rng, precise=True)[0]
+
+
+def point_of(objective):
+    outputs = objective.loss.outputs
+    shape = (9, outputs) if outputs > 1 else (9,)
+    theta = np.random.default_rng(1).normal(size=shape) / 3
+    if not objective.intercept:
+        theta[-1] = 0
+    return theta
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@MANY
+def test_the_matrix_is_the_gradient_s_difference(loss, intercept):
+    if isinstance(loss, Huber):
+        pytest.skip("it has a curvature of its own on the straight part")
+    objective = objective_of(loss, intercept, size=31)
+    chosen = np.array([0, 3, 4, 7])
+    theta, way = point_of(objective), np.zeros_like(point_of(objective))
+    kept = np.append(chosen, 8)
+    way[kept] = np.random.default_rng(2).normal(size=way[kept].shape)
+    if not intercept:
+        way[-1] = 0
+    scores = objective.snapshot(theta).scores
+    curvature = loss.second_derivative(scores, objective.target)
+    hessian = descent._hessian(objective, chosen, curvature)
+    ahead, behind = (objective.snapshot(theta + h * way).gradient for h in (1e-5, -1e-5))
+    difference = (ahead - behind)[kept].ravel() / 2e-5
+    assert np.allclose(hessian @ way[kept].ravel(), difference, rtol=1e-6, atol=1e-8)
+
+
+def columns_of(objective, chosen):
+    if objective.rows.__class__.__name__ == "CsrRows":
+        center = objective.scaling.center[chosen] * objective.scaling.inverse[chosen]
+        return Columns(of_sparse(objective), chosen.astype(np.uint64), center)
+    return of_dense(objective, chosen)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("intercept", [True, False])
+@MANY
+def test_columns_lead_where_the_matrix_leads(monkeypatch, loss, intercept, kind):
+    monkeypatch.setattr(descent_columns, "_LEFT", 1e-22)
+    monkeypatch.setattr(descent_columns, "_MOST_SWEEPS", 20_000)
+    monkeypatch.setattr(descent_columns, "_SINGLE", np.dtype(np.float64))
+    objective = objective_of(loss, intercept, kind=kind, size=31)
+    chosen = np.array([1, 2, 5, 6])
+    kept = np.append(chosen, 8)
+    theta = np.zeros_like(point_of(objective))
+    theta[kept] = point_of(objective)[kept]
+    snapshot = objective.snapshot(theta)
+    l1, l2 = objective.l1[chosen], objective.penalty[chosen]
+    arguments = objective, columns_of(objective, chosen), snapshot, theta[chosen]
+    if loss.outputs > 1:
+        model = OfClasses(*arguments, snapshot.gradient[chosen], l1, l2, 0.0)
+    else:
+        model = OfOneOutput(*arguments, l1, l2, 0.0)
+    t, shift, fall, slope = model.solve()
+    dense = objective_of(loss, intercept, size=31)
+    curvature = loss.second_derivative(snapshot.scores, objective.target)
+    hessian = descent._hessian(dense, chosen, curvature)
+    before, gradient = theta[kept].ravel(), snapshot.gradient[kept].ravel()
+    outputs = loss.outputs
+    each = np.repeat(objective.l1[kept], outputs)
+    change = least(hessian, before, gradient, each, outputs)
+    assert np.abs(t.ravel() - (before + change)[:-outputs]).max() < 1e-9
+    shift = shift + arguments[1].center @ (t - theta[chosen])
+    if intercept:
+        off_by = np.ravel(shift) - change[-outputs:]
+        assert np.abs(off_by - off_by.mean() * (outputs > 1)).max() < 1e-9
+    expected = gradient @ change + each @ (np.abs(before + change) - np.abs(before))
+    assert slope == pytest.approx(expected, rel=1e-7)
+    assert fall == pytest.approx(-expected - 0.5 * change @ hessian @ change, rel=1e-6)
+
+
+def sparse_case(outputs=1):
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(50, 7)) * (rng.random((50, 7)) < 0.5)
+    C = csr_array(X).tocsc()
+    arrays = C.data, C.indices.astype(np.uint32), C.indptr.astype(np.uint64)
+    chosen = np.array([0, 2, 3, 6], np.uint64)
+    shape = (4, outputs) if outputs > 1 else (4,)
+    return X[:, chosen], arrays, chosen, rng.normal(size=shape), rng
+
+
+def test_a_sweep_of_columns_is_coordinate_descent():
+    X, arrays, chosen, t, rng = sparse_case()
+    weight, l1, l2 = rng.uniform(0.1, 1, 50), np.full(4, 2.0), np.full(4, 0.3)
+    of_loss = rng.normal(size=4) * 5
+    mean, total = X.T @ weight, weight.sum()
+    H = (X.T * weight) @ X - np.outer(mean, mean) / total + np.diag(l2)
+    shift = 0.7
+    # At the start the model's gradient is that of the losses, the shift's and the penalty's.
+    c = H @ t - (of_loss + shift * mean + l2 * t)
+    expected, moved, active = t.copy(), np.zeros(50), np.ones(4, bool)
+    for _ in range(3):
+        sweep(H, c, l1, expected)
+        _, shift = kernels.sweep_columns(
+            *arrays, chosen, active, t, of_loss, l1, l2, mean, H.diagonal(), total, weight, moved,
+            shift,
+        )  # fmt: skip
+        assert np.abs(t - expected).max() < 1e-12
+    assert np.array_equal(active[t != 0], np.ones((t != 0).sum(), bool))
+    product, _, square = kernels.measure(*arrays, chosen, weight, weight)
+    assert np.abs(product - mean).max() < 1e-12
+    assert np.abs(square - (X**2).T @ weight).max() < 1e-12
+
+
+def test_conjugate_gradients_solve_the_system():
+    X, arrays, chosen, right, rng = sparse_case()
+    weight, l2 = rng.uniform(0.1, 1, 50), np.full(4, 0.3)
+    mean, total = X.T @ weight, weight.sum()
+    H = (X.T * weight) @ X - np.outer(mean, mean) / total + np.diag(l2)
+    step = kernels.conjugate_gradients(*arrays, chosen, right, l2, H.diagonal(), total, weight, 100)
+    rest = right - H @ step
+    assert rest @ (rest / H.diagonal()) <= 0.0101 * (right @ (right / H.diagonal()))
+    along = np.empty(50)
+    kernels.scores(*arrays, chosen, step, along)
+    assert np.abs(along - X @ step).max() < 1e-12
+
+
+def test_a_sweep_of_classes_is_a_step_in_a_metric_above_the_hessian():
+    X, arrays, chosen, t, rng = sparse_case(3)
+    probability = rng.dirichlet(np.ones(3), 50)
+    share, l1, l2 = rng.uniform(0.1, 1, 50), np.full(4, 1.0), np.full(4, 0.3)
+    of_loss, moved = rng.normal(size=(4, 3)) * 5, np.zeros((50, 3))
+    square = kernels.squares_of_classes(*arrays, chosen, probability * share[:, None])
+    assert np.abs(square - (X**2).T @ (probability * share[:, None])).max() < 1e-12
+    curvature = square + l2[:, None]
+    expected, of_scores = t.copy(), np.zeros((50, 3))
+    kernels.sweep_classes(
+        *arrays, chosen, np.ones(4, bool), t, of_loss, l1, l2, curvature, probability, share, moved
+    )
+    for j in range(4):
+        here = of_loss[j] + l2[j] * expected[j] + X[:, j] @ of_scores
+        wanted = expected[j] - here / curvature[j]
+        new = np.sign(wanted) * np.maximum(np.abs(wanted) - l1[j] / curvature[j], 0)
+        along = np.outer(X[:, j], new - expected[j])
+        along -= (probability * along).sum(axis=1, keepdims=True)
+        of_scores += share[:, None] * probability * along
+        expected[j] = new
+    assert np.abs(t - expected).max() < 1e-12
+    assert np.abs(moved - of_scores).max() < 1e-12
+
+
+def test_those_with_coefficients_and_the_worst_of_the_others(monkeypatch):
+    objective = objective_of(Squared(), l1=1e-6)
+    monkeypatch.setattr(descent, "_LEAST", 2)
+    theta = np.zeros(9)
+    theta[3] = 0.1
+    snapshot = objective.snapshot(theta)
+    run = Descent(objective, None)
+    assert np.array_equal(run._choose(snapshot), np.arange(8))  # so few: all of them
+    monkeypatch.setattr(descent, "_ALL", 0)
+    excess = np.abs(snapshot.gradient[:-1])
+    excess[3] = 0
+    expected = np.sort(np.append(np.argsort(-excess)[:2], 3))
+    assert np.array_equal(run._choose(snapshot), expected)
+
+
+def test_no_more_are_chosen_than_there_is_room_for(monkeypatch):
+    monkeypatch.setattr(descent, "_ALL", 0)
+    monkeypatch.setattr(descent, "MOST_WEIGHTS", 1)
+    objective = objective_of(Squared(), l1=1e-6)
+    theta = np.zeros(9)
+    theta[[3, 5]] = 0.1
+    snapshot = objective.snapshot(theta)
+    excess = np.abs(snapshot.gradient[:-1])
+    excess[[3, 5]] = 0
+    for columns in (1, 2, 6, 7):
+        # Eight numbers a row beside them, and the intercept's; in three quarters of the room.
+        limited = replace(objective, room=(columns + 1 + 8) * 60 * 8 * 4 // 3 + 1)
+        assert columns_of_a_copy(limited.room, 60, 1) == columns + 1
+        run = Descent(limited, None)
+        if columns < 3:
+            with pytest.raises(ValueError, match=r"^2 of 8 features .* higher memory_limit"):
+                run._choose(snapshot)
+            continue
+        wanted = [3, 5, *np.argsort(-excess)[: columns - 2]]
+        assert np.array_equal(run._choose(snapshot), np.sort(wanted))
+    # Where none is missing, those that are there may fill it.
+    snapshot.gradient[:] = 0
+    run = Descent(replace(objective, room=(2 + 1 + 8) * 60 * 8 * 4 // 3 + 1), None)
+    assert np.array_equal(run._choose(snapshot), [3, 5])
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_rows_far_on_the_wrong_side(kind):
+    """Raw counts, classes that can nearly be separated: whole steps overshoot by far."""
+    rng = np.random.default_rng(2)
+    X = rng.poisson(0.3, size=(300, 400)) * rng.integers(1, 60, 400)
+    y = (X[:, :40].sum(axis=1) > np.median(X[:, :40].sum(axis=1))).astype(int)
+    y[:3] = 1 - y[:3]
+    features = csr_array(X.astype(float)) if kind == "sparse" else X.astype(float)
+    problem = Problem(features, y, Logistic(), 0.0, None, True, l1=1e-5)
+    found = solve(problem, Settings(tol=1e-8, max_iter=300))
+    assert found.reason.is_success
+    values = [record.objective for record in found.history]
+    assert all(np.diff(values) <= 1e-12)
+    assert found.gap <= 1e-8 * (values[0] - found.objective)
+
+
+def test_huber_with_corners():
+    # No estimator has it; the model does.
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(200, 12))
+    y = X[:, :3].sum(axis=1) + rng.standard_t(1.5, 200)
+    problem = Problem(X, y, Huber(1.0), 1e-3, None, True, l1=0.05)
+    found = solve(problem, Settings(tol=1e-10))
+    assert found.reason.is_success
+    assert found.gap <= 1e-10 * found.history[0].objective
+    assert 0 < (found.coef != 0).sum() < 12
+
+
+def test_without_numba(monkeypatch):
+    monkeypatch.setitem(sys.modules, "provenglm.descent_kernels", None)
+    monkeypatch.delattr("provenglm.descent_kernels")
+    with pytest.raises(ImportError, match="l1_ratio > 0 needs numba"):
+        descent_columns.kernels()
