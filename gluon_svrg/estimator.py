@@ -534,7 +534,9 @@ def _check_contexts(net: mx.gluon.Block, contexts: list[mx.Context]) -> None:
 def _configuration_of(estimator: Estimator) -> Settings:
     """Return what a report says about network, data, optimizer, schedule, loss and handlers."""
     params = estimator.net.collect_params().values()
-    sizes = [math.prod(param.shape) for param in params if has_shape(param)]
+    # A symbol may have a label, which has no shape.
+    known = (param for param in params if param.shape is not None and has_shape(param))
+    sizes = [math.prod(param.shape) for param in known]
     training = {
         "network": class_of(estimator.net),
         "parameters": f"{sum(sizes):,}",
