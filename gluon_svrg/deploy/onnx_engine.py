@@ -30,7 +30,7 @@ def session_of(content: bytes | str) -> InferenceSession:
     options = onnxruntime.SessionOptions()
     threads = os.environ.get("OMP_NUM_THREADS", "")
     options.intra_op_num_threads = int(threads) if threads.isdecimal() else 0
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what is wrong is an exception, too
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 

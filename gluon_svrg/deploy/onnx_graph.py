@@ -37,13 +37,15 @@ _RANGES = {
     **dict.fromkeys((b"blocksize", b"size"), _SIZES),
     **dict.fromkeys((b"pads", b"output_padding"), (0, 2**20)),
 }
-# With integers these divide, and a division by zero ends the process.
-_DIVIDE = frozenset({b"Div", b"Pow"})
+# onnxruntime counts on weights with an axis of kernels after those of the channels.
+_CONVOLVE = frozenset({b"Conv", b"ConvTranspose"})
+# With integers it divides, and a division by zero ends the process.
+_DIVIDE = frozenset({b"Div"})
 _FLOATS = frozenset({1, 10, 11})  # onnx.TensorProto: FLOAT, FLOAT16, DOUBLE
 _GIVE_INTEGERS = frozenset({b"ArgMax", b"ArgMin", b"Shape", b"Size", b"TopK"})
 # Their other inputs are indices, shapes and axes.
 _OF_FIRST_INPUT = frozenset(
-    {b"Gather", b"Pad", b"ReduceSum", b"Reshape", b"Slice", b"Split", b"Squeeze", b"Unsqueeze"}
+    b"Gather Pad Pow ReduceSum Reshape Slice Split Squeeze Unsqueeze".split()  # noqa: SIM905
 )
 
 # The fields that may be there: for each kind of message its fields by number, each with its name.
@@ -55,7 +57,7 @@ _FIELDS = {
     "node": {1: "reads", 2: "writes", 3: "", 4: "operator", 5: "attribute", 6: "", 7: "domain"},
     "attribute": {1: "name", 2: "", 3: "ints", 4: "", 5: "tensor", 7: "", 8: "ints", 9: "",
                   13: "", 20: ""},
-    "tensor": {**dict.fromkeys((1, 4, 5, 7, 9, 10, 11, 12), ""), 2: "dtype", 8: "name"},
+    "tensor": {**dict.fromkeys((4, 5, 7, 9, 10, 11, 12), ""), 1: "dims", 2: "dtype", 8: "name"},
     "input": {1: "name", 2: "type", 3: ""},
     "type": {1: "array", 6: ""},
     "array": {1: "dtype", 2: ""},
@@ -78,14 +80,17 @@ def check(content: bytes) -> None:
 
 def _check_graph(graph: memoryview) -> None:
     nodes, integers, known = [], set(), {b""}  # an input that is left out has no name
+    kernels = set()  # arrays of three axes or more
     for kind, value in _fields(graph, "graph"):
         if kind == "node":
             nodes.append(_node(_message(value)))
         elif kind == "tensor":
-            name, is_integer = _tensor(_message(value))
+            name, is_integer, axes = _tensor(_message(value))
             known.add(name)
             if is_integer:
                 integers.add(name)
+            elif axes > 2:
+                kernels.add(name)
         elif kind == "input":
             name, is_integer = _input(_message(value))
             known.add(name)
@@ -96,6 +101,8 @@ def _check_graph(graph: memoryview) -> None:
             raise DamagedError("an operator reads what no other has written before")
         if node.operator in _DIVIDE and integers.intersection(node.reads):
             raise DamagedError(f"its {node.operator.decode()} divides integers, unchecked")
+        if node.operator in _CONVOLVE and not kernels.issuperset(node.reads[1:2]):
+            raise DamagedError(f"its {node.operator.decode()} has other weights than a kernel")
         if node.gives_integers(integers):
             integers.update(node.writes)
         known.update(node.writes)
@@ -115,8 +122,11 @@ class _Node:
             return self.casts_to not in _FLOATS
         if self.operator == b"Constant":
             return self.has_integers
+        if self.operator in _GIVE_INTEGERS or (self.operator == b"MaxPool" and self.writes[1:]):
+            return True
         reads = self.reads[:1] if self.operator in _OF_FIRST_INPUT else self.reads
-        return self.operator in _GIVE_INTEGERS or not integers.isdisjoint(reads)
+        reads = self.reads[1:] if self.operator == b"Where" else reads
+        return not integers.isdisjoint(reads)
 
 
 def _node(message: memoryview) -> _Node:
@@ -158,12 +168,14 @@ def _attribute(message: memoryview) -> tuple[bytes, list[int], bool]:
     return attribute, numbers, is_integer or bool(numbers)
 
 
-def _tensor(message: memoryview) -> tuple[bytes, bool]:
-    """Return its name, and whether it is of integers."""
+def _tensor(message: memoryview) -> tuple[bytes, bool, int]:
+    """Return its name, whether it is of integers, and how many axes it has."""
     found = list(_fields(message, "tensor"))
     names = [bytes(_message(value)) for name, value in found if name == "name"]
     dtypes = {value for name, value in found if name == "dtype"}
-    return (names or [b""])[-1], not dtypes or not dtypes <= _FLOATS
+    dims = [value for name, value in found if name == "dims"]
+    axes = sum(1 if isinstance(value, int) else len(list(_varints(value))) for value in dims)
+    return (names or [b""])[-1], not dtypes or not dtypes <= _FLOATS, axes
 
 
 def _input(message: memoryview) -> tuple[bytes, bool]:
