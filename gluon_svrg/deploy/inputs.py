@@ -11,38 +11,57 @@ from gluon_svrg.deploy.card import Card, InputSpec
 from mxnet.ndarray import NDArray
 
 
-def checked_inputs(
-    card: Card, inputs: Sequence[NumPyArray | NDArray]
-) -> tuple[list[NumPyArray], bool]:
-    """Return a batch for each input of the model, and whether `inputs` are a single sample.
+class InputCheck:
+    """Takes what a model is called with, and returns a batch for each input.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an input has the wrong type, dtype or shape.
+    Parameters
+    ----------
+    card : dict
+        The card of the model.
+    finite : bool
+        Whether NaN and infinities are an error, also those that a number becomes in the dtype of
+        the model.
     """
-    specs = [
-        (spec["name"], tuple(spec["shape"]), np.dtype(spec["dtype"])) for spec in card["inputs"]
-    ]
-    if len(inputs) != len(specs):
-        raise TypeError(
-            f"the model takes {len(specs)} inputs ({', '.join(name for name, _, _ in specs)}), got "
-            f"{len(inputs)}: give one array for each"
-        )
-    arrays = [_as_array(x, *spec) for x, spec in zip(inputs, specs, strict=True)]
-    is_sample = arrays[0].ndim == len(specs[0][1])
-    if is_sample:
-        arrays = [array[None] for array in arrays]
-    count = len(arrays[0])
-    if any(
-        len(array) != count or array.ndim != len(spec[1]) + 1
-        for array, spec in zip(arrays, specs, strict=True)
-    ):
-        raise ValueError(
-            f"all inputs need the same batch axis, got the shapes {[x.shape for x in inputs]}: "
-            "give the same number of samples for each input"
-        )
-    return arrays, is_sample
+
+    def __init__(self, card: Card, finite: bool) -> None:
+        self.finite = finite
+        self._specs = [
+            (spec["name"], tuple(spec["shape"]), np.dtype(spec["dtype"])) for spec in card["inputs"]
+        ]
+
+    def __call__(self, inputs: Sequence[NumPyArray | NDArray]) -> tuple[list[NumPyArray], bool]:
+        """Return the batches, and whether `inputs` are a single sample.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an input has the wrong type, dtype or shape, or numbers that are not finite.
+        """
+        arrays, is_sample = self._batches(inputs)
+        if self.finite:
+            for array, (name, _, dtype) in zip(arrays, self._specs, strict=True):
+                _check_finite(array, name, dtype, is_sample)
+        return arrays, is_sample
+
+    def _batches(self, inputs: Sequence[NumPyArray | NDArray]) -> tuple[list[NumPyArray], bool]:
+        specs = self._specs
+        if len(inputs) != len(specs):
+            raise TypeError(
+                f"the model takes {len(specs)} inputs ({', '.join(name for name, _, _ in specs)}), "
+                f"got {len(inputs)}: give one array for each"
+            )
+        arrays = [_as_array(x, *spec) for x, spec in zip(inputs, specs, strict=True)]
+        is_sample = arrays[0].ndim == len(specs[0][1])
+        if is_sample:
+            arrays = [array[None] for array in arrays]
+        count = len(arrays[0])
+        for array, (_, shape, _) in zip(arrays, specs, strict=True):
+            if len(array) != count or array.ndim != len(shape) + 1:
+                raise ValueError(
+                    "all inputs need the same batch axis, got the shapes "
+                    f"{[x.shape for x in inputs]}: give the same number of samples for each input"
+                )
+        return arrays, is_sample
 
 
 def random_inputs(card: Card, count: int) -> list[NumPyArray]:
@@ -67,6 +86,8 @@ def random_inputs(card: Card, count: int) -> list[NumPyArray]:
 
 def _as_array(x: object, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NumPyArray:
     """Return `x` as a NumPy array; raises if it does not have this shape and kind of dtype."""
+    if type(x) is np.ndarray and x.dtype == dtype and x.shape[1:] == shape and x.shape[0]:
+        return x  # as most are
     if isinstance(x, NDArray):
         x = x.asnumpy()
     if not isinstance(x, np.ndarray):
@@ -96,20 +117,18 @@ def _as_array(x: object, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
     return x
 
 
-def check_finite(card: Card, arrays: Sequence[NumPyArray], is_sample: bool) -> None:
+def _check_finite(array: NumPyArray, name: str, dtype: np.dtype[Any], is_sample: bool) -> None:
     """Raise ValueError if an input has NaN or infinities in the dtype of the model."""
-    for spec, array in zip(card["inputs"], arrays, strict=True):
-        dtype = np.dtype(spec["dtype"])
-        if dtype.kind != "f":
-            continue
-        with np.errstate(over="ignore"):
-            cast = array.astype(dtype, copy=False)
-        if np.isfinite(cast).all():
-            continue
-        position = tuple(int(i[0]) for i in np.nonzero(~np.isfinite(cast)))
-        value, shown = array[position], position[1:] if is_sample else position
-        too_large = f", which {dtype} cannot hold" if np.isfinite(value) else ""
-        raise ValueError(
-            f"{spec['name']} has {value} at {shown}{too_large}: replace such numbers as in "
-            "training, or load the model with check_finite=False"
-        )
+    if dtype.kind != "f" or (array.dtype == dtype and np.isfinite(array).all()):
+        return
+    with np.errstate(over="ignore"):
+        cast = array.astype(dtype, copy=False)
+    if np.isfinite(cast).all():
+        return
+    position = tuple(int(i[0]) for i in np.nonzero(~np.isfinite(cast)))
+    value, shown = array[position], position[1:] if is_sample else position
+    too_large = f", which {dtype} cannot hold" if np.isfinite(value) else ""
+    raise ValueError(
+        f"{name} has {value} at {shown}{too_large}: replace such numbers as in training, or load "
+        "the model with check_finite=False"
+    )

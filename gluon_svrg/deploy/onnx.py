@@ -16,7 +16,7 @@ from gluon_svrg.arguments import check_number
 from gluon_svrg.deploy import onnx_graph
 from gluon_svrg.deploy.card import Card, Model
 from gluon_svrg.deploy.engine import greatest_difference
-from gluon_svrg.deploy.inputs import checked_inputs, random_inputs
+from gluon_svrg.deploy.inputs import InputCheck, random_inputs
 from gluon_svrg.deploy.onnx_engine import INSTALL, cannot_run, run, session_of
 from gluon_svrg.deploy.predictor import Predictor
 from gluon_svrg.deploy.trace import flatten
@@ -196,7 +196,7 @@ def _batches(card: Card, sample: Any, dynamic: bool) -> list[list[NumPyArray]]:
     if sample is None:
         return [random_inputs(card, count) for count in ((1, 3) if dynamic else (1,))]
     several = sample if isinstance(sample, list | tuple) else [sample]
-    arrays, _ = checked_inputs(card, several)
+    arrays, _ = InputCheck(card, finite=False)(several)
     first = [array[:1] for array in arrays]
     return [first, arrays] if dynamic else [first]
 

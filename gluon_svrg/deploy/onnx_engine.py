@@ -63,6 +63,9 @@ class OnnxEngine:
         self._content = content
         self._card = card
         self._dtypes = [np.dtype(spec["dtype"]) for spec in card["inputs"]]
+        about = card["outputs"]
+        dtypes = map(np.dtype, about["dtypes"])
+        self._outputs = list(zip(map(tuple, about["shapes"]), dtypes, strict=True))
         self._session: InferenceSession | None = self._open()
         _ENGINES.add(self)
 
@@ -70,25 +73,20 @@ class OnnxEngine:
         """Return the outputs for a batch; raises ValueError if onnxruntime cannot run it."""
         if self._session is None:  # in a forked process
             self._session = self._open()
-        typed = [
-            np.ascontiguousarray(array, dtype)
-            for array, dtype in zip(arrays, self._dtypes, strict=True)
-        ]
+        typed = list(map(np.ascontiguousarray, arrays, self._dtypes))
         try:
             outputs = run(self._session, self._card, typed)
         except Exception as e:  # onnxruntime's exceptions have no common class
             raise cannot_run(e) from e
-        found = [(output.shape, output.dtype.name) for output in outputs]
-        about = self._card["outputs"]
-        expected = [
-            ((len(arrays[0]), *shape), dtype)
-            for shape, dtype in zip(about["shapes"], about["dtypes"], strict=True)
-        ]
-        if found != expected:
-            raise ValueError(
-                f"the outputs of the model's ONNX file are {found}, and the card says {expected}: "
-                "load it with engine='mxnet'"
-            )
+        count = len(arrays[0])
+        if len(outputs) != len(self._outputs):
+            raise ValueError(f"the model's ONNX file gives {len(outputs)} outputs")
+        for output, (shape, dtype) in zip(outputs, self._outputs, strict=True):
+            if output.shape != (count, *shape) or output.dtype != dtype:
+                raise ValueError(
+                    f"the model's ONNX file gives {output.dtype} of the shape {output.shape}, and "
+                    f"its card says {dtype} of {(count, *shape)}: load it with engine='mxnet'"
+                )
         return outputs
 
     def _open(self) -> InferenceSession:

@@ -45,7 +45,7 @@ _FLOATS = frozenset({1, 10, 11})  # onnx.TensorProto: FLOAT, FLOAT16, DOUBLE
 _GIVE_INTEGERS = frozenset({b"ArgMax", b"ArgMin", b"Shape", b"Size", b"TopK"})
 # Their other inputs are indices, shapes and axes.
 _OF_FIRST_INPUT = frozenset(
-    b"Gather Pad Pow ReduceSum Reshape Slice Split Squeeze Unsqueeze".split()  # noqa: SIM905
+    b"Gather Pad Pow ReduceSum Reshape Slice Split Squeeze Unsqueeze".split()
 )
 
 # The fields that may be there: for each kind of message its fields by number, each with its name.

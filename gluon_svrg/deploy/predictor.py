@@ -13,8 +13,7 @@ from gluon_svrg.arguments import check_integer
 from gluon_svrg.deploy.card import Card, Model, read_model
 from gluon_svrg.deploy.engine import choose
 from gluon_svrg.deploy.images import Image, is_one, read_images
-from gluon_svrg.deploy.inputs import check_finite as check_inputs_finite
-from gluon_svrg.deploy.inputs import checked_inputs
+from gluon_svrg.deploy.inputs import InputCheck
 from gluon_svrg.deploy.int8 import warn_of_overflow
 from gluon_svrg.deploy.mxnet_engine import MXNetEngine
 from gluon_svrg.deploy.trace import rebuild
@@ -66,8 +65,6 @@ class Predictor:
         The backend of MXNet that fused the graph; None for the plain graph, and for onnxruntime.
     batch_size : int
         The greatest number of samples that are computed at once.
-    check_finite : bool
-        Whether NaN and infinities in an input are an error.
     """
 
     def __init__(
@@ -83,13 +80,13 @@ class Predictor:
         self.batch_size = check_integer(
             "batch_size", batch_size, 1, "larger batches are split into batches of this size"
         )
-        self.check_finite = check_finite
         self.model = (
             model
             if isinstance(model, Model)
             else read_model(model, operators, with_onnx=engine != "mxnet")
         )
         self.card = self.model.card
+        self._check = InputCheck(self.card, check_finite)
         self.ctx = _check_context(ctx, self.card["precision"])
         self._engine, self.engine_reason = choose(
             engine, self.model, self.ctx, backend, self.batch_size, check_finite
@@ -162,6 +159,15 @@ class Predictor:
             f"{self.engine}>"
         )
 
+    @property
+    def check_finite(self) -> bool:
+        """Whether NaN and infinities in an input are an error."""
+        return self._check.finite
+
+    @check_finite.setter
+    def check_finite(self, value: bool) -> None:
+        self._check.finite = value
+
     def __reduce__(self) -> Any:
         raise TypeError(
             "a Predictor cannot be pickled, because its graph cannot: load the model "
@@ -193,9 +199,7 @@ class Predictor:
             If an input has the wrong type, dtype or shape, or, with `check_finite`, NaN or
             infinities, also those that a number becomes in the dtype of the model.
         """
-        arrays, is_sample = checked_inputs(self.card, inputs)
-        if self.check_finite:
-            check_inputs_finite(self.card, arrays, is_sample)
+        arrays, is_sample = self._check(inputs)
         outputs = self._run(arrays, len(arrays[0]))
         if is_sample:
             outputs = [output[0] for output in outputs]
