@@ -158,7 +158,8 @@ def seal_model(folder: Path) -> None:
     try:
         card = json.loads((folder / "model.json").read_text())
         card.pop("sha256", None)
-        for name in card["files"]:
+        has_onnx = "model.onnx" in card["files"]
+        for name in ("model-symbol.json", "model-0000.params", *["model.onnx"] * has_onnx):
             content = (folder / name).read_bytes()
             digest = hashlib.sha256(content).hexdigest()
             card["files"][name] |= {"bytes": len(content), "sha256": digest}

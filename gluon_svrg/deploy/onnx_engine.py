@@ -11,6 +11,7 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.deploy import onnx_graph
 from gluon_svrg.deploy.card import Card
+from gluon_svrg.files import DamagedError
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession  # type: ignore[import-untyped]
@@ -59,7 +60,10 @@ class OnnxEngine:
     """
 
     def __init__(self, content: bytes, card: Card) -> None:
-        onnx_graph.check(content)
+        try:
+            onnx_graph.check(content)
+        except DamagedError as e:
+            raise DamagedError(f"the ONNX file is none that export writes: {e}") from e
         self._content = content
         self._card = card
         self._dtypes = [np.dtype(spec["dtype"]) for spec in card["inputs"]]

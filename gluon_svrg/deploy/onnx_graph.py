@@ -219,7 +219,7 @@ def _fields(data: memoryview, kind: str) -> Iterator[tuple[str, int | memoryview
         key, at = _varint(data, at)
         number, wire = key >> 3, key & 7
         if number not in names:
-            raise DamagedError(f"a {kind} has the field {number}, which is not loaded")
+            raise DamagedError(f"its {kind} has the field {number}, which is not loaded")
         value: int | memoryview
         if wire == 0:
             value, at = _varint(data, at)
@@ -229,7 +229,7 @@ def _fields(data: memoryview, kind: str) -> Iterator[tuple[str, int | memoryview
                 raise DamagedError("it is cut off")
             value, at = data[at : at + size], at + size
         else:
-            raise DamagedError(f"a {kind} is not as protobuf writes it")
+            raise DamagedError(f"its {kind} is not as protobuf writes it")
         yield names[number], value
 
 

@@ -127,11 +127,11 @@ def texts():
 
 
 FILES = {
-    "another file": (external, "a tensor has the field 1[34]"),
-    "another file, of a constant": (external_constant, "a tensor has the field 1[34]"),
-    "a loop": (loop, "a .* has the field 6|operator b'Loop' is not known"),
-    "a graph": (a_graph_in_an_attribute, "an? attribute has the field 6"),
-    "a function": (a_function, "a model has the field 25"),
+    "another file": (external, "its tensor has the field 1[34]"),
+    "another file, of a constant": (external_constant, "its tensor has the field 1[34]"),
+    "a loop": (loop, "operator b'Loop' is not known"),
+    "a graph": (a_graph_in_an_attribute, "its attribute has the field 6"),
+    "a function": (a_function, "its model has the field 25"),
     "another domain": (of_another_domain, "operator b'FusedConv' is not known to be safe"),
     "a hidden domain": (of_a_hidden_domain, "of b'com.microsoft', which are not known"),
     "an opset": (an_opset_of_another_domain, "of b'com.microsoft', which are not known"),
@@ -144,8 +144,8 @@ FILES = {
     "a negative kernel": (lambda: a_convolution(kernel_shape=[-1]), r"kernel_shape=\[-1\]"),
     "a great pad": (lambda: a_convolution(pads=[2**40, 0]), r"has pads=\[1099511627776, 0\]"),
     "an order": (an_unknown_array, "reads what no other has written before"),
-    "a sparse array": (a_sparse_array, "a graph has the field 15"),
-    "texts": (texts, "a tensor has the field 6"),
+    "a sparse array": (a_sparse_array, "its graph has the field 15"),
+    "texts": (texts, "its tensor has the field 6"),
     "a size": (lambda: file_of(node("Range", "data", "data", "data")), "b'Range' is not known"),
     "nothing": (lambda: b"", "it has 0 graphs"),
     "text": (lambda: b"# a text\n" * 9, "."),
