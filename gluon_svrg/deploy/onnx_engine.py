@@ -31,6 +31,10 @@ def session_of(content: bytes | str) -> InferenceSession:
     options = onnxruntime.SessionOptions()
     threads = os.environ.get("OMP_NUM_THREADS", "")
     options.intra_op_num_threads = int(threads) if threads.isdecimal() else 0
+    # Threads that wait for work sleep. By default they spin, and take the cores from whatever else
+    # runs: on two busy cores the 99th percentile of a ResNet-20 was then 8.8 ms instead of 1.5 ms,
+    # and a batch of 64 took 1.2 to 1.6 times as long. Spinning saves 3 to 10 % of a single sample.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 4  # what is wrong is an exception, too
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
