@@ -150,6 +150,7 @@ def what_is_computed(folder: Path) -> Any:
         [{**node, "name": node["op"] == "null" and node["name"]} for node in graph["nodes"]],
         graph["heads"],
         {name: (array.dtype, array.asnumpy().tolist()) for name, array in arrays.items()},
+        (folder / "model.onnx").read_bytes() if (folder / "model.onnx").exists() else None,
     )
 
 
@@ -157,7 +158,8 @@ def seal_model(folder: Path) -> None:
     try:
         card = json.loads((folder / "model.json").read_text())
         card.pop("sha256", None)
-        for name in ("model-symbol.json", "model-0000.params"):
+        has_onnx = "model.onnx" in card["files"]
+        for name in ("model-symbol.json", "model-0000.params", *["model.onnx"] * has_onnx):
             content = (folder / name).read_bytes()
             digest = hashlib.sha256(content).hexdigest()
             card["files"][name] |= {"bytes": len(content), "sha256": digest}
@@ -167,7 +169,10 @@ def seal_model(folder: Path) -> None:
 
 
 def damage_model(folder: Path, rng: random.Random) -> None:
-    name = rng.choice(["model.json", "model-symbol.json", "model-symbol.json", "model-0000.params"])
+    names = ["model.json", "model-symbol.json", "model-symbol.json", "model-0000.params"]
+    if (folder / "model.onnx").exists():
+        names.append("model.onnx")
+    name = rng.choice(names)
     path = folder / name
     kind = rng.random()
     if kind < 0.25:

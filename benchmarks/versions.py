@@ -211,6 +211,35 @@ def loading_cases(folder: Path) -> dict[str, Case]:
     }
 
 
+def serving_cases(folder: Path) -> dict[str, Case]:
+    """Return predictions by cifar_resnet20_v1, from NumPy arrays to NumPy arrays."""
+    import gluon_svrg as gs
+    import mxnet as mx
+    import numpy as np
+    from gluoncv.model_zoo import get_model
+
+    net = get_model("cifar_resnet20_v1", classes=10)
+    net.initialize(mx.init.Xavier())
+    net(mx.nd.zeros((1, 3, 32, 32)))  # the shapes
+    gs.deploy.export(net, folder / "serving", np.zeros((1, 3, 32, 32), "float32"))
+    predictor = gs.deploy.Predictor(folder / "serving")
+    random = np.random.default_rng(0)
+
+    def case(batch: int, calls: int) -> Case:
+        x = random.normal(size=(batch, 3, 32, 32)).astype("float32")
+
+        def predict() -> None:
+            for _ in range(calls):
+                predictor(x)
+
+        return resnet.timed(predict, mx.nd.waitall)
+
+    return {
+        "serving, ms: 200 calls with one sample": case(1, 200),
+        "serving, ms: 5 calls with 64 samples": case(64, 5),
+    }
+
+
 def cases_of(group: str, sizes: Sizes, folder: Path, is_this: bool) -> dict[str, Case]:
     if group == "linear":
         return linear_cases(is_this)
@@ -218,6 +247,8 @@ def cases_of(group: str, sizes: Sizes, folder: Path, is_this: bool) -> dict[str,
         return convex_cases(sizes)
     if group == "loading":
         return loading_cases(folder)
+    if group == "serving":
+        return serving_cases(folder)
     return {**loop_cases(sizes), **resnet_cases(sizes), **checkpoint_cases(folder)}
 
 
@@ -226,6 +257,7 @@ def cases_of(group: str, sizes: Sizes, folder: Path, is_this: bool) -> dict[str,
 GROUPS: dict[str, dict[str, str]] = {
     "others": {},
     "loading": {},
+    "serving": {},
     "linear": {},
     "convex": dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
 }

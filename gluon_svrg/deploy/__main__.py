@@ -133,7 +133,9 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("--json", action="store_true", help="print JSON")
     predict.set_defaults(run=_predict)
 
-    timing = commands.add_parser("benchmark", help="latency and throughput of each way to run it")
+    timing = commands.add_parser(
+        "benchmark", aliases=["bench"], help="latency and throughput of each way to run it"
+    )
     timing.add_argument("directory", help="the model directory, of float32")
     timing.add_argument("--batch", type=int, nargs="+", default=[1, 64], help="samples per call")
     timing.add_argument("--seconds", type=float, default=5.0, help="per batch size (default 5)")

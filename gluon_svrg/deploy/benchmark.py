@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import NamedTuple, TypeAlias
 
 import mxnet as mx
@@ -20,8 +21,10 @@ from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.deploy.card import Card, Model, read_card, read_model
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.eager import OperatorByOperator
-from gluon_svrg.deploy.onnx import export_onnx, run, session_of
-from gluon_svrg.deploy.predictor import Predictor, random_inputs
+from gluon_svrg.deploy.inputs import random_inputs
+from gluon_svrg.deploy.onnx import export_onnx
+from gluon_svrg.deploy.onnx_engine import run, session_of
+from gluon_svrg.deploy.predictor import Predictor
 from gluon_svrg.deploy.quantize import quantize
 from mxnet import autograd
 
@@ -68,8 +71,9 @@ def benchmark(
 
     The ways take turns, call by call, so that other load on the machine slows each of them by the
     same amount. They are: ``eager`` (operator by operator from Python), ``hybridized`` (the graph,
-    as after ``net.hybridize()``), ``static`` (with static memory and shapes), ``predictor`` (also
-    fused), ``int8`` and ``onnxruntime``.
+    as after ``net.hybridize()``), ``static`` (with static memory and shapes), a Predictor of each
+    engine (``predictor, mxnet`` is also fused), ``int8``, and ``onnxruntime`` alone, without this
+    package.
 
     Parameters
     ----------
@@ -103,7 +107,7 @@ def benchmark(
         raise ValueError("batches is empty: give at least one batch size")
     for batch in batches:
         check_integer("batches", batch, 1, "the number of samples per call")
-    model = read_model(directory, operators)
+    model = read_model(directory, operators, with_onnx=True)
     if model.card["precision"] == "int8":
         raise ValueError(
             f"the model {str(directory)!r} is of int8: give the float32 model, and this one as "
@@ -202,15 +206,16 @@ def _ways(
         graph = Compiled(symbol, params, inputs, batch, ctx=mx.cpu(), **flags)
         return lambda arrays: graph(arrays)
 
-    predictor = Predictor(model, batch_size=batch)
+    predictor = Predictor(model, batch_size=batch, engine="mxnet")
     predictor.predict(*arrays)  # it raises if the model does not run: the others do not check it
     served = int8 if isinstance(int8, str) else _served(int8, batch, operators)
     return {
         "eager": OperatorByOperator(symbol, params, inputs),
         "hybridized": compiled(),
         "static": compiled(static_alloc=True, static_shape=True),
-        "predictor": lambda arrays: predictor.predict(*arrays),
         "int8": served,
+        "predictor, mxnet": lambda arrays: predictor.predict(*arrays),
+        "predictor, onnxruntime": _by_onnxruntime(model, batch),
         "onnxruntime": _onnxruntime(predictor),
     }
 
@@ -220,13 +225,20 @@ def _served(directory: Path, batch: int, operators: Collection[str]) -> _Way:
     return lambda arrays: predictor.predict(*arrays)
 
 
+def _by_onnxruntime(model: Model, batch: int) -> _Way | str:
+    try:
+        predictor = Predictor(model, batch_size=batch, engine="onnxruntime")
+    except (ImportError, ValueError) as e:
+        return str(e)
+    return lambda arrays: predictor.predict(*arrays)
+
+
 def _onnxruntime(predictor: Predictor) -> _Way | str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         try:
             export_onnx(predictor, path)
-            # The number of threads that MXNet uses.
-            session = session_of(str(path), int(os.environ.get("OMP_NUM_THREADS", 0)))
+            session = session_of(str(path))
         except (ImportError, ValueError) as e:
             return str(e)
     return lambda arrays: run(session, predictor.card, arrays)
@@ -241,8 +253,10 @@ def _measure(
         for _ in range(3):  # the first calls plan memory and reorder the weights
             way(arrays)
     end = time.perf_counter() + seconds
+    order = Random(0)
     while time.perf_counter() < end or not all(taken.values()):
-        for name, way in running.items():
+        # In another order each time: a call finds in the caches what the one before has left.
+        for name, way in order.sample(list(running.items()), len(running)):
             begin = time.perf_counter()
             way(arrays)
             taken[name].append(time.perf_counter() - begin)

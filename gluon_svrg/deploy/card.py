@@ -1,11 +1,11 @@
 """A model directory on disk: written whole or not at all, checked before it is used.
 
-It has three files. ``model-symbol.json`` is the graph in MXNet's JSON; ``model-0000.params`` are
-the arrays in MXNet's own binary format, which holds numbers, shapes and names and no code; the
-card, ``model.json``, describes inputs and outputs, and holds the size and the SHA-256 of the other
-two files and its own SHA-256. None of them is a pickle. The first two are what
-``HybridBlock.export`` writes, so ``gluon.SymbolBlock.imports`` and MXNet's other languages can read
-them.
+``model-symbol.json`` is the graph in MXNet's JSON; ``model-0000.params`` are the arrays in MXNet's
+own binary format, which holds numbers, shapes and names and no code; the card, ``model.json``,
+describes inputs and outputs, and holds the size and the SHA-256 of the other files and its own
+SHA-256. ``model.onnx``, which not every model has, is the same graph with its arrays for
+onnxruntime. None of them is a pickle. The first two are what ``HybridBlock.export`` writes, so
+``gluon.SymbolBlock.imports`` and MXNet's other languages can read them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ FORMAT = 2
 CARD = "model.json"
 SYMBOL = "model-symbol.json"
 PARAMS = "model-0000.params"
-_FILES = frozenset({CARD, SYMBOL, PARAMS})
+ONNX = "model.onnx"
+_FILES = frozenset({CARD, SYMBOL, PARAMS, ONNX})
 _MAX_CARD = 2**26  # bytes: of a hundred thousand classes it has three million
 _FLOATS = ("float16", "float32", "float64")
 _DTYPES = frozenset({*_FLOATS, "uint8", "int8", "int32", "int64"})
@@ -82,11 +83,14 @@ class Model(NamedTuple):
         The graph.
     params : dict of str to NDArray
         Its parameters and auxiliary states by name, on ``mx.cpu()``.
+    onnx : bytes or None
+        The content of ``model.onnx``; None if there is none, or it was not asked for.
     """
 
     card: Card
     symbol: Symbol
     params: dict[str, NDArray]
+    onnx: bytes | None = None
 
 
 def as_path(directory: str | os.PathLike[str]) -> Path:
@@ -136,6 +140,7 @@ def write_model(
     symbol_json: str,
     params: Mapping[str, NDArray],
     overwrite: bool,
+    onnx: bytes | None = None,
 ) -> Path:
     """Write a model directory: under a temporary name beside it, flushed to the disk, then renamed.
 
@@ -151,6 +156,8 @@ def write_model(
         By ``arg:name`` and ``aux:name``.
     overwrite : bool
         Whether an existing model is replaced.
+    onnx : bytes, optional
+        The content of the ONNX file.
 
     Raises
     ------
@@ -165,6 +172,8 @@ def write_model(
     try:
         temporary.mkdir()
         contents = {SYMBOL: symbol_json.encode(), PARAMS: params_format.to_bytes(params)}
+        if onnx is not None:
+            contents[ONNX] = onnx
         for name, content in contents.items():
             write_through(temporary / name, content)
         files = {name: _checksum(content) for name, content in contents.items()}
@@ -197,7 +206,8 @@ def read_card(directory: str | os.PathLike[str]) -> Card:
         ``format``, ``inputs`` (name, shape without the batch axis, dtype, the range of its samples
         if they were integers), ``outputs`` (structure,
         shapes without the batch axis, dtypes), ``precision``, ``normalization``, ``class_names``,
-        ``from_logits``, ``metrics``, ``versions``, ``date`` (UTC), ``files``.
+        ``from_logits``, ``metrics``, ``onnx`` (how far its outputs were from MXNet's, or why there
+        is no ONNX file), ``versions``, ``date`` (UTC), ``files``.
 
     Raises
     ------
@@ -230,10 +240,13 @@ def read_card(directory: str | os.PathLike[str]) -> Card:
     return dict(card)
 
 
-def read_model(directory: str | os.PathLike[str], operators: Collection[str] = ()) -> Model:
-    """Read a model directory onto the CPU; raises as :func:`read_card`, for all three files.
+def read_model(
+    directory: str | os.PathLike[str], operators: Collection[str] = (), with_onnx: bool = False
+) -> Model:
+    """Read a model directory onto the CPU; raises as :func:`read_card`, for all files.
 
-    The graph may have `operators` beside those of :mod:`gluon_svrg.deploy.graph`.
+    The graph may have `operators` beside those of :mod:`gluon_svrg.deploy.graph`. The ONNX file is
+    read only `with_onnx`, and if the card lists one.
     """
     if (
         isinstance(operators, str)
@@ -247,7 +260,7 @@ def read_model(directory: str | os.PathLike[str], operators: Collection[str] = (
     path = as_path(directory)
     card = read_card(path)
     contents = {}
-    for name in (SYMBOL, PARAMS):
+    for name in (SYMBOL, PARAMS, ONNX) if with_onnx and ONNX in card["files"] else (SYMBOL, PARAMS):
         # Read once, so that the bytes that are used are those that were checked.
         contents[name] = _read(path, name, card["files"][name]["bytes"])
         if _checksum(contents[name]) != card["files"][name]:
@@ -260,7 +273,7 @@ def read_model(directory: str | os.PathLike[str], operators: Collection[str] = (
         unknown = set(symbol.list_inputs()) - inputs - set(named)
         if unknown or inputs - set(symbol.list_inputs()):
             raise DamagedError(f"the card's inputs and the graph's differ: {sorted(unknown)}")
-        model = Model(card, symbol, named)
+        model = Model(card, symbol, named, contents.get(ONNX))
         check_batch(model, 1)
     except DAMAGED as e:
         raise DamagedError(f"the model {str(path)!r} cannot be loaded: {e}") from e
@@ -295,7 +308,11 @@ def check_form(card: Card) -> None:
             "class_names": card["class_names"] is None or _are_texts(card["class_names"]),
             "from_logits": isinstance(card["from_logits"], bool),
             "metrics": isinstance(card["metrics"], dict),
-            "files": all(type(card["files"][name]["bytes"]) is int for name in (SYMBOL, PARAMS)),
+            "onnx": isinstance(card.get("onnx", {}), dict),  # up to 0.7 there was none
+            "files": all(
+                type(card["files"][name]["bytes"]) is int
+                for name in (SYMBOL, PARAMS, *({ONNX} & card["files"].keys()))
+            ),
         }.items()
         if not is_right
     ]

@@ -5,6 +5,15 @@ from __future__ import annotations
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 
+# How far two computations of the same graph may be apart, relative to the greatest output: kernels
+# add up in different orders.
+_TOLERANCE = {"float16": 2e-2}
+
+
+def tolerance_of(outputs: NumPyArray) -> float:
+    """Return how far other outputs may be from these, relative to the greatest, by the dtype."""
+    return _TOLERANCE.get(outputs.dtype.name, 1e-4)
+
 
 def difference_of(one: NumPyArray, other: NumPyArray) -> float:
     """Return the greatest absolute difference of `one` from `other`, over the finite numbers.

@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 import mxnet as mx
 import numpy as np
@@ -22,12 +22,13 @@ from gluon_svrg._mxnet import (
 )
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.deploy import trace
-from gluon_svrg.deploy.card import InputRange, InputSpec, check_target, write_model
+from gluon_svrg.deploy.card import Card, InputRange, InputSpec, Model, check_target, write_model
 from gluon_svrg.deploy.compiled import Compiled
-from gluon_svrg.deploy.difference import difference_of, scale_of
+from gluon_svrg.deploy.difference import difference_of, scale_of, tolerance_of
 from gluon_svrg.deploy.graph import REFUSED, Array, check_arrays, unlisted_in
 from gluon_svrg.deploy.images import Normalization, check_normalization
-from gluon_svrg.deploy.predictor import random_inputs
+from gluon_svrg.deploy.inputs import random_inputs
+from gluon_svrg.deploy.onnx import onnx_of_directory
 from gluon_svrg.files import DamagedError
 from mxnet import autograd
 from mxnet.base import MXNetError
@@ -35,9 +36,6 @@ from mxnet.gluon import HybridBlock, Parameter
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
-# By dtype, how far the written graph may be from the network, relative to the greatest output:
-# kernels add up in different orders.
-_TOLERANCE = {"float16": 2e-2, "float64": 1e-4}
 # Under AMP the network computes in bfloat16 or float16, the graph in the dtype of the parameters.
 _AMP_TOLERANCE = 0.1
 
@@ -55,10 +53,12 @@ def export(
     from_logits: bool = True,
     metrics: Mapping[str, float] | None = None,
     overwrite: bool = False,
+    onnx: bool | Literal["auto"] = "auto",
 ) -> Path:
     """Write `net` into a model directory, for :class:`~gluon_svrg.deploy.Predictor`.
 
-    The directory has ``model-symbol.json``, ``model-0000.params`` and the card ``model.json``.
+    The directory has ``model-symbol.json``, ``model-0000.params``, the card ``model.json`` and, if
+    MXNet can translate the network, ``model.onnx``, by which onnxruntime predicts faster.
     It is written whole or not at all. The network is not changed: neither parameters, contexts,
     nor the flags of ``hybridize``; if it is trained further, it reaches the same bits. Parameters
     whose shape is not known yet get it from `sample`. The graph is checked before it is written:
@@ -92,6 +92,11 @@ def export(
         Written into the card, for example ``{"accuracy": 0.92}``.
     overwrite : bool, default False
         Whether an existing model is replaced.
+    onnx : bool or 'auto', default 'auto'
+        Whether the directory has an ONNX file, which has the parameters once more. ``'auto'``: if
+        the extra ``onnx`` is installed, the network can be translated for batches of any size,
+        and onnxruntime gives MXNet's outputs for `sample`, for its first sample alone, and for
+        random numbers; if not, the card says why.
 
     Returns
     -------
@@ -103,12 +108,19 @@ def export(
     TypeError, ValueError
         If an argument is wrong, `net` is not initialized, has NaN in its parameters or cannot be
         hybridized (the message names the layer), an output has no batch axis, the outputs of
-        the graph differ from those of `net`, or those of one sample depend on the others.
+        the graph differ from those of `net`, or those of one sample depend on the others; with
+        ``onnx=True``, if there can be no ONNX file.
+    ImportError
+        With ``onnx=True``, if its extra is not installed.
     FileExistsError
         If `directory` exists and may not be replaced.
     OSError
         If it cannot be written.
     """
+    if onnx not in (True, False, "auto"):
+        raise ValueError(
+            f"onnx must be True, False or 'auto', got {onnx!r}: whether there is an ONNX file"
+        )
     check_target(directory, overwrite)
     if isinstance(net, HybridBlock):  # else it is refused later, by its class
         check_kind(net)
@@ -135,7 +147,7 @@ def export(
             )
     if class_names is None:
         class_names = getattr(net, "class_names", None)
-    card = {
+    card: Card = {
         "inputs": inputs,
         "outputs": {
             "structure": graph.structure,
@@ -150,9 +162,28 @@ def export(
         "from_logits": _check_from_logits(from_logits, outputs),
         "metrics": _check_metrics(metrics),
     }
+    content = _onnx_file(Model(card, graph.symbol, params), arrays, onnx)
     auxiliary = set(graph.symbol.list_auxiliary_states())
     stored = {f"{'aux' if n in auxiliary else 'arg'}:{n}": array for n, array in params.items()}
-    return write_model(directory, card, graph.symbol.tojson(), stored, overwrite)
+    return write_model(directory, card, graph.symbol.tojson(), stored, overwrite, content)
+
+
+def _onnx_file(
+    model: Model, arrays: Sequence[NumPyArray], onnx: bool | Literal["auto"]
+) -> bytes | None:
+    """Return the ONNX file, or None; what became of it is written into the card."""
+    if not onnx:
+        model.card["onnx"] = {"reason": "onnx=False was given to export"}
+        return None
+    try:
+        content, difference = onnx_of_directory(model, arrays)
+    except (ImportError, ValueError) as e:
+        if onnx is True:
+            raise
+        model.card["onnx"] = {"reason": str(e)}
+        return None
+    model.card["onnx"] = {"max_abs_difference": difference}
+    return content
 
 
 def _graph_of(net: HybridBlock, names: Sequence[str]) -> trace.Graph:
@@ -373,7 +404,7 @@ def _check_outputs(
     if not _has_equal_replicas(net):
         return outputs  # no replica computes the same as their mean
     for index, (one, other) in enumerate(zip(outputs, expected, strict=True)):
-        tolerance = _AMP_TOLERANCE if graph.has_casts else _TOLERANCE.get(one.dtype.name, 1e-4)
+        tolerance = _AMP_TOLERANCE if graph.has_casts else tolerance_of(one)
         difference = difference_of(one, other)
         if not difference <= tolerance * scale_of(other):
             raise ValueError(
@@ -407,7 +438,7 @@ def _check_independence(
     for index, (one, other) in enumerate(zip(again, outputs, strict=True)):
         expected = np.concatenate([other[-1:], other])
         difference = difference_of(one, expected)
-        if not difference <= _TOLERANCE.get(one.dtype.name, 1e-4) * scale_of(expected):
+        if not difference <= tolerance_of(one) * scale_of(expected):
             raise ValueError(
                 f"output {index} of net for a sample depends on the other samples of the batch (it "
                 f"differs by {difference:.3g} in another batch), and a Predictor splits and pads "

@@ -13,9 +13,12 @@ import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_number
+from gluon_svrg.deploy import onnx_graph
 from gluon_svrg.deploy.card import Card, Model
-from gluon_svrg.deploy.difference import difference_of, scale_of
-from gluon_svrg.deploy.predictor import Predictor, checked_inputs, random_inputs
+from gluon_svrg.deploy.engine import greatest_difference
+from gluon_svrg.deploy.inputs import InputCheck, random_inputs
+from gluon_svrg.deploy.onnx_engine import INSTALL, cannot_run, run, session_of
+from gluon_svrg.deploy.predictor import Predictor
 from gluon_svrg.deploy.trace import flatten
 from gluon_svrg.files import write_whole
 from mxnet.ndarray import NDArray
@@ -23,10 +26,8 @@ from mxnet.ndarray import NDArray
 # MXNet 1.9.1 translates operators as opset 13 has them; ReduceMean and others changed after it.
 if TYPE_CHECKING:
     from onnx.onnx_ml_pb2 import ModelProto
-    from onnxruntime import InferenceSession  # type: ignore[import-untyped]
 
 _OPSET = 13
-_INSTALL = "ONNX needs its extra: install it with `pip install 'gluon-svrg[onnx]'`"
 
 
 def export_onnx(
@@ -82,7 +83,11 @@ def export_onnx(
         least=0,
         above=True,
     )
-    predictor = model if isinstance(model, Predictor) else Predictor(model, operators=operators)
+    if isinstance(model, Predictor):
+        # One by onnxruntime would be compared with itself.
+        predictor = model if model.engine == "mxnet" else Predictor(model.model, engine="mxnet")
+    else:
+        predictor = Predictor(model, operators=operators, engine="mxnet")
     if predictor.card["precision"] == "int8":
         raise ValueError(
             "the model is of int8, whose operators are oneDNN's own and not part of ONNX: give the "
@@ -90,38 +95,66 @@ def export_onnx(
         )
     batches = _batches(predictor.card, sample, dynamic)
     target = Path(path)
+    content, difference = _checked_file(predictor, dynamic, batches, tolerance)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(target, content)
+    return difference
+
+
+def onnx_of_directory(model: Model, samples: Sequence[NumPyArray]) -> tuple[bytes, float]:
+    """Return the ONNX file for a model directory, and its greatest difference from MXNet's outputs.
+
+    Parameters
+    ----------
+    model : Model
+        Of any card, without format and checksums.
+    samples : sequence of numpy.ndarray
+        A batch for each input. The outputs are compared on them, and on inputs as `Predictor` draws
+        them when it chooses its engine.
+
+    Raises
+    ------
+    ImportError, ValueError
+        As :func:`export_onnx`; ValueError if the file has an operator that is not read from a
+        model directory, too.
+    """
+    try:
+        import onnx  # noqa: F401  # before the work
+        import onnxruntime  # type: ignore[import-untyped]  # noqa: F401
+    except ImportError as e:
+        raise ImportError(INSTALL) from e
+    predictor = Predictor(model, engine="mxnet", check_finite=False)
+    drawn = [random_inputs(model.card, count) for count in (1, 3)]
+    batches = [[array[:1] for array in samples], list(samples), *drawn]
+    content, difference = _checked_file(predictor, True, batches, None)
+    onnx_graph.check(content)
+    return content, difference
+
+
+def _checked_file(
+    predictor: Predictor, dynamic: bool, batches: list[list[NumPyArray]], tolerance: float | None
+) -> tuple[bytes, float]:
+    """Return the content of an ONNX file, and its greatest difference from the predictor."""
     proto = _translate(predictor.model, dynamic)
-    difference = _compare(proto.SerializeToString(), predictor, batches, tolerance)
+    try:
+        content = proto.SerializeToString()
+    except Exception as e:  # protobuf's own, of more than 2 GiB
+        raise ValueError(f"the model does not fit into an ONNX file ({e})") from e
+    difference = _compare(content, predictor, batches, tolerance)
     for key, value in (
         ("gluon_svrg", json.dumps(predictor.card)),
         ("max_abs_difference", repr(difference)),
     ):
         entry = proto.metadata_props.add()
         entry.key, entry.value = key, value
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(target, proto.SerializeToString())
-    return difference
-
-
-def session_of(content: bytes | str, threads: int = 0) -> InferenceSession:
-    """Return an onnxruntime session on the CPU for a file or its content; raises ImportError."""
-    try:
-        import onnxruntime
-    except ImportError as e:
-        raise ImportError(_INSTALL) from e
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return proto.SerializeToString(), difference
 
 
 def _translate(model: Model, dynamic: bool) -> ModelProto:
     try:
         from onnx import checker, helper
-
-        translator = _mxnet.onnx_translator()
     except ImportError as e:
-        raise ImportError(_INSTALL) from e
+        raise ImportError(INSTALL) from e
     # In the order of the graph: MXNet assigns shapes and dtypes in that order.
     order = model.symbol.list_inputs()
     inputs = sorted(model.card["inputs"], key=lambda spec: order.index(spec["name"]))
@@ -131,7 +164,7 @@ def _translate(model: Model, dynamic: bool) -> ModelProto:
     checker.DEFAULT_CONTEXT.opset_imports = {"": _OPSET}
     free = [("batch", *spec["shape"]) for spec in inputs] if dynamic else None
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _mxnet.onnx_translator() as translator:
             # MXNet reads tables of onnx 1.14 that are deprecated.
             warnings.simplefilter("ignore", DeprecationWarning)
             graph = translator.create_onnx_graph_proto(
@@ -163,48 +196,34 @@ def _batches(card: Card, sample: Any, dynamic: bool) -> list[list[NumPyArray]]:
     if sample is None:
         return [random_inputs(card, count) for count in ((1, 3) if dynamic else (1,))]
     several = sample if isinstance(sample, list | tuple) else [sample]
-    arrays, _ = checked_inputs(card, several)
+    arrays, _ = InputCheck(card, finite=False)(several)
     first = [array[:1] for array in arrays]
     return [first, arrays] if dynamic else [first]
 
 
 def _compare(
-    content: bytes, predictor: Predictor, batches: list[list[NumPyArray]], tolerance: float
+    content: bytes, predictor: Predictor, batches: list[list[NumPyArray]], tolerance: float | None
 ) -> float:
     """Return the greatest difference of the outputs for these inputs."""
+    way_out = "use the model directory instead"
     try:
         session = session_of(content)
     except ImportError:
         raise
     except Exception as e:  # onnxruntime's exceptions have no common class
-        raise _cannot_run(e) from e
+        raise ValueError(f"{cannot_run(e)}: {way_out}") from e
     greatest = 0.0
     for arrays in batches:
         expected = flatten(predictor.predict(*arrays))
         try:
             outputs = run(session, predictor.card, arrays)
         except Exception as e:
-            raise _cannot_run(e) from e
-        for index, (one, other) in enumerate(zip(outputs, expected, strict=True)):
-            difference = difference_of(one, other)
-            if difference > tolerance * scale_of(other):
-                raise ValueError(
-                    f"output {index} of the ONNX file differs from MXNet's by {difference:.3g}, "
-                    f"more than the tolerance {tolerance:g}: use the model directory instead, or, "
-                    "if the model is not made for such inputs as were drawn, give some as sample"
-                )
-            greatest = max(greatest, difference)
+            raise ValueError(f"{cannot_run(e)}: {way_out}") from e
+        try:
+            greatest = max(greatest, greatest_difference(outputs, expected, tolerance))
+        except ValueError as e:
+            raise ValueError(
+                f"{e}: {way_out}, or, if the model is not made for such inputs as were drawn, give "
+                "some as sample"
+            ) from e
     return greatest
-
-
-def run(session: InferenceSession, card: Card, arrays: Sequence[NumPyArray]) -> list[NumPyArray]:
-    """Return the outputs of an onnxruntime session for one array per input, in the card's order."""
-    names = [spec["name"] for spec in card["inputs"]]
-    return list(session.run(None, dict(zip(names, arrays, strict=True))))
-
-
-def _cannot_run(e: Exception) -> ValueError:
-    return ValueError(
-        f"onnxruntime cannot run the model's ONNX file ({str(e).strip().splitlines()[0]}): use the "
-        "model directory instead"
-    )

@@ -101,7 +101,7 @@ def quantize(
     _check_dtypes(model, str(directory))
     _check_graph(model.symbol)
     _check_excluded(exclude_layers, model.symbol)
-    predictor = Predictor(model)
+    predictor = Predictor(model, engine="mxnet")
     arrays = _check_samples("calibration_data", calibration_data, predictor)
     _check_ranges(arrays, [spec["name"] for spec in model.card["inputs"]])
     warn_of_overflow("quantize")
@@ -116,7 +116,7 @@ def quantize(
     report: dict[str, Any] = {"mode": mode, "calibration_samples": len(arrays[0])}
     if evaluation_data is not None:
         plain = {name.split(":", 1)[1]: array for name, array in params.items()}
-        int8 = Predictor(Model(card, mx.sym.load_json(symbol), plain))
+        int8 = Predictor(Model(card, mx.sym.load_json(symbol), plain), engine="mxnet")
         report |= _evaluate(predictor, int8, evaluation_data)
         card["metrics"] = {"accuracy": report["accuracy_int8"]}
     card["quantization"] = {**report, "metrics_float32": model.card["metrics"]}

@@ -98,7 +98,7 @@ def test_without_the_extra(name, model, tmp_path, monkeypatch):
 
 
 def test_outputs_that_differ(model, tmp_path, monkeypatch):
-    predictor = deploy.Predictor.load(model)
+    predictor = deploy.Predictor.load(model, engine="mxnet")
     monkeypatch.setattr(predictor, "_run", lambda arrays, count: [np.ones((count, 3), "float32")])
     (tmp_path / "model.onnx").write_text("before")
     with pytest.raises(ValueError, match="output 0 of the ONNX file differs from MXNet's by"):

@@ -28,7 +28,7 @@ def outputs_of(net, x):
 @pytest.mark.parametrize("backend", ["auto", None, "MKLDNN"])
 def test_any_number_of_samples(count, backend, model, net):
     x = np.random.default_rng(1).normal(size=(count, 3, 8, 6)).astype("float32")
-    predictor = deploy.Predictor.load(model, backend=backend, batch_size=16)
+    predictor = deploy.Predictor.load(model, backend=backend, batch_size=16, engine="mxnet")
     assert predictor.backend == (None if backend is None else "MKLDNN")
     for _ in range(2):
         np.testing.assert_allclose(predictor(x), outputs_of(net, x), atol=1e-5)
@@ -249,7 +249,7 @@ def test_it_falls_back_where_the_backend_fails(model, net, x, monkeypatch, caplo
 
     monkeypatch.setattr(mx.sym.Symbol, "optimize_for", fail)
     with caplog.at_level(logging.WARNING):
-        predictor = deploy.Predictor.load(model)
+        predictor = deploy.Predictor.load(model, engine="mxnet")
     assert "MKLDNN cannot fuse it: it does not work" in caplog.text
     assert predictor.backend is None
     np.testing.assert_allclose(predictor(x), outputs_of(net, x), atol=1e-5)
@@ -258,7 +258,7 @@ def test_it_falls_back_where_the_backend_fails(model, net, x, monkeypatch, caplo
 def test_it_falls_back_where_the_backend_computes_something_else(model, monkeypatch, caplog):
     monkeypatch.setattr(mx.sym.Symbol, "optimize_for", lambda self, backend: self + 1)
     with caplog.at_level(logging.WARNING):
-        assert deploy.Predictor.load(model).backend is None
+        assert deploy.Predictor.load(model, engine="mxnet").backend is None
     assert "fused by MKLDNN its outputs differ by" in caplog.text
 
 
@@ -371,9 +371,9 @@ def test_a_number_that_the_model_cannot_hold_is_an_error(model, x):
 
 
 def test_what_it_shows_and_why_it_cannot_be_pickled(model):
-    predictor = deploy.Predictor(model)
+    predictor = deploy.Predictor(model, engine="mxnet")
     assert repr(predictor) == (
-        "<Predictor of data float32 (3, 8, 6) -> (3,) per sample, on cpu(0)>"
+        "<Predictor of data float32 (3, 8, 6) -> (3,) per sample, on cpu(0) by mxnet>"
     )
     with pytest.raises(TypeError, match=r"cannot be pickled.*load the model directory in each"):
         pickle.dumps(predictor)
@@ -381,11 +381,11 @@ def test_what_it_shows_and_why_it_cannot_be_pickled(model):
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_while_another_thread_predicts(model, x):
-    predictor = deploy.Predictor(model)
+    predictor = deploy.Predictor(model, engine="mxnet")
     expected = predictor(x)
-    predictor._lock.acquire()  # as the thread would have it
+    predictor._engine._lock.acquire()  # as the thread would have it
     child = os.fork()
     if child == 0:
         os._exit(0 if np.array_equal(predictor(x), expected) else 1)
-    predictor._lock.release()
+    predictor._engine._lock.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
