@@ -14,6 +14,7 @@ if _TYPE_CHECKING:
     from gluon_svrg import deploy as deploy
     from gluon_svrg import schedules as schedules
     from gluon_svrg.estimator import Estimator
+    from gluon_svrg.finders.learning_rate import LearningRateTest, find_learning_rate
     from gluon_svrg.handlers.checkpoint import CheckpointHandler
     from gluon_svrg.handlers.ema import EMAHandler
     from gluon_svrg.handlers.guard import NaNGuardHandler
@@ -62,6 +63,7 @@ __all__ = [
     "GradientUpdateHandler",
     "History",
     "HistoryHandler",
+    "LearningRateTest",
     "LogHandler",
     "MetricHandler",
     "Monitor",
@@ -84,6 +86,7 @@ __all__ = [
     "TimeLimitHandler",
     "ValidationHandler",
     "VarianceHandler",
+    "find_learning_rate",
     "linear_decay",
     "seed_everything",
     "show_versions",
@@ -104,6 +107,7 @@ _NAMES = {
     "History": "gluon_svrg.run.history",
     "HistoryHandler": "gluon_svrg.handlers.history",
     "LARS": "gluon_svrg.optimizer",
+    "LearningRateTest": "gluon_svrg.finders.learning_rate",
     "MARS": "gluon_svrg.optimizer",
     "LogHandler": "gluon_svrg.handlers.log",
     "MetricHandler": "gluon_svrg.handlers.metric",
@@ -128,6 +132,7 @@ _NAMES = {
     "TimeLimitHandler": "gluon_svrg.handlers.stopping",
     "ValidationHandler": "gluon_svrg.handlers.validation",
     "VarianceHandler": "gluon_svrg.handlers.variance",
+    "find_learning_rate": "gluon_svrg.finders.learning_rate",
     "linear_decay": "gluon_svrg.svrg.coefficient",
     "seed_everything": "gluon_svrg.seeding",
     "show_versions": "gluon_svrg.machine.versions",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from gluon_svrg.data.batch import Batch, is_empty
 from gluon_svrg.data.loader import ArrayLoader, LoaderPart
 from gluon_svrg.data.probing import repeats_exactly, unchanged_generators
 from gluon_svrg.data.shares import Share
+from gluon_svrg.data.traces import unchanged
 from gluon_svrg.data.worker_sampler import WorkerBatchSampler
 from gluon_svrg.run.generators import take_host_states_of_first
 from gluon_svrg.workers import Workers
@@ -134,6 +136,20 @@ class IterableData:
         """See TrainingData."""
         with unchanged_generators():
             return self.take(number)
+
+    @property
+    def can_be_put_back(self) -> bool:
+        """Whether :meth:`without_trace` leaves the order of later epochs as it is."""
+        return True
+
+    @contextmanager
+    def without_trace(self) -> Iterator[Callable[[int], Iterator[Any]]]:
+        """Give :meth:`begin_epoch`; after the block the data are where they were before it.
+
+        NumPy's and Python's global generators, and MXNet's, are not put back.
+        """
+        with unchanged(self._data):
+            yield self.begin_epoch
 
     def batch_to_look_at(self) -> Any:
         """Return the first batch, if to make it leaves no trace and takes no longer; else None."""
@@ -270,6 +286,11 @@ class ArrayLoaderData(IterableData):
     def batch(self, index: int) -> Any:
         """See TrainingData."""
         return self._batches[index]
+
+    @contextmanager
+    def without_trace(self) -> Iterator[Callable[[int], Iterator[Any]]]:
+        """See IterableData."""
+        yield ArrayLoaderData(copy.copy(self._loader), self._name, self._share).begin_epoch
 
     def take(self, number: int) -> list[Any]:
         """See TrainingData."""

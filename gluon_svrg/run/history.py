@@ -163,7 +163,7 @@ class History(list[dict[str, Any]]):
         width = 6.4 if columns == 1 else 4.4 * columns
         height = 4.4 if columns == 1 else 3.2 * rows
         above = [line for line in (title, constants, self._broken_off()) if line]
-        figure = _new_figure(width, height + 0.3 * len(above))
+        figure = new_figure(width, height + 0.3 * len(above), "History.plot")
         if above:
             figure.suptitle("\n".join(above))
         for number, (label, names) in enumerate(panels.items(), 1):
@@ -295,14 +295,14 @@ def _are_finite(values: list[float]) -> bool:
     return all(math.isfinite(value) for value in values)
 
 
-def _new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float, caller: str) -> Figure:
     """Return a figure of that size, in inches, that belongs to no window."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as e:
         raise ImportError(
-            "History.plot needs matplotlib: install it with pip install 'gluon-svrg[plot]'"
+            f"{caller} needs matplotlib: install it with pip install 'gluon-svrg[plot]'"
         ) from e
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
