@@ -22,6 +22,7 @@ if _TYPE_CHECKING:
     from gluon_svrg.handlers.learning_rate import AutoLearningRateHandler
     from gluon_svrg.handlers.log import LogHandler, TensorBoardHandler
     from gluon_svrg.handlers.metric import MetricHandler
+    from gluon_svrg.handlers.mlflow import MLflowHandler
     from gluon_svrg.handlers.profiler import ProfilerHandler
     from gluon_svrg.handlers.progress import ProgressHandler
     from gluon_svrg.handlers.random_state import RandomStateHandler
@@ -65,6 +66,7 @@ __all__ = [
     "HistoryHandler",
     "LearningRateTest",
     "LogHandler",
+    "MLflowHandler",
     "MetricHandler",
     "Monitor",
     "NaNGuardHandler",
@@ -109,6 +111,7 @@ _NAMES = {
     "LARS": "gluon_svrg.optimizer",
     "LearningRateTest": "gluon_svrg.finders.learning_rate",
     "MARS": "gluon_svrg.optimizer",
+    "MLflowHandler": "gluon_svrg.handlers.mlflow",
     "LogHandler": "gluon_svrg.handlers.log",
     "MetricHandler": "gluon_svrg.handlers.metric",
     "Monitor": "gluon_svrg.run.monitor",

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import mxnet as mx
 from gluon_svrg import _mxnet
@@ -215,7 +215,7 @@ def _batch_processor(run: Run) -> Callable[[], None]:
 
     The state is a copy, since it may be changed in place.
     """
-    processor = run.batch_processor
+    processor: Any = run.batch_processor
     attributes, before = vars(processor), dict(vars(processor))
     carried = packed(processor.state_dict()) if hasattr(processor, "state_dict") else None
 

@@ -46,6 +46,7 @@ TABLE = {
     gs.GradientUpdateHandler: Entry(lambda e, path: {"accumulate": 3, "clip_norm": 0.1}, True),
     gs.HistoryHandler: Entry(lambda e, path: {}, False),
     gs.LogHandler: Entry(lambda e, path: {"path": path / "log.csv", "overwrite": True}, False),
+    gs.MLflowHandler: Entry(lambda e, path: {"tracking_uri": f"sqlite:///{path}/m.db"}, False),
     gs.MetricHandler: Entry(lambda e, path: {"metrics": e.train_metrics}, False),
     gs.NaNGuardHandler: Entry(lambda e, path: {"every_n_batches": 3}, False),
     gs.PlateauHandler: Entry(
@@ -101,6 +102,8 @@ def estimator_of(seed=0):
 
 
 def made(cls, estimator, path, **others):
+    if cls is gs.MLflowHandler:
+        pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
     return cls(**TABLE[cls].arguments(estimator, path), **others)
 
 
