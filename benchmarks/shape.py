@@ -62,7 +62,7 @@ TAKE_LOADERS = {"estimator", "handlers", "loop", "trainer", "svrg", "checkpoint"
 LOADERS = {"ArrayLoader", "DataLoader", "DataIter", "NDArrayIter"}
 # What a distribution is imported as, where the two differ; what of MXNet needs an extra.
 IMPORTED_AS = {"scikit-learn": {"sklearn"}, "pillow": {"PIL"}, "protobuf": {"google"}}
-IMPORTED_AS |= {"onnx": {"onnx", "mxnet.onnx"}}
+IMPORTED_AS |= {"mlflow-skinny": {"mlflow"}, "onnx": {"onnx", "mxnet.onnx"}}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
