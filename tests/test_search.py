@@ -1,4 +1,4 @@
-"""A search whose process is killed ends as the one that was not: the code of docs/howto/search.md."""
+"""The code of docs/howto/search.md: a search that is killed ends as the one that was not."""
 
 import os
 import signal

@@ -1,6 +1,8 @@
 """After the trial steps a run is the run without them, bit for bit."""
 
+import os
 import random
+import signal
 
 import gluon_svrg as gs
 import mxnet as mx
@@ -169,7 +171,17 @@ def test_with_and_without_updates_on_the_kvstore(update_on_kvstore):
     "kind", ["list", "DataLoader", "DataLoader, rollover", "NDArrayIter", "ArrayLoader"]
 )
 def test_every_kind_of_data_goes_on_as_without(kind):
-    assert_same(outcome(True, kind), outcome(False, kind))
+    """After an epoch: some samples are carried over, and arrays are shuffled."""
+
+    def run(is_tried):
+        estimator, data = make_estimator(), make_data(kind)
+        estimator.fit(data, epochs=1, verbose=0)
+        if is_tried:
+            tried(estimator, data)
+        estimator.fit(data, epochs=3, initial_epoch=1, verbose=0)
+        return everything(estimator)
+
+    assert_same(run(True), run(False))
 
 
 @pytest.mark.slow
@@ -325,6 +337,28 @@ def test_everything_is_put_back_after_an_exception():
         if is_tried:
             with pytest.raises(RuntimeError, match="in the middle"):
                 without_trace(estimator, data, None, 0, failing)
+        estimator.fit(data, epochs=1, verbose=0)
+        return everything(estimator)
+
+    assert_same(run(True), run(False))
+
+
+def test_ctrl_c_ends_the_steps_and_puts_everything_back():
+    def run(is_tried):
+        estimator, data = make_estimator(), make_data()
+        done = []
+
+        def interrupted(dry_run):
+            for batch in dry_run.batches(10_000):
+                dry_run.step(dry_run.backward(batch))
+                done.append(1)
+                if len(done) == 2:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        if is_tried:
+            with pytest.raises(KeyboardInterrupt):
+                without_trace(estimator, data, None, 0, interrupted)
+            assert 2 <= len(done) < 10_000
         estimator.fit(data, epochs=1, verbose=0)
         return everything(estimator)
 

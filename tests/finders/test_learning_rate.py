@@ -2,6 +2,7 @@
 
 import logging
 import math
+from types import SimpleNamespace
 
 import gluon_svrg as gs
 import mxnet as mx
@@ -228,6 +229,13 @@ def test_mxnets_own_estimator():
     theirs = gluon.contrib.estimator.Estimator(net, loss, trainer=trainer, context=mx.cpu())
     with pytest.raises(ValueError, match=r"needs a gluon_svrg.Estimator, got Estimator"):
         gs.find_learning_rate(theirs, [BATCH])
+
+
+def test_several_workers():
+    estimator = small()
+    estimator.workers = SimpleNamespace(are_several=True, size=4)
+    with pytest.raises(ValueError, match="its steps in one process, and there are 4 workers"):
+        gs.find_learning_rate(estimator, [BATCH])
 
 
 def test_nan_at_the_first_batch():
