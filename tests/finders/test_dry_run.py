@@ -207,6 +207,33 @@ def test_in_the_middle_of_a_training(optimizer, contexts, hybridize):
     assert_same(run(True), run(False))
 
 
+def sparse_outcome(is_tried, optimizer, contexts):
+    gs.seed_everything(1)
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 20, (40, 3)).astype("float32")
+    y = rng.integers(0, 3, 40).astype("float32")
+    data = gs.data.ArrayLoader(x, y, batch_size=8, shuffle=True, seed=1)
+    net = nn.HybridSequential()
+    net.add(nn.Embedding(20, 4, sparse_grad=True), nn.Dense(3, in_units=12))
+    net.initialize(mx.init.Xavier(), ctx=list(contexts))
+    trainer = gs.SVRGTrainer(net.collect_params(), optimizer, {"learning_rate": 0.1})
+    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    if is_tried:
+        tried(estimator, data)
+    estimator.fit(data, epochs=2, verbose=0)
+    return everything(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad"])
+@pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
+def test_row_sparse_gradients(optimizer, contexts):
+    ours, theirs = (sparse_outcome(is_tried, optimizer, contexts) for is_tried in (True, False))
+    for outcome in (ours, theirs):  # names of parameters differ from network to network
+        outcome["meta"].pop("params")
+    assert_same(ours, theirs)
+
+
 class OwnGenerators:
     """Batches from generators and from a position of its own."""
 
