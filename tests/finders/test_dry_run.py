@@ -31,7 +31,7 @@ OPTIMIZERS = {
     "nadam": {},
     "ftrl": {},
     "ftml": {},
-    "dcasgd": {"momentum": 0.9},
+    "dcasgd": {},  # with a momentum MXNet asks for the truth of an array
     "sgld": {},
     "lamb": {},
 }
