@@ -14,6 +14,7 @@ if _TYPE_CHECKING:
     from gluon_svrg import deploy as deploy
     from gluon_svrg import schedules as schedules
     from gluon_svrg.estimator import Estimator
+    from gluon_svrg.finders.batch_size import BatchSizeTest, find_batch_size
     from gluon_svrg.finders.learning_rate import LearningRateTest, find_learning_rate
     from gluon_svrg.handlers.checkpoint import CheckpointHandler
     from gluon_svrg.handlers.ema import EMAHandler
@@ -56,6 +57,7 @@ __all__ = [
     "AdamW",
     "AutoLearningRateHandler",
     "BatchProcessor",
+    "BatchSizeTest",
     "CheckpointHandler",
     "EMAHandler",
     "EarlyStoppingHandler",
@@ -88,6 +90,7 @@ __all__ = [
     "TimeLimitHandler",
     "ValidationHandler",
     "VarianceHandler",
+    "find_batch_size",
     "find_learning_rate",
     "linear_decay",
     "seed_everything",
@@ -100,6 +103,7 @@ _NAMES = {
     "AdamW": "gluon_svrg.optimizer",
     "AutoLearningRateHandler": "gluon_svrg.handlers.learning_rate",
     "BatchProcessor": "gluon_svrg.run.batch_processor",
+    "BatchSizeTest": "gluon_svrg.finders.batch_size",
     "CheckpointHandler": "gluon_svrg.handlers.checkpoint",
     "EMAHandler": "gluon_svrg.handlers.ema",
     "EarlyStoppingHandler": "gluon_svrg.handlers.stopping",
@@ -135,6 +139,7 @@ _NAMES = {
     "TimeLimitHandler": "gluon_svrg.handlers.stopping",
     "ValidationHandler": "gluon_svrg.handlers.validation",
     "VarianceHandler": "gluon_svrg.handlers.variance",
+    "find_batch_size": "gluon_svrg.finders.batch_size",
     "find_learning_rate": "gluon_svrg.finders.learning_rate",
     "linear_decay": "gluon_svrg.svrg.coefficient",
     "seed_everything": "gluon_svrg.seeding",

@@ -94,7 +94,7 @@ class DryRun:
 
 
 def check_arguments(estimator: Run, data: object, what: str) -> None:
-    """Raise ValueError, with the way out, if steps cannot be tried.
+    """Raise ValueError, with the way out, if steps cannot be tried; warn of data that they move.
 
     Parameters
     ----------
@@ -121,6 +121,13 @@ def check_arguments(estimator: Run, data: object, what: str) -> None:
         raise ValueError(
             "no parameter is trained: the trainer has none whose grad_req is not 'null'; let a "
             "layer train, layer.collect_params().setattr('grad_req', 'write')"
+        )
+    if not training_data(data, "data").can_be_put_back:
+        estimator.logger.warning(
+            "%s reads from the data, a %s, whose place cannot be put back: the order of the epochs "
+            "of a later run may be another one; make it anew for the run",
+            what,
+            type(data).__name__,
         )
 
 

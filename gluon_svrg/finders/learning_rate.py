@@ -13,7 +13,6 @@ import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_finite, check_integer, check_number
-from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import Handlers, Run
 from gluon_svrg.finders.dry_run import DryRun, check_arguments, without_trace
 from gluon_svrg.run.history import new_figure
@@ -167,14 +166,6 @@ def find_learning_rate(
     L. N. Smith, "Cyclical learning rates for training neural networks", WACV 2017.
     """
     _check(estimator, data, min_lr, max_lr, num_batches, smoothing, divergence)
-    if not training_data(data, "data").can_be_put_back:
-        estimator.logger.warning(
-            "find_learning_rate reads %d batches of the data, a %s, whose place cannot be put "
-            "back: the order of the epochs of a later run may be another one; make it anew for "
-            "the run",
-            num_batches,
-            type(data).__name__,
-        )
     rates = [float(rate) for rate in np.geomspace(min_lr, max_lr, num_batches)]
 
     def steps(dry_run: DryRun) -> LearningRateTest:

@@ -157,7 +157,7 @@ def test_data_whose_place_cannot_be_put_back_are_told(caplog, tmp_path):
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
     estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
     gs.find_learning_rate(estimator, data, num_batches=12)
-    assert "12 batches of the data, a MXDataIter, whose place cannot be put back" in caplog.text
+    assert "reads from the data, a MXDataIter, whose place cannot be put back" in caplog.text
 
 
 # Errors
