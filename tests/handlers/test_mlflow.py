@@ -33,7 +33,9 @@ def empty(tmp_path_factory):
     mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
     pytest.importorskip("sqlalchemy", reason="the extra mlflow is not installed")
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    mlflow.MlflowClient(f"sqlite:///{path}").search_experiments()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path.parent)  # where MLflow makes a folder for artifacts
+        mlflow.MlflowClient(f"sqlite:///{path}").search_experiments()
     return path
 
 
@@ -46,6 +48,11 @@ def client_of(path, empty):
     client.create_experiment("test", artifact_location=(path / "artifacts").as_uri())
     client.uri = f"sqlite:///{path}/mlflow.db"
     return client
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
