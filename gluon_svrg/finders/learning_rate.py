@@ -153,9 +153,9 @@ def find_learning_rate(
 
     Notes
     -----
-    The suggestion is rough, by a factor of three mostly. It is for the network as it is now, this
-    batch size and these other hyper-parameters of the optimizer. The test begins with small rates,
-    which is a warm-up: so may the run.
+    The suggestion is rough, by a factor of three to five: look at the plot. It is for the network as
+    it is now, this batch size and these other hyper-parameters of the optimizer. The test begins
+    with small rates, which is a warm-up: so may the run.
 
     A DataLoader with workers loads in this process meanwhile. Not put back are the order of an
     ImageRecordIter's later epochs (the log says so), and what a data set keeps in objects of its
