@@ -153,8 +153,8 @@ def find_learning_rate(
 
     Notes
     -----
-    The suggestion is rough, by a factor of three to five: look at the plot. It is for the network as
-    it is now, this batch size and these other hyper-parameters of the optimizer. The test begins
+    The suggestion is rough, by a factor of three to five: look at the plot. It is for the network
+    as it is now, this batch size and these other hyper-parameters of the optimizer. The test begins
     with small rates, which is a warm-up: so may the run.
 
     A DataLoader with workers loads in this process meanwhile. Not put back are the order of an

@@ -1,6 +1,6 @@
 """The suggestion of find_learning_rate beside the best rate of a searched grid.
 
-Three networks, each with three optimizers. Run it by ``make bench-learning_rate``, which puts
+Three networks, each with three optimizers. Run it by ``make bench-finder``, which puts
 the table into docs/benchmarks.md.
 """
 
@@ -206,7 +206,7 @@ the least validation loss at the end. The MLP (64-128-64-10) and the ResNet-20 o
 16 x 16) learn 1,400 of scikit-learn's digits in batches of 64 for 10 epochs, 220 batches; the LSTM
 (64 units, its gradient clipped to a norm of 0.25) is that of `recipes/word_language_model.py`, for
 3 epochs, 300 batches. The test takes 100 batches at most.
-{report.provenance("bench-learning_rate")}
+{report.provenance("bench-finder")}
 
 {report.markdown_table(header, cells)}"""
 
@@ -226,7 +226,7 @@ def main() -> None:
         for problem in problems
         for name in problem.optimizers
     ]
-    report.publish("bench-learning_rate", section(rows), options.out)
+    report.publish("bench-finder", section(rows), options.out)
 
 
 if __name__ == "__main__":
