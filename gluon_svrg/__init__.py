@@ -14,6 +14,8 @@ if _TYPE_CHECKING:
     from gluon_svrg import deploy as deploy
     from gluon_svrg import schedules as schedules
     from gluon_svrg.estimator import Estimator
+    from gluon_svrg.finders.batch_size import BatchSizeTest, find_batch_size
+    from gluon_svrg.finders.learning_rate import LearningRateTest, find_learning_rate
     from gluon_svrg.handlers.checkpoint import CheckpointHandler
     from gluon_svrg.handlers.ema import EMAHandler
     from gluon_svrg.handlers.guard import NaNGuardHandler
@@ -21,6 +23,7 @@ if _TYPE_CHECKING:
     from gluon_svrg.handlers.learning_rate import AutoLearningRateHandler
     from gluon_svrg.handlers.log import LogHandler, TensorBoardHandler
     from gluon_svrg.handlers.metric import MetricHandler
+    from gluon_svrg.handlers.mlflow import MLflowHandler
     from gluon_svrg.handlers.profiler import ProfilerHandler
     from gluon_svrg.handlers.progress import ProgressHandler
     from gluon_svrg.handlers.random_state import RandomStateHandler
@@ -54,6 +57,7 @@ __all__ = [
     "AdamW",
     "AutoLearningRateHandler",
     "BatchProcessor",
+    "BatchSizeTest",
     "CheckpointHandler",
     "EMAHandler",
     "EarlyStoppingHandler",
@@ -62,7 +66,9 @@ __all__ = [
     "GradientUpdateHandler",
     "History",
     "HistoryHandler",
+    "LearningRateTest",
     "LogHandler",
+    "MLflowHandler",
     "MetricHandler",
     "Monitor",
     "NaNGuardHandler",
@@ -84,6 +90,8 @@ __all__ = [
     "TimeLimitHandler",
     "ValidationHandler",
     "VarianceHandler",
+    "find_batch_size",
+    "find_learning_rate",
     "linear_decay",
     "seed_everything",
     "show_versions",
@@ -95,6 +103,7 @@ _NAMES = {
     "AdamW": "gluon_svrg.optimizer",
     "AutoLearningRateHandler": "gluon_svrg.handlers.learning_rate",
     "BatchProcessor": "gluon_svrg.run.batch_processor",
+    "BatchSizeTest": "gluon_svrg.finders.batch_size",
     "CheckpointHandler": "gluon_svrg.handlers.checkpoint",
     "EMAHandler": "gluon_svrg.handlers.ema",
     "EarlyStoppingHandler": "gluon_svrg.handlers.stopping",
@@ -104,7 +113,9 @@ _NAMES = {
     "History": "gluon_svrg.run.history",
     "HistoryHandler": "gluon_svrg.handlers.history",
     "LARS": "gluon_svrg.optimizer",
+    "LearningRateTest": "gluon_svrg.finders.learning_rate",
     "MARS": "gluon_svrg.optimizer",
+    "MLflowHandler": "gluon_svrg.handlers.mlflow",
     "LogHandler": "gluon_svrg.handlers.log",
     "MetricHandler": "gluon_svrg.handlers.metric",
     "Monitor": "gluon_svrg.run.monitor",
@@ -128,6 +139,8 @@ _NAMES = {
     "TimeLimitHandler": "gluon_svrg.handlers.stopping",
     "ValidationHandler": "gluon_svrg.handlers.validation",
     "VarianceHandler": "gluon_svrg.handlers.variance",
+    "find_batch_size": "gluon_svrg.finders.batch_size",
+    "find_learning_rate": "gluon_svrg.finders.learning_rate",
     "linear_decay": "gluon_svrg.svrg.coefficient",
     "seed_everything": "gluon_svrg.seeding",
     "show_versions": "gluon_svrg.machine.versions",

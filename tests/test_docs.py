@@ -38,8 +38,9 @@ def code_of(document):
 )
 def test_the_code_runs_and_runs_again_in_the_same_folder(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if "onnx" in code_of(document):
-        pytest.importorskip("onnx", reason="the extra onnx is not installed")
+    for name, extra in (("onnx", "onnx"), ("optuna", "search")):
+        if name in code_of(document):
+            pytest.importorskip(name, reason=f"the extra {extra} is not installed")
     program = compile(code_of(document), document, "exec")
     exec(program, {"__name__": "__main__"})
     if any(tmp_path.iterdir()):

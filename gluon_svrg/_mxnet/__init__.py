@@ -76,6 +76,9 @@ from gluon_svrg._mxnet.block import (
     names_of_own_parameters as names_of_own_parameters,
 )
 from gluon_svrg._mxnet.block import (
+    own_graphs as own_graphs,
+)
+from gluon_svrg._mxnet.block import (
     own_parameters_of as own_parameters_of,
 )
 from gluon_svrg._mxnet.block import (
@@ -154,6 +157,9 @@ from gluon_svrg._mxnet.others import (
     inferred_types as inferred_types,
 )
 from gluon_svrg._mxnet.others import (
+    load_in_this_process as load_in_this_process,
+)
+from gluon_svrg._mxnet.others import (
     onnx_translator as onnx_translator,
 )
 from gluon_svrg._mxnet.others import (
@@ -173,10 +179,16 @@ from gluon_svrg._mxnet.trainer import (
     forget_kvstore as forget_kvstore,
 )
 from gluon_svrg._mxnet.trainer import (
+    forget_states as forget_states,
+)
+from gluon_svrg._mxnet.trainer import (
     halve_loss_scale as halve_loss_scale,
 )
 from gluon_svrg._mxnet.trainer import (
     has_fresh_gradient as has_fresh_gradient,
+)
+from gluon_svrg._mxnet.trainer import (
+    has_kvstore as has_kvstore,
 )
 from gluon_svrg._mxnet.trainer import (
     has_kvstore_that_updates as has_kvstore_that_updates,

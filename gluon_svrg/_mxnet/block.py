@@ -240,6 +240,31 @@ def forgotten_forward(net: Block) -> Iterator[None]:
             attributes.update(before)
 
 
+@contextmanager
+def own_graphs(*roots: Block) -> Iterator[None]:
+    """Let hybridized Blocks trace graphs of their own inside the block, and forget these.
+
+    A graph with static memory keeps the random number generators of the thread in which it first
+    ran. Other attributes of the Blocks are put back, too, and a Parameter that waits for its shape
+    waits again.
+    """
+    blocks: dict[int, Block] = {}
+    for root in roots:
+        root.apply(lambda block: blocks.setdefault(id(block), block))
+    waiting = [p for root in roots for p in root.collect_params().values() if p._deferred_init]
+    own = [(vars(item), dict(vars(item))) for item in (*blocks.values(), *waiting)]
+    for block in blocks.values():
+        if isinstance(block, HybridBlock):
+            block._clear_cached_op()
+    try:
+        yield
+    finally:
+        mx.nd.waitall()  # what these graphs still compute
+        for attributes, before in own:
+            attributes.clear()
+            attributes.update(before)
+
+
 class _Sines(mx.init.Initializer):
     """Small numbers of both signs, all different, the same each time."""
 

@@ -12,6 +12,7 @@ from mxnet.gluon.contrib.estimator.utils import (
     _check_handler_metric_ref,
     _suggest_metric_for_loss,
 )
+from mxnet.gluon.data.dataloader import default_batchify_fn, default_mp_batchify_fn
 from mxnet.gluon.loss import Loss
 from mxnet.symbol import Symbol
 
@@ -34,6 +35,13 @@ def batchify_of(loader: mx.gluon.data.DataLoader) -> Callable[[list[Any]], Any]:
 def has_workers(loader: mx.gluon.data.DataLoader) -> bool:
     """Return whether a DataLoader has processes or threads that make its batches ahead."""
     return bool(loader._num_workers)
+
+
+def load_in_this_process(loader: mx.gluon.data.DataLoader) -> None:
+    """Let a DataLoader make its batches in this process, without what its workers have ahead."""
+    loader._num_workers, loader._iter = 0, None
+    if loader._batchify_fn is default_mp_batchify_fn:  # into memory that processes share
+        loader._batchify_fn = default_batchify_fn
 
 
 def carries_samples_over(loader: mx.gluon.data.DataLoader) -> bool:

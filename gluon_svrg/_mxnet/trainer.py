@@ -67,6 +67,11 @@ def takes_row_sparse(kvstore: object) -> bool:
     return kvstore is None or isinstance(kvstore, (str, mx.kvstore.KVStore))
 
 
+def has_kvstore(trainer: Trainer) -> bool:
+    """Return whether the kvstore of `trainer` is initialised, or that it has none is known."""
+    return bool(trainer._kv_initialized)
+
+
 def has_kvstore_that_updates(trainer: Trainer) -> bool:
     """Return whether a kvstore runs the optimizer already; initialises nothing."""
     return bool(trainer._kv_initialized and trainer._update_on_kvstore)
@@ -124,6 +129,12 @@ def forget_kvstore(trainer: Trainer) -> None:
         # It knows its keys already, and takes none of them a second time.
         trainer._kvstore_params["kvstore"] = mx.kv.create(given.type)
     trainer._reset_kvstore()
+
+
+def forget_states(trainer: Trainer) -> None:
+    """Let the states of the optimizer be made anew at the next step."""
+    for updater in trainer._updaters:
+        updater.states, updater.states_synced = {}, {}
 
 
 def update_counts(optimizer: mx.optimizer.Optimizer) -> dict[int, dict[int, int]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from gluon_svrg.data.probing import unchanged_generators
+from gluon_svrg.data.traces import unchanged
 
 
 def length_of(data: object) -> int | None:
@@ -151,6 +153,20 @@ class TrainingData:
         """
         with unchanged_generators():
             return self.take(number)
+
+    @property
+    def can_be_put_back(self) -> bool:
+        """Whether :meth:`without_trace` leaves the order of later epochs as it is."""
+        return True
+
+    @contextmanager
+    def without_trace(self) -> Iterator[Callable[[int], Iterator[Any]]]:
+        """Give :meth:`begin_epoch`; after the block the data are where they were before it.
+
+        NumPy's and Python's global generators, and MXNet's, are not put back.
+        """
+        with unchanged(self._data):
+            yield self.begin_epoch
 
     def batch_to_look_at(self) -> Any:
         """Return the first batch, if to make it leaves no trace and takes no longer; else None."""

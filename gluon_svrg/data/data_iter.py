@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -104,6 +105,11 @@ class DataIterData(TrainingData):
             "gluon.data.DataLoader, or an mx.io.NDArrayIter that does not shuffle"
         )
 
+    @property
+    def can_be_put_back(self) -> bool:
+        """Return whether it is: what threads and MXNet's C++ library keep cannot be."""
+        return not (isinstance(self._data, mx.io.MXDataIter) or _wrapped_by(self._data))
+
     def _begin_pass(self) -> None:
         self._data.reset()
 
@@ -164,6 +170,11 @@ class NDArrayIterData(DataIterData):
         twin = self._twin(0)
         for index, batch in enumerate(twin):
             yield self._batch_of(batch, index)
+
+    @contextmanager
+    def without_trace(self) -> Iterator[Callable[[int], Iterator[Any]]]:
+        """Give `begin_epoch`: each epoch has the order in which the arrays are now."""
+        yield lambda _epoch: self.in_order()
 
     def batch(self, index: int) -> Batch:
         number = self.num_batches

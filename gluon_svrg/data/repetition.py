@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -110,6 +111,11 @@ class ArrayLoaderData(TrainingData):
 
     def batch(self, index: int) -> Any:
         return self._batches[index]
+
+    @contextmanager
+    def without_trace(self) -> Iterator[Callable[[int], Iterator[Any]]]:
+        """Give `begin_epoch` of a copy of the loader."""
+        yield ArrayLoaderData(copy.copy(self._loader), self._name, self._share).begin_epoch
 
     def take(self, number: int) -> list[Any]:
         loader = copy.copy(self._loader)  # which leaves the epoch of the user's loader as it is

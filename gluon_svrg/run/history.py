@@ -165,7 +165,7 @@ class History(list[dict[str, Any]]):
         width = 6.4 if columns == 1 else 4.4 * columns
         height = 4.4 if columns == 1 else 3.2 * rows
         above = [line for line in (title, constants, broken_off(self)) if line]
-        figure = _new_figure(width, height + 0.3 * len(above))
+        figure = new_figure(width, height + 0.3 * len(above), "History.plot")
         if above:
             figure.suptitle("\n".join(above))
         for number, panel in enumerate(panels, 1):
@@ -211,14 +211,14 @@ def _draw(axes: Axes, panel: Panel, epochs: tuple[float, float]) -> None:
         axes.legend(fontsize="small")
 
 
-def _new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float, caller: str) -> Figure:
     """Return a figure of that size, in inches, that belongs to no window."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as e:
         raise ImportError(
-            "History.plot needs matplotlib: install it with pip install 'gluon-svrg[plot]'"
+            f"{caller} needs matplotlib: install it with pip install 'gluon-svrg[plot]'"
         ) from e
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)

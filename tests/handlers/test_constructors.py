@@ -16,6 +16,7 @@ ORDER = {
     gs.GradientUpdateHandler: Order.STEP,
     gs.HistoryHandler: Order.HISTORY,
     gs.LogHandler: Order.LAST,
+    gs.MLflowHandler: Order.LAST,
     gs.MetricHandler: Order.METRIC,
     gs.NaNGuardHandler: Order.GUARD,
     gs.PlateauHandler: Order.MONITOR,

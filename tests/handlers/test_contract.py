@@ -46,6 +46,8 @@ TABLE = {
     gs.GradientUpdateHandler: Entry(lambda e, path: {"accumulate": 3, "clip_norm": 0.1}, True),
     gs.HistoryHandler: Entry(lambda e, path: {}, False),
     gs.LogHandler: Entry(lambda e, path: {"path": path / "log.csv", "overwrite": True}, False),
+    # Beside the folder, which a test empties between two runs.
+    gs.MLflowHandler: Entry(lambda e, path: {"tracking_uri": f"sqlite:///{path}.db"}, False),
     gs.MetricHandler: Entry(lambda e, path: {"metrics": e.train_metrics}, False),
     gs.NaNGuardHandler: Entry(lambda e, path: {"every_n_batches": 3}, False),
     gs.PlateauHandler: Entry(
@@ -84,6 +86,13 @@ EVENT_CLASSES = {
     *(events.CatchesUp, events.EvaluationEnd, events.MayStop),
 }
 
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path_factory, monkeypatch):
+    """MLflow makes a folder for artifacts where it is."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+
+
 each = pytest.mark.parametrize("cls", EXPORTED, ids=lambda cls: cls.__name__)
 
 
@@ -101,6 +110,8 @@ def estimator_of(seed=0):
 
 
 def made(cls, estimator, path, **others):
+    if cls is gs.MLflowHandler:
+        pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
     return cls(**TABLE[cls].arguments(estimator, path), **others)
 
 

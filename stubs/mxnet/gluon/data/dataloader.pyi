@@ -11,6 +11,7 @@ class DataLoader:
     _dataset: Dataset
     _batch_sampler: Sampler[list[int]]
     _num_workers: int
+    _iter: Iterator[Any] | None
     _batchify_fn: Callable[[list[Any]], Any]
     def __init__(
         self,
