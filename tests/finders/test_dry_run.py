@@ -370,6 +370,15 @@ def test_everything_is_put_back_after_an_exception():
     assert_same(run(True), run(False))
 
 
+@pytest.fixture
+def _python_handles_sigint():
+    """In a process that a shell has put into the background, SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_python_handles_sigint")
 def test_ctrl_c_ends_the_steps_and_puts_everything_back():
     def run(is_tried):
         estimator, data = make_estimator(), make_data()
