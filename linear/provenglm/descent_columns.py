@@ -131,7 +131,9 @@ class OfOneOutput:
         else:
             mean = np.zeros_like(mean)
         self._mean, self._square = mean, np.maximum(square + l2, _TINY)
-        self._t = before.copy()
+        self._t, self._own = before.copy(), np.ones(len(before), bool)
+        if not l2.any():
+            self._merge(*measured[1:])
         # The weights times what the scores have moved by, but for the intercept.
         self._moved = np.zeros(len(share))
 
@@ -148,14 +150,29 @@ class OfOneOutput:
         square = float(self._weight @ np.square(along)) + float(self._l2 @ np.square(change))
         return self._t, self._shift, -slope - 0.5 * square, slope
 
+    def _merge(self, mean: NumPyArray, square: NumPyArray) -> None:
+        """Give the coefficients of equal columns to one of them.
+
+        Without a squared penalty it costs no more, and without twins the Hessian of what is not 0
+        is regular: else a system's solution is shared by all twins, and the smallest of their
+        coefficients would soon turn its sign.
+        """
+        order = np.lexsort((square, mean)).astype(np.uint64)
+        arrays, places, _ = self._columns
+        first = kernels().first_twins(*arrays, places, order, mean, square, self._l1)
+        twins = np.flatnonzero(first != np.arange(len(first)))
+        self._own[twins] = False
+        np.add.at(self._t, first[twins], self._t[twins])
+        self._t[twins] = 0
+
     def _descend(self) -> None:
         arrays, places, _ = self._columns
-        active, most = np.ones(len(places), bool), 0.0
+        active, most = self._own.copy(), 0.0
         sweep = kernels().sweep_columns
         for count in range(_MOST_SWEEPS):
             is_whole = count % _ROUND == 0
             if is_whole:
-                active[:] = True
+                active[:] = self._own
             fell, self._shift = sweep(
                 *arrays,
                 places,

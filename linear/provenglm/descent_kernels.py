@@ -14,6 +14,9 @@ from numba import njit
 
 from provenglm.types import NumPyArray
 
+_TWIN = 1e-13
+"""What the scales of equal columns may differ by, from rounding."""
+
 
 @njit(cache=True, nogil=True)
 def descend_matrix(
@@ -97,6 +100,47 @@ def measure(
             of_square += number * weighted
         product[k], mean[k], square[k] = of_rest, of_weight, of_square
     return product, mean, square
+
+
+@njit(cache=True, nogil=True)
+def first_twins(
+    data: NumPyArray,
+    indices: NumPyArray,
+    indptr: NumPyArray,
+    chosen: NumPyArray,
+    order: NumPyArray,
+    mean: NumPyArray,
+    square: NumPyArray,
+    l1: NumPyArray,
+) -> NumPyArray:
+    """Return for each of some columns an equal one with the same penalty: itself, if none is.
+
+    Parameters
+    ----------
+    order : numpy.ndarray
+        Of the columns, by `mean`, so that equal ones are neighbours.
+    mean, square : numpy.ndarray
+        Sums over the columns: equal columns have equal ones.
+    """
+    first = np.arange(len(chosen))
+    for place in range(np.uint64(1), np.uint64(len(order))):
+        j, k = order[place], order[place - np.uint64(1)]
+        k = np.uint64(first[k])
+        begin, other = indptr[chosen[j]], indptr[chosen[k]]
+        size = indptr[chosen[j] + np.uint64(1)] - begin
+        is_twin = abs(mean[j] - mean[k]) <= _TWIN * abs(mean[k])
+        is_twin &= abs(square[j] - square[k]) <= _TWIN * square[k]
+        is_twin &= abs(l1[j] - l1[k]) <= _TWIN * l1[k]
+        is_twin &= size == indptr[chosen[k] + np.uint64(1)] - other
+        at = np.uint64(0)
+        while is_twin and at < size:
+            is_twin = indices[begin + at] == indices[other + at]
+            number = data[other + at]
+            is_twin &= abs(data[begin + at] - number) <= _TWIN * abs(number)
+            at += np.uint64(1)
+        if is_twin:
+            first[j] = k
+    return first
 
 
 @njit(cache=True, nogil=True)

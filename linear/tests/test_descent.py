@@ -244,6 +244,61 @@ def test_a_sweep_of_columns_is_coordinate_descent():
     assert np.abs(square - (X**2).T @ weight).max() < 1e-12
 
 
+def with_twins(seed):
+    """Columns of which many are equal, some but for one number, and some but for their penalty."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(40, 5)) * (rng.random((40, 5)) < 0.3)
+    X[:, 4] = 0
+    X = X[:, rng.integers(0, 5, 30)]
+    X[np.abs(X[:, 7]).argmax(), 7] *= 1.5
+    X[:, 8] = 1e-3 * np.roll(X[:, 9], 1)
+    C = csr_array(X).tocsc()
+    arrays = C.data, C.indices.astype(np.uint32), C.indptr.astype(np.uint64)
+    return X, arrays, np.where(rng.random(30) < 0.2, 2.0, 1.0)
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_equal_columns_are_found(seed):
+    X, arrays, l1 = with_twins(seed)
+    chosen = np.sort(np.random.default_rng(seed).permutation(30)[:25]).astype(np.uint64)
+    X, l1 = X[:, chosen], l1[chosen]
+    # With weights of 0 sums say nothing.
+    weight = np.random.default_rng(1).uniform(size=40) * (seed % 4 > 0)
+    _, mean, square = kernels.measure(*arrays, chosen, weight, weight)
+    order = np.lexsort((square, mean)).astype(np.uint64)
+    first = kernels.first_twins(*arrays, chosen, order, mean, square, l1)
+    # Each is one of its own kind, and if sums tell columns apart all of a kind are the same one.
+    assert all(np.array_equal(X[:, j], X[:, k]) and l1[j] == l1[k] for j, k in enumerate(first))
+    assert np.array_equal(first[first], first)
+    if seed % 4 > 0 and (l1 == l1[0]).all():
+        assert len(np.unique(first)) == len(np.unique(X, axis=1).T)
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_equal_columns_share_no_coefficient(seed):
+    X, arrays, _ = with_twins(seed)
+    rng = np.random.default_rng(seed)
+    problem = Problem(csr_array(X), rng.integers(0, 2, 40), Logistic(), 0.0, None, True, l1=0.01)
+    objective = prepare(problem, Workers(1), 40, rng, precise=True)[0]
+    chosen, before = np.arange(30), rng.normal(size=30)
+    snapshot = objective.snapshot(np.append(before, 0.1))
+    arguments = objective, columns_of(objective, chosen), snapshot, before
+    model = OfOneOutput(*arguments, objective.l1[chosen], np.zeros(30), 0.0)
+    merged = model._t
+    kinds = np.unique(X, axis=1, return_inverse=True)[1].ravel()
+    for kind in range(kinds.max() + 1):
+        if not X[:, kinds == kind].any():
+            continue
+        assert (merged[kinds == kind] != 0).sum() <= 1
+        assert merged[kinds == kind].sum() == pytest.approx(before[kinds == kind].sum(), abs=1e-14)
+    t, _, fall, _ = model.solve()
+    assert fall > 0
+    assert all((t[kinds == kind] != 0).sum() <= 1 for kind in kinds)
+    # A squared penalty is least if they share.
+    model = OfOneOutput(*arguments, objective.l1[chosen], np.full(30, 0.01), 0.0)
+    assert np.array_equal(model._t, before)
+
+
 def test_conjugate_gradients_solve_the_system():
     X, arrays, chosen, right, rng = sparse_case()
     weight, l2 = rng.uniform(0.1, 1, 50), np.full(4, 0.3)
