@@ -227,19 +227,18 @@ def sweep_columns(
 
 
 @njit(cache=True, nogil=True)
-def _product(
+def product(
     data: NumPyArray,
     indices: NumPyArray,
     indptr: NumPyArray,
     chosen: NumPyArray,
-    step: NumPyArray,
     l2: NumPyArray,
     total: float,
     weight: NumPyArray,
-    along: NumPyArray,
-    product: NumPyArray,
-) -> None:
-    """Set `product` to the Hessian times a step; `along` is for the scores."""
+    step: NumPyArray,
+) -> NumPyArray:
+    """Return the Hessian times a step over some columns, the intercept at its best."""
+    along, found = np.empty(len(weight)), np.empty(len(chosen))
     scores(data, indices, indptr, chosen, step, along)
     sum_ = 0.0
     for i in range(np.uint64(len(along))):
@@ -252,48 +251,8 @@ def _product(
         of_column = l2[k] * step[k]
         for place in range(indptr[chosen[k]], indptr[chosen[k] + np.uint64(1)]):
             of_column += data[place] * along[indices[place]]
-        product[k] = of_column
-
-
-@njit(cache=True, nogil=True)
-def conjugate_gradients(
-    data: NumPyArray,
-    indices: NumPyArray,
-    indptr: NumPyArray,
-    chosen: NumPyArray,
-    right: NumPyArray,
-    l2: NumPyArray,
-    curvature: NumPyArray,
-    total: float,
-    weight: NumPyArray,
-    most: int,
-) -> NumPyArray:
-    """Return about the step that H takes to `right`, preconditioned by the diagonal.
-
-    It ends where a tenth of the residual is left, in the preconditioner's metric.
-    """
-    m = np.uint64(len(chosen))
-    step, rest = np.zeros(m), right.copy()
-    scaled, product = rest / curvature, np.zeros(m)
-    direction, along = scaled.copy(), np.zeros(len(weight))
-    square = first = float(np.dot(rest, scaled))
-    count = 0
-    while count < most and square > 0.01 * first:
-        _product(data, indices, indptr, chosen, direction, l2, total, weight, along, product)
-        steepness = np.dot(direction, product)
-        if not steepness > 0:
-            break
-        length = square / steepness
-        last, square = square, 0.0
-        for k in range(m):
-            step[k] += length * direction[k]
-            rest[k] -= length * product[k]
-            scaled[k] = rest[k] / curvature[k]
-            square += rest[k] * scaled[k]
-        for k in range(m):
-            direction[k] = scaled[k] + square / last * direction[k]
-        count += 1
-    return step
+        found[k] = of_column
+    return found
 
 
 @njit(cache=True, nogil=True)

@@ -13,6 +13,7 @@ from provenglm.descent_columns import (
     Columns,
     OfClasses,
     OfOneOutput,
+    conjugate_gradients,
     least_along,
     of_dense,
     of_sparse,
@@ -276,7 +277,7 @@ def test_equal_columns_are_found(seed):
 
 @pytest.mark.parametrize("seed", CASES)
 def test_equal_columns_share_no_coefficient(seed):
-    X, arrays, _ = with_twins(seed)
+    X, *_ = with_twins(seed)
     rng = np.random.default_rng(seed)
     problem = Problem(csr_array(X), rng.integers(0, 2, 40), Logistic(), 0.0, None, True, l1=0.01)
     objective = prepare(problem, Workers(1), 40, rng, precise=True)[0]
@@ -304,12 +305,43 @@ def test_conjugate_gradients_solve_the_system():
     weight, l2 = rng.uniform(0.1, 1, 50), np.full(4, 0.3)
     mean, total = X.T @ weight, weight.sum()
     H = (X.T * weight) @ X - np.outer(mean, mean) / total + np.diag(l2)
-    step = kernels.conjugate_gradients(*arrays, chosen, right, l2, H.diagonal(), total, weight, 100)
+    assert np.abs(kernels.product(*arrays, chosen, l2, total, weight, right) - H @ right).max() < (
+        1e-12
+    )
+    step = conjugate_gradients(lambda way: H @ way, right, H.diagonal())
     rest = right - H @ step
     assert rest @ (rest / H.diagonal()) <= 0.0101 * (right @ (right / H.diagonal()))
     along = np.empty(50)
     kernels.scores(*arrays, chosen, step, along)
     assert np.abs(along - X @ step).max() < 1e-12
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
+    objective = objective_of(Logistic(), intercept, kind="sparse")
+    chosen = np.array([0, 1, 3, 4, 5, 7])
+    theta = np.zeros(9)
+    snapshot = objective.snapshot(theta)
+    arguments = objective, columns_of(objective, chosen), snapshot, theta[chosen]
+    model = OfOneOutput(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
+    curvature = Logistic().second_derivative(snapshot.scores, objective.target)
+    H = descent._hessian(objective_of(Logistic(), intercept), chosen, curvature)
+    H.ravel()[:: len(H) + 1] -= objective.penalty[np.append(chosen, 8)]
+    if intercept:
+        H -= np.outer(H[-1], H[-1]) / H[-1, -1]
+    # The second needs no other columns than the first, the third does.
+    for free in ([0, 2, 3], [0, 3], [1, 3, 5]):
+        way = np.random.default_rng(2).normal(size=len(free))
+        free = np.array(free)
+        expected = H[np.ix_(free, free)] @ way
+        by_gram = model._hessian_over(free)
+        assert model._gram is not None
+        assert np.abs(by_gram(way) - expected).max() < 1e-12
+    assert np.array_equal(model._of_gram, [0, 1, 2, 3, 5])
+    monkeypatch.setattr(descent_columns, "_MOST_PAIRS", 0.0)
+    model = OfOneOutput(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
+    assert np.abs(model._hessian_over(free)(way) - expected).max() < 1e-12
+    assert model._gram is None
 
 
 def test_a_sweep_of_classes_is_a_step_in_a_metric_above_the_hessian():
