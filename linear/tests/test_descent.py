@@ -338,10 +338,15 @@ def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
         assert model._gram is not None
         assert np.abs(by_gram(way) - expected).max() < 1e-12
     assert np.array_equal(model._of_gram, [0, 1, 2, 3, 5])
-    monkeypatch.setattr(descent_columns, "_MOST_PAIRS", 0.0)
-    model = OfOneOutput(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
-    assert np.abs(model._hessian_over(free)(way) - expected).max() < 1e-12
-    assert model._gram is None
+    X = objective.rows.block(slice(0, 60))[:, chosen[free]]
+    in_a_row, in_all = (X != 0).sum(axis=1), (X != 0).sum()
+    pairs = (in_a_row**2).sum() / in_all
+    assert in_all / 60 < 0.99 * pairs
+    for most, is_made in ((0.0, False), (0.99 * pairs, False), (pairs, True)):
+        monkeypatch.setattr(descent_columns, "_MOST_PAIRS", most)
+        model = OfOneOutput(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
+        assert np.abs(model._hessian_over(free)(way) - expected).max() < 1e-12
+        assert (model._gram is not None) == is_made
 
 
 def test_a_sweep_of_classes_is_a_step_in_a_metric_above_the_hessian():
