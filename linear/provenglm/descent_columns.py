@@ -33,6 +33,9 @@ _MOST_PAIRS = 30.0
 not made. Conjugate gradients of 100 products use each number 200 times. On text it is 8, so that of
 half and of twice as many nothing changes there; the time of a fit falls by a third."""
 
+_BY_COLUMNS = 40
+"""Products of a step before those of the columns with each other are made: it takes as long."""
+
 _SINGLE = np.dtype(np.float32)
 
 _LEAST_VARIANCE = 1e-6
@@ -145,6 +148,7 @@ class OfOneOutput:
         # Weighted products of some of the columns with each other, once they are made.
         self._of_gram: NumPyArray = np.zeros(0, np.intp)
         self._gram: csr_array | None = None
+        self._products = 0
         # The weights times what the scores have moved by, but for the intercept.
         self._moved = np.zeros(len(share))
 
@@ -209,15 +213,28 @@ class OfOneOutput:
     def _hessian_over(self, free: NumPyArray) -> Callable[[NumPyArray], NumPyArray]:
         """Return what multiplies a step over some of the columns by the Hessian."""
         arrays, places, _ = self._columns
-        if not self._l2.any() and self._has_gram(free):
-            assert self._gram is not None
-            where = np.searchsorted(self._of_gram, free)
-            part, mean = self._gram, self._mean[free]
-            if len(free) < len(self._of_gram):
-                part = part[where][:, where]
-            return lambda step: part @ step - mean * (float(mean @ step) / self._total)
         fixed = *arrays, places[free], self._l2[free], self._total, self._weight
-        return partial(kernels().product, *fixed)
+        by_columns = partial(kernels().product, *fixed)
+        if self._l2.any():
+            return by_columns
+        chosen: Callable[[NumPyArray], NumPyArray] | None = None
+
+        def times(step: NumPyArray) -> NumPyArray:
+            nonlocal chosen
+            self._products += 1
+            if chosen is None and self._products > _BY_COLUMNS:
+                chosen = self._by_gram(free) if self._has_gram(free) else by_columns
+            return by_columns(step) if chosen is None else chosen(step)
+
+        return times
+
+    def _by_gram(self, free: NumPyArray) -> Callable[[NumPyArray], NumPyArray]:
+        assert self._gram is not None
+        part, mean, total = self._gram, self._mean[free], self._total
+        if len(free) < len(self._of_gram):
+            where = np.searchsorted(self._of_gram, free)
+            part = part[where][:, where]
+        return lambda step: part @ step - mean * (float(mean @ step) / total)
 
     def _has_gram(self, free: NumPyArray) -> bool:
         """Whether products of the columns with each other are there, or are soon made."""

@@ -318,6 +318,7 @@ def test_conjugate_gradients_solve_the_system():
 
 @pytest.mark.parametrize("intercept", [True, False])
 def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
+    monkeypatch.setattr(descent_columns, "_BY_COLUMNS", 2)
     objective = objective_of(Logistic(), intercept, kind="sparse")
     chosen = np.array([0, 1, 3, 4, 5, 7])
     theta = np.zeros(9)
@@ -334,10 +335,13 @@ def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
         way = np.random.default_rng(2).normal(size=len(free))
         free = np.array(free)
         expected = H[np.ix_(free, free)] @ way
-        by_gram = model._hessian_over(free)
-        assert model._gram is not None
-        assert np.abs(by_gram(way) - expected).max() < 1e-12
+        times = model._hessian_over(free)
+        # The first two products are by columns, those from then on by the Gram matrix.
+        for _ in range(3):
+            assert np.abs(times(way) - expected).max() < 1e-12
+            assert (model._gram is not None) == (model._products > 2)
     assert np.array_equal(model._of_gram, [0, 1, 2, 3, 5])
+    monkeypatch.setattr(descent_columns, "_BY_COLUMNS", 0)
     X = objective.rows.block(slice(0, 60))[:, chosen[free]]
     in_a_row, in_all = (X != 0).sum(axis=1), (X != 0).sum()
     pairs = (in_a_row**2).sum() / in_all
