@@ -14,6 +14,9 @@ from numba import njit
 
 from provenglm.types import NumPyArray
 
+_TWIN = 1e-13
+"""What the scales of equal columns may differ by, from rounding."""
+
 
 @njit(cache=True, nogil=True)
 def descend_matrix(
@@ -100,6 +103,47 @@ def measure(
 
 
 @njit(cache=True, nogil=True)
+def first_twins(
+    data: NumPyArray,
+    indices: NumPyArray,
+    indptr: NumPyArray,
+    chosen: NumPyArray,
+    order: NumPyArray,
+    mean: NumPyArray,
+    square: NumPyArray,
+    l1: NumPyArray,
+) -> NumPyArray:
+    """Return for each of some columns an equal one with the same penalty: itself, if none is.
+
+    Parameters
+    ----------
+    order : numpy.ndarray
+        Of the columns, by `mean`, so that equal ones are neighbours.
+    mean, square : numpy.ndarray
+        Sums over the columns: equal columns have equal ones.
+    """
+    first = np.arange(len(chosen))
+    for place in range(np.uint64(1), np.uint64(len(order))):
+        j, k = order[place], order[place - np.uint64(1)]
+        k = np.uint64(first[k])
+        begin, other = indptr[chosen[j]], indptr[chosen[k]]
+        size = indptr[chosen[j] + np.uint64(1)] - begin
+        is_twin = abs(mean[j] - mean[k]) <= _TWIN * abs(mean[k])
+        is_twin &= abs(square[j] - square[k]) <= _TWIN * square[k]
+        is_twin &= abs(l1[j] - l1[k]) <= _TWIN * l1[k]
+        is_twin &= size == indptr[chosen[k] + np.uint64(1)] - other
+        at = np.uint64(0)
+        while is_twin and at < size:
+            is_twin = indices[begin + at] == indices[other + at]
+            number = data[other + at]
+            is_twin &= abs(data[begin + at] - number) <= _TWIN * abs(number)
+            at += np.uint64(1)
+        if is_twin:
+            first[j] = k
+    return first
+
+
+@njit(cache=True, nogil=True)
 def scores(
     data: NumPyArray,
     indices: NumPyArray,
@@ -183,19 +227,18 @@ def sweep_columns(
 
 
 @njit(cache=True, nogil=True)
-def _product(
+def product(
     data: NumPyArray,
     indices: NumPyArray,
     indptr: NumPyArray,
     chosen: NumPyArray,
-    step: NumPyArray,
     l2: NumPyArray,
     total: float,
     weight: NumPyArray,
-    along: NumPyArray,
-    product: NumPyArray,
-) -> None:
-    """Set `product` to the Hessian times a step; `along` is for the scores."""
+    step: NumPyArray,
+) -> NumPyArray:
+    """Return the Hessian times a step over some columns, the intercept at its best."""
+    along, found = np.empty(len(weight)), np.empty(len(chosen))
     scores(data, indices, indptr, chosen, step, along)
     sum_ = 0.0
     for i in range(np.uint64(len(along))):
@@ -208,48 +251,8 @@ def _product(
         of_column = l2[k] * step[k]
         for place in range(indptr[chosen[k]], indptr[chosen[k] + np.uint64(1)]):
             of_column += data[place] * along[indices[place]]
-        product[k] = of_column
-
-
-@njit(cache=True, nogil=True)
-def conjugate_gradients(
-    data: NumPyArray,
-    indices: NumPyArray,
-    indptr: NumPyArray,
-    chosen: NumPyArray,
-    right: NumPyArray,
-    l2: NumPyArray,
-    curvature: NumPyArray,
-    total: float,
-    weight: NumPyArray,
-    most: int,
-) -> NumPyArray:
-    """Return about the step that H takes to `right`, preconditioned by the diagonal.
-
-    It ends where a tenth of the residual is left, in the preconditioner's metric.
-    """
-    m = np.uint64(len(chosen))
-    step, rest = np.zeros(m), right.copy()
-    scaled, product = rest / curvature, np.zeros(m)
-    direction, along = scaled.copy(), np.zeros(len(weight))
-    square = first = float(np.dot(rest, scaled))
-    count = 0
-    while count < most and square > 0.01 * first:
-        _product(data, indices, indptr, chosen, direction, l2, total, weight, along, product)
-        steepness = np.dot(direction, product)
-        if not steepness > 0:
-            break
-        length = square / steepness
-        last, square = square, 0.0
-        for k in range(m):
-            step[k] += length * direction[k]
-            rest[k] -= length * product[k]
-            scaled[k] = rest[k] / curvature[k]
-            square += rest[k] * scaled[k]
-        for k in range(m):
-            direction[k] = scaled[k] + square / last * direction[k]
-        count += 1
-    return step
+        found[k] = of_column
+    return found
 
 
 @njit(cache=True, nogil=True)

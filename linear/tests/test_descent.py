@@ -13,6 +13,7 @@ from provenglm.descent_columns import (
     Columns,
     OfClasses,
     OfOneOutput,
+    conjugate_gradients,
     least_along,
     of_dense,
     of_sparse,
@@ -244,17 +245,112 @@ def test_a_sweep_of_columns_is_coordinate_descent():
     assert np.abs(square - (X**2).T @ weight).max() < 1e-12
 
 
+def with_twins(seed):
+    """Columns of which many are equal, some but for one number, and some but for their penalty."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(40, 5)) * (rng.random((40, 5)) < 0.3)
+    X[:, 4] = 0
+    X = X[:, rng.integers(0, 5, 30)]
+    X[np.abs(X[:, 7]).argmax(), 7] *= 1.5
+    X[:, 8] = 1e-3 * np.roll(X[:, 9], 1)
+    C = csr_array(X).tocsc()
+    arrays = C.data, C.indices.astype(np.uint32), C.indptr.astype(np.uint64)
+    return X, arrays, np.where(rng.random(30) < 0.2, 2.0, 1.0)
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_equal_columns_are_found(seed):
+    X, arrays, l1 = with_twins(seed)
+    chosen = np.sort(np.random.default_rng(seed).permutation(30)[:25]).astype(np.uint64)
+    X, l1 = X[:, chosen], l1[chosen]
+    # With weights of 0 sums say nothing.
+    weight = np.random.default_rng(1).uniform(size=40) * (seed % 4 > 0)
+    _, mean, square = kernels.measure(*arrays, chosen, weight, weight)
+    order = np.lexsort((square, mean)).astype(np.uint64)
+    first = kernels.first_twins(*arrays, chosen, order, mean, square, l1)
+    # Each is one of its own kind, and if sums tell columns apart all of a kind are the same one.
+    assert all(np.array_equal(X[:, j], X[:, k]) and l1[j] == l1[k] for j, k in enumerate(first))
+    assert np.array_equal(first[first], first)
+    if seed % 4 > 0 and (l1 == l1[0]).all():
+        assert len(np.unique(first)) == len(np.unique(X, axis=1).T)
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_equal_columns_share_no_coefficient(seed):
+    X, *_ = with_twins(seed)
+    rng = np.random.default_rng(seed)
+    problem = Problem(csr_array(X), rng.integers(0, 2, 40), Logistic(), 0.0, None, True, l1=0.01)
+    objective = prepare(problem, Workers(1), 40, rng, precise=True)[0]
+    chosen, before = np.arange(30), rng.normal(size=30)
+    snapshot = objective.snapshot(np.append(before, 0.1))
+    arguments = objective, columns_of(objective, chosen), snapshot, before
+    model = OfOneOutput(*arguments, objective.l1[chosen], np.zeros(30), 0.0)
+    merged = model._t
+    kinds = np.unique(X, axis=1, return_inverse=True)[1].ravel()
+    for kind in range(kinds.max() + 1):
+        if not X[:, kinds == kind].any():
+            continue
+        assert (merged[kinds == kind] != 0).sum() <= 1
+        assert merged[kinds == kind].sum() == pytest.approx(before[kinds == kind].sum(), abs=1e-14)
+    t, _, fall, _ = model.solve()
+    assert fall > 0
+    assert all((t[kinds == kind] != 0).sum() <= 1 for kind in kinds)
+    # A squared penalty is least if they share.
+    model = OfOneOutput(*arguments, objective.l1[chosen], np.full(30, 0.01), 0.0)
+    assert np.array_equal(model._t, before)
+
+
 def test_conjugate_gradients_solve_the_system():
     X, arrays, chosen, right, rng = sparse_case()
     weight, l2 = rng.uniform(0.1, 1, 50), np.full(4, 0.3)
     mean, total = X.T @ weight, weight.sum()
     H = (X.T * weight) @ X - np.outer(mean, mean) / total + np.diag(l2)
-    step = kernels.conjugate_gradients(*arrays, chosen, right, l2, H.diagonal(), total, weight, 100)
+    assert np.abs(kernels.product(*arrays, chosen, l2, total, weight, right) - H @ right).max() < (
+        1e-12
+    )
+    step = conjugate_gradients(lambda way: H @ way, right, H.diagonal())
     rest = right - H @ step
     assert rest @ (rest / H.diagonal()) <= 0.0101 * (right @ (right / H.diagonal()))
     along = np.empty(50)
     kernels.scores(*arrays, chosen, step, along)
     assert np.abs(along - X @ step).max() < 1e-12
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
+    monkeypatch.setattr(descent_columns, "_BY_COLUMNS", 2)
+    objective = objective_of(Logistic(), intercept, kind="sparse")
+    chosen = np.array([0, 1, 3, 4, 5, 7])
+    theta = np.zeros(9)
+    snapshot = objective.snapshot(theta)
+    arguments = objective, columns_of(objective, chosen), snapshot, theta[chosen]
+    model = OfOneOutput(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
+    curvature = Logistic().second_derivative(snapshot.scores, objective.target)
+    H = descent._hessian(objective_of(Logistic(), intercept), chosen, curvature)
+    H.ravel()[:: len(H) + 1] -= objective.penalty[np.append(chosen, 8)]
+    if intercept:
+        H -= np.outer(H[-1], H[-1]) / H[-1, -1]
+    # The second needs no other columns than the first, the third does.
+    for free in ([0, 2, 3], [0, 3], [1, 3, 5]):
+        way = np.random.default_rng(2).normal(size=len(free))
+        free = np.array(free)
+        expected = H[np.ix_(free, free)] @ way
+        times = model._hessian_over(free)
+        # The first two products are by columns, those from then on by the Gram matrix.
+        for _ in range(3):
+            assert np.abs(times(way) - expected).max() < 1e-12
+            assert (model._gram is not None) == (model._products > 2)
+    assert np.array_equal(model._of_gram, [0, 1, 2, 3, 5])
+    monkeypatch.setattr(descent_columns, "_BY_COLUMNS", 0)
+    X = objective.rows.block(slice(0, 60))[:, chosen[free]]
+    in_a_row, in_all = (X != 0).sum(axis=1), (X != 0).sum()
+    pairs = (in_a_row**2).sum() / in_all
+    assert in_all / 60 < 0.99 * pairs
+    for most, is_made in ((0.0, False), (0.99 * pairs, False), (pairs, True)):
+        monkeypatch.setattr(descent_columns, "_MOST_PAIRS", most)
+        model = OfOneOutput(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
+        assert np.abs(model._hessian_over(free)(way) - expected).max() < 1e-12
+        assert (model._gram is not None) == is_made
 
 
 def test_a_sweep_of_classes_is_a_step_in_a_metric_above_the_hessian():
