@@ -44,12 +44,12 @@ _MOST_RATE = 0.95
 def left_by_gains(objectives: Sequence[float]) -> float:
     """Return what is left to gain after these snapshots, if it goes on falling as it fell.
 
-    By as much, relatively, in the next `_STEPS_OF_A_RATE` steps as in the last ones.
+    By as much, relatively, in the next `_STEPS_OF_A_RATE` steps as in the last ones. 0 where there
+    were fewer than twice as many: the metric of so short a run is a good one.
     """
-    steps = min(_STEPS_OF_A_RATE, (len(objectives) - 1) // 2)
-    if steps < 1:
+    if len(objectives) <= 2 * _STEPS_OF_A_RATE:
         return 0.0
-    start, middle, end = (objectives[-1 - k * steps] for k in (2, 1, 0))
+    start, middle, end = (objectives[-1 - k * _STEPS_OF_A_RATE] for k in (2, 1, 0))
     lately, before = middle - end, start - middle
     if not (lately > 0 and before > 0):
         return 0.0

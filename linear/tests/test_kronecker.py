@@ -171,7 +171,7 @@ def test_class_curvature_of_rows_at_even_distances(monkeypatch):
     assert steps._metric(settled) is not first
 
 
-@pytest.mark.parametrize("count", [3, 8, 21, 60])
+@pytest.mark.parametrize("count", [21, 35])
 @pytest.mark.parametrize("rate", [0.2, 0.5, 0.9])
 def test_left_by_gains_is_exact_where_gains_fall_by_a_factor(rate, count):
     least = 0.5
@@ -180,11 +180,11 @@ def test_left_by_gains_is_exact_where_gains_fall_by_a_factor(rate, count):
 
 
 def test_left_by_gains_where_the_rate_is_not_known():
-    assert left_by_gains([3.0]) == left_by_gains([3.0, 2.0]) == 0
+    assert left_by_gains([3.0]) == left_by_gains(list(range(20, 0, -1))) == 0
     # Nothing gained: rounding.
-    assert left_by_gains([3.0, 2.0, 2.0]) == 0
+    assert left_by_gains([3.0] * 10 + [2.0] * 11) == 0
     # It falls ever faster: as if at the largest rate.
-    assert left_by_gains([3.0, 2.0, 0.0]) == pytest.approx(2 * 0.95 / 0.05)
+    assert left_by_gains([3.0] * 10 + [2.0] * 10 + [0.0]) == pytest.approx(2 * 0.95 / 0.05)
 
 
 def test_nearly_separable_classes_are_not_called_solved_too_soon(monkeypatch):
