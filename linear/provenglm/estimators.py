@@ -70,7 +70,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         The fit ends when the objective is this near the optimum, relative to what was gained over
         the best constant prediction: proven by ``gap_``, or, where a proof is too dear, estimated
         by ``decrement_`` with a margin of twenty.
-    max_iter : int, default 100
+    max_iter : int, default 1000
         The most snapshots (each a pass over all data, and as much again for the steps that follow).
     max_time : float, optional
         The most seconds; the fit ends at the next snapshot.
@@ -141,7 +141,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         fit_intercept: bool = True,
         class_weight: Mapping[object, float] | str | None = None,
         tol: float = 1e-6,
-        max_iter: int = 100,
+        max_iter: int = 1000,
         max_time: float | None = None,
         metric: str = "auto",
         warm_start: bool = False,
@@ -437,7 +437,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         power: float = 1.5,
         fit_intercept: bool = True,
         tol: float = 1e-6,
-        max_iter: int = 100,
+        max_iter: int = 1000,
         max_time: float | None = None,
         metric: str = "auto",
         warm_start: bool = False,

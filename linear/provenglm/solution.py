@@ -83,7 +83,7 @@ class Settings:
     """
 
     tol: float = 1e-6
-    max_iter: int = 100
+    max_iter: int = 1000
     max_time: float | None = None
     deadline: float = math.inf
     metric: str = "auto"

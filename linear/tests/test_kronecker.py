@@ -1,10 +1,12 @@
 """Steps in a Kronecker product's metric, against dense inverses and other solvers."""
 
+import importlib
+
 import numpy as np
 import pytest
 from linear_oracle import Dense, bfgs, curvatures, prepared, problem_of
 from provenglm import kronecker, plan, sample_krylov
-from provenglm.kronecker import Kronecker, SecondMoments, of_no_shift
+from provenglm.kronecker import Kronecker, SecondMoments, left_by_gains, of_no_shift
 from provenglm.losses import Softmax
 from provenglm.problem import Problem
 from provenglm.solution import Settings
@@ -71,7 +73,9 @@ def test_every_step():
     dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
     steps = Kronecker(objective, sample, SecondMoments(sample, True, 0.2), True)
     theta, pairs, last, metric = of_no_shift(null.theta), [], None, None
+    values = []
     for state in steps.states(null.theta):
+        values.append(state.snapshot.objective)
         np.testing.assert_allclose(state.theta, theta, rtol=0, atol=1e-7)
         assert state.snapshot.objective == pytest.approx(dense.value(theta), rel=1e-10)
         h = curvatures(dense.loss, dense.scores(theta), dense.target)
@@ -85,7 +89,8 @@ def test_every_step():
             step, change = (array.ravel() for array in pairs[-1])
             scaled = metric * (step @ change / (change @ metric @ change))
         step = of_no_shift((bfgs(scaled, pairs) @ gradient.ravel()).reshape(theta.shape))
-        assert state.decrement == pytest.approx(0.5 * np.vdot(gradient, step), rel=1e-3, abs=1e-14)
+        decrement = max(0.5 * np.vdot(gradient, step), left_by_gains(values))
+        assert state.decrement == pytest.approx(decrement, rel=1e-3, abs=1e-14)
         if state.decrement < 1e-12:
             break
         # No step of this problem has to be shortened.
@@ -164,3 +169,39 @@ def test_class_curvature_of_rows_at_even_distances(monkeypatch):
     assert steps._metric(snapshot) is first
     settled = objective.snapshot(null.theta + 3 * np.random.default_rng(0).normal(size=(6, 4)))
     assert steps._metric(settled) is not first
+
+
+@pytest.mark.parametrize("count", [21, 35])
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.9])
+def test_left_by_gains_is_exact_where_gains_fall_by_a_factor(rate, count):
+    least = 0.5
+    values = [least + rate**k for k in range(count)]
+    assert left_by_gains(values) == pytest.approx(rate ** (count - 1), rel=1e-6, abs=1e-14)
+
+
+def test_left_by_gains_where_the_rate_is_not_known():
+    assert left_by_gains([3.0]) == left_by_gains(list(range(20, 0, -1))) == 0
+    # Nothing gained: rounding.
+    assert left_by_gains([3.0] * 10 + [2.0] * 11) == 0
+    # It falls ever faster: as if at the largest rate.
+    assert left_by_gains([3.0] * 10 + [2.0] * 10 + [0.0]) == pytest.approx(2 * 0.95 / 0.05)
+
+
+def test_nearly_separable_classes_are_not_called_solved_too_soon(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 256, (2000, 60)).astype(np.uint8)
+    scores = (X / 255.0 - 0.5) @ rng.normal(size=(60, 20))
+    target = (8 * scores / scores.std() + rng.gumbel(size=scores.shape)).argmax(axis=1)
+    precise = Problem(X.astype(float), target, Softmax(20), 1 / 2000)
+    best = solve(precise, Settings(tol=1e-10, metric="hessian"))
+    monkeypatch.setattr(plan, "_SMALL", 0)
+    monkeypatch.setattr(sample_krylov, "_ROWS_OF_A_DIMENSION", np.inf)
+    # As with more weights: the estimate decides, not a proof.
+    monkeypatch.setattr(importlib.import_module("provenglm.solve"), "_MOST_WEIGHTS", 0)
+    solution = solve(Problem(X, target, Softmax(20), 1 / 2000), Settings(tol=1e-6))
+    assert solution.method == "kronecker"
+    assert solution.reason.is_success
+    assert len(solution.history) > 100
+    gained = solution.history[0].objective - best.objective
+    # The metric's own decrement ended the run at 1.3e-6.
+    assert solution.objective - best.objective <= 1e-6 * gained

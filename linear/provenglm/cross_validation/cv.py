@@ -111,7 +111,7 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
         As in :class:`SVRGClassifier`; 'balanced' counts all rows, not those of a fold.
     tol : float, default 1e-6
         As in :class:`SVRGClassifier`, for every point.
-    max_iter : int, default 100
+    max_iter : int, default 1000
         The most snapshots of a point.
     max_time : float, optional
         The most seconds, of all folds and the last fit together: points that it leaves no time for
@@ -178,7 +178,7 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
         refit: bool = True,
         class_weight: Mapping[object, float] | str | None = None,
         tol: float = 1e-6,
-        max_iter: int = 100,
+        max_iter: int = 1000,
         max_time: float | None = None,
         n_jobs: int | None = None,
         random_state: int | RandomState | None = None,
