@@ -41,7 +41,7 @@ from provenglm.descent_columns import (
     of_sparse,
 )
 from provenglm.duality import duality_gap
-from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses, Squared
+from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses
 from provenglm.objective import Objective, Reads, Scaling, Snapshot, of_rows
 from provenglm.sample import Sample
 from provenglm.state import State
@@ -283,7 +283,7 @@ class Descent:
     def _learn(self, change: NumPyArray, of_gradient: NumPyArray) -> None:
         """Make the matrix give, along a step, what the gradient has changed by."""
         assert self._hessian is not None
-        if self._sample is None and isinstance(self._objective.loss, Squared):
+        if self._sample is None and self._objective.loss.is_quadratic:
             return
         kept = np.append(self._chosen, len(self._l1) - 1)
         change, of_gradient = change[kept].ravel(), of_gradient[kept].ravel()

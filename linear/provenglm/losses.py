@@ -136,6 +136,8 @@ class Loss(ABC):
     name: str
     outputs: int = 1
     """Scores per sample."""
+    is_quadratic: bool = False
+    """Whether its second derivative is the same everywhere."""
     has_classes: bool = False
     """Whether targets are whole numbers, the indices of classes; else they are numbers."""
     bytes_of_a_row: int = 0
@@ -543,6 +545,7 @@ class Squared(Loss):
     r"""Half the squared error, :math:`(z - y)^2 / 2`."""
 
     name = "squared"
+    is_quadratic = True
     has_falls = False
     has_dispersion = True
 

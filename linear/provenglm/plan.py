@@ -16,7 +16,6 @@ from provenglm.data.disk import DiskRows, on_disk
 from provenglm.data.per_row import are_sorted
 from provenglm.data.rows import rows_of
 from provenglm.descent import Descent
-from provenglm.losses import Logistic, Softmax, Squared
 from provenglm.method import HessianSteps
 from provenglm.objective import Objective, Snapshot
 from provenglm.problem import Problem
@@ -81,7 +80,7 @@ def dense_if_small(problem: Problem) -> Problem:
 def choose(problem: Problem, settings: Settings) -> Plan:
     """Return the way to go."""
     plan = _chosen(problem, settings)
-    if on_disk(problem.features) and isinstance(problem.loss, Logistic | Softmax):
+    if on_disk(problem.features) and problem.loss.has_classes:
         classes = max(2, problem.loss.outputs)
         if plan.sample_size < len(problem.target) and are_sorted(problem.target, classes):
             why = f"{plan.why}; rows come sorted by class, and are drawn from all over the data"
@@ -182,7 +181,7 @@ def _many_sparse_columns(problem: Problem, settings: Settings) -> Plan:
         )
     why = f"{n:,} sparse rows with {p:,} columns: no Hessian of them is factored"
     features: Any = problem.features
-    is_dual = isinstance(problem.loss, Logistic | Softmax) and sdca.is_for(features, problem.l2)
+    is_dual = problem.loss.has_classes and sdca.is_for(features, problem.l2)
     if not is_dual:
         return _conjugate_gradients(problem, settings, why)
 
@@ -216,7 +215,7 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
         size = min(size, csr_sample.MOST_NUMBERS // (p + 1))
     size = int(min(size, rows_of_a_sample(room(problem), p)))
     is_large = float(n) * width * width > _SMALL
-    if isinstance(problem.loss, Squared) and width <= _WEIGHTS_OF_SQUARES:
+    if problem.loss.is_quadratic and width <= _WEIGHTS_OF_SQUARES:
         is_large = False
     limit = max(20 * _SMALL, 2500.0 * float(n) * width)
     pays = _pays(size, width, float(width) ** 2, limit)

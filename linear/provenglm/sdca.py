@@ -27,7 +27,7 @@ from scipy.sparse import csr_array
 from provenglm import krylov
 from provenglm.data.csr import CsrRows, made_of, transposed
 from provenglm.duality import duality_gap
-from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses, Softmax
+from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses
 from provenglm.objective import Objective, Scaling, Snapshot
 from provenglm.sampling import fits_float32
 from provenglm.solution import Settings
@@ -137,7 +137,7 @@ class _Dual:
         from provenglm import sdca_kernels as kernels  # imports Numba: half a second
 
         self._blocks = np.arange(-(-n // kernels.ROWS), dtype=np.uint32)
-        self._is_softmax = isinstance(objective.loss, Softmax)
+        self._is_softmax = outputs > 1
         self._run = kernels.softmax if self._is_softmax else kernels.logistic
         self._target = objective.target.astype(np.uint32 if self._is_softmax else dtype)
         observed = objective.target
