@@ -16,8 +16,12 @@ package = Path(gs.__file__).parent
 assert package.is_relative_to(sys.prefix), f"{package} is not what was installed"
 assert gs.__version__ == importlib.metadata.version("gluon-svrg") == sys.argv[1]
 for module in pkgutil.walk_packages([str(package)], "gluon_svrg."):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith("__main__") and not module.name.startswith("gluon_svrg.linear"):
         importlib.import_module(module.name)
+try:
+    importlib.import_module("gluon_svrg.linear")
+except ImportError as error:  # a distribution of its own
+    assert "needs provenglm, which is not installed: `pip install ./linear`" in str(error)  # noqa: PT017
 
 rng = np.random.default_rng(0)
 x = rng.normal(size=(40, 4)).astype("float32")
