@@ -64,8 +64,10 @@ def test_logistic_regression(kind, ratio, given, classes):
     y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
     weight = weights_of(given, len(y))
     model = fitted(SVRGClassifier(0.2, l1_ratio=ratio, tol=TIGHT), X, y, weight)
+    # Before scikit-learn 1.8 l1_ratio alone did nothing.
+    named = {"penalty": "elasticnet"} if LogisticRegression().penalty == "l2" else {}
     peer = LogisticRegression(
-        C=0.2, l1_ratio=ratio, solver="saga", tol=1e-12, max_iter=20_000, random_state=0
+        C=0.2, l1_ratio=ratio, solver="saga", tol=1e-12, max_iter=20_000, random_state=0, **named
     )
     fitted(peer, dense, y, weight)
     shift = peer.intercept_.mean() if classes > 2 else 0.0
