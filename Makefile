@@ -61,7 +61,7 @@ test-platform:  ## the tests that matter for another Python
 test-linear:  ## the tests of the linear models in an environment of their own, in .venv/linear/3.14
 	$(eval FOLDER := .venv/linear/$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 	[ -e $(FOLDER)/bin/python ] || $(PYTHON) -m venv $(FOLDER)
-	$(FOLDER)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --editable './linear[test]'
+	flock pyproject.toml $(FOLDER)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --editable './linear[test]'
 	OMP_NUM_THREADS=1 $(FOLDER)/bin/python -m pytest -c linear/pyproject.toml --confcutdir . -n auto --dist loadfile \
 		--cover $(COVER) -m "not full" linear/tests
 
