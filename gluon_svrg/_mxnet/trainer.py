@@ -132,7 +132,7 @@ def forget_kvstore(trainer: Trainer) -> None:
 
 
 def forget_states(trainer: Trainer) -> None:
-    """Let the states of the optimizer be made anew at the next step."""
+    """Drop the optimizer's states: the next step creates new ones."""
     for updater in trainer._updaters:
         updater.states, updater.states_synced = {}, {}
 

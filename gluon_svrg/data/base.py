@@ -196,7 +196,7 @@ class TrainingData:
             raise ValueError(f"{self._name} cannot be locked: {self.why_not_locked()}")
 
     def unlock(self) -> None:
-        """Augment anew in each epoch from now on."""
+        """Draw a new augmentation in each epoch from now on."""
         pass  # there is nothing to lock, or nothing that can be
 
     def description(self) -> dict[str, Any]:

@@ -73,11 +73,6 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
                 f"metric must be one of {', '.join(map(repr, METRICS))}, got {self.metric!r}: "
                 "'auto' chooses by what it measures"
             )
-        if self.metric in ("diagonal", "identity") and self.l1_ratio > 0:
-            raise ValueError(
-                f"metric is {self.metric!r}, whose steps are for penalties on squares, and "
-                f"l1_ratio is {self.l1_ratio:g}: set metric='auto'"
-            )
         if self.metric in ("diagonal", "identity"):
             warn(
                 f"metric={self.metric!r} is deprecated: epochs in such a metric were slower than "

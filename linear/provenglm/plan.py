@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,34 @@ from provenglm.sparse import csr_sample
 from provenglm.state import State
 from provenglm.thinned import ROWS_FOR_EACH, is_worth_while
 from provenglm.types import NumPyArray
-from provenglm.way import Method, Plan
 
 __all__ = ["Method", "Plan", "choose", "dense_if_small", "is_small", "sample_size"]
+
+Method = Callable[[Objective, Sample, NumPyArray, np.random.Generator], Iterator[State]]
+"""From the objective, its sample and a start to the states of a run."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A method, with its reason.
+
+    Attributes
+    ----------
+    sample_size : int
+        Rows that are drawn before it begins, and are dense then; 0 for none.
+    keeps_sparse : bool
+        Whether they stay sparse where they are.
+    is_cheap : bool
+        Whether an iteration costs so little that the run goes on until the proof is there.
+    """
+
+    name: str
+    why: str
+    sample_size: int
+    method: Method
+    is_cheap: bool = False
+    keeps_sparse: bool = False
+
 
 _SMALL = 1e9
 """Multiplications for one Hessian of all rows, up to which Newton's method is exact."""

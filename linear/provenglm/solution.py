@@ -77,7 +77,7 @@ class Settings:
     metric : {'auto', 'hessian'}
         All else is 'auto'.
     seed : int
-        Of the samples and the order of the batches.
+        Of the samples, and of the order of rows.
     watch : callable, optional
         Called with each `Record`.
     """
