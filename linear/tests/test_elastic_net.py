@@ -298,9 +298,14 @@ def test_what_has_no_way():
     X, y = [[0.0], [1.0], [2.0]], [0, 1, 0]
     with pytest.raises(ValueError, match="loss='huber' has the penalty on squares only"):
         SVRGRegressor("huber", l1_ratio=0.5).fit(X, y)
-    for metric in ("diagonal", "identity"):
-        with pytest.raises(ValueError, match="set metric='auto'"):
-            SVRGClassifier(metric=metric, l1_ratio=0.5).fit(X, y)
+
+
+@pytest.mark.parametrize("metric", ["diagonal", "identity"])
+def test_a_metric_of_old_means_auto(metric):
+    X, y = [[0.0], [1.0], [2.0]], [0, 1, 0]
+    with pytest.warns(FutureWarning, match="it means 'auto' now"):
+        model = SVRGClassifier(metric=metric, l1_ratio=0.5).fit(X, y)
+    np.testing.assert_array_equal(model.coef_, SVRGClassifier(l1_ratio=0.5).fit(X, y).coef_)
 
 
 def test_clone_keeps_the_ratio():
