@@ -334,7 +334,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--lr",
         type=positive_or_auto,
         default=BY_HAND,
-        help=f"learning rate of SVRG and SGD; auto: one that is measured, in a run beside {BY_HAND:g}",
+        help=f"learning rate of SVRG and SGD; auto: a measured one, beside {BY_HAND:g}",
     )
     # On digits the best of a grid: steps 2, 4, ... 128 by half-lives of 1/16, 1/8, ... 4 epochs.
     parser.add_argument(
