@@ -57,6 +57,10 @@ class Noise(NamedTuple):
         )
 
 
+_SINGULAR = 1e-12
+"""Of the largest eigenvalue of the intercepts' Hessian: less is rounding."""
+
+
 @dataclass(frozen=True)
 class SecondDerivative:
     """What the losses of some samples have as second derivatives, with respect to one score each.
@@ -83,6 +87,10 @@ class SecondDerivative:
     def total(self, share: NumPyArray) -> NumPyArray:
         """Return the weighted sum over all samples: (1, 1), of classes (K, K)."""
         return np.array([[share @ self.diagonal]])
+
+    def inverse_of_total(self, share: NumPyArray) -> NumPyArray:
+        """Return the inverse of that, and 0 where it has nothing: a shift of all classes."""
+        return np.linalg.pinv(self.total(share), rcond=_SINGULAR, hermitian=True)
 
 
 @dataclass(frozen=True)

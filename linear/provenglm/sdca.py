@@ -69,9 +69,6 @@ _BALANCED = 1e-10
 _TRIES = 10
 """Steps to the best intercept, at most; on text two were enough."""
 
-_SINGULAR = 1e-12
-"""Of the intercepts' Hessian: the loss of classes does not see a shift of all of them."""
-
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -259,9 +256,9 @@ class _Dual:
             second = SecondDerivative(diagonal)
             if self._is_softmax:
                 second = SecondDerivativeOfClasses(diagonal, mean)
-            hessian = second.total(objective.share)
-            inverse = np.linalg.pinv(hessian, rcond=_SINGULAR, hermitian=True)
-            least, step = np.inf, np.zeros(bias.shape)
+            inverse = second.inverse_of_total(objective.share)
+            least = np.inf
+            step: NumPyArray = np.zeros(bias.shape)
             for _ in range(_TRIES):
                 residual = objective.loss.residual(scores, objective.target)
                 slope = np.atleast_1d(objective.share @ residual)

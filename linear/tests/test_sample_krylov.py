@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
 from provenglm import plan, sample_krylov, sdca
-from provenglm.kronecker import SecondMoments, of_no_shift
+from provenglm.kronecker import SecondMoments
 from provenglm.losses import Logistic, Poisson, Softmax
+from provenglm.newton import of_no_shift
 from provenglm.problem import Problem
 from provenglm.sample_krylov import SampleHessian, SampleKrylov
 from provenglm.single import in_float32
