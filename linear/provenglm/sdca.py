@@ -48,10 +48,10 @@ Newton's method by conjugate gradients at 1,500, of 11 classes 0.3, and 0.6 at 1
 the point that was handed over was so far off that Newton's method took 10 times as long."""
 
 _MOST_CURVATURE_OF_DENSE = 2.0
-"""The same of dense rows, centred, which have other ways. At 0.08 Fashion-MNIST took 0.9 of the
-seconds of conjugate gradients with a sample's Hessian, at 0.8 as many, at 8 half of them, and all
-three are proven. On noise with teacher's labels it took 0.6 to 1.5 of the others' seconds at 3, and
-2 to 10 times as many at 30."""
+"""The same of dense rows, centred, which have other ways. At 0.08 Fashion-MNIST took as many CPU
+seconds as by conjugate gradients with a sample's Hessian, at 0.8 three quarters, at 8 half of them,
+and ends with a proof. Noise with a teacher's labels took 0.6 to 1.5 of the other ways' seconds at
+3, and 2 to 11 times as many at 30."""
 
 _ROWS_OF_A_CLASS = 30
 """With fewer rows for each class dense rows may have as large a curvature as sparse ones. Few rows
