@@ -225,8 +225,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             )
         solution = self._run(lambda settings: centred(solve(problem, settings, start), problem))
         self.classes_ = classes
-        self.coef_ = np.ascontiguousarray(solution.coef.T)
-        self.intercept_ = np.array(solution.intercept, dtype=np.float64)
+        self._keep(solution.coef, solution.intercept)
         return self
 
     def score(self, X: object, y: object, sample_weight: object = None) -> float:
@@ -350,6 +349,10 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     def standard_errors(self, X: object, y: object, sample_weight: object = None) -> NumPyArray:
         """Return the square roots of the diagonal of `covariance`: the intercept's is last."""
         return np.asarray(np.sqrt(self.covariance(X, y, sample_weight).diagonal()))
+
+    def _keep(self, coef: NumPyArray, intercept: NumPyArray) -> None:
+        self.coef_ = np.ascontiguousarray(coef.T)
+        self.intercept_ = np.array(intercept, dtype=np.float64)
 
     def _penalty(self) -> tuple[float, float]:
         """Return C and the share of the L1 penalty."""
@@ -495,12 +498,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         loss = self._loss()
         alpha = check_finite("alpha", self.alpha, "the strength of the penalty; 0 for none", 0)
         l1_ratio = self._checked_l1_ratio()
-        if self.loss == "huber" and l1_ratio > 0:
-            raise ValueError(
-                f"l1_ratio is {l1_ratio:g}, and loss='huber' has the penalty on squares only, "
-                "since its scale is found in an outer iteration that needs smooth optima: set "
-                "l1_ratio=0, or take loss='squared'"
-            )
+        check_smooth(loss, l1_ratio)
         features = check_features(self, X, reset=True)
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         weight = check_weight(sample_weight, features)
@@ -517,10 +515,9 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         without = WithoutOffset.of(problem, given)
         start = self._start((features.shape[1],))
         self._forget("scale_")
-        solver = self._solve_with_scale if self.loss == "huber" else solve
+        solver = self._solve_with_scale if loss.has_scale else solve
         solution = self._run(lambda settings: without.solved(solver, settings, start))
-        self.coef_ = np.array(solution.coef[:, 0], dtype=np.float64)
-        self.intercept_ = float(solution.intercept[0])
+        self._keep(solution.coef, solution.intercept)
         return self
 
     def predict(self, X: object, offset: object = None) -> NumPyArray:
@@ -601,8 +598,8 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         weight = check_weight(sample_weight, features)
         target = check_target(type(self).__name__, y, features, weight, loss)
         total = len(target) if weight is None else float(weight.sum())
-        strength = float(self.alpha) * total
-        return self._covariance(features, loss, scores, target, weight, strength, self.l1_ratio)
+        alpha, l1_ratio = self._penalty()
+        return self._covariance(features, loss, scores, target, weight, alpha * total, l1_ratio)
 
     def standard_errors(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
@@ -641,10 +638,16 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     def _solve_with_scale(
         self, problem: Problem, settings: Settings, start: Start | None
     ) -> Solution:
-        assert isinstance(problem.loss, Huber)
-        solution, scale = solve_with_scale(problem, problem.loss.epsilon, settings, start)
-        self.scale_ = scale
+        solution, self.scale_ = solve_with_scale(problem, settings, start)
         return solution
+
+    def _keep(self, coef: NumPyArray, intercept: NumPyArray) -> None:
+        self.coef_ = np.array(coef[:, 0], dtype=np.float64)
+        self.intercept_ = float(intercept[0])
+
+    def _penalty(self) -> tuple[float, float]:
+        """Return alpha and the share of the L1 penalty."""
+        return float(self.alpha), self.l1_ratio
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -654,6 +657,16 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     def _more_tags(self) -> dict[str, bool]:
         """Return the same for scikit-learn 1.5."""
         return {"requires_positive_y": self.loss in _POSITIVE}
+
+
+def check_smooth(loss: Loss, l1_ratio: float) -> None:
+    """Raise a ValueError for an L1 penalty beside a loss whose scale is found as well."""
+    if loss.has_scale and l1_ratio > 0:
+        raise ValueError(
+            f"l1_ratio is {l1_ratio:g}, and loss={loss.name!r} has the penalty on squares only, "
+            "since its scale is found in an outer iteration that needs smooth optima: set "
+            "l1_ratio=0, or take loss='squared'"
+        )
 
 
 _LOSSES: dict[str, Callable[[SVRGRegressor], Loss]] = {

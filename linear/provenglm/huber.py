@@ -154,7 +154,6 @@ def weighted_median(values: NumPyArray, weight: NumPyArray | None) -> float:
 
 def solve_with_scale(
     problem: Problem,
-    epsilon: float,
     settings: Settings,
     start: tuple[NumPyArray, NumPyArray] | None = None,
 ) -> tuple[Solution, float]:
@@ -163,9 +162,7 @@ def solve_with_scale(
     Parameters
     ----------
     problem : Problem
-        Its loss is not read; its ``l2`` is alpha.
-    epsilon : float
-        In units of the scale, above 1.
+        Its loss is Huber's, with an epsilon in units of the scale; its ``l2`` is alpha.
     settings : Settings
         ``tol``, ``max_iter`` and ``max_time`` are those of the whole search. ``tol`` is relative to
         what was gained over the best constant (with an intercept) or over 0.
@@ -179,7 +176,8 @@ def solve_with_scale(
     scale : float
         The best sigma for the solution's coefficients; 0 for a perfect fit.
     """
-    return _Search(problem, epsilon, settings).run(start)
+    assert isinstance(problem.loss, Huber)
+    return _Search(problem, problem.loss.epsilon, settings).run(start)
 
 
 @dataclass

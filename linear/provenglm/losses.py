@@ -150,6 +150,8 @@ class Loss(ABC):
     """Whether the prediction is the exponential of the score."""
     has_least: bool = False
     """Whether the infimum is not 0."""
+    has_scale: bool = False
+    """Whether the scale of the residuals is found as well, in an outer iteration."""
 
     # What the certificate asks: see `certificate`.
     has_falls: bool = True
@@ -585,6 +587,7 @@ class Huber(Loss):
     has_falls = False
     first_fall = 0.5
     needs_all_targets = True
+    has_scale = True
     bytes_of_a_row = 100  # of the search for the scale
 
     def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:

@@ -12,7 +12,7 @@ from provenglm.huber import (
     solve_with_scale,
     weighted_median,
 )
-from provenglm.losses import Squared
+from provenglm.losses import Huber
 from provenglm.problem import Problem
 from provenglm.solution import Settings, StopReason
 from scipy.optimize import brentq, minimize
@@ -28,7 +28,7 @@ def problem_of(seed, l2=None, n=60, p=3):
     return Problem(
         features=X,
         target=y,
-        loss=Squared(),
+        loss=Huber(epsilon_of(seed)),
         l2=10.0 ** rng.uniform(-4, 0) if l2 is None else l2,
         sample_weight=rng.integers(0, 4, n).astype(float) if seed % 4 < 2 else None,
         fit_intercept=seed % 2 == 1,
@@ -115,7 +115,7 @@ def test_no_bound_is_above_the_optimum(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_search_finds_the_optimum(seed):
     problem, epsilon = problem_of(seed), epsilon_of(seed)
-    solution, scale = solve_with_scale(problem, epsilon, Settings(tol=1e-9))
+    solution, scale = solve_with_scale(problem, Settings(tol=1e-9))
     found = optimum(problem, epsilon)
     assert solution.reason is StopReason.CONVERGED
     assert solution.objective <= found.fun * (1 + 1e-8)
@@ -128,7 +128,7 @@ def test_the_search_finds_the_optimum(seed):
 
 def test_records_go_on_from_solve_to_solve():
     seen = []
-    solution, _ = solve_with_scale(problem_of(1), 1.35, Settings(tol=1e-9, watch=seen.append))
+    solution, _ = solve_with_scale(problem_of(1), Settings(tol=1e-9, watch=seen.append))
     assert seen == solution.history
     for name in ("iteration", "passes", "seconds"):
         values = [getattr(record, name) for record in seen]
@@ -142,7 +142,7 @@ def test_records_go_on_from_solve_to_solve():
 
 
 def test_a_limit_is_that_of_the_whole_search():
-    solution, _ = solve_with_scale(problem_of(1), 1.35, Settings(tol=1e-13, max_iter=3))
+    solution, _ = solve_with_scale(problem_of(1), Settings(tol=1e-13, max_iter=3))
     assert solution.reason is StopReason.MAX_ITER
     assert solution.history[-1].iteration <= 4
 
