@@ -62,7 +62,7 @@ class SVRGClassifier(_ToGluon, provenglm.SVRGClassifier):  # noqa: D101
     __doc__ = provenglm.SVRGClassifier.__doc__
 
 
-class SVRGClassifierCV(_ToGluon, provenglm.SVRGClassifierCV):  # noqa: D101
+class SVRGClassifierCV(_ToGluon, provenglm.SVRGClassifierCV):  # type: ignore[misc]  # noqa: D101
     __doc__ = provenglm.SVRGClassifierCV.__doc__
 
 

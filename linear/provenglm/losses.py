@@ -140,6 +140,8 @@ class Loss(ABC):
     """Whether its second derivative is the same everywhere."""
     has_classes: bool = False
     """Whether targets are whole numbers, the indices of classes; else they are numbers."""
+    is_separable: bool = False
+    """Whether each sample has a class, so that a plane between them leaves no finite optimum."""
     bytes_of_a_row: int = 0
     """What a fit takes for each row beside its scores."""
     needs_all_targets: bool = False
@@ -197,6 +199,10 @@ class Loss(ABC):
         is_long : bool
             Whether there are so many rows that nothing of float64 is made for each of them.
         """
+
+    def observed(self, target: NumPyArray) -> NumPyArray:
+        """Return what residuals are differences to: the numbers, or the classes' indices."""
+        return target
 
     def value_and_residual(
         self, scores: NumPyArray, target: NumPyArray
@@ -333,6 +339,7 @@ class Logistic(Loss):
 
     name = "logistic"
     has_classes = True
+    is_separable = True
 
     def fisher(self, scores: NumPyArray) -> NumPyArray:
         return self.curvature(scores, scores)
@@ -433,6 +440,7 @@ class Softmax(Loss):
 
     name = "softmax"
     has_classes = True
+    is_separable = True
 
     def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
         of_scores = mean + excess

@@ -229,7 +229,7 @@ class Objective:
 
     def _target_columns(self, rows: slice) -> NumPyArray:
         """Return share x target of some rows; of classes a column each."""
-        share, target = self.share[rows], self.target[rows]
+        share, target = self.share[rows], self.loss.observed(self.target[rows])
         if self.loss.outputs == 1:
             return np.asarray(share * target)
         columns = np.zeros((len(share), self.loss.outputs))
@@ -278,9 +278,10 @@ class Objective:
 
     def mean_target(self) -> float:
         """Return the mean of the targets."""
+        observed = self.loss.observed(self.target)
         if self.is_long:
-            return per_row.mean_of(self.share, self.target)
-        return float(self.share @ self.target)
+            return per_row.mean_of(self.share, observed)
+        return float(self.share @ observed)
 
     def class_shares(self) -> NumPyArray:
         """Return the share of each class."""

@@ -93,7 +93,7 @@ class Sample:
     def moments(self) -> tuple[NumPyArray, NumPyArray]:
         """Return mean and products with the targets, as `Objective.moments`."""
         features = self.rows[:, :-1]
-        target: NumPyArray = self.target * self.share
+        target: NumPyArray = self.loss.observed(self.target) * self.share
         if self.loss.outputs > 1:
             target = np.zeros((len(self.share), self.loss.outputs))
             target[np.arange(len(self.share)), self.target] = self.share

@@ -100,7 +100,7 @@ class _LabelledData(CheckedData):
             ) from error
 
 
-class SVRGClassifierCV(CrossValidated, SVRGClassifier):
+class SVRGClassifierCV(CrossValidated, SVRGClassifier):  # type: ignore[misc]
     """Logistic regression that finds its C by cross-validation; every point proven or estimated.
 
     What :class:`sklearn.linear_model.LogisticRegressionCV` is to LogisticRegression: for each fold

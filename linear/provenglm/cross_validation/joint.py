@@ -117,7 +117,7 @@ class JointPass:
         outputs = objective.loss.outputs
 
         def columns(rows: slice) -> NumPyArray:
-            target = objective.target[rows]
+            target = objective.loss.observed(objective.target[rows])
             if outputs > 1:
                 hot = np.zeros((len(target), outputs))
                 hot[np.arange(len(target)), target] = 1
