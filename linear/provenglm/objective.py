@@ -21,7 +21,7 @@ from scipy.sparse import issparse
 
 from provenglm.data import per_row
 from provenglm.data.blocks import parts_of
-from provenglm.data.csr import CsrRows, transposed
+from provenglm.data.csr import transposed
 from provenglm.data.rows import Features, Rows
 from provenglm.losses import Loss
 from provenglm.types import NumPyArray
@@ -181,7 +181,7 @@ class Objective:
         scores = np.empty((self.n, *outputs), dtype)
         takes_moments = self.moments is None
         has_sums = dtype == np.float64 and not self.centered
-        takes_squares = takes_moments and has_sums and not isinstance(self.rows, CsrRows)
+        takes_squares = takes_moments and has_sums and not self.rows.is_sparse
         squares: NumPyArray | float = 0.0
 
         def of_block(rows: slice) -> tuple[float, NumPyArray, NumPyArray, NumPyArray | float]:
