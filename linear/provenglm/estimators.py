@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -663,20 +663,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
                 f"loss must be one of {', '.join(map(repr, _LOSSES))}, got {self.loss!r}: for "
                 "classes, take SVRGClassifier"
             )
-        return _LOSSES[self.loss](self)
-
-    def _huber(self) -> Huber:
-        meaning = "outliers are beyond epsilon times the scale, which would be 0 for 1"
-        return Huber(check_finite("epsilon", self.epsilon, meaning, 1, above=True))
-
-    def _tweedie(self) -> Loss:
-        power = check_finite("power", self.power, "the variance is proportional to mean^power", 0)
-        if not 1 <= power <= 2:
-            raise ValueError(
-                f"power must be a number from 1 to 2, got {power:g}: for 0 take loss='squared', "
-                "which predicts no logarithm"
-            )
-        return {1.0: Poisson(), 2.0: Gamma()}.get(power, Tweedie(power))
+        return _LOSSES[self.loss].of(self)
 
     def _solve_with_scale(
         self, problem: Problem, settings: Settings, start: Start | None
@@ -694,12 +681,15 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = self.loss in _POSITIVE
+        tags.target_tags.positive_only = self._has_logarithm()
         return tags
 
     def _more_tags(self) -> dict[str, bool]:
         """Return the same for scikit-learn 1.5."""
-        return {"requires_positive_y": self.loss in _POSITIVE}
+        return {"requires_positive_y": self._has_logarithm()}
+
+    def _has_logarithm(self) -> bool:
+        return self.loss in _LOSSES and _LOSSES[self.loss].has_logarithm
 
 
 def check_smooth(loss: Loss, l1_ratio: float) -> None:
@@ -712,12 +702,6 @@ def check_smooth(loss: Loss, l1_ratio: float) -> None:
         )
 
 
-_LOSSES: dict[str, Callable[[SVRGRegressor], Loss]] = {
-    "squared": lambda _: Squared(),
-    "huber": SVRGRegressor._huber,
-    "poisson": lambda _: Poisson(),
-    "gamma": lambda _: Gamma(),
-    "tweedie": SVRGRegressor._tweedie,
+_LOSSES: dict[str, type[Loss]] = {
+    loss.name: loss for loss in (Squared, Huber, Poisson, Gamma, Tweedie)
 }
-
-_POSITIVE = ("poisson", "gamma", "tweedie")

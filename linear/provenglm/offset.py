@@ -137,6 +137,7 @@ class LogisticWithOffset(Loss):
     classes: NumPyArray
 
     name = "logistic"
+    slope = 1.0
     is_separable = True
     needs_all_targets = True
     bytes_of_a_row = 16

@@ -234,6 +234,8 @@ class _Proof:
             The bound that is wanted.
         """
         certificate = self._certificate
+        if not np.isfinite(certificate.loss.slope):
+            return np.inf, np.inf
         with np.errstate(over="ignore", invalid="ignore"):
             point = certificate.at(Model(coef, intercept, self._l2, self._l1), known)
             if point is None:
