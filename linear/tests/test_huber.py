@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from provenglm import SVRGRegressor
+from provenglm import Chunks, SVRGRegressor, huber
 from provenglm.huber import (
     best_scale,
     joint_objective,
     lower_bound,
+    moved,
     solve_with_scale,
     weighted_median,
 )
@@ -16,6 +17,7 @@ from provenglm.losses import Huber
 from provenglm.problem import Problem
 from provenglm.solution import Settings, StopReason
 from scipy.optimize import brentq, minimize
+from scipy.sparse import csr_array
 
 SEEDS = range(8)
 
@@ -124,6 +126,42 @@ def test_the_search_finds_the_optimum(seed):
     v = np.append(solution.coef[:, 0], [solution.intercept[0], math.log(scale)])
     assert value(problem, v, epsilon) == pytest.approx(solution.objective, rel=1e-12)
     assert scale == pytest.approx(math.exp(found.x[-1]), rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_moved_residuals_prove_more_and_no_falsehood(seed):
+    problem, epsilon = problem_of(seed, l2=1e-6, n=120), epsilon_of(seed)
+    exact, _ = solve_with_scale(problem, Settings(tol=1e-13))
+    rng = np.random.default_rng(seed)
+    for distance in (1e-4, 1e-2, 1.0):
+        coef = exact.coef[:, 0] * (1 + distance * rng.normal(size=3))
+        bias = exact.intercept[0] + distance * rng.normal() * problem.fit_intercept
+        residual = problem.target - problem.features @ coef - bias
+        best = best_scale(residual, epsilon, problem.sample_weight)
+        bound, dual = lower_bound(problem, residual, best, epsilon), residual
+        for _ in range(3):
+            dual = moved(problem, coef, dual, best, epsilon)
+            nearer = lower_bound(problem, dual, best, epsilon)
+            assert nearer <= exact.objective * (1 + 1e-12)
+        if distance < 1:
+            value = joint_objective(problem, coef, residual, best, epsilon)
+            assert value - nearer <= 20 * (value - exact.objective) + 1e-10 * value
+            assert value - bound > 100 * (value - nearer)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "chunks", "far off", "few of the rows"])
+def test_a_gap_is_near_the_distance_with_next_to_no_penalty(monkeypatch, kind):
+    if kind == "few of the rows":
+        monkeypatch.setattr(huber, "_PRODUCTS", 50 * 6**2)
+    problem = problem_of(1, n=400, p=4)
+    X, y = problem.features, problem.target
+    if kind == "far off":
+        X = X / X.std(axis=0) + 1e5
+    form = {"sparse": csr_array(X), "chunks": Chunks([X[:100], X[100:]])}.get(kind, X)
+    model = SVRGRegressor("huber", alpha=1e-8, tol=1e-7).fit(form, y)
+    assert model.gap_ <= 1e-7 * model.objective_
+    exact = SVRGRegressor("huber", alpha=1e-8, tol=1e-12).fit(X, y)
+    assert -1e-12 <= model.objective_ - exact.objective_ <= model.gap_ + 1e-12
 
 
 def test_records_go_on_from_solve_to_solve():
