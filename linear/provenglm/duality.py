@@ -133,7 +133,7 @@ def _divergence(objective: Objective, snapshot: Snapshot, dual: Dual, factor: fl
         scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
         residual = dual.kept * loss.residual(scores, target) + dual.constant
         if dual.of_target:
-            observed: NumPyArray = target
+            observed = loss.observed(target)
             if scores.ndim > 1:
                 observed = np.zeros_like(scores)
                 observed[np.arange(len(target)), target] = 1
