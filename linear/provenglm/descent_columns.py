@@ -89,7 +89,10 @@ def of_sparse(objective: Objective) -> _Arrays:
     data, inverse = columns.data, objective.scaling.inverse
     if (inverse != 1).any():
         data = data * np.repeat(inverse, np.diff(columns.indptr))
-    return data, columns.indices.astype(np.uint32), columns.indptr.astype(np.uint64)
+    rows = columns.indices
+    # The same bits: a copy would take an eighth of the conversion.
+    rows = rows.view(np.uint32) if rows.itemsize == 4 else rows.astype(np.uint32)
+    return data, rows, columns.indptr.astype(np.uint64)
 
 
 def of_dense(objective: Objective, chosen: NumPyArray) -> Columns:
