@@ -405,9 +405,10 @@ class Descent:
         objective = self._objective
         used = objective.scaling.inverse > 0
         outputs = objective.loss.outputs
-        if self._sample is not None or (
-            used.sum() <= _ALL and outputs * (1 + used.sum()) <= MOST_WEIGHTS
-        ):
+        if self._sample is not None:
+            # Its Hessian has all of them; the penalty keeps those that are not used at 0.
+            return np.arange(len(used))
+        if used.sum() <= _ALL and outputs * (1 + used.sum()) <= MOST_WEIGHTS:
             return np.flatnonzero(used)
         theta, gradient = snapshot.theta[:-1], snapshot.gradient[:-1]
         excess = np.maximum(np.abs(gradient) - of_rows(self._l1[:-1], theta), 0)
