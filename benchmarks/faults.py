@@ -84,10 +84,10 @@ def check_files(folder: Path) -> None:
     """Raise AssertionError if a file is neither the old one nor the new one."""
     import gluon_svrg as gs
     import numpy as np
-    from gluon_svrg.checkpoint import folder as checkpoints
+    from gluon_svrg.checkpoint import storage
 
     for path in (folder / "checkpoints").glob("epoch-*"):
-        assert checkpoints.read(path), f"{path.name} is damaged"
+        assert storage.read(path), f"{path.name} is damaged"
     if (folder / "log.jsonl").exists():
         lines = (folder / "log.jsonl").read_text().splitlines(keepends=True)
         assert all(json.loads(line) and line.endswith("\n") for line in lines), "log.jsonl"

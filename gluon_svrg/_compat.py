@@ -300,7 +300,7 @@ MOVED = {
     "history": "run.history",
     "metric_state": "checkpoint.metrics",
     "monitor": "run.monitor",
-    "resume": "checkpoint.contents",
+    "resume": "checkpoint.run_state",
     "states": "checkpoint.optimizer_states",
     "tuning": "machine.cpu_tuning",
     "data.counter": "data.draw",

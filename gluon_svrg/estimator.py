@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import mxnet as mx
 from gluon_svrg._mxnet import check_kind, has_data, has_shape, optimizer_of, trained_parameters
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.checkpoint.folder import Checkpoint
-from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
+from gluon_svrg.checkpoint.resume import checkpoint_directories, find_checkpoint
+from gluon_svrg.checkpoint.storage import Checkpoint
 from gluon_svrg.data.base import TrainingData
 from gluon_svrg.data.inputs import batches_to_predict
 from gluon_svrg.data.sharding import how_shared, sharded
@@ -250,12 +250,12 @@ class Estimator(mx_estimator.Estimator, Located):
             self, val_data, event_handlers, resume is not None, sanity_check
         )
         self.settings = settings_of(self)
-        folders = checkpoint_folders(self.handlers)
+        folders = checkpoint_directories(self.handlers)
         with quiet(self.logger, verbose):
             if self.workers.are_several:
                 data = self._begin_together(data, val_data)
             resume = self._resume_of(resume, folders)
-            self.resumed_from = checkpoint_for(resume, folders, self.logger, self.workers)
+            self.resumed_from = find_checkpoint(resume, folders, self.logger, self.workers)
             if self.resumed_from is None:
                 tell_what_is_left(self, self.handlers)
             elif self.workers.are_several:

@@ -95,7 +95,7 @@ from mxnet.gluon.contrib.estimator.event_handler import (
 )
 
 if TYPE_CHECKING:
-    from gluon_svrg.checkpoint.folder import Checkpoint
+    from gluon_svrg.checkpoint.storage import Checkpoint
     from gluon_svrg.data.training_data import TrainingData
     from gluon_svrg.run.history import History
     from gluon_svrg.run.position import Position, StopReason

@@ -316,6 +316,15 @@ def test_a_module_is_still_found_by_its_name_of_0_1(old, new, monkeypatch):
     assert len(warned) == 1
 
 
+@pytest.mark.parametrize(("package", "old", "new"), [("checkpoint", "Key", "CheckpointKey")])
+def test_a_public_name_of_0_7_is_still_found(package, old, new):
+    module = importlib.import_module(f"gluon_svrg.{package}")
+    message = rf"gluon_svrg\.{package}\.{old} is now called {new}: the old name will be removed"
+    with pytest.warns(DeprecationWarning, match=message):
+        assert getattr(module, old) is getattr(module, new)
+    assert old not in dir(module)
+
+
 def test_a_linear_model_is_found_by_its_module_of_0_7(monkeypatch):
     """Pickles name it."""
     import provenglm.estimators

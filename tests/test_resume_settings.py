@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg.checkpoint import encoding, folder
+from gluon_svrg.checkpoint import encoding, storage
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.lr_scheduler import FactorScheduler, PolyScheduler
@@ -282,14 +282,14 @@ def edit_run_state(path, changed):
             return {key: changed(key, edited(value)) for key, value in item.items()}
         return type(item)(map(edited, item)) if isinstance(item, list | tuple) else item
 
-    found = folder.read(path)
+    found = storage.read(path)
     meta, arrays = encoding.from_bytes(found.files["run.npz"])
     states = edited(encoding.decode(meta["state"], arrays, mx.cpu()))
     arrays = {}
     content = encoding.to_bytes({"state": encoding.encode(states, arrays)}, arrays)
-    folder.remove(path)
+    storage.remove(path)
     about = {key: found.manifest[key] for key in found.manifest.keys() - {"sha256", "files"}}
-    folder.write(path.parent, found.key, {**found.files, "run.npz": content}, about)
+    storage.write(path.parent, found.key, {**found.files, "run.npz": content}, about)
 
 
 def with_first_number(value):

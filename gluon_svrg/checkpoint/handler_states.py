@@ -1,4 +1,4 @@
-"""The states of a run's handlers, filed by their keys."""
+"""The states of a run's handlers, saved under their keys."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class HandlerStates(Part):
         return filed
 
     def load_state_dict(self, state: State) -> None:
-        """Give each handler its state; the log says which have none, and which state has none."""
+        """Restore each handler; log handlers without a saved state and states without a handler."""
         waiting = {key: list(saved) for key, saved in state.items()}
         for handler in self._handlers:
             # By its class: the key may have been declared since.
@@ -57,15 +57,15 @@ class HandlerStates(Part):
                 self._load(handler, saved.pop(index)[1])
             else:
                 self._run.logger.info(
-                    "%s was not in the run that wrote the checkpoint: it begins now",
+                    "resume: the checkpoint has no state of %s, which starts fresh",
                     type(handler).__name__,
                 )
         for saved in waiting.values():
-            # A handler without anything to keep is not missed.
+            # A handler with an empty state is not missed.
             if any(content for _, content in saved):
                 self._run.logger.warning(
-                    "the run that wrote the checkpoint had a %s and this one has none: it "
-                    "continues without",
+                    "resume: the checkpoint has the state of a %s, which this run does not have: "
+                    "it is ignored",
                     saved[0][0],
                 )
 

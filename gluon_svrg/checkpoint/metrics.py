@@ -43,7 +43,7 @@ def set_metric_state(metric: EvalMetric, state: State) -> None:
             set_metric_state(part, saved)
 
 
-def warn_of_what_is_left_out(estimator: Run) -> None:
+def warn_unsaved_attributes(estimator: Run) -> None:
     """Log the attributes of metrics that no checkpoint can hold."""
     for metric in metrics_of(estimator):
         for name, value in vars(metric).items():

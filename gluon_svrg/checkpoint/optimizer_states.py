@@ -61,7 +61,7 @@ _NOT_SAVED = frozenset(
 _COUNTS_OF_A_SCHEDULE = ("base_lr", "count", "cur_step_ind")
 
 
-class States:
+class TrainerStates:
     """The states of an optimizer, as they are in a file.
 
     Parameters
@@ -82,12 +82,12 @@ class States:
         optimizer: mx.optimizer.Optimizer,
         updater_states: dict[int, Any],
         params: Iterable[Parameter],
-    ) -> States:
+    ) -> TrainerStates:
         """Return the states of `optimizer` and of one of its Updaters."""
         arrays: dict[str, NumPyArray] = {}
         attributes = plain_attributes(optimizer, arrays, _NOT_SAVED)
         schedule = optimizer.lr_scheduler
-        _warn_of_what_is_left_out(schedule)
+        _warn_unsaved_attributes(schedule)
         meta = {
             "format": FORMAT,
             "optimizer": class_key(optimizer),
@@ -121,7 +121,7 @@ class States:
         return to_bytes(self._meta, self._arrays)
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> States:
+    def read(cls, path: str | os.PathLike[str]) -> TrainerStates:
         """Read the file at `path`; nothing in it is run.
 
         Raises
@@ -140,7 +140,7 @@ class States:
             ) from e
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> States:
+    def from_bytes(cls, content: bytes) -> TrainerStates:
         """Return what :meth:`to_bytes` wrote, in this version or an earlier one.
 
         Raises
@@ -163,7 +163,7 @@ class States:
             raise DamagedError(f"its format is {saved!r}")
         return cls(meta, arrays)
 
-    def reordered(self, order: Sequence[int]) -> States:
+    def reordered(self, order: Sequence[int]) -> TrainerStates:
         """Return the states with that order of the parameters: first what was at ``order[0]``."""
         new = {old: index for index, old in enumerate(order)}
 
@@ -176,9 +176,9 @@ class States:
             "states": renumbered(self._meta["states"]),
             "update_counts": renumbered(self._meta["update_counts"]),
         }
-        return States(meta, self._arrays)
+        return TrainerStates(meta, self._arrays)
 
-    def for_optimizer(self, optimizer: mx.optimizer.Optimizer) -> States:
+    def for_optimizer(self, optimizer: mx.optimizer.Optimizer) -> TrainerStates:
         """Return the states in the form of `optimizer`, if it has another form for the same states.
 
         Up to version 0.7 the name ``'nag'`` was MXNet's class. It has the momentum first and then
@@ -193,7 +193,7 @@ class States:
             for index, state in self._meta["states"]["dict"]
         ]
         own = {"optimizer": class_key(optimizer), "attributes": attributes}
-        return States({**self._meta, **own, "states": {"dict": states}}, self._arrays)
+        return TrainerStates({**self._meta, **own, "states": {"dict": states}}, self._arrays)
 
     def check(self, optimizer: mx.optimizer.Optimizer, params: list[Parameter]) -> None:
         """Raise ValueError if these are not the states of such an optimizer and parameters."""
@@ -218,7 +218,7 @@ class States:
                 f"trainer has {names}: give the trainer its parameters in that order"
             )
         for (name, shape, dtype), param in zip(described, params, strict=True):
-            if not fits(param, shape) or np.dtype(dtype) != np.dtype(param.dtype):
+            if not shape_fits(param, shape) or np.dtype(dtype) != np.dtype(param.dtype):
                 raise ValueError(
                     f"the states of {param.name!r} are of a parameter ({name!r}) of shape "
                     f"{tuple(shape)} and dtype {dtype}, and it has shape {param.shape} and dtype "
@@ -324,7 +324,7 @@ def _form_of_encoded(encoded: Any, arrays: dict[str, NumPyArray]) -> Any:
     return {"dict": dict, "set": set, "numpy": np.ndarray}.get(kind) or type(arrays[content][()])
 
 
-def fits(param: Parameter, shape: Sequence[int]) -> bool:
+def shape_fits(param: Parameter, shape: Sequence[int]) -> bool:
     """Return whether `param` has that shape, or can: a dimension that is not known yet is 0."""
     if not param.shape:
         return True
@@ -333,19 +333,19 @@ def fits(param: Parameter, shape: Sequence[int]) -> bool:
     )
 
 
-def _warn_of_what_is_left_out(schedule: Any) -> None:
+def _warn_unsaved_attributes(schedule: Any) -> None:
     for name, value in vars(schedule).items() if schedule is not None else ():
         is_function = callable(value) and not isinstance(value, mx.lr_scheduler.LRScheduler)
         if not (is_function or is_data(value)):
             _logger.warning(
-                "%s.%s, a %s, is not part of the saved states: set it by hand after loading",
+                "%s.%s (a %s) cannot be saved: set it again after load_states()",
                 class_key(schedule),
                 name,
                 type(value).__name__,
             )
 
 
-def places_of(net: Block, params: Iterable[Parameter]) -> list[str]:
+def structural_names(net: Block, params: Iterable[Parameter]) -> list[str]:
     """Return the name of each Parameter's place in `net`, of one that is not in it its own name.
 
     A network that is made anew in the same process has other names, and a trainer sorts by names,
@@ -355,13 +355,13 @@ def places_of(net: Block, params: Iterable[Parameter]) -> list[str]:
     return [places.get(id(param), param.name) for param in params]
 
 
-def names_by_place(net: Block, params: Iterable[Parameter]) -> dict[str, str]:
-    """Return the name of each Parameter by what :func:`places_of` returns for it."""
+def names_by_structure(net: Block, params: Iterable[Parameter]) -> dict[str, str]:
+    """Return the name of each Parameter by what :func:`structural_names` returns for it."""
     params = list(params)
-    return {p: param.name for p, param in zip(places_of(net, params), params, strict=True)}
+    return {p: param.name for p, param in zip(structural_names(net, params), params, strict=True)}
 
 
-def states_of(trainer: Trainer) -> States:
+def trainer_states(trainer: Trainer) -> TrainerStates:
     """Return the states of `trainer`, any `gluon.Trainer`.
 
     Raises
@@ -371,17 +371,18 @@ def states_of(trainer: Trainer) -> States:
     """
     updater, *_ = _mxnet.updaters_in_use(trainer)
     params = _mxnet.parameters_of(trainer)
-    return States.of(_mxnet.optimizer_of(trainer), updater.states, params)
+    return TrainerStates.of(_mxnet.optimizer_of(trainer), updater.states, params)
 
 
 def load_states(
     trainer: Trainer,
-    states: States,
+    states: TrainerStates,
     keep: frozenset[str] = frozenset(),
     keeps_schedule: bool = False,
 ) -> None:
-    """Let `trainer` continue from `states`; raises as :meth:`States.check` and `states_of` do.
+    """Let `trainer` continue from `states`.
 
+    Raises as :meth:`TrainerStates.check` and :func:`trainer_states` do.
     Its optimizer keeps the attributes in `keep` and, with `keeps_schedule`, its lr_scheduler's.
     If anything is raised, nothing is changed.
     """
@@ -413,6 +414,6 @@ def refresh_kvstore(trainer: Trainer) -> None:
     """
     if not _mxnet.has_kvstore_that_updates(trainer) or _mxnet.is_run_by_servers(trainer):
         return
-    states = states_of(trainer)
+    states = trainer_states(trainer)
     _mxnet.forget_kvstore(trainer)
     load_states(trainer, states)

@@ -25,7 +25,13 @@ from gluon_svrg._mxnet import (
 from gluon_svrg.arrays.replicas import mean_replicas, replicas_of, write_replicas
 from gluon_svrg.checkpoint.encoding import is_data
 from gluon_svrg.checkpoint.metrics import metric_state, metrics_of, set_metric_state
-from gluon_svrg.checkpoint.optimizer_states import States, fits, load_states, places_of, states_of
+from gluon_svrg.checkpoint.optimizer_states import (
+    TrainerStates,
+    load_states,
+    shape_fits,
+    structural_names,
+    trainer_states,
+)
 from gluon_svrg.events import Run, State
 from gluon_svrg.run.history import History
 from gluon_svrg.run.metrics import old_names
@@ -67,7 +73,7 @@ class Part(ABC):
         return lambda: None
 
 
-class Network(Part):
+class NetworkPart(Part):
     """Parameters and auxiliary states, and what is trained besides (a loss's parameters).
 
     Parameters
@@ -189,16 +195,14 @@ class Network(Part):
 
     def _warn_of_devices(self, saved: int) -> None:
         self._run.logger.warning(
-            "the checkpoint was written on %d devices and this run has %d: sums over a batch are "
-            "taken in another order, random numbers and BatchNorm's statistics are different, so "
-            "the weights will be close to those of the run on %d, not the same bits",
+            "resume: a checkpoint of %d devices continues on %d: the results will be close, but "
+            "not bitwise equal (order of sums, random numbers, BatchNorm's statistics)",
             saved,
             len(self._run.context),
-            saved,
         )
 
 
-class TrainerStates(Part):
+class TrainerPart(Part):
     """The optimizer's states, counts, rates and schedule.
 
     Parameters
@@ -213,7 +217,7 @@ class TrainerStates(Part):
     def state_dict(self) -> State:
         """Return the states, and the place in the network of each parameter."""
         return {
-            "states": states_of(self._run.trainer),
+            "states": trainer_states(self._run.trainer),
             "places": self._places(),
             "settings": self._run.settings,
         }
@@ -288,22 +292,22 @@ class TrainerStates(Part):
         params = [*self._run.net.collect_params().values(), *parameters_of(trainer)]
         if not all(has_shape(param) for param in params):
             return lambda: None  # it has no states yet
-        states = states_of(trainer)
+        states = trainer_states(trainer)
         return lambda: load_states(trainer, states)
 
-    def _in_own_order(self, state: State) -> States:
+    def _in_own_order(self, state: State) -> TrainerStates:
         """Return the states in the trainer's order, which depends on the parameters' names."""
-        states = cast(States, state["states"]).for_optimizer(optimizer_of(self._run.trainer))
+        states = cast(TrainerStates, state["states"]).for_optimizer(optimizer_of(self._run.trainer))
         saved, own = state["places"], self._places()
         if sorted(own) != sorted(saved):
             return states
         return states.reordered([saved.index(place) for place in own])
 
     def _places(self) -> list[str]:
-        return places_of(self._run.net, parameters_of(self._run.trainer))
+        return structural_names(self._run.net, parameters_of(self._run.trainer))
 
 
-class LossScale(Part):
+class LossScalePart(Part):
     """The loss scaler of MXNet's AMP, if there is one.
 
     Parameters
@@ -329,7 +333,7 @@ class LossScale(Part):
         return lambda: self.load_state_dict(state)
 
 
-class PositionOfRun(Part):
+class PositionPart(Part):
     """Where the run stands.
 
     Parameters
@@ -350,7 +354,7 @@ class PositionOfRun(Part):
         self._run.position = Position(**state)
 
 
-class HistoryOfRun(Part):
+class HistoryPart(Part):
     """The rows of the epochs that are done, and what is known of the next.
 
     Parameters
@@ -387,7 +391,7 @@ class HistoryOfRun(Part):
         self._run.last_evaluation = _renamed(state["last_evaluation"], names)
 
 
-class Metrics(Part):
+class MetricsPart(Part):
     """What the metrics of training and evaluation have counted, by their names.
 
     Parameters
@@ -413,14 +417,14 @@ class Metrics(Part):
                 metric.reset()
                 if self._run.position.batch_in_epoch and metric in self._run.train_metrics:
                     self._run.logger.warning(
-                        "the checkpoint has nothing of %r: in the row of epoch %d it is that of "
-                        "the batches after the resume",
+                        "resume: the checkpoint has no value of the metric %r: in epoch %d it "
+                        "covers only the batches after the resume",
                         metric.name,
                         self._run.position.epoch,
                     )
 
 
-class Data(Part):
+class DataPart(Part):
     """What of the training data has to be the same; their order follows from the position.
 
     Parameters
@@ -468,7 +472,7 @@ def _check_have_shapes(params: Mapping[str, Parameter]) -> None:
 
 
 def _check_parameter(place: str, param: Parameter, weight: NDArray) -> None:
-    if not fits(param, weight.shape):
+    if not shape_fits(param, weight.shape):
         raise ValueError(
             f"its parameter {place!r} has shape {weight.shape} and the network's {param.shape}: "
             "resume with the network that it was written with"

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import mxnet as mx
 from gluon_svrg import _mxnet
-from gluon_svrg.checkpoint.optimizer_states import States, load_states, states_of
-from gluon_svrg.checkpoint.parts import LossScale, Network
+from gluon_svrg.checkpoint.optimizer_states import TrainerStates, load_states, trainer_states
+from gluon_svrg.checkpoint.parts import LossScalePart, NetworkPart
 from gluon_svrg.data.probing import unchanged_generators
 from gluon_svrg.data.training_data import check_data, training_data
 from gluon_svrg.events import EventHandler, Handlers, Run
@@ -194,8 +194,8 @@ def _stepping(run: Run, step: GradientUpdateHandler) -> Iterator[GradientUpdateH
 def _all_put_back(run: Run, batch_axis: int) -> Iterator[None]:
     """Put back what belongs to the run: see :func:`without_trace`."""
     mx.nd.waitall()
-    undo = [_axis(run), _batch_processor(run), LossScale(run).undo(), _trainer(run)]
-    undo += [_gradients(run), Network(run).undo()]
+    undo = [_axis(run), _batch_processor(run), LossScalePart(run).undo(), _trainer(run)]
+    undo += [_gradients(run), NetworkPart(run).undo()]
     run.batch_axis = batch_axis
     try:
         with _mxnet.own_graphs(run.net, run.loss):
@@ -243,7 +243,7 @@ def _trainer(run: Run) -> Callable[[], None]:
     params = _mxnet.parameters_of(trainer)
     waits = not all(_mxnet.has_shape(param) for param in params)
     # A parameter that waits for its shape has no state, and MXNet makes no kvstore before that.
-    states = States.of(optimizer, {}, ()) if waits else states_of(trainer)
+    states = TrainerStates.of(optimizer, {}, ()) if waits else trainer_states(trainer)
     if not is_begun:
         _mxnet.forget_kvstore(trainer)
 

@@ -10,13 +10,13 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg._mxnet import has_shape
 from gluon_svrg.arguments import check_integer, check_periods
-from gluon_svrg.checkpoint import folder as disk
-from gluon_svrg.checkpoint.contents import about, capture
-from gluon_svrg.checkpoint.first_worker import by_first
-from gluon_svrg.checkpoint.folder import Checkpoint, Key
-from gluon_svrg.checkpoint.folder_lock import FolderLock
-from gluon_svrg.checkpoint.locate import HasCheckpoints, checkpoint_folders, is_in
-from gluon_svrg.checkpoint.metrics import warn_of_what_is_left_out
+from gluon_svrg.checkpoint import storage
+from gluon_svrg.checkpoint.directory_lock import DirectoryLock
+from gluon_svrg.checkpoint.first_worker import run_on_first
+from gluon_svrg.checkpoint.metrics import warn_unsaved_attributes
+from gluon_svrg.checkpoint.resume import HasCheckpoints, checkpoint_directories, is_inside
+from gluon_svrg.checkpoint.run_state import manifest_info, save_run
+from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
 from gluon_svrg.events import (
     BatchBegin,
     EvaluationEnd,
@@ -131,10 +131,10 @@ class CheckpointHandler(
         self._failed: str | None = None
         self._is_evaluated = False  # whether no batch came after the last evaluation
         self._has_told = False
-        self._lock = FolderLock(self.directory)
-        self._gone_on_from: Checkpoint | None = None
+        self._lock = DirectoryLock(self.directory)
+        self._resumed_from: Checkpoint | None = None
         # The monitored values of what is in the directory.
-        self._values: dict[Key, float | None] = {}
+        self._values: dict[CheckpointKey, float | None] = {}
 
     @property
     def best(self) -> Path | None:
@@ -155,12 +155,12 @@ class CheckpointHandler(
         self._is_evaluated = self._has_told = False
         estimator.data.check_can_resume()
         if estimator.workers.is_first:
-            warn_of_what_is_left_out(estimator)
-        self._gone_on_from, self._failed = estimator.resumed_from, None
-        known = by_first(
+            warn_unsaved_attributes(estimator)
+        self._resumed_from, self._failed = estimator.resumed_from, None
+        known = run_on_first(
             estimator.workers, lambda: self._open(estimator), "the checkpoints' directory"
         )
-        self._values = {Key(*key): value for key, value in known}
+        self._values = {CheckpointKey(*key): value for key, value in known}
 
     def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Note that the weights will not be those of the last evaluation."""
@@ -176,7 +176,7 @@ class CheckpointHandler(
         if estimator.stop_reason is None and not self._is_due(position):
             return
         is_begun = position.is_in_epoch and position.batch_in_epoch == 0
-        key, workers = Key(position.batch, position.epoch, is_begun), estimator.workers
+        key, workers = CheckpointKey(position.batch, position.epoch, is_begun), estimator.workers
         if not all(has_shape(param) for param in estimator.net.collect_params().values()):
             if workers.is_first:
                 estimator.logger.warning(
@@ -192,11 +192,11 @@ class CheckpointHandler(
             value = self.monitor.read(estimator)
         elif self.monitor is not None and not position.is_in_epoch:
             self._tell_once(key, estimator)
-        description = about(estimator)
+        description = manifest_info(estimator)
         if self.monitor is not None:
             description["monitor"] = {"name": self.monitor.name, "value": value}
         try:
-            files = capture(estimator)
+            files = save_run(estimator)
         except FloatingPointError as e:
             if workers.is_first:
                 estimator.logger.warning("no checkpoint %s is written: %s", key.name, e)
@@ -208,20 +208,18 @@ class CheckpointHandler(
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Say once more that the last checkpoint could not be written."""
-        self._lock.give_back()
+        self._lock.release()
         if self._failed:
-            estimator.logger.warning(
-                "the run has ended without its last checkpoint, %s", self._failed
-            )
+            estimator.logger.warning("the last checkpoint could not be written: %s", self._failed)
 
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let others write into the directory."""
-        self._lock.give_back()
+        self._lock.release()
 
     def _is_of_evaluations(self) -> bool:
         return self.monitor is not None and self.monitor.name.startswith("validation ")
 
-    def _tell_once(self, key: Key, estimator: Run) -> None:
+    def _tell_once(self, key: CheckpointKey, estimator: Run) -> None:
         if estimator.workers.is_first and not self._has_told:
             assert self.monitor is not None
             estimator.logger.warning(
@@ -248,16 +246,16 @@ class CheckpointHandler(
                 "every_n_epochs=1 as well, or evaluate every so many batches by a ValidationHandler"
             )
 
-    def _open(self, estimator: Run) -> list[tuple[Key, float | None]]:
+    def _open(self, estimator: Run) -> list[tuple[CheckpointKey, float | None]]:
         """Let no other run write into the directory; return its checkpoints and their values."""
         self._make_directory()
-        self._lock.take()
-        disk.remove_leftovers(self.directory)
+        self._lock.acquire()
+        storage.remove_temporary_files(self.directory)
         resumed_from = estimator.resumed_from
-        if resumed_from and not is_in(resumed_from, checkpoint_folders(estimator.handlers)):
+        if resumed_from and not is_inside(resumed_from, checkpoint_directories(estimator.handlers)):
             resumed_from = None  # its folder is another: here there must be none
         values = []
-        for key, path in disk.found_in(self.directory).items():
+        for key, path in storage.list_checkpoints(self.directory).items():
             if resumed_from is None:
                 raise FileExistsError(
                     f"directory {fspath(self.directory)!r} has checkpoints of a run already "
@@ -265,24 +263,28 @@ class CheckpointHandler(
                     "directory"
                 )
             if key > resumed_from.key:
-                self._put_aside(path, resumed_from, estimator.logger)
+                self._refuse_or_set_aside(path, resumed_from, estimator.logger)
             else:
                 values.append((key, self._value_in(path)))
         return values
 
     def _forget_later_ones(self, resumed_from: Checkpoint | None) -> None:
         """Forget the checkpoints after `resumed_from`, if the run has gone back to it."""
-        if resumed_from is not None and resumed_from is not self._gone_on_from:
+        if resumed_from is not None and resumed_from is not self._resumed_from:
             self._values = {k: v for k, v in self._values.items() if k <= resumed_from.key}
-            self._gone_on_from = resumed_from
+            self._resumed_from = resumed_from
 
     def _write(
-        self, key: Key, files: dict[str, bytes], about: dict[str, Any], logger: logging.Logger
+        self,
+        key: CheckpointKey,
+        files: dict[str, bytes],
+        about: dict[str, Any],
+        logger: logging.Logger,
     ) -> bool:
         """Write a checkpoint; return whether that was possible."""
         try:
-            disk.make_room(self.directory / key.name, logger)
-            disk.write(self.directory, key, files, about)
+            storage.set_damaged_aside(self.directory / key.name, logger)
+            storage.write(self.directory, key, files, about)
         except OSError as e:
             self._failed = f"{key.name}: {e}"
             logger.warning(
@@ -301,7 +303,7 @@ class CheckpointHandler(
         if workers.are_several:
             own = [[list(key), value] for key, value in self._values.items()]
             known = workers.of_first(own, "the checkpoints that are there")
-            self._values = {Key(*key): value for key, value in known}
+            self._values = {CheckpointKey(*key): value for key, value in known}
 
     def _is_due(self, position: Position) -> bool:
         if not position.is_in_epoch:
@@ -326,9 +328,11 @@ class CheckpointHandler(
                 "can be made"
             ) from e
 
-    def _put_aside(self, path: Path, resumed_from: Checkpoint, logger: logging.Logger) -> None:
+    def _refuse_or_set_aside(
+        self, path: Path, resumed_from: Checkpoint, logger: logging.Logger
+    ) -> None:
         """Make room if a checkpoint later than the one resumed from is damaged."""
-        if not disk.make_room(path, logger):
+        if not storage.set_damaged_aside(path, logger):
             raise FileExistsError(
                 f"directory {fspath(self.directory)!r} has a later checkpoint ({path.name!r}) than "
                 f"the one to resume from ({resumed_from.path.name!r}): give a new directory, or "
@@ -341,7 +345,7 @@ class CheckpointHandler(
         kept = {*sorted(self._values)[-self.keep_last :], *self._best_keys()}
         for key in sorted(set(self._values) - kept):
             try:
-                disk.remove(self.directory / key.name)
+                storage.remove(self.directory / key.name)
             except FileNotFoundError:  # somebody else has
                 pass
             except OSError as e:
@@ -349,14 +353,14 @@ class CheckpointHandler(
                 continue
             del self._values[key]
 
-    def _best_keys(self) -> list[Key]:
+    def _best_keys(self) -> list[CheckpointKey]:
         known = {key: value for key, value in sorted(self._values.items()) if value is not None}
         return self.monitor.best_first(known)[: self.keep_best] if self.monitor else []
 
     def _value_in(self, path: Path) -> float | None:
         """Return the monitored value in the manifest at `path`, None if it has none."""
         try:
-            monitored = disk.manifest_of(path).get("monitor", {})
+            monitored = storage.read_manifest(path).get("monitor", {})
         except ValueError:
             return None
         is_ours = self.monitor is not None and monitored.get("name") == self.monitor.name

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gluon_svrg._compat import version
-from gluon_svrg.checkpoint import folder as disk
-from gluon_svrg.checkpoint.locate import checkpoint_folders
+from gluon_svrg.checkpoint import storage
+from gluon_svrg.checkpoint.resume import checkpoint_directories
 from gluon_svrg.deploy.export import export
 from gluon_svrg.events import (
     EpochEnd,
@@ -252,10 +252,10 @@ class MLflowHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, ExceptionRaised, 
         return metrics
 
     def _write_manifests(self, estimator: Run) -> None:
-        for folder in checkpoint_folders(estimator.handlers):
-            for path in disk.found_in(folder).values():
+        for folder in checkpoint_directories(estimator.handlers):
+            for path in storage.list_checkpoints(folder).values():
                 self._client.log_artifact(
-                    self.run_id, str(path / disk.MANIFEST), f"checkpoints/{path.name}"
+                    self.run_id, str(path / storage.MANIFEST), f"checkpoints/{path.name}"
                 )
 
     def _write_model(self, estimator: Run) -> None:

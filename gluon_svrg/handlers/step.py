@@ -21,7 +21,7 @@ from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.arrays.samples import samples_of_loss, with_axis
-from gluon_svrg.checkpoint.optimizer_states import places_of
+from gluon_svrg.checkpoint.optimizer_states import structural_names
 from gluon_svrg.events import (
     BatchEnd,
     EpochEnd,
@@ -216,7 +216,7 @@ class GradientUpdateHandler(
     def _waiting_params(self, estimator: Run) -> list[tuple[str, gluon.Parameter]]:
         """Return the parameters with gradients that have not been used yet, with their places."""
         params = [param for param, _ in self._accumulated] if self._batches else []
-        return list(zip(places_of(estimator.net, params), params, strict=True))
+        return list(zip(structural_names(estimator.net, params), params, strict=True))
 
     def _add_up(self, trainer: gluon.Trainer) -> None:
         trained = trained_parameters(trainer)

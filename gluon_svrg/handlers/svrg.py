@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gluon_svrg import _mxnet, events
-from gluon_svrg.checkpoint.optimizer_states import names_by_place
+from gluon_svrg.checkpoint.optimizer_states import names_by_structure
 from gluon_svrg.data.sharding import sharded
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import Order, Run, State
@@ -262,4 +262,4 @@ class SVRGHandler(
         self._controller.load_state_dict(state, self._names(estimator), estimator.context)
 
     def _names(self, estimator: Run) -> dict[str, str]:
-        return names_by_place(estimator.net, _mxnet.parameters_of(self._controller.trainer))
+        return names_by_structure(estimator.net, _mxnet.parameters_of(self._controller.trainer))

@@ -13,10 +13,10 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg import events
-from gluon_svrg.checkpoint import folder as checkpoint
+from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.encoding import decode, from_bytes
-from gluon_svrg.checkpoint.locate import HasCheckpoints
 from gluon_svrg.checkpoint.random_state import HasRandomState
+from gluon_svrg.checkpoint.resume import HasCheckpoints
 from gluon_svrg.events import BatchBegin, BatchEnd, Stateful
 from gluon_svrg.run.history import MEASURED
 from mxnet import gluon
@@ -273,7 +273,7 @@ def test_its_state_comes_back(cls, tmp_path):
     estimator = estimator_of()
     handlers = [made(cls, estimator, tmp_path), gs.CheckpointHandler(tmp_path), StopAt(6)]
     fit(estimator, *handlers)
-    written = checkpoint.read(tmp_path / "epoch-1-batch-6")
+    written = storage.read(tmp_path / "epoch-1-batch-6")
     meta, arrays = from_bytes(written.files["run.npz"])
     parts = decode(meta["state"], arrays, mx.cpu())
     assert cls.state_key

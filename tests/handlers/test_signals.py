@@ -10,7 +10,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg.checkpoint import folder as checkpoint
+from gluon_svrg.checkpoint import storage
 from gluon_svrg.events import EVENTS
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -125,7 +125,7 @@ def test_a_signal_in_a_safe_point(priority, batch, whole, tmp_path):
     listener = Listener("safe_point", batch, send(signal.SIGTERM), priority)
     result, _ = fit(gs.CheckpointHandler(tmp_path), listener, val_data=BATCHES)
     assert result.stop_reason is gs.StopReason.SIGNAL
-    assert max(checkpoint.found_in(tmp_path)).batch == listener.batches
+    assert max(storage.list_checkpoints(tmp_path)).batch == listener.batches
     _, weights = fit(gs.CheckpointHandler(tmp_path), seed=1, val_data=BATCHES, resume="auto")
     assert problems.same(weights, whole)
 
@@ -148,7 +148,7 @@ def test_during_the_full_pass_the_epoch_has_not_begun(whole, tmp_path):
     result, _ = fit(listener, gs.CheckpointHandler(tmp_path), data=Data(BATCHES))
     assert result.stop_reason is gs.StopReason.SIGNAL
     assert listener.batches == 3
-    assert max(checkpoint.found_in(tmp_path)).name == "epoch-1-batch-3"
+    assert max(storage.list_checkpoints(tmp_path)).name == "epoch-1-batch-3"
     _, weights = fit(gs.CheckpointHandler(tmp_path), seed=1, resume="auto")
     assert problems.same(weights, whole)
 

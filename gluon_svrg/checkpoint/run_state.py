@@ -1,21 +1,21 @@
-"""From a run to the contents of a checkpoint, and back.
+"""Save a run as the files of a checkpoint, and restore it.
 
 A run is a list of parts (:func:`parts_of`), each of which knows its state. The files of a
-checkpoint are these states:
+checkpoint hold these states:
 
 ``net.params``
     The network's parameters and auxiliary states, in Gluon's own format: `net.load_parameters`
     reads it, too.
 ``average.params``
-    The weights that an evaluation takes, if they are others: an EMAHandler's average. For people
-    to read; a run continues from ``run.npz``.
+    The weights that are evaluated, if they are an EMAHandler's average. For users to load; a run
+    continues from ``run.npz``.
 ``trainer.npz``
     The optimizer's states, counts, rates and schedule, as `SVRGTrainer.save_states` writes them.
 ``run.npz``
     The rest: where the run stands, its history, metrics, the states of its handlers, ...
 ``worker-1.npz``, ``worker-2.npz``, ...
-    What the states of another worker have that those of the first, which are in the files above,
-    have not: :mod:`gluon_svrg.checkpoint.worker_files`. One process writes none.
+    How the states of another worker differ from those of worker 0, which are in the files above:
+    :mod:`gluon_svrg.checkpoint.worker_files`. One process writes none.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from gluon_svrg._compat import NumPyArray, version
 from gluon_svrg.arrays import params
 from gluon_svrg.checkpoint import version_0_1
 from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, to_bytes
-from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.handler_states import handlers_of, random_state_of
-from gluon_svrg.checkpoint.optimizer_states import States
+from gluon_svrg.checkpoint.optimizer_states import TrainerStates
 from gluon_svrg.checkpoint.parts import (
-    Data,
-    HistoryOfRun,
-    LossScale,
-    Metrics,
-    Network,
+    DataPart,
+    HistoryPart,
+    LossScalePart,
+    MetricsPart,
+    NetworkPart,
     Part,
-    PositionOfRun,
-    TrainerStates,
+    PositionPart,
+    TrainerPart,
 )
-from gluon_svrg.checkpoint.random_state import drawing_again
+from gluon_svrg.checkpoint.random_state import replaying
+from gluon_svrg.checkpoint.storage import Checkpoint
 from gluon_svrg.checkpoint.worker_files import (
     apply_worker_file,
     gather_worker_files,
@@ -59,25 +59,25 @@ AVERAGE = "average.params"
 
 
 def parts_of(run: Run) -> dict[str, Part]:
-    """Return all that the run depends on, in the order in which it is put back."""
+    """Return the parts of the run's state, in the order in which they are restored."""
     return {
-        "net": Network(run),
-        "trainer": TrainerStates(run),
-        "loss_scale": LossScale(run),
-        "position": PositionOfRun(run),
-        "history": HistoryOfRun(run),
-        "metrics": Metrics(run),
-        "data": Data(run),
+        "net": NetworkPart(run),
+        "trainer": TrainerPart(run),
+        "loss_scale": LossScalePart(run),
+        "position": PositionPart(run),
+        "history": HistoryPart(run),
+        "metrics": MetricsPart(run),
+        "data": DataPart(run),
         "handlers": handlers_of(run),
         # Last: what comes before may draw.
         "random_state": random_state_of(run),
     }
 
 
-def capture(run: Run) -> dict[str, bytes]:
-    """Return the files of a checkpoint of the run as it stands, at a *safe point*.
+def save_run(run: Run) -> dict[str, bytes]:
+    """Return the files of a checkpoint of the run, by name; call it at a *safe point*.
 
-    All workers call it together; the files are the first one's to write, the others have none.
+    All workers call it together. Worker 0 gets the files, and the others get an empty dict.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def capture(run: Run) -> dict[str, bytes]:
     names = sorted(parts, key=lambda name: name != "handlers")
     if not run.workers.are_several:
         states = {name: parts[name].state_dict() for name in names}
-        return _files_of(states, states["trainer"]["states"].to_bytes()) | _average_of(run)
+        return _files_of(states, states["trainer"]["states"].to_bytes()) | _average_file(run)
     try:
         states = {name: parts[name].state_dict() for name in names}
     except FloatingPointError as e:
@@ -99,17 +99,17 @@ def capture(run: Run) -> dict[str, bytes]:
         raise
     trainer: bytes = states["trainer"]["states"].to_bytes()
     others = gather_worker_files(run.workers, _as_data(states, trainer), None)
-    average = _average_of(run)
+    average = _average_file(run)
     return _files_of(states, trainer) | average | others if run.workers.is_first else {}
 
 
 @contextmanager
-def restored(run: Run, checkpoint: Checkpoint) -> Iterator[None]:
-    """Put the run back to where `checkpoint` was written; inside the block the data begin.
+def restore_run(run: Run, checkpoint: Checkpoint) -> Iterator[None]:
+    """Restore the run from `checkpoint`; iterate the data inside the block.
 
-    Data that are iterated draw inside it what they drew before the checkpoint was written; after
-    it all random numbers continue from there. An exception while the run is put back, or inside
-    the block, leaves network and trainer as they were.
+    Inside the block the data draw the random numbers that they drew before the checkpoint was
+    written. After it, all random numbers continue from the checkpoint. If an exception is raised
+    during the restore or inside the block, network and trainer are as before.
 
     Raises
     ------
@@ -117,13 +117,13 @@ def restored(run: Run, checkpoint: Checkpoint) -> Iterator[None]:
         If the checkpoint is of another network, trainer or data; nothing is changed then.
     """
     parts = parts_of(run)
-    states = _states_for(run, checkpoint, parts)
+    states = _load_and_check(run, checkpoint, parts)
     undo = [part.undo() for part in parts.values()]
     try:
         for name, part in parts.items():
-            with _taking(checkpoint, name):
+            with _loading(checkpoint, name):
                 part.load_state_dict(states[name])
-        with drawing_again(run):
+        with replaying(run):
             yield
     except BaseException:
         for put_back in undo:
@@ -131,8 +131,8 @@ def restored(run: Run, checkpoint: Checkpoint) -> Iterator[None]:
         raise
 
 
-def about(run: Run) -> dict[str, Any]:
-    """Return what the manifest says of the run, for people to read."""
+def manifest_info(run: Run) -> dict[str, Any]:
+    """Return the entries of the manifest that describe the run: position, versions, workers."""
     several = {"workers": run.workers.size} if run.workers.are_several else {}
     return {
         **several,
@@ -146,12 +146,12 @@ def about(run: Run) -> dict[str, Any]:
     }
 
 
-def _states_for(run: Run, checkpoint: Checkpoint, parts: Mapping[str, Part]) -> State:
-    """Return the states with which this worker goes on, checked."""
-    first = _states_in(checkpoint, run)
+def _load_and_check(run: Run, checkpoint: Checkpoint, parts: Mapping[str, Part]) -> State:
+    """Load this worker's states from the checkpoint and check them."""
+    first = _read_states(checkpoint, run)
     number, workers = checkpoint.manifest.get("workers", 1), run.workers
     ranks = [workers.rank] if number == workers.size else range(number)
-    states, *others = (_states_of(rank, checkpoint, first) for rank in ranks)
+    states, *others = (_worker_states(rank, checkpoint, first) for rank in ranks)
     try:
         if number != workers.size:
             states = {
@@ -168,13 +168,11 @@ def _states_for(run: Run, checkpoint: Checkpoint, parts: Mapping[str, Part]) -> 
         raise _not_written_by_us(checkpoint, "its states", e) from None
     if number != workers.size and workers.is_first:
         run.logger.warning(
-            "the checkpoint was written by %d %s and this run has %d: sums over a batch are taken "
-            "in another order, random numbers and BatchNorm's statistics are different, so the "
-            "weights will be close to those of the run of %d, not the same bits",
+            "resume: a checkpoint of %d %s continues on %d: the results will be close, but not "
+            "bitwise equal (order of sums, random numbers, BatchNorm's statistics)",
             number,
             "worker" if number == 1 else "workers",
             workers.size,
-            number,
         )
     return states
 
@@ -203,16 +201,16 @@ def _files_of(states: State, trainer: bytes) -> dict[str, bytes]:
     }
 
 
-def _average_of(run: Run) -> dict[str, bytes]:
-    """Return the file of the weights that an evaluation takes, if they are not the network's.
+def _average_file(run: Run) -> dict[str, bytes]:
+    """Return the file of the averaged weights, if the run evaluates them.
 
-    If they are not finite there is none: the network's are, and a run can continue from them.
+    If they are not finite, there is no such file: the run can continue from the network's weights.
     """
     if run.evaluation_weights is nullcontext:
         return {}
     with run.evaluation_weights():
         try:
-            return {AVERAGE: params.to_bytes(Network(run).state_dict()["weights"])}
+            return {AVERAGE: params.to_bytes(NetworkPart(run).state_dict()["weights"])}
         except FloatingPointError as e:
             if run.workers.is_first:
                 run.logger.warning(
@@ -221,7 +219,7 @@ def _average_of(run: Run) -> dict[str, bytes]:
             return {}
 
 
-def _states_in(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:
+def _read_states(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:
     """Return the states of all parts that the files of `checkpoint` hold."""
     with _reading(checkpoint, RUN):
         meta, arrays = from_bytes(checkpoint.files[RUN])
@@ -232,28 +230,28 @@ def _states_in(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:
     with _reading(checkpoint, NET):
         weights = params.from_bytes(checkpoint.files[NET])
     with _reading(checkpoint, TRAINER):
-        trainer = States.from_bytes(checkpoint.files[TRAINER])
+        trainer = TrainerStates.from_bytes(checkpoint.files[TRAINER])
     states["net"]["weights"] = weights
     states["trainer"]["states"] = trainer
     return states
 
 
-def _states_of(rank: int, checkpoint: Checkpoint, first: State) -> State:
-    """Return the states of that one of the workers that wrote `checkpoint`, from the first's."""
+def _worker_states(rank: int, checkpoint: Checkpoint, first: State) -> State:
+    """Return the states of the worker with this rank; `first` are those of worker 0."""
     name = worker_file_name(rank)
     if name not in checkpoint.files:
         return first
     with _reading(checkpoint, name):
         states: State = apply_worker_file(checkpoint.files[name], first)
         trainer = states["trainer"]["states"]
-        if not isinstance(trainer, States):
-            states["trainer"]["states"] = States.from_bytes(trainer.tobytes())
+        if not isinstance(trainer, TrainerStates):
+            states["trainer"]["states"] = TrainerStates.from_bytes(trainer.tobytes())
     return states
 
 
 @contextmanager
-def _taking(checkpoint: Checkpoint, part: str) -> Iterator[None]:
-    """Say in one sentence which state is none that a run has, though the files are whole."""
+def _loading(checkpoint: Checkpoint, part: str) -> Iterator[None]:
+    """Raise ValueError in one sentence if the state of a part cannot be loaded."""
     try:
         yield
     except (ValueError, OSError):
@@ -273,7 +271,7 @@ def _not_written_by_us(checkpoint: Checkpoint, what: str, e: Exception) -> Value
 
 @contextmanager
 def _reading(checkpoint: Checkpoint, name: str) -> Iterator[None]:
-    """Say in one sentence which file is not what it should be, though its checksum is right."""
+    """Raise ValueError in one sentence if a file cannot be read, though its checksum is right."""
     try:
         yield
     except Exception as e:

@@ -46,7 +46,7 @@ _OF_A_CHECKPOINT = re.compile(r"\.epoch-\d+-batch-\d+(-begun)?\.")
 _LONGEST_MANIFEST = 2**24  # bytes; one of a thousand workers has 200 kB
 
 
-class Key(NamedTuple):
+class CheckpointKey(NamedTuple):
     """Which checkpoint it is; the later one is the greater.
 
     Attributes
@@ -74,7 +74,7 @@ class Checkpoint(NamedTuple):
     ----------
     path : Path
         Its folder.
-    key : Key
+    key : CheckpointKey
         Which one it is.
     manifest : dict
         What ``manifest.json`` says.
@@ -83,13 +83,16 @@ class Checkpoint(NamedTuple):
     """
 
     path: Path
-    key: Key
+    key: CheckpointKey
     manifest: dict[str, Any]
     files: dict[str, bytes]
 
 
 def write(
-    folder: Path, key: Key, files: Mapping[str, bytes], about: Mapping[str, Any] | None = None
+    folder: Path,
+    key: CheckpointKey,
+    files: Mapping[str, bytes],
+    about: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a checkpoint into `folder`; return its path.
 
@@ -97,7 +100,7 @@ def write(
     ----------
     folder : Path
         Has to be there.
-    key : Key
+    key : CheckpointKey
         Which one it is.
     files : dict of str to bytes
         The contents, by name.
@@ -142,21 +145,21 @@ def write(
     return path
 
 
-def found_in(folder: Path) -> dict[Key, Path]:
+def list_checkpoints(folder: Path) -> dict[CheckpointKey, Path]:
     """Return the checkpoints in `folder`, damaged ones as well, the earliest first."""
     if not folder.is_dir():
         return {}
-    found = {key_of(path): path for path in folder.iterdir() if path.is_dir()}
+    found = {parse_name(path): path for path in folder.iterdir() if path.is_dir()}
     return dict(sorted((key, path) for key, path in found.items() if key is not None))
 
 
-def key_of(path: Path) -> Key | None:
+def parse_name(path: Path) -> CheckpointKey | None:
     """Return which checkpoint is at `path`, by its name, or None if it is none."""
     match = _NAME.fullmatch(path.name)
-    return Key(int(match[2]), int(match[1]), bool(match[3])) if match else None
+    return CheckpointKey(int(match[2]), int(match[1]), bool(match[3])) if match else None
 
 
-def manifest_of(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
     """Read the manifest of the checkpoint at `path`.
 
     Raises
@@ -201,13 +204,13 @@ def read(path: Path) -> Checkpoint:
         If its format is one that this version does not read, or `path` has not the name of a
         checkpoint.
     """
-    key = key_of(path)
+    key = parse_name(path)
     if key is None:
         raise ValueError(
-            f"{str(path)!r} is no checkpoint: one has a name like {Key(300, 3).name!r}, which says "
-            "how many epochs and batches are done"
+            f"{str(path)!r} is no checkpoint: one has a name like {CheckpointKey(300, 3).name!r}, "
+            "which says how many epochs and batches are done"
         )
-    manifest = manifest_of(path)
+    manifest = read_manifest(path)
     if manifest.get("key", key.name) != key.name:
         raise DamagedError(f"its folder was {manifest['key']!r} when it was written")
     files = {}
@@ -217,12 +220,12 @@ def read(path: Path) -> Checkpoint:
         except _NOT_THERE as e:
             raise DamagedError(f"{name} is not there ({e})") from e
         if hashlib.sha256(content).hexdigest() != expected["sha256"]:
-            raise DamagedError(f"{name} has another SHA-256 than it was written with")
+            raise DamagedError(f"{name} is corrupted (SHA-256 mismatch)")
         files[name] = content
     return Checkpoint(path, key, manifest, files)
 
 
-def newest_in(folder: Path, warn: Callable[[str], object]) -> Checkpoint | None:
+def read_newest(folder: Path, warn: Callable[[str], object]) -> Checkpoint | None:
     """Read the newest undamaged checkpoint in `folder`; None if there is no checkpoint at all.
 
     Parameters
@@ -237,7 +240,7 @@ def newest_in(folder: Path, warn: Callable[[str], object]) -> Checkpoint | None:
     ValueError
         If there are checkpoints, and all of them are damaged.
     """
-    found = found_in(folder)
+    found = list_checkpoints(folder)
     for path in reversed(found.values()):
         try:
             return read(path)
@@ -252,7 +255,7 @@ def newest_in(folder: Path, warn: Callable[[str], object]) -> Checkpoint | None:
     return None
 
 
-def make_room(path: Path, logger: logging.Logger) -> bool:
+def set_damaged_aside(path: Path, logger: logging.Logger) -> bool:
     """Rename what is at `path` if it is damaged; return whether nothing is there then."""
     if not path.exists():
         return True
@@ -277,7 +280,7 @@ def remove(path: Path) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-def remove_leftovers(folder: Path) -> None:
+def remove_temporary_files(folder: Path) -> None:
     """Remove what a process that is no more has left half-written or half-removed in `folder`."""
     for path in folder.iterdir():
         if _OF_A_CHECKPOINT.match(path.name) and is_left_over(path.name):

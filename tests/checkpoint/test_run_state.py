@@ -17,7 +17,7 @@ import problems
 import pytest
 from gluon_svrg.checkpoint import encoding
 from gluon_svrg.checkpoint import metrics as metric_state
-from gluon_svrg.checkpoint.optimizer_states import states_of
+from gluon_svrg.checkpoint.optimizer_states import trainer_states
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, Stateful
 from gluon_svrg.run.generators import seed_mxnet
@@ -172,7 +172,7 @@ def whole_run(handlers, data, duration, net, is_numpy):
 def outcome(estimator, result, following):
     return {
         "weights": everything(estimator),
-        "trainer": states_of(estimator.trainer).to_bytes(),
+        "trainer": trainer_states(estimator.trainer).to_bytes(),
         "history": figures(result.history),
         "stop_reason": result.stop_reason,
         "epochs_run": result.epochs_run,
@@ -568,7 +568,7 @@ def test_another_number_of_devices(before, after, accumulate, table, tmp_path, c
             tmp_path / "b", handlers, batches, whole, 1, contexts=after, resume="auto", **net
         )
     (warning,) = [record.getMessage() for record in caplog.records]
-    expected_text = f"was written on {len(before)} devices and this run has {len(after)}: sums over"
+    expected_text = f"a checkpoint of {len(before)} devices continues on {len(after)}: the results"
     assert expected_text in warning
     weights = problems.weights_of(expected.net)
     assert problems.relative_difference(problems.weights_of(ours.net), weights) < 1e-12
@@ -609,7 +609,7 @@ def contents(folder):
 def fails(checkpoints, error, message, estimator=None, data=None, **arguments):
     """Check the error, and that estimator and checkpoints are what they were."""
     estimator = estimator or estimator_of(1)
-    weights, states = everything(estimator), states_of(estimator.trainer).to_bytes()
+    weights, states = everything(estimator), trainer_states(estimator.trainer).to_bytes()
     reqs = [param.grad_req for param in estimator.trainer._params]
     files = contents(checkpoints)
     duration = {} if "batches" in arguments else {"epochs": 3}
@@ -618,7 +618,7 @@ def fails(checkpoints, error, message, estimator=None, data=None, **arguments):
     assert contents(checkpoints) == files
     assert [param.grad_req for param in estimator.trainer._params] == reqs
     assert problems.same(everything(estimator), weights)
-    assert states_of(estimator.trainer).to_bytes() == states
+    assert trainer_states(estimator.trainer).to_bytes() == states
     return str(caught.value)
 
 
@@ -899,12 +899,12 @@ def test_handlers_that_come_and_go(tmp_path, caplog):
     run_of(tmp_path, svrg_handlers, batches, {"epochs": 1}, 0)
     with caplog.at_level(logging.INFO, "test_resume"):
         _, result, _ = run_of(tmp_path, without, batches, {"epochs": 2}, 1, resume="auto")
-    text = "EMAHandler was not in the run that wrote the checkpoint: it begins now"
+    text = "resume: the checkpoint has no state of EMAHandler, which starts fresh"
     assert text in caplog.messages
     (warning,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert warning == (
-        "the run that wrote the checkpoint had a SVRGHandler and this one has none: it continues "
-        "without"
+        "resume: the checkpoint has the state of a SVRGHandler, which this run does not have: it "
+        "is ignored"
     )
     assert ["coefficient" in row for row in result.history] == [True, False]
 

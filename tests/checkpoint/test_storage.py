@@ -20,8 +20,8 @@ import problems
 import pytest
 from gluon_svrg import files as disk_files
 from gluon_svrg.arrays import params
-from gluon_svrg.checkpoint import folder as checkpoint
-from gluon_svrg.checkpoint.folder import Checkpoint, Key
+from gluon_svrg.checkpoint import storage
+from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
 from gluon_svrg.files import DamagedError
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -142,12 +142,12 @@ def check_that_it_is_passed_over(folder, file, damage):
     if (newest / file).is_file() and (newest / file).read_bytes() == before:
         pytest.fail("nothing was damaged")
     with pytest.raises(DamagedError) as caught:
-        checkpoint.read(newest)
+        storage.read(newest)
     if file != "manifest.json" or damage != "of the older one":  # which is whole in itself
         assert str(caught.value).startswith(f"{file} ")
     assert len(str(caught.value)) < 300
     warnings = []
-    found = checkpoint.newest_in(folder, warnings.append)
+    found = storage.read_newest(folder, warnings.append)
     assert found.path == folder / OLDER
     assert warnings == [
         f"the checkpoint {str(newest)!r} is damaged and passed over: {caught.value}"
@@ -165,34 +165,34 @@ def test_a_damaged_file_is_noticed(file, damage, folder):
 @pytest.mark.parametrize("content", [b"", b"a", bytes(100_000)], ids=len)
 def test_a_file_of_any_length(content, damage, tmp_path):
     for number in (1, 2):
-        checkpoint.write(tmp_path, Key(3 * number, number), {"b": content, "a": b"1"})
+        storage.write(tmp_path, CheckpointKey(3 * number, number), {"b": content, "a": b"1"})
     if content or "flipped" not in damage:
         check_that_it_is_passed_over(tmp_path, "b", damage)
 
 
 def test_what_is_said_of_a_damaged_file(tmp_path):
-    path = checkpoint.write(tmp_path, Key(3, 1), {"a": b"12"})
+    path = storage.write(tmp_path, CheckpointKey(3, 1), {"a": b"12"})
     for content, message in (
         (b"1", "a has 1 bytes, not 2"),
         (b"123", "a has 3 bytes, not 2"),
-        (b"13", "a has another SHA-256 than it was written with"),
+        (b"13", r"a is corrupted \(SHA-256 mismatch\)"),
     ):
         (path / "a").write_bytes(content)
         with pytest.raises(DamagedError, match=f"^{message}$"):
-            checkpoint.read(path)
+            storage.read(path)
 
 
 @pytest.mark.slow
 def test_every_byte_of_a_manifest_counts(tmp_path):
-    path = checkpoint.write(tmp_path, Key(3, 1), {"a": b"1"}, {"position": {"epoch": 1}})
+    path = storage.write(tmp_path, CheckpointKey(3, 1), {"a": b"1"}, {"position": {"epoch": 1}})
     manifest = path / "manifest.json"
     content = manifest.read_bytes()
     for index in range(len(content)):
         flipped(lambda n, i=index: i, index % 8)(manifest)
         with pytest.raises(DamagedError, match=r"^manifest\.json"):
-            checkpoint.read(path)
+            storage.read(path)
         manifest.write_bytes(content)
-    assert checkpoint.read(path).files == {"a": b"1"}
+    assert storage.read(path).files == {"a": b"1"}
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_run_goes_on_from_the_older_one(file, damage, folder, run, caplog):
     assert [row["epoch"] for row in result.history] == [0, 1, 2]
     names = [OLDER, NEWEST, "epoch-3-batch-9"]
     assert sorted(path.name for path in folder.iterdir()) == [f"damaged-{NEWEST}", *names]
-    assert [checkpoint.read(folder / name).key.epoch for name in names] == [1, 2, 3]
+    assert [storage.read(folder / name).key.epoch for name in names] == [1, 2, 3]
 
 
 def test_damaged_twice(folder, run):
@@ -250,9 +250,9 @@ def test_a_folder_that_is_no_checkpoint_any_more(damage, folder):
     shutil.rmtree(newest)
     newest.mkdir() if damage == "empty" else newest.write_bytes(b"1")
     with pytest.raises(DamagedError, match=r"^manifest\.json cannot be read"):
-        checkpoint.read(newest)
+        storage.read(newest)
     warnings = []
-    assert checkpoint.newest_in(folder, warnings.append).path == folder / OLDER
+    assert storage.read_newest(folder, warnings.append).path == folder / OLDER
     assert len(warnings) == (damage == "empty")
 
 
@@ -287,13 +287,13 @@ def traps(marker):
 
 def forged(folder, manifest=None, **files):
     """Write the newest checkpoint anew with another content, its checksums right."""
-    found = checkpoint.read(folder / NEWEST)
+    found = storage.read(folder / NEWEST)
     shutil.rmtree(found.path)
     files = {name: c for name, c in {**found.files, **files}.items() if c is not None}
-    path = checkpoint.write(folder, found.key, files)
+    path = storage.write(folder, found.key, files)
     if manifest is not None:
         own = json.loads((path / "manifest.json").read_text())
-        (path / "manifest.json").write_text(checkpoint._text_of(manifest(own)))
+        (path / "manifest.json").write_text(storage._text_of(manifest(own)))
     return path
 
 
@@ -335,7 +335,7 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("file", FILES[1:])
 def test_a_wrong_file_that_the_manifest_vouches_for(file, wrong, folder):
-    files = checkpoint.read(folder / NEWEST).files
+    files = storage.read(folder / NEWEST).files
     path = forged(folder, **{file: WRONG[wrong](files, file)})
     estimator = estimator_of(seed=1)
     before = everything(estimator.net)
@@ -361,17 +361,17 @@ FORGED = {
 def test_a_manifest_of_another_form(forgery, folder):
     path = forged(folder, FORGED[forgery])
     with pytest.raises(DamagedError, match=r"^manifest\.json"):
-        checkpoint.read(path)
+        storage.read(path)
 
 
 @pytest.mark.parametrize(
     ("number", "which"),
     [
         (
-            checkpoint.FORMAT + 1,
+            storage.FORMAT + 1,
             "a later version (9.8), and this version reads up to format 4",
         ),
-        (checkpoint.OLDEST_FORMAT - 1, "an earlier version (9.8), and this version reads from"),
+        (storage.OLDEST_FORMAT - 1, "an earlier version (9.8), and this version reads from"),
     ],
 )
 def test_a_format_that_is_not_read_is_said(number, which, folder):
@@ -384,7 +384,7 @@ def test_a_format_that_is_not_read_is_said(number, which, folder):
         "install that version"
     )
     with pytest.raises(ValueError, match=message):
-        checkpoint.newest_in(folder, pytest.fail)
+        storage.read_newest(folder, pytest.fail)
     for where in ("auto", path, folder):
         with pytest.raises(ValueError, match=message) as caught:
             fit(estimator_of(), folder, 3, resume=where)
@@ -405,7 +405,7 @@ def contents(folder):
 
 def test_what_is_written(tmp_path):
     files = {"a": b"1", "b": bytes(range(256)), "c": b""}
-    path = checkpoint.write(tmp_path, Key(12, 3, True), files, {"position": {"epoch": 3}})
+    path = storage.write(tmp_path, CheckpointKey(12, 3, True), files, {"position": {"epoch": 3}})
     assert path == tmp_path / "epoch-3-batch-12-begun"
     manifest = json.loads((path / "manifest.json").read_text())
     assert manifest["files"]["b"] == {
@@ -413,11 +413,11 @@ def test_what_is_written(tmp_path):
         "sha256": hashlib.sha256(files["b"]).hexdigest(),
     }
     assert (manifest["format"], manifest["position"]) == (4, {"epoch": 3})
-    assert checkpoint.read(path) == Checkpoint(path, Key(12, 3, True), manifest, files)
+    assert storage.read(path) == Checkpoint(path, CheckpointKey(12, 3, True), manifest, files)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     with pytest.raises(FileExistsError, match=r"the checkpoint '.*begun' is there already"):
-        checkpoint.write(tmp_path, Key(12, 3, True), {"a": b"2"})
-    assert checkpoint.read(path).files == files
+        storage.write(tmp_path, CheckpointKey(12, 3, True), {"a": b"2"})
+    assert storage.read(path).files == files
 
 
 def no_space(*args, **kwargs):
@@ -463,21 +463,21 @@ FAILURES = {
 
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_failure_leaves_nothing(failure, tmp_path):
-    checkpoint.write(tmp_path, Key(3, 1), {"a": b"1"})
+    storage.write(tmp_path, CheckpointKey(3, 1), {"a": b"1"})
     before = contents(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         FAILURES[failure](patch)
         with pytest.raises(OSError, match="No space left on device"):
-            checkpoint.write(tmp_path, Key(6, 2), {"a": b"1", "b": b"2"})
+            storage.write(tmp_path, CheckpointKey(6, 2), {"a": b"1", "b": b"2"})
     assert contents(tmp_path) == before
     assert [path.name for path in tmp_path.iterdir()] == [OLDER]
-    checkpoint.write(tmp_path, Key(6, 2), {"a": b"1", "b": b"2"})  # with space again
+    storage.write(tmp_path, CheckpointKey(6, 2), {"a": b"1", "b": b"2"})  # with space again
 
 
 FULL_DISK = """
 import gluon_svrg as gs  # before MXNet
 import logging, os, pathlib, resource, sys
-import test_folder as test
+import test_storage as test
 
 def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
@@ -519,7 +519,7 @@ def test_a_full_disk(tmp_path):
         "ones stay, and the run continues",
         f"the checkpoint epoch-3-batch-9 cannot be written into {str(tmp_path)!r} ({reason}): the "
         "older ones stay, and the run continues",
-        f"the run has ended without its last checkpoint, epoch-3-batch-9: {reason}",
+        f"the last checkpoint could not be written: epoch-3-batch-9: {reason}",
     ]
 
 
@@ -545,25 +545,25 @@ def test_leftovers_of_dead_processes_are_removed(tmp_path):
     for name in [*removed, *kept]:
         (tmp_path / name).mkdir()
         (tmp_path / name / "net.params").write_bytes(b"1")
-    checkpoint.remove_leftovers(tmp_path)
+    storage.remove_temporary_files(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 
 
 def test_a_leftover_of_no_process(tmp_path):
     (tmp_path / f".epoch-1-batch-3.{10**20}.tmp").mkdir()
-    checkpoint.remove_leftovers(tmp_path)
+    storage.remove_temporary_files(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_removed_is_gone_as_a_whole(tmp_path, monkeypatch):
-    path = checkpoint.write(tmp_path, Key(3, 1), {"a": b"1"})
+    path = storage.write(tmp_path, CheckpointKey(3, 1), {"a": b"1"})
     seen = []
     monkeypatch.setattr(shutil, "rmtree", lambda p, **_: seen.append(p.name))  # the process ends
-    checkpoint.remove(path)
+    storage.remove(path)
     (name,) = seen
     assert name.startswith(f".{OLDER}.")
     assert name.endswith(".tmp")
-    assert checkpoint.found_in(tmp_path) == {}
+    assert storage.list_checkpoints(tmp_path) == {}
 
 
 # Names.
@@ -571,16 +571,16 @@ def test_what_is_removed_is_gone_as_a_whole(tmp_path, monkeypatch):
 
 def test_checkpoints_are_found_by_their_numbers(tmp_path):
     keys = [
-        Key(9, 9),
-        Key(10, 9),  # after the last batch of epoch 9, before its end
-        Key(10, 10),
-        Key(10, 10, True),
-        Key(11, 10),
-        Key(100, 11),
-        Key(1000, 100),
+        CheckpointKey(9, 9),
+        CheckpointKey(10, 9),  # after the last batch of epoch 9, before its end
+        CheckpointKey(10, 10),
+        CheckpointKey(10, 10, True),
+        CheckpointKey(11, 10),
+        CheckpointKey(100, 11),
+        CheckpointKey(1000, 100),
     ]
     for key in np.random.default_rng(0).permutation(len(keys)):
-        checkpoint.write(tmp_path, keys[key], {"a": b"1"})
+        storage.write(tmp_path, keys[key], {"a": b"1"})
     others = [
         "epoch-1",
         "epoch-x-batch-1",
@@ -590,20 +590,20 @@ def test_checkpoints_are_found_by_their_numbers(tmp_path):
     for name in others:
         (tmp_path / name).mkdir()
     (tmp_path / "epoch-300-batch-3000").write_bytes(b"a file")
-    assert list(checkpoint.found_in(tmp_path)) == keys
+    assert list(storage.list_checkpoints(tmp_path)) == keys
     for key in keys:
-        assert checkpoint.key_of(tmp_path / key.name) == key
-    assert [checkpoint.key_of(tmp_path / name) for name in others] == [None] * len(others)
-    for path in reversed(list(checkpoint.found_in(tmp_path).values())):
-        assert checkpoint.newest_in(tmp_path, pytest.fail).path == path
-        checkpoint.remove(path)
-    assert checkpoint.newest_in(tmp_path, pytest.fail) is None
-    assert checkpoint.found_in(tmp_path / "no folder") == {}
+        assert storage.parse_name(tmp_path / key.name) == key
+    assert [storage.parse_name(tmp_path / name) for name in others] == [None] * len(others)
+    for path in reversed(list(storage.list_checkpoints(tmp_path).values())):
+        assert storage.read_newest(tmp_path, pytest.fail).path == path
+        storage.remove(path)
+    assert storage.read_newest(tmp_path, pytest.fail) is None
+    assert storage.list_checkpoints(tmp_path / "no folder") == {}
 
 
 def test_a_path_without_the_name_of_a_checkpoint(tmp_path):
     with pytest.raises(ValueError, match=r"best' is no checkpoint: one has a name like 'epoch-3-b"):
-        checkpoint.read(tmp_path / "best")
+        storage.read(tmp_path / "best")
 
 
 # The parameters are Gluon's.
@@ -651,19 +651,19 @@ def test_the_parameters_are_what_mxnet_writes(dtype, tmp_path):
 
 
 def test_a_folder_that_was_renamed_is_damaged(tmp_path):
-    path = checkpoint.write(tmp_path, Key(3, 1), {"a": b"1"})
-    later = path.rename(tmp_path / Key(9, 3).name)
+    path = storage.write(tmp_path, CheckpointKey(3, 1), {"a": b"1"})
+    later = path.rename(tmp_path / CheckpointKey(9, 3).name)
     with pytest.raises(DamagedError, match=r"its folder was 'epoch-1-batch-3' when it was written"):
-        checkpoint.read(later)
+        storage.read(later)
 
 
 def test_a_file_that_may_not_be_read_is_no_damage(tmp_path, monkeypatch):
     """Who puts it aside for that would lose a good checkpoint."""
-    checkpoint.write(tmp_path, Key(3, 1), {"a": b"1"})
+    storage.write(tmp_path, CheckpointKey(3, 1), {"a": b"1"})
 
     def refuse(path, *_, **__):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(checkpoint, "read_regular", refuse)
+    monkeypatch.setattr(storage, "read_regular", refuse)
     with pytest.raises(PermissionError, match="Permission denied"):
-        checkpoint.newest_in(tmp_path, pytest.fail)
+        storage.read_newest(tmp_path, pytest.fail)

@@ -1,4 +1,4 @@
-"""Which checkpoint a run continues from."""
+"""Find the checkpoint from which a run continues."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 
-from gluon_svrg.checkpoint import folder as disk
-from gluon_svrg.checkpoint.first_worker import checkpoint_by_first
-from gluon_svrg.checkpoint.folder import Checkpoint
+from gluon_svrg.checkpoint import storage
+from gluon_svrg.checkpoint.first_worker import read_on_first
+from gluon_svrg.checkpoint.storage import Checkpoint
 from gluon_svrg.events import EventHandler
 from gluon_svrg.files import DamagedError
 from gluon_svrg.workers import Single, Workers
@@ -29,21 +29,21 @@ class HasCheckpoints(EventHandler):
     directory: Path
 
 
-def checkpoint_folders(handlers: Iterable[EventHandler]) -> list[Path]:
+def checkpoint_directories(handlers: Iterable[EventHandler]) -> list[Path]:
     """Return the folders into which `handlers` write checkpoints."""
     return [handler.directory for handler in handlers if isinstance(handler, HasCheckpoints)]
 
 
-def checkpoint_for(
+def find_checkpoint(
     resume: object,
     folders: Sequence[Path],
     logger: logging.Logger,
     workers: Workers = _ONE,
 ) -> Checkpoint | None:
-    """Return the checkpoint that ``fit(resume=...)`` asks for, or None to begin anew.
+    """Return the checkpoint for ``fit(resume=...)``, or None to start a new run.
 
-    The first worker looks for it, on its own disk, and sends it to the others: all of them have
-    the same checkpoint, or the same error.
+    Worker 0 looks for it on its own disk and sends it to the others, so all workers get the same
+    checkpoint or the same error.
 
     Parameters
     ----------
@@ -67,12 +67,10 @@ def checkpoint_for(
     """
     if resume is None:
         return None
-    return checkpoint_by_first(
-        workers, lambda: _checkpoint_for(resume, folders, logger), "a resume"
-    )
+    return read_on_first(workers, lambda: _find_checkpoint(resume, folders, logger), "a resume")
 
 
-def _checkpoint_for(
+def _find_checkpoint(
     resume: object, folders: Sequence[Path], logger: logging.Logger
 ) -> Checkpoint | None:
     if not isinstance(resume, str | PathLike):
@@ -83,7 +81,7 @@ def _checkpoint_for(
                 "resume='auto' needs a CheckpointHandler in event_handlers, whose directory has "
                 "the checkpoints: give one, or the path of a checkpoint"
             )
-        found = _newest_in(folders, logger)
+        found = _read_newest(folders, logger)
         if found is None:
             logger.info("no checkpoint in %s yet: the run begins", folders[0])
     else:
@@ -93,21 +91,21 @@ def _checkpoint_for(
     return found
 
 
-def newest_for_roll_back(
+def find_rollback_checkpoint(
     folders: Sequence[Path], reason: str, logger: logging.Logger, workers: Workers = _ONE
 ) -> Checkpoint:
     """Return the newest checkpoint of the run, on all workers; RuntimeError if there is none."""
-    found = checkpoint_by_first(
-        workers, lambda: _newest_for_roll_back(folders, reason, logger), "a roll back"
+    found = read_on_first(
+        workers, lambda: _find_rollback_checkpoint(folders, reason, logger), "a roll back"
     )
     assert found is not None
     return found
 
 
-def _newest_for_roll_back(
+def _find_rollback_checkpoint(
     folders: Sequence[Path], reason: str, logger: logging.Logger
 ) -> Checkpoint:
-    found = _newest_in(folders, logger)
+    found = _read_newest(folders, logger)
     if found is None:
         why = "a checkpoint that is written already" if folders else "a CheckpointHandler"
         raise RuntimeError(f"{reason}; to go back needs {why}")
@@ -115,15 +113,15 @@ def _newest_for_roll_back(
     return found
 
 
-def is_in(checkpoint: Checkpoint, folders: Iterable[Path]) -> bool:
+def is_inside(checkpoint: Checkpoint, folders: Iterable[Path]) -> bool:
     """Return whether `checkpoint` is in one of the folders."""
     folder = checkpoint.path.parent.resolve()
     return folder in [path.resolve() for path in folders]
 
 
-def _newest_in(folders: Iterable[Path], logger: logging.Logger) -> Checkpoint | None:
+def _read_newest(folders: Iterable[Path], logger: logging.Logger) -> Checkpoint | None:
     """Return the newest undamaged checkpoint in all the folders."""
-    found = [disk.newest_in(folder, logger.warning) for folder in folders]
+    found = [storage.read_newest(folder, logger.warning) for folder in folders]
     known = [checkpoint for checkpoint in found if checkpoint is not None]
     return max(known, key=lambda checkpoint: checkpoint.key, default=None)
 
@@ -134,13 +132,13 @@ def _checkpoint_at(path: Path, logger: logging.Logger) -> Checkpoint:
             f"there is no checkpoint at resume={fspath(path)!r}: give the path of one, or of the "
             "folder that has them"
         )
-    if disk.key_of(path) is None:
-        found = disk.newest_in(path, logger.warning)
+    if storage.parse_name(path) is None:
+        found = storage.read_newest(path, logger.warning)
         if found is None:
             raise FileNotFoundError(f"there is no checkpoint in the folder {fspath(path)!r}")
         return found
     try:
-        return disk.read(path)
+        return storage.read(path)
     except DamagedError as e:
         raise ValueError(
             f"the checkpoint {fspath(path)!r} is damaged ({e}): resume from another, or from the "

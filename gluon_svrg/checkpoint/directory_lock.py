@@ -1,4 +1,4 @@
-"""FolderLock: no two runs write their checkpoints into one folder."""
+"""DirectoryLock: prevents two runs from writing checkpoints into one directory."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-class FolderLock:
-    """Lets one run at a time write into a folder, until it gives the lock back or its process ends.
+class DirectoryLock:
+    """Lets one run at a time write into a directory, until it releases the lock or exits.
 
     Parameters
     ----------
     folder : Path
-        Which folder.
+        The directory.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock: int | None = None
 
-    def take(self) -> None:
-        """Make sure that no other run writes into the folder.
+    def acquire(self) -> None:
+        """Lock the directory.
 
         Raises
         ------
         FileExistsError
-            If one does.
+            If another run has locked it.
         """
-        self.give_back()
+        self.release()
         lock = os.open(self._folder, os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,8 +57,8 @@ class FolderLock:
         self._lock = lock
         _locks.add(lock)
 
-    def give_back(self) -> None:
-        """Let others write into it."""
+    def release(self) -> None:
+        """Let other runs write into the directory."""
         if self._lock is not None:
             if self._lock in _locks:  # else this is a process that was forked
                 _locks.remove(self._lock)
