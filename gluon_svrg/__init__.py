@@ -6,13 +6,13 @@ Nothing here imports MXNet before a name is asked for that needs it.
 import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from gluon_svrg import _compat as _compat  # before MXNet is imported
-from gluon_svrg import _lazy
+from gluon_svrg import (
+    _compat as _compat,  # before MXNet is imported
+    _lazy,
+)
 
 if _TYPE_CHECKING:
-    from gluon_svrg import data as data
-    from gluon_svrg import deploy as deploy
-    from gluon_svrg import schedules as schedules
+    from gluon_svrg import data as data, deploy as deploy, schedules as schedules
     from gluon_svrg.estimator import Estimator
     from gluon_svrg.finders.batch_size import BatchSizeTest, find_batch_size
     from gluon_svrg.finders.learning_rate import LearningRateTest, find_learning_rate

@@ -81,7 +81,7 @@ _SPIN = "10000"
 SLOW_TO_IMPORT = {"sklearn", "scipy.stats"}
 """What MXNet's import takes if it is there, and does as well without. It is more than half of its
 time: 2.9 of 5.2 s. scikit-learn is a base class of the retired ``mxnet.model.FeedForward`` and of
-nothing else; ``_mxnet/late.py`` gives ``scipy.stats`` back."""
+nothing else; ``_mxnet/lazy_scipy.py`` gives ``scipy.stats`` back."""
 
 WITHOUT_MXNET = {"_compat", "_lazy", "arguments", "files", "linear", "svrg", "svrg.rule"}
 WITHOUT_MXNET |= {"run", "run.logger", "run.verbosity"}

@@ -484,7 +484,7 @@ class SVRGTrainer(gluon.Trainer):
 
     def _mark_corrected_gradients(self, fresh: bool) -> None:
         for param in [] if self.control_variate.is_idle else self._corrected_params():
-            for data in _mxnet.data_of(param):
+            for data in _mxnet.list_data(param):
                 _mxnet.mark_fresh(data, fresh)
 
 

@@ -51,17 +51,17 @@ def arrays_of(param: Parameter) -> tuple[list[NDArray] | None, list[NDArray] | N
     return param._data, param._grad
 
 
-def data_of(param: Parameter) -> list[NDArray]:
+def list_data(param: Parameter) -> list[NDArray]:
     """Return the weights on all contexts; of a row_sparse parameter the rows of the last pull."""
     return list(param._check_and_get(param._data, list))
 
 
-def whole_data(param: Parameter) -> list[NDArray]:
+def full_data(param: Parameter) -> list[NDArray]:
     """Return the weights on all contexts; those of a row_sparse parameter get all rows first.
 
     The kvstore holds them, once it has been given them; the parameter has what was pulled last.
     """
-    arrays, trainer = data_of(param), param._trainer
+    arrays, trainer = list_data(param), param._trainer
     if (
         param._stype == "row_sparse"
         and trainer is not None

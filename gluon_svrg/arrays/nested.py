@@ -8,7 +8,7 @@ from typing import Any
 from mxnet.ndarray import NDArray
 
 
-def leaves_of(value: object) -> list[Any]:
+def tree_leaves(value: object) -> list[Any]:
     """Return what the lists, tuples and dicts in `value` hold, in order, without None.
 
     Anything else is a leaf, `value` itself too. A dict's are in the order of its keys' insertion.
@@ -27,11 +27,11 @@ def leaves_of(value: object) -> list[Any]:
         if isinstance(item, NDArray):
             leaves.append(item)
         else:
-            leaves += leaves_of(item)
+            leaves += tree_leaves(item)
     return leaves
 
 
-def mapped(function: Callable[[Any], Any], value: object) -> Any:
+def tree_map(function: Callable[[Any], Any], value: object) -> Any:
     """Return `value` with ``function(leaf)`` in the place of each leaf; None stays.
 
     A list stays a list and a dict a dict; any tuple but a named one becomes a plain one.
@@ -41,9 +41,9 @@ def mapped(function: Callable[[Any], Any], value: object) -> Any:
     if value is None:
         return None
     if isinstance(value, Mapping):
-        return {key: mapped(function, item) for key, item in value.items()}
+        return {key: tree_map(function, item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        items = [mapped(function, item) for item in value]
+        items = [tree_map(function, item) for item in value]
         if isinstance(value, list):
             return items
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)

@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import as_legacy, kept_as_legacy
-from gluon_svrg.arrays.rows import is_row_sparse, row_sparse
+from gluon_svrg.arrays.row_sparse import is_row_sparse, row_sparse
 from mxnet.ndarray import NDArray
 
 

@@ -15,7 +15,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import as_current, is_of_numpy
-from gluon_svrg.arrays.rows import row_sparse
+from gluon_svrg.arrays.row_sparse import row_sparse
 from gluon_svrg.files import DAMAGED, DamagedError
 from mxnet import nd
 from mxnet.ndarray import NDArray

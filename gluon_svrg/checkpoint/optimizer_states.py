@@ -231,7 +231,7 @@ class TrainerStates:
         """Return whether `optimizer` would make such states, nested so and of these shapes."""
         for index, encoded in self._meta["states"]["dict"]:
             if _mxnet.has_data(params[index]):
-                weight = _mxnet.as_legacy(_mxnet.data_of(params[index])[0])
+                weight = _mxnet.as_legacy(_mxnet.list_data(params[index])[0])
                 new = optimizer.create_state_multi_precision(index, weight)
                 if _form_of(new) != _form_of_encoded(encoded, self._arrays):
                     return False

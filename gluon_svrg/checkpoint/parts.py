@@ -12,6 +12,7 @@ import numpy as np
 from gluon_svrg._mxnet import (
     finish_initialization,
     forget_kvstore,
+    full_data,
     has_data,
     has_kvstore_that_updates,
     has_shape,
@@ -20,7 +21,6 @@ from gluon_svrg._mxnet import (
     parameters_by_place,
     parameters_of,
     set_loss_scaler_state,
-    whole_data,
 )
 from gluon_svrg.arrays.replicas import mean_replicas, replicas_of, write_replicas
 from gluon_svrg.checkpoint.encoding import is_data
@@ -100,14 +100,14 @@ class NetworkPart(Part):
         # With static_shape MXNet does not order a read after the backward pass that writes running
         # statistics.
         mx.nd.waitall()
-        values = {place: replicas_of(whole_data(param)) for place, param in params.items()}
+        values = {place: replicas_of(full_data(param)) for place, param in params.items()}
         for place, copies in values.items():
             if not all(np.isfinite(array).all() for array in copies):
                 raise FloatingPointError(f"parameter {params[place].name!r} is NaN or infinite")
         return {
             # For those who read the file by themselves: of running statistics the mean.
             "weights": {
-                place: whole_data(param)[0]
+                place: full_data(param)[0]
                 if len(values[place]) == 1
                 else mx.nd.array(np.mean(values[place], axis=0, dtype="float64"), dtype=param.dtype)
                 for place, param in params.items()
@@ -115,7 +115,7 @@ class NetworkPart(Part):
             "contexts": len(self._run.context),
             # Auxiliary states differ from context to context.
             "replicas": {place: copies for place, copies in values.items() if len(copies) > 1},
-            "outside": [replicas_of(whole_data(param)) for param in self._outside()],
+            "outside": [replicas_of(full_data(param)) for param in self._outside()],
         }
 
     def check(self, state: State) -> None:
@@ -145,9 +145,9 @@ class NetworkPart(Part):
             weight = state["weights"][place]
             if not has_shape(param):
                 finish_initialization(param, weight.shape)
-            write_replicas(state["replicas"].get(place) or [weight.asnumpy()], whole_data(param))
+            write_replicas(state["replicas"].get(place) or [weight.asnumpy()], full_data(param))
         for param, values in zip(self._outside(), state["outside"], strict=True):
-            write_replicas(values, whole_data(param))
+            write_replicas(values, full_data(param))
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
         """Take the mean of what differs from worker to worker: the running statistics."""
@@ -174,7 +174,7 @@ class NetworkPart(Part):
         """Return what writes the arrays back as they are now."""
         params = [*self._run.net.collect_params().values(), *self._outside()]
         copies = [
-            (data, data.copy()) for param in params if has_data(param) for data in whole_data(param)
+            (data, data.copy()) for param in params if has_data(param) for data in full_data(param)
         ]
 
         def put_back() -> None:

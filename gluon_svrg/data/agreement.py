@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gluon_svrg.arrays.nested import leaves_of
+from gluon_svrg.arrays.nested import tree_leaves
 from mxnet.ndarray import NDArray
 
 CONTENTS = "contents"
@@ -57,7 +57,7 @@ def bits_of(arrays: Iterable[object]) -> int:
 
 def bits_of_batch(batch: object) -> int:
     """Return the fingerprint of all arrays of a batch."""
-    return bits_of(leaves_of(batch))
+    return bits_of(tree_leaves(batch))
 
 
 def bits_of_labels(batch: object) -> int:
@@ -68,9 +68,9 @@ def bits_of_labels(batch: object) -> int:
     samples.
     """
     if isinstance(batch, Mapping):
-        labels = leaves_of([batch[key] for key in batch if key != "data"])
+        labels = tree_leaves([batch[key] for key in batch if key != "data"])
     else:
-        labels = leaves_of(batch[1:]) if isinstance(batch, (list, tuple)) else []
+        labels = tree_leaves(batch[1:]) if isinstance(batch, (list, tuple)) else []
     parts = [part for label in labels for part in _dense_parts(label)]
     if all(part.size < 2 or (part == part.flat[0]).all() for part in parts):
         return bits_of_batch(batch)

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import mxnet as mx
 from gluon_svrg._mxnet import as_current, as_legacy
-from gluon_svrg.arrays.nested import leaves_of
+from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.data.base import TrainingData
 from gluon_svrg.data.batch import Batch
 from mxnet.ndarray import NDArray
@@ -347,12 +347,12 @@ class IterBatch(Batch):
     @property
     def data(self) -> list[NDArray]:
         """The arrays of the data."""
-        return leaves_of(self[0])
+        return tree_leaves(self[0])
 
     @property
     def label(self) -> list[NDArray]:
         """The arrays of the label."""
-        return leaves_of(self[1])
+        return tree_leaves(self[1])
 
 
 def pair_of(batch: object) -> Any:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from gluon_svrg.arrays.batch import Batch, is_empty
-from gluon_svrg.arrays.nested import leaves_of, mapped
-from gluon_svrg.arrays.samples import samples_in, some_samples
+from gluon_svrg.arrays.nested import tree_leaves, tree_map
+from gluon_svrg.arrays.samples import num_samples, slice_samples
 from gluon_svrg.data.base import TrainingData
 from gluon_svrg.workers import Workers
 
@@ -56,7 +56,7 @@ class SharedBatches:
                 loop.give(given, 0, batch.index)
             else:
                 given = batch
-                loop.give(given, samples_in(leaves_of(batch)[0], self._batch_axis))
+                loop.give(given, num_samples(tree_leaves(batch)[0], self._batch_axis))
             yield given
 
     def _one_sample(self) -> Any:
@@ -69,8 +69,8 @@ class SharedBatches:
                     f"WorkerBatchSampler give a batch_size of at least {self._workers.size}, the "
                     "number of workers"
                 )
-            self._sample = mapped(
-                lambda leaf: some_samples(leaf, slice(0, 1), self._batch_axis), batch
+            self._sample = tree_map(
+                lambda leaf: slice_samples(leaf, slice(0, 1), self._batch_axis), batch
             )
         return self._sample
 

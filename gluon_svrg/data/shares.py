@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gluon_svrg.arrays.batch import Batch
-from gluon_svrg.arrays.nested import leaves_of, mapped
-from gluon_svrg.arrays.samples import samples_in, some_samples
+from gluon_svrg.arrays.nested import tree_leaves, tree_map
+from gluon_svrg.arrays.samples import num_samples, slice_samples
 from mxnet.ndarray import NDArray
 
 _WAY_OUT = (
@@ -64,23 +64,23 @@ class Share(NamedTuple):
         ValueError
             If `batch` holds anything but arrays, or these have not the same number of samples.
         """
-        arrays = [_checked(leaf, batch) for leaf in leaves_of(batch)]
+        arrays = [_checked(leaf, batch) for leaf in tree_leaves(batch)]
         if not arrays:
             raise ValueError(f"{_words_for(batch)} has no arrays to be shared out: {_WAY_OUT}")
-        samples = samples_in(arrays[0], self.batch_axis)
+        samples = num_samples(arrays[0], self.batch_axis)
         _check_lengths(batch, arrays, samples, self.batch_axis)
         rows = self.rows(samples)
         number = batch.index if isinstance(batch, Batch) else index
         if rows.start == rows.stop:
             return Batch((), number)
-        part = mapped(partial(_part, rows=rows, samples=samples, axis=self.batch_axis), batch)
+        part = tree_map(partial(_part, rows=rows, samples=samples, axis=self.batch_axis), batch)
         return type(batch)(part, number) if isinstance(batch, Batch) else part
 
 
 def _part(leaf: Any, rows: slice, samples: int, axis: int) -> Any:
     array = leaf if isinstance(leaf, (NDArray, np.ndarray)) else np.asarray(leaf)
-    is_for_all = samples_in(array, axis) != samples  # by _check_lengths, it has one row for all
-    return array if is_for_all else some_samples(array, rows, axis)
+    is_for_all = num_samples(array, axis) != samples  # by _check_lengths, it has one row for all
+    return array if is_for_all else slice_samples(array, rows, axis)
 
 
 def _checked(leaf: Any, batch: object) -> Any:
@@ -101,9 +101,9 @@ def _checked(leaf: Any, batch: object) -> Any:
 
 
 def _check_lengths(batch: object, arrays: list[Any], samples: int, axis: int) -> None:
-    of_elements = [id(w) for w in leaves_of(_weights_in(batch)) if getattr(w, "ndim", 1) > 1]
+    of_elements = [id(w) for w in tree_leaves(_weights_in(batch)) if getattr(w, "ndim", 1) > 1]
     for array in arrays:
-        number = samples_in(array, axis)
+        number = num_samples(array, axis)
         # Weights of elements may have one row for all samples, as the loss broadcasts them.
         if number != samples and (number > 1 or id(array) not in of_elements):
             raise ValueError(

@@ -271,7 +271,7 @@ def _gradients(run: Run) -> Callable[[], None]:
         (
             param,
             [grad.copy() for grad in param.list_grad()],
-            [_mxnet.is_fresh(data) for data in _mxnet.data_of(param)],
+            [_mxnet.is_fresh(data) for data in _mxnet.list_data(param)],
         )
         for param in params.values()
     ]
@@ -281,7 +281,7 @@ def _gradients(run: Run) -> Callable[[], None]:
             # Those of now: a change of grad_req makes new ones.
             for grad, copy in zip(param.list_grad(), grads, strict=True):
                 copy.copyto(grad)
-            for data, fresh in zip(_mxnet.data_of(param), are_fresh, strict=True):
+            for data, fresh in zip(_mxnet.list_data(param), are_fresh, strict=True):
                 _mxnet.mark_fresh(data, fresh)
 
     return put_back

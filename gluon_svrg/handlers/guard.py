@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gluon_svrg._mxnet import parameters_of, scales_losses, trained_parameters
 from gluon_svrg.arguments import check_integer, check_number, renamed
-from gluon_svrg.arrays.finite import FiniteWatch
+from gluon_svrg.arrays.finite import NonFiniteDetector
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.events import (
     DecidesAboutNaN,
@@ -107,7 +107,7 @@ class NaNGuardHandler(
         self._lr_mults: list[tuple[gluon.Parameter, float]] = []
         self._begin = 0
         self._losses: list[list[NDArray]] = []
-        self._watch = FiniteWatch()
+        self._detector = NonFiniteDetector()
         self._gradients: list[list[NDArray]] = []
         self._names: list[str] = []
 
@@ -133,7 +133,7 @@ class NaNGuardHandler(
         if not scales_losses(estimator.trainer):
             if not self._gradients:
                 self._collect(estimator.trainer)
-            self._watch.see(self._gradients)
+            self._detector.add(self._gradients)
         if len(self._losses) == self.every_n_batches:
             self._check(estimator)
 
@@ -171,7 +171,7 @@ class NaNGuardHandler(
 
     def _start(self, estimator: Run) -> None:
         self._begin = estimator.position.batch_in_epoch
-        self._losses, self._watch = [], FiniteWatch()
+        self._losses, self._detector = [], NonFiniteDetector()
         self._gradients, self._names = [], []
 
     def _collect(self, trainer: gluon.Trainer) -> None:
@@ -188,7 +188,7 @@ class NaNGuardHandler(
         what, step = self._first_found()
         batch = self._begin + step
         self._begin += len(self._losses)
-        self._losses, self._watch = [], FiniteWatch()
+        self._losses, self._detector = [], NonFiniteDetector()
         workers, epoch = estimator.workers, estimator.position.epoch
         found = workers.gather_plain([batch, what], f"check for NaN before batch {self._begin}")
         findings = [(at, rank, what) for rank, (at, what) in enumerate(found) if what]
@@ -206,7 +206,7 @@ class NaNGuardHandler(
         first_loss = next(
             (step for step, losses in enumerate(self._losses) if not _are_finite(losses)), None
         )
-        first_gradient = self._watch.first()
+        first_gradient = self._detector.first_bad()
         what, step = "", 0
         if first_gradient is not None:
             step, index = first_gradient

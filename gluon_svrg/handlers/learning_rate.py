@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.arrays.nested import leaves_of
+from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import EpochBegin, HasPasses, Order, Run, State, Stateful, TrainBegin
 from gluon_svrg.handlers.schedule import ScheduleHandler
@@ -380,4 +380,4 @@ def _parts(run: Run, batch: object) -> BatchParts:
 
 
 def _length(parts: BatchParts) -> int:
-    return int(leaves_of(parts.data)[0].shape[0])
+    return int(tree_leaves(parts.data)[0].shape[0])

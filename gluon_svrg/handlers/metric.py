@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import as_legacy, reason_of
 from gluon_svrg.arguments import renamed
-from gluon_svrg.arrays.nested import leaves_of, mapped
+from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.arrays.samples import with_axis
 from gluon_svrg.events import (
     BatchEnd,
@@ -99,8 +99,8 @@ class MetricHandler(
         """Keep the outputs of the batch."""
         outputs = Outputs(
             # Copied: the data may write its next labels into the same arrays.
-            [mapped(lambda array: as_legacy(array).copy(), label) for label in kwargs["label"]],
-            [mapped(_as_legacy, pred) for pred in kwargs["pred"]],
+            [tree_map(lambda array: as_legacy(array).copy(), label) for label in kwargs["label"]],
+            [tree_map(_as_legacy, pred) for pred in kwargs["pred"]],
             [with_axis(as_legacy(loss)) for loss in kwargs["loss"]],
         )
         self._waiting.append(outputs)
@@ -109,7 +109,7 @@ class MetricHandler(
             if self._period is None or len(self._waiting) >= self._period:
                 self.flush()
             return
-        self._nbytes += sum(_nbytes(array) for array in leaves_of(outputs))
+        self._nbytes += sum(_nbytes(array) for array in tree_leaves(outputs))
         if not self._has_worked:
             # What a metric cannot take is told before the training goes on.
             self.flush()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.arrays.nested import leaves_of, mapped
+from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, to_bytes
 from gluon_svrg.run.metrics import parts_of
 from gluon_svrg.workers import Workers
@@ -90,7 +90,7 @@ def update_over_workers(
 
 def bytes_in(waiting: Iterable[Outputs]) -> int:
     """Return how many bytes the arrays have."""
-    arrays = (leaf for outputs in waiting for leaf in leaves_of(list(outputs)))
+    arrays = (leaf for outputs in waiting for leaf in tree_leaves(list(outputs)))
     return sum(array.size * np.dtype(array.dtype).itemsize for array in arrays)
 
 
@@ -133,7 +133,7 @@ def _whole(shares: Sequence[Sequence[list[Any]]], batch_axis: int) -> Outputs:
         *([item for part in parts for item in part] for parts in zip(*shares, strict=True))
     )
     items = list(zip(*(part for part in outputs if part), strict=True))
-    leaves = [leaves_of(list(item)) for item in items]
+    leaves = [tree_leaves(list(item)) for item in items]
     if len(items) < 2 or len({len(item) for item in leaves}) > 1:
         return outputs
     if not all(_have_samples(item, batch_axis) for item in leaves):
@@ -150,13 +150,13 @@ def _have_samples(arrays: Sequence[Any], batch_axis: int) -> bool:
 
 
 def _joined(items: list[Any], batch_axis: int) -> Any:
-    columns = iter(zip(*map(leaves_of, items), strict=True))
+    columns = iter(zip(*map(tree_leaves, items), strict=True))
 
     def join(_: object) -> NDArray:
         column = next(columns)
         return mx.nd.concat(*column, dim=_axis(column[0], batch_axis))
 
-    return mapped(join, items[0])
+    return tree_map(join, items[0])
 
 
 def _axis(array: NDArray, batch_axis: int) -> int:

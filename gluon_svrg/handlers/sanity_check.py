@@ -10,7 +10,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._mxnet import reason_of
-from gluon_svrg.arrays.nested import leaves_of
+from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.data.batch import is_empty
 from gluon_svrg.data.csr import check_batch
 from gluon_svrg.data.training_data import batch_to_look_at
@@ -93,7 +93,7 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
         self._is_done = True
         if is_empty(batch):  # who has its rows looks at them
             return
-        for leaf in leaves_of(batch):
+        for leaf in tree_leaves(batch):
             check_batch(0, leaf)
         parts = _share(estimator, batch, estimator.net)
         if _has_three_items(batch):
@@ -191,14 +191,14 @@ def _kinds(value: object) -> str:
         f"{leaf.shape} {np.dtype(leaf.dtype).name}"
         if isinstance(leaf, NDArray)
         else type(leaf).__name__
-        for leaf in leaves_of(value)
+        for leaf in tree_leaves(value)
     ]
     return " and ".join(text)
 
 
 def _check_finite(parts: BatchParts) -> None:
     for name, part in (("data", parts.data), ("label", parts.label), ("weight", parts.weight)):
-        for leaf in leaves_of(part):
+        for leaf in tree_leaves(part):
             is_float = np.dtype(leaf.dtype).kind == "f" and leaf.stype == "default"
             # A sum is not finite if one number is not: copying the array would take longer.
             if is_float and not np.isfinite(mx.nd.sum(_mxnet.as_legacy(leaf) * 0).asscalar()):

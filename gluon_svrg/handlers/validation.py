@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gluon_svrg.arguments import check_periods
-from gluon_svrg.arrays.waiting import wait_for
+from gluon_svrg.arrays.sync import wait_for
 from gluon_svrg.data.training_data import check_data
 from gluon_svrg.events import (
     BatchBegin,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gluon_svrg.arrays.rows import nbytes_of
+from gluon_svrg.arrays.row_sparse import nbytes_of
 from mxnet.ndarray import NDArray
 
 

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gluon_svrg import _mxnet
-from gluon_svrg.arrays.nested import leaves_of
+from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.arrays.replicas import replicas_of
-from gluon_svrg.arrays.rows import are_close, largest_values
+from gluon_svrg.arrays.row_sparse import are_close, largest_values
 from gluon_svrg.data.batch import Batch, is_empty
 from gluon_svrg.data.data_iter import check_has_no_padding, pair_of
 from gluon_svrg.data.shared_batches import loop_of
@@ -223,7 +223,7 @@ class Interval:
         index = _index_of(batch, index, self._numbers_batches)
         batch = pair_of(batch)
         if self.table is not None:
-            return self.table.gradient(index, leaves_of(batch))
+            return self.table.gradient(index, tree_leaves(batch))
         gradient = self.snapshot.gradient(self.backward_at(index), batch)
         self._own_evaluations += sum(gradient.samples)
         if not self._workers.are_several:
@@ -407,7 +407,7 @@ def _check_against_network(gradient: BatchGradient, net: gluon.Block, index: int
         own = params[name]
         if own.grad_req != "write":  # it may hold other batches' too
             continue
-        for kept, grad, data in zip(grads, own.list_grad(), _mxnet.data_of(own), strict=True):
+        for kept, grad, data in zip(grads, own.list_grad(), _mxnet.list_data(own), strict=True):
             if _mxnet.is_fresh(data):
                 largest, apart = largest_values(kept, grad)
                 scale, difference = max(scale, largest), max(difference, apart)

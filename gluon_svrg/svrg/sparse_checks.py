@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import mxnet as mx
 from gluon_svrg import _mxnet
-from gluon_svrg.arrays.rows import is_row_sparse
+from gluon_svrg.arrays.row_sparse import is_row_sparse
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.optimizer import NAG, Optimizer
 from gluon_svrg.svrg.coefficient import OptimalCoefficient

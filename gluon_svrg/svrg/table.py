@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import as_legacy
 from gluon_svrg.arrays.fused import FusedFunction
-from gluon_svrg.arrays.rows import is_row_sparse
+from gluon_svrg.arrays.row_sparse import is_row_sparse
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.svrg.gradient import BatchGradient
 from mxnet.ndarray import NDArray

@@ -15,8 +15,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg.checkpoint import encoding
-from gluon_svrg.checkpoint import metrics as metric_state
+from gluon_svrg.checkpoint import encoding, metrics as metric_state
 from gluon_svrg.checkpoint.optimizer_states import trainer_states
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, Stateful

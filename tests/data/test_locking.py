@@ -5,8 +5,7 @@ import random
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.data import ArrayLoader
-from gluon_svrg.data import transforms as T
+from gluon_svrg.data import ArrayLoader, transforms as T
 from gluon_svrg.data.training_data import why_not_locked
 from mxnet import gluon
 

@@ -8,8 +8,7 @@ import numpy as np
 import oracle
 import problems
 import pytest
-from gluon_svrg.data import ArrayLoader
-from gluon_svrg.data import transforms as T
+from gluon_svrg.data import ArrayLoader, transforms as T
 from gluon_svrg.data.draw import LOCKED
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import BatchEnd

@@ -5,10 +5,9 @@ import itertools
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.arrays.nested import leaves_of
-from gluon_svrg.arrays.samples import axis_of
-from gluon_svrg.data import ArrayLoader, Batch, WorkerBatchSampler
-from gluon_svrg.data import transforms as T
+from gluon_svrg.arrays.nested import tree_leaves
+from gluon_svrg.arrays.samples import sample_axis
+from gluon_svrg.data import ArrayLoader, Batch, WorkerBatchSampler, transforms as T
 from gluon_svrg.data.batch import is_empty
 from gluon_svrg.data.sharding import how_shared, sharded
 from gluon_svrg.data.shares import Share
@@ -162,13 +161,13 @@ def check(whole, parts, axis=0, shares=None):
             assert part.index == whole.index
         if not is_empty(part):
             assert type(part) is type(whole)
-    leaves = [leaves_of(part) for part in parts if not is_empty(part)]
-    for i, leaf in enumerate(leaves_of(whole)):
+    leaves = [tree_leaves(part) for part in parts if not is_empty(part)]
+    for i, leaf in enumerate(tree_leaves(whole)):
         expected, own = bits(leaf), [bits(part[i]) for part in leaves]
         if expected.shape[0] == 1 != len(own[0]) or (expected.ndim == 2 and len(expected) == 1):
             assert all(np.array_equal(array, expected) for array in own)  # a row for all
             continue
-        joined = np.concatenate(own, axis_of(expected, axis))
+        joined = np.concatenate(own, sample_axis(expected, axis))
         assert joined.dtype == expected.dtype
         assert joined.tobytes() == expected.tobytes()
         assert joined.shape == expected.shape
@@ -290,11 +289,11 @@ def test_parts_that_are_kept_are_the_same_objects(name):
     workers = Several(1, 2)
     part = sharded(training_data(data), workers)
     again = sharded(training_data(data), workers)  # a handler that is given the same
-    first = {i: leaves_of(part.batch(i)) for i in range(part.num_batches)}
+    first = {i: tree_leaves(part.batch(i)) for i in range(part.num_batches)}
     for batches in (part.in_order(), again.in_order(), again.first_batches(9)):
         for position, batch in enumerate(batches):
             index = batch.index if part.numbers_batches else position
-            leaves = leaves_of(batch)
+            leaves = tree_leaves(batch)
             assert all(a is b for a, b in zip(leaves, first[index], strict=True))
     assert part.batch(-1) is part.batch(part.num_batches - 1)
 

@@ -7,8 +7,7 @@ import re
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.data import ArrayLoader, Batch, first_batches
-from gluon_svrg.data import transforms as T
+from gluon_svrg.data import ArrayLoader, Batch, first_batches, transforms as T
 from gluon_svrg.data.probing import unchanged_generators
 from gluon_svrg.data.training_data import batches_of, check_data, length_of, training_data
 from mxnet import gluon

@@ -8,8 +8,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 from gluon_svrg import workers
-from gluon_svrg.data import ArrayLoader, WorkerBatchSampler
-from gluon_svrg.data import transforms as T
+from gluon_svrg.data import ArrayLoader, WorkerBatchSampler, transforms as T
 from gluon_svrg.data.batch import is_empty
 from gluon_svrg.data.sharding import sharded
 from gluon_svrg.data.training_data import training_data

@@ -38,12 +38,12 @@ def row_sparse(
     )
 
 
-def rows_of(array: NDArray) -> NumPyArray:
+def row_indices(array: NDArray) -> NumPyArray:
     """Return the numbers of the rows that a row_sparse array stores, ascending; waits for it."""
-    return np.asarray(indices_of(array).asnumpy())
+    return np.asarray(row_indices_nd(array).asnumpy())
 
 
-def indices_of(array: NDArray) -> NDArray:
+def row_indices_nd(array: NDArray) -> NDArray:
     """Return the numbers of the rows that a row_sparse array stores, on its device."""
     assert is_row_sparse(array)
     return array.indices
@@ -89,7 +89,7 @@ def largest_values(first: NDArray, second: NDArray) -> tuple[float, float]:
 def are_close(ours: NDArray, theirs: NDArray, tolerance: float) -> bool:
     """Return whether the arrays are equal to `tolerance`, relative to a value or to the largest."""
     if is_row_sparse(ours) and is_row_sparse(theirs):
-        own, others = rows_of(ours), rows_of(theirs)
+        own, others = row_indices(ours), row_indices(theirs)
         if len(own) != len(others) or (own != others).any():
             return False
     a, b = values_of(ours), values_of(theirs)

@@ -10,7 +10,7 @@ from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
 
-class Memory:
+class MappedArray:
     """The memory of one array of the CPU, dense, as a flat NumPy array.
 
     Parameters

@@ -1,66 +1,12 @@
-"""DataLoader, which keeps what it was made with in private attributes; Estimator; ONNX; errors."""
+"""Symbols: inferred shapes and types, the translation into ONNX, the reason in an error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import mxnet as mx
-from mxnet.gluon.contrib.estimator.event_handler import EventHandler
-from mxnet.gluon.contrib.estimator.utils import (
-    _check_handler_metric_ref,
-    _suggest_metric_for_loss,
-)
-from mxnet.gluon.data.dataloader import default_batchify_fn, default_mp_batchify_fn
-from mxnet.gluon.loss import Loss
 from mxnet.symbol import Symbol
-
-
-def dataset_of(loader: mx.gluon.data.DataLoader) -> Any:
-    """Return the data set of a DataLoader."""
-    return loader._dataset
-
-
-def batch_sampler_of(loader: mx.gluon.data.DataLoader) -> Any:
-    """Return what yields the indices of each batch of a DataLoader."""
-    return loader._batch_sampler
-
-
-def batchify_of(loader: mx.gluon.data.DataLoader) -> Callable[[list[Any]], Any]:
-    """Return the function that makes a batch of samples."""
-    return loader._batchify_fn
-
-
-def has_workers(loader: mx.gluon.data.DataLoader) -> bool:
-    """Return whether a DataLoader has processes or threads that make its batches ahead."""
-    return bool(loader._num_workers)
-
-
-def load_in_this_process(loader: mx.gluon.data.DataLoader) -> None:
-    """Let a DataLoader make its batches in this process, without what its workers have ahead."""
-    loader._num_workers, loader._iter = 0, None
-    if loader._batchify_fn is default_mp_batchify_fn:  # into memory that processes share
-        loader._batchify_fn = default_batchify_fn
-
-
-def carries_samples_over(loader: mx.gluon.data.DataLoader) -> bool:
-    """Return whether samples that are left over go into the next epoch: ``'rollover'``."""
-    sampler = loader._batch_sampler
-    return isinstance(sampler, mx.gluon.data.BatchSampler) and sampler._last_batch == "rollover"
-
-
-def check_metrics_of_handlers(
-    handlers: Sequence[EventHandler], known: set[mx.metric.EvalMetric]
-) -> None:
-    """Raise ValueError if a handler watches a metric that the Estimator does not have."""
-    for handler in handlers:
-        _check_handler_metric_ref(handler, known)
-
-
-def suggested_metric(loss: Loss) -> mx.metric.EvalMetric | None:
-    """Return the metric that MXNet's Estimator takes for `loss` if none is given."""
-    return _suggest_metric_for_loss(loss)
 
 
 @contextmanager

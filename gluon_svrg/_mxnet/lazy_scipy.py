@@ -12,7 +12,7 @@ from gluon_svrg._compat import is_installed
 from mxnet import test_utils
 
 
-class Late(ModuleType):
+class LazyModule(ModuleType):
     """A module that is imported when something of it is asked for.
 
     Not :class:`importlib.util.LazyLoader`, which would stand in ``sys.modules`` for everybody, and
@@ -36,7 +36,7 @@ def give_back_what_is_slow() -> None:
     """
     for module, name in ((mx.contrib.quantization, "stats"), (test_utils, "ss")):
         if vars(module)[name] is None and is_installed("scipy"):
-            vars(module)[name] = Late("scipy.stats")
+            vars(module)[name] = LazyModule("scipy.stats")
 
 
 give_back_what_is_slow()
