@@ -59,8 +59,8 @@ def train_and_export(folder: Path, resume: str | None = None) -> list[str]:
         gs.SVRGHandler(),
         gs.EMAHandler(0.5),
         gs.TensorBoardHandler(folder / "board", every_n_batches=1),
-        gs.LogHandler(folder / "log.jsonl"),
-        gs.LogHandler(folder / "log.csv"),
+        gs.HistoryFileHandler(folder / "log.jsonl"),
+        gs.HistoryFileHandler(folder / "log.csv"),
         gs.CheckpointHandler(folder / "checkpoints", keep_last=1),
     ]
     estimator.fit(data, epochs=3, event_handlers=handlers, resume=resume, verbose=0)

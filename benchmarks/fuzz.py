@@ -31,8 +31,8 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg.arrays import params as params_format
 from gluon_svrg.checkpoint import storage
-from gluon_svrg.deploy.card import _sealed
 from gluon_svrg.deploy.graph import OPERATORS
+from gluon_svrg.deploy.model_dir import _sealed
 from gluon_svrg.linear import Chunks, SVRGClassifier
 from mxnet import gluon
 

@@ -86,7 +86,7 @@ def _is_module(package: ModuleType, name: str) -> bool:
         return False
     full = f"{package.__name__}.{name}"
     is_there = importlib.machinery.PathFinder.find_spec(full, package.__path__) is not None
-    return is_there or full.partition(".")[2] in _compat.MOVED
+    return is_there or full.partition(".")[2] in {**_compat.MOVED, **_compat.SPLIT}
 
 
 class PackageWithFunctions(ModuleType):

@@ -10,7 +10,7 @@ import mxnet as mx
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_rollback_checkpoint
 from gluon_svrg.checkpoint.run_state import restore_run
 from gluon_svrg.checkpoint.storage import Checkpoint
-from gluon_svrg.data.waiting import DataWatch
+from gluon_svrg.data.stalls import StallDetector
 from gluon_svrg.events import (
     CatchesUp,
     DecidesAboutNaN,
@@ -60,7 +60,7 @@ class FitLoop:
         self._handlers = handlers
         # Those that are left of an epoch that has begun, here or in the run resumed; else None.
         self._batches: Iterator[Any] | None = None
-        self._watch = DataWatch()
+        self._watch = StallDetector()
         self.stops = StopRequests(estimator, handlers)
         self.roll_back_because: str | None = None
         self._is_first_batch = estimator.workers.are_several
@@ -124,8 +124,8 @@ class FitLoop:
         position, data = self._estimator.position, self._estimator.data
         if position.is_cut or position.heard:
             return iter(())
-        batches = self._watch.watched(
-            data.begin_epoch(position.epoch, position.batch_in_epoch), self._estimator
+        batches = self._watch.watch(
+            data.iterate_epoch(position.epoch, position.batch_in_epoch), self._estimator
         )
         return batches if position.batch_in_epoch else at_least_one(batches, "train_data")
 

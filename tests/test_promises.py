@@ -20,7 +20,7 @@ from gluon_svrg.checkpoint.encoding import from_bytes
 from gluon_svrg.checkpoint.optimizer_states import trainer_states
 from gluon_svrg.checkpoint.parts import NetworkPart
 from gluon_svrg.events import BatchEnd, Order
-from gluon_svrg.handlers.stopping import _copied
+from gluon_svrg.handlers.early_stopping import _copied
 from gluon_svrg.run.history import MEASURED
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
@@ -268,7 +268,7 @@ def test_what_watches_changes_nothing(tmp_path):
         gs.CheckpointHandler(tmp_path / "checkpoints", every_n_batches=1),
         gs.EMAHandler(0.9, evaluate=False),
         gs.EarlyStoppingHandler("validation loss", patience=9),
-        gs.LogHandler(tmp_path / "log.csv"),
+        gs.HistoryFileHandler(tmp_path / "log.csv"),
         gs.NaNGuardHandler(),
         gs.ProfilerHandler(),
         gs.TimeLimitHandler(3600),

@@ -1,4 +1,4 @@
-"""What MXNet's import was made to leave out (`_compat.SLOW_TO_IMPORT`), on its first use."""
+"""LazyModule: gives MXNet ``scipy.stats`` on first use, which its import was made to skip."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mxnet import test_utils
 
 
 class LazyModule(ModuleType):
-    """A module that is imported when something of it is asked for.
+    """A module that is imported when one of its attributes is read.
 
-    Not :class:`importlib.util.LazyLoader`, which would stand in ``sys.modules`` for everybody, and
-    which two threads may not ask at once in older versions of Python.
+    Not :class:`importlib.util.LazyLoader`: that one would be in ``sys.modules`` for every importer,
+    and is not safe for two threads in older versions of Python.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -25,14 +25,14 @@ class LazyModule(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
     def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
-        """Let it be pickled as what it stands for, as far as that goes for modules."""
+        """Pickle it as the name of the module."""
         return importlib.import_module, (self.__name__,)
 
 
 def give_back_what_is_slow() -> None:
-    """Let MXNet have ``scipy.stats`` where it is installed.
+    """Give MXNet ``scipy.stats``, if it is installed.
 
-    Quantization asks whether it is there; tests of random numbers call it.
+    MXNet's quantization and its tests of random numbers use it.
     """
     for module, name in ((mx.contrib.quantization, "stats"), (test_utils, "ss")):
         if vars(module)[name] is None and is_installed("scipy"):

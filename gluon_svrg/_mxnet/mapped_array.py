@@ -1,4 +1,4 @@
-"""The memory of an array, for what writes into it behind the back of MXNet's engine."""
+"""MappedArray: the memory of an NDArray as a NumPy array, to read and write without a copy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mxnet.ndarray import NDArray
 
 
 class MappedArray:
-    """The memory of one array of the CPU, dense, as a flat NumPy array.
+    """The memory of a dense array on the CPU, as a flat NumPy array.
 
     Parameters
     ----------
     array : NDArray
-        Whose it is; kept.
+        The array; it is kept alive.
     """
 
     def __init__(self, array: NDArray) -> None:
@@ -28,9 +28,9 @@ class MappedArray:
         self._numbers: NumPyArray = np.empty(0)
 
     def numbers(self) -> NumPyArray:
-        """Return them when the engine neither writes nor reads the array any more.
+        """Return the array's numbers, after MXNet's engine has finished with the array.
 
-        An array that oneDNN has laid out in its own way is laid out anew, somewhere else.
+        An array in a layout of oneDNN's is first copied into the plain layout.
         """
         check_call(_LIB.MXNDArrayWaitToWrite(self._handle))
         check_call(_LIB.MXNDArrayGetData(self._handle, self._reference))

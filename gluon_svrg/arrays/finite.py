@@ -28,7 +28,7 @@ def sums_of_squares(arrays: Sequence[NDArray]) -> list[NDArray]:
 
 
 class NonFiniteDetector:
-    """Keeps the sums of squares of some arrays at each step, and reads them when asked.
+    """Computes the sums of squares of some arrays at each step, and reads them when asked.
 
     A sum of squares is finite if the array is, up to values of 1e19, whose squares overflow
     float32. `multi_sum_sq` takes a thirtieth of the time of `multi_all_finite` on a large array.

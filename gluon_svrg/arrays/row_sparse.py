@@ -1,4 +1,4 @@
-"""Row_sparse arrays: the rows that are stored, with their numbers; all others are zero."""
+"""Functions on row_sparse arrays, which store some rows and their indices; the others are zero."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def row_sparse(
 
 
 def row_indices(array: NDArray) -> NumPyArray:
-    """Return the numbers of the rows that a row_sparse array stores, ascending; waits for it."""
+    """Return the indices of the rows that a row_sparse array stores, ascending; waits for it."""
     return np.asarray(row_indices_nd(array).asnumpy())
 
 
 def row_indices_nd(array: NDArray) -> NDArray:
-    """Return the numbers of the rows that a row_sparse array stores, on its device."""
+    """Return the indices of the rows that a row_sparse array stores, as an array on its device."""
     assert is_row_sparse(array)
     return array.indices
 
 
 def values_of(array: NDArray) -> NumPyArray:
-    """Return the rows that a row_sparse array stores, of a dense one all; waits for it."""
+    """Return the rows that an array stores (all rows of a dense one); waits for it."""
     return np.asarray((array.data if is_row_sparse(array) else array).asnumpy())
 
 

@@ -9,7 +9,7 @@ from mxnet.ndarray import NDArray
 
 
 def sample_axis(array: NDArray | NumPyArray, batch_axis: int) -> int:
-    """Return the axis that counts the samples: a label may have no other than the first."""
+    """Return the axis that counts the samples: the first, if the array has no `batch_axis`."""
     return batch_axis if batch_axis and array.ndim > batch_axis else 0
 
 
@@ -20,7 +20,7 @@ def num_samples(array: NDArray | NumPyArray, batch_axis: int) -> int:
 
 
 def samples_of_loss(loss: NDArray) -> int:
-    """Return the number of samples of an array of losses: one number for all counts as one."""
+    """Return the number of samples of an array of losses; a scalar counts as one."""
     return (*loss.shape, 1)[0]
 
 

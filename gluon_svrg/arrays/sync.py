@@ -1,4 +1,4 @@
-"""Waiting for the device, a little behind it."""
+"""Wait for the device."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from mxnet.ndarray import NDArray
 def wait_for(values: object) -> None:
     """Wait until the arrays in `values`, an NDArray or a list of them, are computed.
 
-    MXNet computes while Python goes on. A loop that is to end soon after it is told so waits at
-    each batch for the one before: the device still has the next to go on with.
+    MXNet computes while Python goes on. A loop that must be able to stop soon waits, at each batch,
+    for the batch before it: the device is still busy with the current one.
     """
     for value in values if isinstance(values, (list, tuple)) else [values]:
         if isinstance(value, NDArray):

@@ -32,6 +32,7 @@ from gluon_svrg.checkpoint.optimizer_states import (
     structural_names,
     trainer_states,
 )
+from gluon_svrg.checkpoint.state_keys import RENAMED_HANDLERS
 from gluon_svrg.events import Run, State
 from gluon_svrg.run.history import History
 from gluon_svrg.run.metrics import old_names
@@ -350,8 +351,10 @@ class PositionPart(Part):
         return self._run.position.state_dict()
 
     def load_state_dict(self, state: State) -> None:
-        """Put it back."""
-        self._run.position = Position(**state)
+        """Set the position of the run."""
+        position = Position(**state)
+        position.heard = [RENAMED_HANDLERS.get(name, name) for name in position.heard]
+        self._run.position = position
 
 
 class HistoryPart(Part):

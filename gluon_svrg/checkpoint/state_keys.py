@@ -8,6 +8,9 @@ from mxnet.gluon.contrib import estimator as mx_estimator
 RANDOM_STATE = "random_state"
 """The key of the handler that keeps the run's random numbers, a part of its own."""
 
+RENAMED_HANDLERS = {"LogHandler": "HistoryFileHandler"}
+"""The new name of each handler class that checkpoints of earlier versions name in `heard`."""
+
 _PACKAGE = __name__.partition(".")[0]
 
 

@@ -121,7 +121,7 @@ def _diff(value: object, path: _Path, digests: Digests, first: Digests) -> list[
     if items is None:
         return [_IS, value]
     changes = [[key, _diff(item, (*path, key), digests, first)] for key, item in items]
-    return [_kind_of(value), changes]
+    return [_container_kind(value), changes]
 
 
 def _add_digests(value: object, path: _Path, found: Digests) -> bytes:
@@ -135,7 +135,7 @@ def _add_digests(value: object, path: _Path, found: Digests) -> bytes:
             content.update(f"{array.dtype.str} {array.shape}".encode())
             content.update(array.tobytes())
     else:
-        content.update(_kind_of(value).encode())
+        content.update(_container_kind(value).encode())
         for key, item in items:
             content.update(json.dumps(key).encode())
             content.update(_add_digests(item, (*path, key), found))
@@ -147,7 +147,7 @@ def _name(path: _Path) -> str:
     return json.dumps(path)
 
 
-def _kind_of(value: object) -> str:
+def _container_kind(value: object) -> str:
     if isinstance(value, dict):
         return _DICT
     return _LIST if isinstance(value, list) else _TUPLE

@@ -1,4 +1,4 @@
-"""Data whose outputs are wanted: batches, or whole arrays."""
+"""The input of `predict`: batches or whole arrays."""
 
 from __future__ import annotations
 

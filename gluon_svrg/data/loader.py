@@ -15,13 +15,18 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import mode_of_thread
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.data.arrays import Arrays, nesting_of, sources_of
-from gluon_svrg.data.batch import Batch
+from gluon_svrg.arrays.batch import Batch
+from gluon_svrg.data.array_batches import (
+    BatchMaker,
+    Partition,
+    Rows,
+    check_shuffle,
+    check_transform,
+)
+from gluon_svrg.data.array_sources import NestedArrays, nesting_of, sources_of
+from gluon_svrg.data.determinism import repeats_exactly
 from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED
-from gluon_svrg.data.making import BatchMaker, check_transform
-from gluon_svrg.data.partition import Partition, Rows, check_shuffle
-from gluon_svrg.data.probing import repeats_exactly
-from gluon_svrg.data.shares import Share
+from gluon_svrg.data.shard import Shard
 from gluon_svrg.data.transforms.base import Transform
 
 _PROBES = 4
@@ -91,7 +96,7 @@ class ArrayLoader:
 
     def __init__(
         self,
-        *arrays: Arrays,
+        *arrays: NestedArrays,
         batch_size: int,
         shuffle: bool = False,
         last_batch: str = "keep",
@@ -334,31 +339,31 @@ class ArrayLoader:
         return self._maker.batch(index, rows, (self.seed or 0, stream, number))
 
 
-class LoaderPart:
-    """A worker's rows of all batches of an ArrayLoader, whose epoch, order and lock it has.
+class ShardedLoader:
+    """An ArrayLoader's batches, reduced to the rows of one worker.
 
-    Only these rows are taken from the arrays and transformed, unless a sample may depend on the
-    others of its batch: then the whole batch is made, and cut.
+    Only these rows are taken from the arrays and transformed. If a sample may depend on the others
+    of its batch, the whole batch is made and then cut.
 
     Parameters
     ----------
     loader : ArrayLoader
-        Whose batches; it is left as it is, but that an epoch of the part is one of the loader.
-    share : Share
-        Which rows.
+        The loader of whole batches; its epoch, order and lock are used.
+    shard : Shard
+        The rows of this worker.
     """
 
-    def __init__(self, loader: ArrayLoader, share: Share) -> None:
+    def __init__(self, loader: ArrayLoader, shard: Shard) -> None:
         self._loader = loader
-        self._share = share
-        self._takes_own_rows = share.batch_axis == 0 and loader._maker.takes_any_rows
+        self._shard = shard
+        self._takes_own_rows = shard.batch_axis == 0 and loader._maker.takes_any_rows
         self._kept: dict[int, Batch] = {}
 
-    def of(self, loader: ArrayLoader) -> LoaderPart:
-        """Return the same part of a copy of the loader, which may be at another epoch."""
-        part = copy.copy(self)  # with the batches that are kept
-        part._loader = loader
-        return part
+    def with_loader(self, loader: ArrayLoader) -> ShardedLoader:
+        """Return the same shard of a copy of the loader, which may be at another epoch."""
+        sharded = copy.copy(self)  # with the batches that are kept
+        sharded._loader = loader
+        return sharded
 
     def __iter__(self) -> Iterator[Batch]:
         """As that of the loader."""
@@ -381,16 +386,16 @@ class LoaderPart:
         return batch
 
     def _made(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
-        loader, share = self._loader, self._share
+        loader, shard = self._loader, self._shard
         if not self._takes_own_rows:
-            part: Batch = share.of(loader._batch(index, rows, stream, number), index)
+            part: Batch = shard.take(loader._batch(index, rows, stream, number), index)
             return part
         if isinstance(rows, slice):
-            own = share.rows(rows.stop - rows.start)
+            own = shard.rows(rows.stop - rows.start)
             rows = slice(rows.start + own.start, rows.start + own.stop)
             is_empty = own.start == own.stop
         else:
-            rows = rows[share.rows(len(rows))]
+            rows = rows[shard.rows(len(rows))]
             is_empty = not len(rows)
         return Batch((), index) if is_empty else loader._made(index, rows, stream, number)
 

@@ -1,4 +1,4 @@
-"""SharedBatches: a worker's parts of batches for a hand-written loop; Loop: what it was given."""
+"""SharedBatches: a worker's rows of each batch for a hand-written loop; Loop: counts them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class SharedBatches:
-    """The parts of batches that this worker gets; what :func:`gluon_svrg.data.share` returns.
+    """A worker's rows of each batch: the result of :func:`gluon_svrg.data.share`.
 
     Parameters
     ----------
     whole, data : TrainingData
-        The batches; this worker's parts, with empty batches where it has no row.
+        The whole batches; this worker's rows of them, with an empty batch if it has no row.
     workers : Workers
-        Which have the other parts.
+        All workers.
     batch_axis : int
         The axis that counts the samples.
     """
@@ -45,10 +45,10 @@ class SharedBatches:
         return self.data.num_batches
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over the parts, in the order of the data's own."""
+        """Return an iterator over this worker's rows, in the order of the whole data."""
         loop = loop_of(self._workers)
         loop.begin_pass(self._workers)
-        for batch in self.data.one_pass():
+        for batch in self.data.iterate_once():
             if is_empty(batch):
                 given = self._one_sample()
                 if isinstance(given, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Reading data without a trace: their place and their generators are as they were afterwards."""
+"""Read data without side effects: afterwards position and generators are as before."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.data.shares import Share
+from gluon_svrg.data.shard import Shard
 from gluon_svrg.workers import Workers, current
 from mxnet import gluon
 
@@ -84,7 +84,7 @@ class WorkerBatchSampler(_Sampler):
         self._sampler: Any = sampler
         self._keeps_last = last_batch == "keep"
         self.workers = current() if workers is None else workers
-        self._share = Share(self.workers.rank, self.workers.size)
+        self._shard = Shard(self.workers.rank, self.workers.size)
         self.order_bits = 0
 
     @property
@@ -125,7 +125,7 @@ class WorkerBatchSampler(_Sampler):
         """Return the places in the order of this worker's samples of a batch."""
         begin = batch * self._batch_size
         size = min(self._batch_size, self.num_samples - begin)
-        rows = self._share.rows(size)
+        rows = self._shard.rows(size)
         return range(begin + rows.start, begin + rows.stop)
 
 

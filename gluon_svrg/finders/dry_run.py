@@ -12,11 +12,11 @@ import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.checkpoint.optimizer_states import TrainerStates, load_states, trainer_states
 from gluon_svrg.checkpoint.parts import LossScalePart, NetworkPart
-from gluon_svrg.data.probing import unchanged_generators
+from gluon_svrg.data.determinism import unchanged_generators
 from gluon_svrg.data.training_data import check_data, training_data
 from gluon_svrg.events import EventHandler, Handlers, Run
 from gluon_svrg.handlers.carried_state import CarriedStateHandler
-from gluon_svrg.handlers.step import GradientUpdateHandler
+from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.run.backward import hears_of_epochs, packed, unpacked
 from gluon_svrg.run.batch_processor import fit_batch
 from gluon_svrg.run.position import Located
@@ -37,7 +37,7 @@ class DryRun:
         Whose they are.
     step : GradientUpdateHandler
         Takes the steps.
-    begin_epoch : callable
+    iterate_epoch : callable
         Returns the batches of the epoch of a number.
     was_told_to_end : callable
         Whether whoever waits for the steps wants them no longer.
@@ -47,12 +47,12 @@ class DryRun:
         self,
         run: Run,
         step: GradientUpdateHandler,
-        begin_epoch: Callable[[int], Iterator[object]],
+        iterate_epoch: Callable[[int], Iterator[object]],
         was_told_to_end: Callable[[], bool],
     ) -> None:
         self._run = run
         self._step = step
-        self._begin_epoch = begin_epoch
+        self._iterate_epoch = iterate_epoch
         self._was_told_to_end = was_told_to_end
         self._carried = CarriedStateHandler() if hears_of_epochs(run.batch_processor) else None
 
@@ -69,7 +69,7 @@ class DryRun:
             if self._carried is not None:
                 self._carried.epoch_begin(self._run)
             before = done
-            for batch in self._begin_epoch(epoch):
+            for batch in self._iterate_epoch(epoch):
                 if self._was_told_to_end():
                     return
                 yield batch
@@ -165,10 +165,10 @@ def without_trace(
             mx.random.seed(0)
             with (
                 _all_put_back(estimator, batch_axis),
-                training_data(data, "data").without_trace() as begin_epoch,
+                training_data(data, "data").without_trace() as iterate_epoch,
                 _stepping(estimator, step_handler(event_handlers)) as step,
             ):
-                return steps(DryRun(estimator, step, begin_epoch, is_over.is_set))
+                return steps(DryRun(estimator, step, iterate_epoch, is_over.is_set))
 
     with ThreadPoolExecutor(1, "gluon_svrg.finders") as thread:
         try:

@@ -31,7 +31,7 @@ from gluon_svrg.events import (
 )
 from gluon_svrg.files import make_folder
 from gluon_svrg.handlers.random_state import RandomStateHandler
-from gluon_svrg.handlers.signals import SignalHandler
+from gluon_svrg.handlers.signal import SignalHandler
 from gluon_svrg.run.monitor import Monitor
 from gluon_svrg.run.position import Position, check_is_located
 from gluon_svrg.workers import Workers

@@ -21,7 +21,7 @@ from gluon_svrg.events import (
     State,
     Stateful,
 )
-from gluon_svrg.handlers.metric_over_workers import Outputs, update_over_workers
+from gluon_svrg.handlers.metric_sync import Outputs, update_over_workers
 from gluon_svrg.run.metric_update import update_metric, update_with_losses
 from gluon_svrg.run.position import Located
 from gluon_svrg.workers import Single, Workers

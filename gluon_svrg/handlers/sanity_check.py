@@ -10,10 +10,10 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._mxnet import reason_of
+from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.arrays.nested import tree_leaves
-from gluon_svrg.data.batch import is_empty
-from gluon_svrg.data.csr import check_batch
-from gluon_svrg.data.training_data import batch_to_look_at
+from gluon_svrg.data.array_sources import check_batch
+from gluon_svrg.data.training_data import probe_batch
 from gluon_svrg.events import BatchBegin, DecidesAboutNaN, Order, Run, TrainBegin
 from gluon_svrg.run.batch_parts import BatchParts, call, losses_of, parts_of
 from gluon_svrg.run.batch_processor import BatchProcessor
@@ -80,7 +80,7 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
             return
         if estimator.data.keeps_batches:
             self._look(estimator, estimator.data.batch(0))
-        batch = None if estimator.val_data is None else batch_to_look_at(estimator.val_data)
+        batch = None if estimator.val_data is None else probe_batch(estimator.val_data)
         if batch is not None:
             _look_at_validation(estimator, batch)
 

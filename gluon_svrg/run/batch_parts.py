@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, ref
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
-from gluon_svrg.arrays.nested import tree_leaves, tree_map
+from gluon_svrg.arrays.nested import describe_value, tree_leaves, tree_map
 from gluon_svrg.arrays.samples import num_samples, slice_samples
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
@@ -187,8 +187,8 @@ def losses_of(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> NDArray
             raise
         raise ValueError(
             f"{type(loss).__name__} takes one output and one label, and the network returned "
-            f"{_words_for(pred)} for {_words_for(label)} as label: give the Estimator a loss of "
-            "your own, a gluon.loss.Loss that is called with (outputs, labels)"
+            f"{describe_value(pred)} for {describe_value(label)} as label: give the Estimator a "
+            "loss of your own, a gluon.loss.Loss that is called with (outputs, labels)"
         ) from error
     if not is_of_samples:
         return losses
@@ -283,7 +283,7 @@ def _items_of(batch: object) -> tuple[object, object, object]:
     if not isinstance(batch, (list, tuple)) or len(batch) not in (2, 3):
         way_out = _WAY_OUT
         if isinstance(batch, (NDArray, np.ndarray)):
-            what, way_out = _words_for(batch), f"{_OF_ARRAYS}; {_WAY_OUT}"
+            what, way_out = describe_value(batch), f"{_OF_ARRAYS}; {_WAY_OUT}"
         elif hasattr(batch, "tocsr"):  # SciPy's, whose len() raises
             what, way_out = f"a {type(batch).__name__}", f"{_OF_ARRAYS}; {_WAY_OUT}"
         elif isinstance(batch, Sized):
@@ -335,7 +335,7 @@ def _check_arrays(name: str, part: object, is_needed: bool) -> None:
         if not isinstance(leaf, NDArray) or not leaf.ndim:
             raise ValueError(
                 f"the {name} of a batch must be arrays with an axis of samples, got "
-                f"{_words_for(leaf)}: {_WAY_OUT}"
+                f"{describe_value(leaf)}: {_WAY_OUT}"
             )
 
 
@@ -438,14 +438,3 @@ def _by_name(net: gluon.Block, data: Mapping[str, Any]) -> tuple[Any, ...]:
     while given and names[len(given) - 1] not in data:
         given.pop()
     return tuple(given)
-
-
-def _words_for(value: object) -> str:
-    if isinstance(value, (NDArray, np.ndarray)):
-        dtype = np.dtype(value.dtype)
-        kind = "" if dtype.kind in "fiub" else f" and dtype {dtype}"
-        return f"an array of shape {value.shape}{kind}"
-    if isinstance(value, Mapping):
-        return f"a dict with the keys {list(value)}"
-    size = f" of {len(value)}" if isinstance(value, (list, tuple)) else ""
-    return f"a {type(value).__name__}{size}"

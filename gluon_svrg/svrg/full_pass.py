@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import mxnet as mx
 from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.arrays.sync import wait_for
-from gluon_svrg.data.csr import check_batch
+from gluon_svrg.data.array_sources import check_batch
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted
 from gluon_svrg.run.backward import at_batch

@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gluon_svrg import _mxnet
+from gluon_svrg.arrays.batch import Batch, is_empty
 from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.arrays.replicas import replicas_of
 from gluon_svrg.arrays.row_sparse import are_close, largest_values
-from gluon_svrg.data.batch import Batch, is_empty
 from gluon_svrg.data.data_iter import check_has_no_padding, pair_of
 from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.data.training_data import TrainingData, training_data
@@ -325,7 +325,7 @@ class Interval:
                 self._data.unlock()  # the former ones
             self._source = data
             self._data = training_data(data)
-            self._numbers_batches = self._data.numbers_batches
+            self._numbers_batches = self._data.has_batch_index
         return self._data
 
     def _full_gradient(self, data: TrainingData, batches: Iterator[Numbered]) -> FullGradient:

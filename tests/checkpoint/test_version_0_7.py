@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import exact_runs
 import gluon_svrg as gs
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.encoding import from_bytes
+from gluon_svrg.checkpoint.parts import PositionPart
 from gluon_svrg.run.generators import host_states, set_host_states
+from gluon_svrg.run.position import Position
 from gluon_svrg.svrg.snapshot_schedule import Phase
 
 DATA = Path(__file__).parents[1] / "data"
@@ -82,6 +85,13 @@ def test_the_random_states_of_0_7_are_put_back():
         assert again["numpy"][1].tolist() == own["numpy"][1].tolist()
     finally:
         set_host_states(own)
+
+
+def test_a_handler_that_was_renamed_does_not_hear_an_epoch_end_twice():
+    state = Position(epoch=1, batch=6, batch_in_epoch=3, is_cut=True).state_dict()
+    run = SimpleNamespace(position=None)
+    PositionPart(run).load_state_dict({**state, "heard": ["MetricHandler", "LogHandler"]})
+    assert run.position.heard == ["MetricHandler", gs.HistoryFileHandler.__name__]
 
 
 def test_a_random_state_is_saved_as_an_array(tmp_path):

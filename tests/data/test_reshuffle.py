@@ -203,7 +203,7 @@ def test_mix_up_has_other_partners_each_epoch_and_cannot_be_locked():
     assert not data.can_lock
     with pytest.raises(ValueError, match=reason):
         data.lock(0)
-    assert "reshuffle=True makes other batches" in training_data(data).why_not_locked()
+    assert "reshuffle=True makes other batches" in training_data(data).reason_not_lockable()
     fixed = loader(
         IMAGES.astype("float32"),
         np.arange(SAMPLES) % 3,

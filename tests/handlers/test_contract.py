@@ -45,7 +45,9 @@ TABLE = {
     gs.EarlyStoppingHandler: Entry(lambda e, path: {"monitor": LOSS, "restore_best": True}, False),
     gs.GradientUpdateHandler: Entry(lambda e, path: {"accumulate": 3, "clip_norm": 0.1}, True),
     gs.HistoryHandler: Entry(lambda e, path: {}, False),
-    gs.LogHandler: Entry(lambda e, path: {"path": path / "log.csv", "overwrite": True}, False),
+    gs.HistoryFileHandler: Entry(
+        lambda e, path: {"path": path / "log.csv", "overwrite": True}, False
+    ),
     # Beside the folder, which a test empties between two runs.
     gs.MLflowHandler: Entry(lambda e, path: {"tracking_uri": f"sqlite:///{path}.db"}, False),
     gs.MetricHandler: Entry(lambda e, path: {"metrics": e.train_metrics}, False),

@@ -9,7 +9,8 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd
-from gluon_svrg.handlers.stopping import EarlyStoppingHandler, TimeLimitHandler
+from gluon_svrg.handlers.early_stopping import EarlyStoppingHandler
+from gluon_svrg.handlers.time_limit import TimeLimitHandler
 from mxnet import gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO
@@ -403,7 +404,7 @@ class Tick(BatchEnd):
 def timed(monkeypatch, limit, directory=None, seed=0):
     """Train 5 epochs of 2 batches, 10 seconds each; return estimator, result and batches."""
     clock = Clock(10)
-    monkeypatch.setattr("gluon_svrg.handlers.stopping.time", clock)
+    monkeypatch.setattr("gluon_svrg.handlers.time_limit.time", clock)
     estimator, data = estimator_of([1] * 5, seed=seed)
     handlers = [Tick(clock), TimeLimitHandler(limit), Turn()]
     if directory:

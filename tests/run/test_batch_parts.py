@@ -378,7 +378,7 @@ BAD = {
     "too many": (((X1, X2, X2), Y1), "TwoInputs cannot be called with 3 arrays"),
     "text": ((("a", X2), Y1), "the data of a batch must be arrays .* got a str"),
     "texts": ((X1, Y1.astype(str)), r"the label of a batch must be arrays .* and dtype <U"),
-    "numbers": (((X1, X2), [1, 2]), "the label of a batch must be arrays .* got a int"),
+    "numbers": (((X1, X2), [1, 2]), "the label of a batch must be arrays .* got an int"),
     "nothing": (((), Y1), r"the data of a batch has no array, got \(\)"),
     "lengths": (((X1, X2), (Y1, Y2[:3])), r"data and label of a batch must have the same length"),
     "weights": (((X1, X2), Y1, W[:3]), "data and sample_weight of a batch must have the same"),

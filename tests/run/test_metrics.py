@@ -166,7 +166,7 @@ def test_a_checkpoint_without_the_loss(tmp_path, root_logger, capsys):
     assert "training loss" not in history[0]
     assert seen == [21, 37]  # three of five batches, the last with 5 samples
     shown = capsys.readouterr().out
-    assert "nothing of 'training loss': in the row of epoch 1 it is that of the batches" in shown
+    assert "no value of the metric 'training loss': in epoch 1 it covers only the batches" in shown
 
 
 def wide(classes_last=True):

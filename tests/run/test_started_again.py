@@ -16,7 +16,7 @@ def fit(folder, epochs, handlers=(), **arguments):
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
     estimator = gs.Estimator(net, mx.gluon.loss.L2Loss(), trainer=trainer)
     batches = [(mx.nd.ones((2, 3)) * i, mx.nd.ones((2, 2))) for i in range(3)]
-    given = [gs.CheckpointHandler(folder), gs.LogHandler(folder / "log.csv"), *handlers]
+    given = [gs.CheckpointHandler(folder), gs.HistoryFileHandler(folder / "log.csv"), *handlers]
     result = estimator.fit(batches, epochs=epochs, event_handlers=given, **arguments)
     rows = [{k: v for k, v in row.items() if k not in MEASURED} for row in result.history]
     return rows, net.weight.data().asnumpy().tolist()

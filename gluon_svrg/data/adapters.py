@@ -1,7 +1,7 @@
-"""How each kind of data repeats: an ArrayLoader, a list of batches, a DataLoader, any iterable.
+"""TrainingData of an ArrayLoader, a list of batches, or a DataLoader.
 
-Each is a :class:`gluon_svrg.data.base.TrainingData`, which says what the members are. Those of
-MXNet's ``DataIter`` are in `data_iter.py`.
+The base class, :class:`gluon_svrg.data.base.TrainingData`, documents the members. MXNet's
+``DataIter`` is in `data_iter.py`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gluon_svrg._mxnet import (
     dataset_of,
     has_workers,
 )
-from gluon_svrg.data.agreement import CONTENTS, bits_of, check_agreement
+from gluon_svrg.arrays.batch import Batch, is_empty
 from gluon_svrg.data.base import TrainingData, length_of
-from gluon_svrg.data.batch import Batch, is_empty
-from gluon_svrg.data.loader import ArrayLoader, LoaderPart
-from gluon_svrg.data.probing import repeats_exactly, unchanged_generators
-from gluon_svrg.data.shares import Share
+from gluon_svrg.data.determinism import repeats_exactly, unchanged_generators
+from gluon_svrg.data.loader import ArrayLoader, ShardedLoader
+from gluon_svrg.data.shard import Shard
+from gluon_svrg.data.worker_checks import FINGERPRINT, check_same_data, fingerprint
 from gluon_svrg.data.worker_sampler import WorkerBatchSampler
 from gluon_svrg.run.generators import take_host_states_of_first
 from gluon_svrg.workers import Workers
@@ -53,34 +53,34 @@ class ListData(TrainingData):
     def batch(self, index: int) -> Any:
         return self._data[index]
 
-    def why_it_may_not_repeat(self) -> str:
+    def reason_not_repeatable(self) -> str:
         return ""
 
-    def why_not_locked(self) -> str:
+    def reason_not_lockable(self) -> str:
         return ""
 
 
 class ArrayLoaderData(TrainingData):
-    """An ArrayLoader: what seed, epoch and index decide; all of it, or the share of a worker."""
+    """An ArrayLoader: its batches depend on seed, epoch and index alone; or a worker's shard."""
 
     is_indexed = True
-    numbers_batches = True
+    has_batch_index = True
     kind = "an ArrayLoader"
 
-    def __init__(self, loader: ArrayLoader, name: str, share: Share | None = None) -> None:
+    def __init__(self, loader: ArrayLoader, name: str, shard: Shard | None = None) -> None:
         super().__init__(loader, name)
         self._loader = loader
-        self._share = share
-        self._batches = loader if share is None else LoaderPart(loader, share)
+        self._shard = shard
+        self._batches = loader if shard is None else ShardedLoader(loader, shard)
 
     @property
     def loader(self) -> ArrayLoader:
-        """The user's."""
+        """The user's loader."""
         return self._loader
 
     @property
     def is_shared(self) -> bool:
-        return self._share is not None
+        return self._shard is not None
 
     @property
     def num_samples(self) -> int:
@@ -98,13 +98,13 @@ class ArrayLoaderData(TrainingData):
     def locked_draw(self) -> int | None:
         return self._loader.locked_draw
 
-    def one_pass(self) -> Iterator[Any]:
+    def iterate_once(self) -> Iterator[Any]:
         yield from self._batches
 
-    def begin_epoch(self, epoch: int, done: int = 0) -> Iterator[Any]:
+    def iterate_epoch(self, epoch: int, skip: int = 0) -> Iterator[Any]:
         # At once, since in_order() draws for the loader's epoch; the lock is looked at later.
-        self._loader.set_epoch(epoch, done)
-        return self.one_pass()
+        self._loader.set_epoch(epoch, skip)
+        return self.iterate_once()
 
     def in_order(self) -> Iterator[Any]:
         return self._batches.in_order()
@@ -114,23 +114,27 @@ class ArrayLoaderData(TrainingData):
 
     @contextmanager
     def without_trace(self) -> Iterator[Callable[[int], Iterator[Any]]]:
-        """Give `begin_epoch` of a copy of the loader."""
-        yield ArrayLoaderData(copy.copy(self._loader), self._name, self._share).begin_epoch
+        """Give `iterate_epoch` of a copy of the loader."""
+        yield ArrayLoaderData(copy.copy(self._loader), self._name, self._shard).iterate_epoch
 
     def take(self, number: int) -> list[Any]:
         loader = copy.copy(self._loader)  # which leaves the epoch of the user's loader as it is
         loader.set_epoch(0)
-        part = self._batches.of(loader) if isinstance(self._batches, LoaderPart) else loader
+        part = (
+            self._batches.with_loader(loader)
+            if isinstance(self._batches, ShardedLoader)
+            else loader
+        )
         return list(itertools.islice(part, number))
 
-    def why_it_may_not_repeat(self) -> str:
+    def reason_not_repeatable(self) -> str:
         if self._loader.repeats:
             return ""
         if self._loader.reshuffle:
             return "reshuffle=True makes other batches each epoch"
         return "the loader's transform gives something else each time"
 
-    def why_not_locked(self) -> str:
+    def reason_not_lockable(self) -> str:
         if self._loader.mixes_other_samples:
             return (
                 "its transform mixes the samples of a batch, and reshuffle=True makes other "
@@ -158,8 +162,8 @@ class ArrayLoaderData(TrainingData):
 
     def identity(self) -> dict[str, Any]:
         drawn = {"seed": None} if self._loader.has_drawn_seed else {}
-        bits = bits_of(self._loader.some_rows())
-        return {**super().identity(), **drawn, CONTENTS: bits}
+        bits = fingerprint(self._loader.some_rows())
+        return {**super().identity(), **drawn, FINGERPRINT: bits}
 
     def check_description(self, saved: Mapping[str, object]) -> None:
         own = self.description()
@@ -177,7 +181,7 @@ class DataLoaderData(TrainingData):
 
     _data: gluon.data.DataLoader
 
-    def why_not_locked(self) -> str:
+    def reason_not_lockable(self) -> str:
         dataset = dataset_of(self._data)
         length = length_of(dataset)
         if length is None:
@@ -187,7 +191,7 @@ class DataLoaderData(TrainingData):
             )
         return "" if _repeats(dataset, length) and self._batchify_repeats() else _DRAWS
 
-    def batch_to_look_at(self) -> Any:
+    def probe_batch(self) -> Any:
         if has_workers(self._data):
             return None
         batch = next(iter(self.first_batches(1)), None)
@@ -222,16 +226,16 @@ class WorkerLoaderData(DataLoaderData):
 
     @property
     def num_batches(self) -> int:
-        """The number of all workers."""
+        """The number of batches of an epoch, over all workers."""
         return self._sampler.num_batches
 
     @property
     def num_samples(self) -> int:
-        """The number of all workers."""
+        """The number of samples of an epoch, over all workers."""
         return self._sampler.num_samples
 
     def check_workers(self, workers: Workers) -> None:
-        """Raise ValueError if the sampler is for other workers than these."""
+        """Raise ValueError if the sampler was made for other workers."""
         own, rank = self._sampler.workers.size, self._sampler.workers.rank
         if (own, rank) != (workers.size, workers.rank):
             raise ValueError(
@@ -239,8 +243,8 @@ class WorkerLoaderData(DataLoaderData):
                 f"worker {workers.rank} of {workers.size}: leave its argument workers out"
             )
 
-    def one_pass(self) -> Iterator[Any]:
-        """Return this worker's parts, after all have compared their orders."""
+    def iterate_once(self) -> Iterator[Any]:
+        """Return this worker's parts of the batches, after all workers have compared the order."""
         return self._pass(compares=self._sampler.workers.are_several)
 
     def take(self, number: int) -> list[Any]:
@@ -249,14 +253,14 @@ class WorkerLoaderData(DataLoaderData):
     def _pass(self, compares: bool) -> Iterator[Any]:
         workers, place = self._sampler.workers, f"a pass over {self.name} begins"
         if compares:
-            # A dataset may draw for each sample, and workers have not as many samples.
+            # A dataset may draw for each sample, and the workers' numbers of samples differ.
             take_host_states_of_first(workers, place)
         own = iter(self._data)
         following = next(own, None)  # by then the order is drawn
         if compares:
             identity = {"batches": self.num_batches, "order": self._sampler.order_bits}
             everybody = workers.gather_plain(identity, place)
-            check_agreement(everybody, f"this pass over {self.name}")
+            check_same_data(everybody, f"this pass over {self.name}")
         for index in range(self.num_batches):
             if self._sampler.has_samples(index):
                 yield following

@@ -1,4 +1,4 @@
-"""Whether all workers have the same data, and visit them in the same order."""
+"""Check that all workers have the same data and visit them in the same order."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from gluon_svrg.arrays.nested import tree_leaves
 from mxnet.ndarray import NDArray
 
-CONTENTS = "contents"
-"""What a fingerprint of contents is filed under."""
+FINGERPRINT = "contents"
+"""The key of the fingerprint of some samples."""
 
 _WAYS_OUT = (
     "each worker keeps its own rows of batches that are the same on all, so leave the data whole, "
@@ -21,51 +21,51 @@ _WAYS_OUT = (
 )
 
 
-def check_agreement(everybody: Sequence[Mapping[str, Any]], what: str) -> None:
-    """Raise ValueError if workers differ in what each of them tells of its data.
+def check_same_data(descriptions: Sequence[Mapping[str, Any]], what: str) -> None:
+    """Raise ValueError if the workers' descriptions of their data differ.
 
     Parameters
     ----------
-    everybody : sequence of dict
-        What each tells, by rank: plain data, the fingerprint of some samples under `CONTENTS`.
+    descriptions : sequence of dict
+        The description from each worker, by rank: plain data, and under `FINGERPRINT` the
+        fingerprint of some samples.
     what : str
-        What it is told of.
+        The name of the data, for the message.
     """
-    first = everybody[0]
-    for rank, other in enumerate(everybody):
+    first = descriptions[0]
+    for rank, other in enumerate(descriptions):
         names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
         if not names:
             continue
         name = names[0]
-        if name == CONTENTS:
+        if name == FINGERPRINT:
             difference = f"other samples on worker {rank} than on worker 0"
         else:
-            ours, theirs = (f"{name}={own.get(name)!r}" for own in (first, other))
-            difference = f"{ours} on worker 0 and {theirs} on worker {rank}"
+            here, there = (f"{name}={d.get(name)!r}" for d in (first, other))
+            difference = f"{here} on worker 0 and {there} on worker {rank}"
         raise ValueError(f"{what} has {difference}: {_WAYS_OUT}")
 
 
-def bits_of(arrays: Iterable[object]) -> int:
-    """Return a number that arrays of another shape, dtype or content have not."""
-    bits = 0
+def fingerprint(arrays: Iterable[object]) -> int:
+    """Return a checksum (CRC-32) of the arrays' shapes, dtypes and contents."""
+    checksum = 0
     for array in arrays:
         for part in _dense_parts(array):
-            bits = zlib.crc32(f"{part.shape} {part.dtype}".encode(), bits)
-            bits = zlib.crc32(np.ascontiguousarray(part).tobytes(), bits)
-    return bits
+            checksum = zlib.crc32(f"{part.shape} {part.dtype}".encode(), checksum)
+            checksum = zlib.crc32(np.ascontiguousarray(part).tobytes(), checksum)
+    return checksum
 
 
-def bits_of_batch(batch: object) -> int:
+def batch_fingerprint(batch: object) -> int:
     """Return the fingerprint of all arrays of a batch."""
-    return bits_of(tree_leaves(batch))
+    return fingerprint(tree_leaves(batch))
 
 
-def bits_of_labels(batch: object) -> int:
-    """Return the fingerprint of the labels; of all arrays, if the labels are all one number.
+def label_fingerprint(batch: object) -> int:
+    """Return the fingerprint of the labels; of all arrays, if all labels are equal.
 
-    Workers may augment each sample in their own way, by MXNet's generators for instance, which
-    differ: that is as good as if they did it alike. The labels then still tell who has the same
-    samples.
+    Workers may augment the same samples differently, for example by MXNet's generators, which
+    differ between workers. The labels still tell whether the samples are the same.
     """
     if isinstance(batch, Mapping):
         labels = tree_leaves([batch[key] for key in batch if key != "data"])
@@ -73,12 +73,12 @@ def bits_of_labels(batch: object) -> int:
         labels = tree_leaves(batch[1:]) if isinstance(batch, (list, tuple)) else []
     parts = [part for label in labels for part in _dense_parts(label)]
     if all(part.size < 2 or (part == part.flat[0]).all() for part in parts):
-        return bits_of_batch(batch)
-    return bits_of(parts)
+        return batch_fingerprint(batch)
+    return fingerprint(parts)
 
 
 def _dense_parts(array: object) -> list[Any]:
-    """Return an array as NumPy's: of a sparse one its parts; of what is no array, nothing."""
+    """Return an array as NumPy arrays, one if it is dense; nothing if it is no array."""
     if isinstance(array, NDArray):
         if array.stype == "default":
             return [array.asnumpy()]

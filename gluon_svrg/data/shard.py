@@ -1,4 +1,4 @@
-"""Which samples of a batch are a worker's: a pure function; and that part of a batch."""
+"""Shard: the rows of every batch that one of several workers has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gluon_svrg.arrays.batch import Batch
-from gluon_svrg.arrays.nested import tree_leaves, tree_map
+from gluon_svrg.arrays.nested import describe_value, tree_leaves, tree_map
 from gluon_svrg.arrays.samples import num_samples, slice_samples
 from mxnet.ndarray import NDArray
 
@@ -19,15 +19,15 @@ _WAY_OUT = (
 )
 
 
-class Share(NamedTuple):
-    """What one of several workers has of every batch.
+class Shard(NamedTuple):
+    """The rows of every batch that one of several workers has.
 
     Attributes
     ----------
     rank : int
-        Which worker.
+        The rank of the worker.
     workers : int
-        How many there are.
+        The number of workers.
     batch_axis : int
         The axis of a batch that counts the samples.
     """
@@ -37,65 +37,67 @@ class Share(NamedTuple):
     batch_axis: int = 0
 
     def rows(self, samples: int) -> slice:
-        """Return which of the samples of a batch are this worker's, maybe none.
+        """Return the slice of this worker's samples in a batch; it may be empty.
 
-        The parts of all workers, in the order of their ranks, are the batch: each sample once, as
-        evenly as possible. It is a function of the batch's size alone, so that each worker knows
-        what all have.
+        The slices of all workers, in the order of their ranks, make up the batch and are as equal
+        as possible. They depend on the size of the batch alone, so each worker knows the slices of
+        all.
         """
         begin, end = (samples * rank // self.workers for rank in (self.rank, self.rank + 1))
         return slice(begin, end)
 
-    def of(self, batch: object, index: int) -> Any:
-        """Return this worker's part of a batch: of the same kind, with as many arrays.
+    def take(self, batch: object, index: int) -> Any:
+        """Return this worker's rows of a batch, in the same tuple, list or dict.
 
-        NDArrays are views if the first axis counts the samples. Without a row here, it is an empty
-        :class:`Batch`.
+        NDArrays are views if the first axis counts the samples. If this worker has no row of the
+        batch, return an empty :class:`Batch`.
 
         Parameters
         ----------
         batch : NDArray, numpy.ndarray, or tuple, list or dict of them
             The whole batch.
         index : int
-            Its number, which an empty Batch gets unless `batch` has one itself.
+            The number of the batch, for an empty Batch, unless `batch` has an index itself.
 
         Raises
         ------
         ValueError
-            If `batch` holds anything but arrays, or these have not the same number of samples.
+            If `batch` holds anything but arrays, or their numbers of samples differ.
         """
-        arrays = [_checked(leaf, batch) for leaf in tree_leaves(batch)]
+        arrays = [_to_array(leaf, batch) for leaf in tree_leaves(batch)]
         if not arrays:
-            raise ValueError(f"{_words_for(batch)} has no arrays to be shared out: {_WAY_OUT}")
+            raise ValueError(f"{describe_value(batch)} has no arrays: {_WAY_OUT}")
         samples = num_samples(arrays[0], self.batch_axis)
         _check_lengths(batch, arrays, samples, self.batch_axis)
         rows = self.rows(samples)
         number = batch.index if isinstance(batch, Batch) else index
         if rows.start == rows.stop:
             return Batch((), number)
-        part = tree_map(partial(_part, rows=rows, samples=samples, axis=self.batch_axis), batch)
+        part = tree_map(
+            partial(_take_rows, rows=rows, samples=samples, axis=self.batch_axis), batch
+        )
         return type(batch)(part, number) if isinstance(batch, Batch) else part
 
 
-def _part(leaf: Any, rows: slice, samples: int, axis: int) -> Any:
+def _take_rows(leaf: Any, rows: slice, samples: int, axis: int) -> Any:
     array = leaf if isinstance(leaf, (NDArray, np.ndarray)) else np.asarray(leaf)
     is_for_all = num_samples(array, axis) != samples  # by _check_lengths, it has one row for all
     return array if is_for_all else slice_samples(array, rows, axis)
 
 
-def _checked(leaf: Any, batch: object) -> Any:
+def _to_array(leaf: Any, batch: object) -> Any:
     """Return the leaf as an array that has samples."""
     if not isinstance(leaf, (NDArray, np.ndarray)) and hasattr(leaf, "__array__"):
         leaf = np.asarray(leaf)
     if not isinstance(leaf, (NDArray, np.ndarray)) or not leaf.ndim:
         raise ValueError(
-            f"{_words_for(batch)} cannot be shared out over workers, for it holds "
-            f"{_words_for(leaf)}, which has no axis of samples: {_WAY_OUT}"
+            f"{describe_value(batch)} cannot be divided between workers, because it holds "
+            f"{describe_value(leaf)}, which has no axis of samples: {_WAY_OUT}"
         )
     if isinstance(leaf, NDArray) and leaf.stype == "row_sparse":
         raise ValueError(
-            f"{_words_for(batch)} cannot be shared out over workers, for it holds an array of "
-            "storage type 'row_sparse', which has no slices: make it x.tostype('csr')"
+            f"{describe_value(batch)} cannot be divided between workers, because it holds an array "
+            "of storage type 'row_sparse', which has no slices: make it x.tostype('csr')"
         )
     return leaf
 
@@ -117,9 +119,3 @@ def _weights_in(batch: object) -> object:
     if isinstance(batch, Mapping):
         return batch.get("sample_weight")
     return batch[2] if isinstance(batch, (list, tuple)) and len(batch) == 3 else None
-
-
-def _words_for(value: object) -> str:
-    if isinstance(value, (NDArray, np.ndarray)):
-        return f"an array of shape {value.shape}"
-    return f"a {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""LogHandler: the file is the history, at every moment. TensorBoardHandler: tags, values, steps."""
+"""HistoryFileHandler: the file is the history, at every moment. TensorBoardHandler: its events."""
 
 import csv
 import errno
@@ -13,7 +13,8 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg.events import BatchEnd, EpochEnd, SafePoint
-from gluon_svrg.handlers.log import LogHandler, TensorBoardHandler
+from gluon_svrg.handlers.history_file import HistoryFileHandler
+from gluon_svrg.handlers.tensorboard import TensorBoardHandler
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.estimator import ValidationHandler
 
@@ -101,7 +102,7 @@ class Watch(EpochEnd, BatchEnd, SafePoint):
 @pytest.mark.parametrize("every", [None, 1, 2])
 def test_the_file_is_the_history_with_all_digits(suffix, every, tmp_path):
     path = tmp_path / "new" / "folder" / f"history{suffix}"
-    history = fit([LogHandler(path), Watch(path)], epochs=4, every=every)
+    history = fit([HistoryFileHandler(path), Watch(path)], epochs=4, every=every)
     assert rows_in(path) == history
     if suffix == ".csv":
         assert path.read_text().splitlines()[0].split(",") == history.names()
@@ -110,22 +111,22 @@ def test_the_file_is_the_history_with_all_digits(suffix, every, tmp_path):
 
 def test_a_column_that_comes_later_is_empty_before(tmp_path):
     path = tmp_path / "history.csv"
-    fit([LogHandler(path), Add([{}, {"b": 1}, {"a": 2.5}, {"b": 3}])], epochs=4)
+    fit([HistoryFileHandler(path), Add([{}, {"b": 1}, {"a": 2.5}, {"b": 3}])], epochs=4)
     lines = [line.split(",")[-2:] for line in path.read_text().splitlines()]
     assert lines == [["b", "a"], ["", ""], ["1", ""], ["", "2.5"], ["3", ""]]
 
 
 def test_rows_are_appended_where_the_columns_are_the_same(tmp_path, monkeypatch):
     written = []
-    original = LogHandler._write_all
+    original = HistoryFileHandler._write_all
 
     def counted(self, history):
         written.append(len(history))
         original(self, history)
 
-    monkeypatch.setattr(LogHandler, "_write_all", counted)
+    monkeypatch.setattr(HistoryFileHandler, "_write_all", counted)
     path = tmp_path / "history.csv"
-    fit([LogHandler(path), Add([{}, {}, {"b": 1}, {}])], epochs=4)
+    fit([HistoryFileHandler(path), Add([{}, {}, {"b": 1}, {}])], epochs=4)
     assert written == [0, 1, 3]
 
 
@@ -152,7 +153,7 @@ def test_rows_are_appended_where_the_columns_are_the_same(tmp_path, monkeypatch)
     ],
 )
 def test_values(value, cell, json_value, tmp_path):
-    handlers = [LogHandler(tmp_path / f"history{suffix}") for suffix in SUFFIXES]
+    handlers = [HistoryFileHandler(tmp_path / f"history{suffix}") for suffix in SUFFIXES]
     fit([*handlers, Add([{"x": value}])], epochs=1)
     table, lines = [(tmp_path / f"history{suffix}").read_text() for suffix in SUFFIXES]
     assert table.endswith(f",{cell}\n")
@@ -166,7 +167,7 @@ def test_after_a_resume_no_row_is_missing_and_none_is_there_twice(stop_after, su
 
     def handlers(**watch):
         checkpoints = gs.CheckpointHandler(tmp_path / "checkpoints")
-        return [LogHandler(path), checkpoints, Watch(path, **watch)]
+        return [HistoryFileHandler(path), checkpoints, Watch(path, **watch)]
 
     fit(handlers(stop_after=stop_after), every=2)
     with path.open("a") as file:
@@ -183,7 +184,7 @@ def test_rows_after_the_checkpoint_go_at_the_resume(suffix, tmp_path):
 
     def handlers(**watch):
         checkpoints = gs.CheckpointHandler(tmp_path / "checkpoints", every_n_epochs=2)
-        return [LogHandler(path), checkpoints, Watch(path, **watch)]
+        return [HistoryFileHandler(path), checkpoints, Watch(path, **watch)]
 
     with pytest.raises(KeyError, match="broken"):
         fit(handlers(raise_after=17), epochs=4)
@@ -197,11 +198,11 @@ def test_rows_after_the_checkpoint_go_at_the_resume(suffix, tmp_path):
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_run_that_goes_on_with_a_log_of_its_own_has_all_rows(suffix, tmp_path):
-    """The run that wrote the checkpoint had no LogHandler."""
+    """The run that wrote the checkpoint had no HistoryFileHandler."""
     estimator, data = estimator_and_data()
     estimator.fit(data, epochs=2, event_handlers=[gs.CheckpointHandler(tmp_path / "checkpoints")])
     path = tmp_path / f"history{suffix}"
-    handlers = [LogHandler(path), gs.CheckpointHandler(tmp_path / "checkpoints")]
+    handlers = [HistoryFileHandler(path), gs.CheckpointHandler(tmp_path / "checkpoints")]
     history = fit(handlers, epochs=3, resume="auto")
     assert rows_in(path) == history
     assert len(history) == 3
@@ -210,7 +211,7 @@ def test_a_run_that_goes_on_with_a_log_of_its_own_has_all_rows(suffix, tmp_path)
 def test_a_resume_of_a_run_that_is_done_writes_its_rows(tmp_path):
     checkpoints = gs.CheckpointHandler(tmp_path / "checkpoints")
     fit([checkpoints])
-    history = fit([checkpoints, LogHandler(tmp_path / "history.csv")], resume="auto")
+    history = fit([checkpoints, HistoryFileHandler(tmp_path / "history.csv")], resume="auto")
     assert rows_in(tmp_path / "history.csv") == history
     assert len(history) == 3
 
@@ -223,7 +224,7 @@ def test_rows_after_the_checkpoint_go_where_the_run_goes_back(suffix, roll_back_
     checkpoints = gs.CheckpointHandler(
         tmp_path / "checkpoints", every_n_epochs=None, every_n_batches=4
     )
-    history = fit([LogHandler(path), checkpoints, watch], every=2)
+    history = fit([HistoryFileHandler(path), checkpoints, watch], every=2)
     assert rows_in(path) == history
     assert len(history) == 3
     assert sorted(watch.lengths) != watch.lengths
@@ -242,15 +243,15 @@ def test_a_new_run_does_not_replace_the_file_of_another(suffix, tmp_path):
         r"run of the file by fit\(\.\.\., resume='auto'\), or replace the file by overwrite=True$"
     )
     with pytest.raises(FileExistsError, match=message):
-        fit([LogHandler(path), Never()])
+        fit([HistoryFileHandler(path), Never()])
     assert path.read_text() == "the work of a week"
-    history = fit([LogHandler(path, overwrite=True), Watch(path)], epochs=1)
+    history = fit([HistoryFileHandler(path, overwrite=True), Watch(path)], epochs=1)
     assert rows_in(path) == history
 
 
 def test_a_second_fit_replaces_the_file_if_it_may(tmp_path):
     path = tmp_path / "history.csv"
-    handler = LogHandler(path, overwrite=True)
+    handler = HistoryFileHandler(path, overwrite=True)
     fit([handler], epochs=3)
     history = fit([handler, Watch(path)], epochs=2)
     assert rows_in(path) == history
@@ -261,11 +262,11 @@ def test_a_second_fit_replaces_the_file_if_it_may(tmp_path):
 def test_training_on_goes_on_in_the_file(suffix, tmp_path):
     path = tmp_path / f"history{suffix}"
     estimator, data = estimator_and_data()
-    handler = LogHandler(path)
+    handler = HistoryFileHandler(path)
     estimator.fit(data, epochs=2, event_handlers=[handler])
     val = gs.ValidationHandler(data)  # columns that the first epochs do not have
     estimator.fit(data, epochs=3, initial_epoch=2, event_handlers=[handler, Watch(path)])
-    more = [LogHandler(path), Watch(path), val]
+    more = [HistoryFileHandler(path), Watch(path), val]
     history = estimator.fit(data, epochs=4, initial_epoch=3, event_handlers=more).history
     assert rows_in(path) == history
     assert len(history) == 4
@@ -274,12 +275,12 @@ def test_training_on_goes_on_in_the_file(suffix, tmp_path):
 @pytest.mark.parametrize("rows", [1, 3], ids=["fewer", "more"])
 def test_training_on_does_not_replace_the_file_of_another(rows, tmp_path):
     path = tmp_path / "history.csv"
-    fit([LogHandler(path)], epochs=rows)
+    fit([HistoryFileHandler(path)], epochs=rows)
     before = path.read_bytes()
     estimator, data = estimator_and_data()
     estimator.fit(data, epochs=2)
     with pytest.raises(FileExistsError, match="exists already and this run is a new one"):
-        estimator.fit(data, epochs=3, initial_epoch=2, event_handlers=[LogHandler(path)])
+        estimator.fit(data, epochs=3, initial_epoch=2, event_handlers=[HistoryFileHandler(path)])
     assert path.read_bytes() == before
 
 
@@ -290,7 +291,7 @@ def test_a_file_that_is_gone_is_written_anew(tmp_path):
                 path.unlink()
 
     path = tmp_path / "history.csv"
-    history = fit([LogHandler(path), Remove()])
+    history = fit([HistoryFileHandler(path), Remove()])
     assert rows_in(path) == history
 
 
@@ -299,8 +300,8 @@ def test_a_file_that_is_gone_is_written_anew(tmp_path):
 def test_a_full_disk_ends_no_run(failing, suffix, tmp_path, monkeypatch, capsys, root_logger):
     """The second epoch cannot be written, half a line is left: the third writes all."""
     path = tmp_path / f"history{suffix}"
-    handler = LogHandler(path)
-    original = getattr(LogHandler, failing)
+    handler = HistoryFileHandler(path)
+    original = getattr(HistoryFileHandler, failing)
     failed = []
 
     def fail_once(self, rows):
@@ -311,7 +312,7 @@ def test_a_full_disk_ends_no_run(failing, suffix, tmp_path, monkeypatch, capsys,
             raise OSError(errno.ENOSPC, "No space left on device")
         original(self, rows)
 
-    monkeypatch.setattr(LogHandler, failing, fail_once)
+    monkeypatch.setattr(HistoryFileHandler, failing, fail_once)
     history = fit([handler, Add([{}, {"b": 1.0} if failing == "_write_all" else {}, {}])])
     assert failed or suffix == ".jsonl"
     assert rows_in(path) == history
@@ -323,29 +324,29 @@ def test_a_full_disk_ends_no_run(failing, suffix, tmp_path, monkeypatch, capsys,
 def test_a_folder_that_cannot_be_written_is_an_error_before_training(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(PermissionError, match=r"cannot be written .*: give one in a folder that"):
-        fit([LogHandler(tmp_path / "file" / "history.csv")])
+        fit([HistoryFileHandler(tmp_path / "file" / "history.csv")])
 
 
 def test_a_folder_is_no_file(tmp_path):
     (tmp_path / "history.csv").mkdir()
     with pytest.raises(IsADirectoryError, match=r"is a folder: give the name of a file in it$"):
-        fit([LogHandler(tmp_path / "history.csv", overwrite=True)])
+        fit([HistoryFileHandler(tmp_path / "history.csv", overwrite=True)])
 
 
 @pytest.mark.parametrize("path", ["history.txt", "history", "csv", ".csv.gz"])
 def test_another_suffix_is_an_error(path):
     with pytest.raises(ValueError, match=rf"must end in \.csv or \.jsonl, got '{path}': the suff"):
-        LogHandler(path)
+        HistoryFileHandler(path)
 
 
 def test_a_suffix_may_be_upper_case(tmp_path):
-    history = fit([LogHandler(tmp_path / "HISTORY.CSV")], epochs=1)
+    history = fit([HistoryFileHandler(tmp_path / "HISTORY.CSV")], epochs=1)
     assert (tmp_path / "HISTORY.CSV").read_text().splitlines()[0].split(",") == history.names()
 
 
 def test_overwrite_is_a_bool():
     with pytest.raises(TypeError, match="overwrite must be a bool, got 'yes': it says whether"):
-        LogHandler("history.csv", overwrite="yes")
+        HistoryFileHandler("history.csv", overwrite="yes")
 
 
 # TensorBoard
@@ -379,7 +380,7 @@ class Writer:
 def shown(monkeypatch):
     """What TensorBoard shows: value by step, by tag, by folder."""
     file_class = type("Writer", (Writer,), {"folders": {}})
-    monkeypatch.setattr("gluon_svrg.handlers.log._event_file_class", lambda: file_class)
+    monkeypatch.setattr("gluon_svrg.handlers.tensorboard._event_file_class", lambda: file_class)
     yield file_class.folders
     assert file_class.is_open == 0
 

@@ -1,10 +1,7 @@
-"""EarlyStoppingHandler and TimeLimitHandler: ends of a run before its last epoch."""
+"""EarlyStoppingHandler: ends a run when a figure stops improving."""
 
 from __future__ import annotations
 
-import math
-import time
-from datetime import timedelta
 from typing import Any
 
 import mxnet as mx
@@ -14,10 +11,8 @@ from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.replicas import replicas_of, write_replicas
 from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
 from gluon_svrg.events import (
-    BatchEnd,
     EpochEnd,
     EvaluationEnd,
-    MayStop,
     Order,
     Run,
     State,
@@ -198,53 +193,6 @@ class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Statef
             self.best_epoch,
             ", whose weights are restored" if self._weights is not None else "",
         )
-
-
-class TimeLimitHandler(TrainBegin, BatchEnd, MayStop):
-    """Ends the run after a time, at the end of the batch that is under way.
-
-    That is a batch of the training, of SVRG's full pass or of an evaluation: what is broken off is
-    made again after a resume. The run ends with ``StopReason.TIME_LIMIT``. A CheckpointHandler then
-    writes a checkpoint, so leave time for that; no evaluation begins any more. The clock starts at
-    each call of `fit`: a resumed run has the whole time again, as with a job scheduler. Of several
-    workers the first clock that has run out ends all.
-
-    Parameters
-    ----------
-    seconds : float or datetime.timedelta
-        The wall-clock time after which the run ends.
-
-    Raises
-    ------
-    TypeError
-        If `seconds` is neither.
-    ValueError
-        If it is not above 0.
-    """
-
-    def __init__(self, seconds: float | timedelta) -> None:
-        if isinstance(seconds, timedelta):
-            seconds = seconds.total_seconds()
-        self.seconds = check_number(
-            "seconds", seconds, "the run ends after that time", 0, above=True
-        )
-        self._end = math.inf
-
-    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Start the clock."""
-        check_is_located(self, estimator)
-        self._end = time.monotonic() + self.seconds
-
-    def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """End the run if the time is over."""
-        self.stop_if_due(estimator)
-
-    def stop_if_due(self, estimator: Run) -> None:
-        """End the run if the time is over."""
-        if estimator.stop_reason is None and time.monotonic() >= self._end:
-            self._end = math.inf
-            estimator.stop(StopReason.TIME_LIMIT)
-            estimator.logger.info("the run ends: its time limit of %g s is over", self.seconds)
 
 
 def _parameters(estimator: Run) -> dict[str, mx.gluon.Parameter]:

@@ -66,7 +66,7 @@ def fit(*handlers, seed=0, data=BATCHES, val_data=None, epochs=3, **arguments):
     net.initialize(mx.init.Normal(0.5))
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
     estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
-    estimator.logger = logging.getLogger("test_signals")
+    estimator.logger = logging.getLogger("test_signal")
     result = estimator.fit(
         data, val_data, epochs=epochs, event_handlers=[gs.SVRGHandler(), *handlers], **arguments
     )
@@ -99,7 +99,7 @@ def test_the_batch_is_finished_and_a_checkpoint_written(
 ):
     batch, name, trained = MOMENTS[event]
     listener = Listener(event, batch, send(number), priority=10)  # after the SignalHandler
-    with caplog.at_level(logging.WARNING, "test_signals"):
+    with caplog.at_level(logging.WARNING, "test_signal"):
         result, _ = fit(listener, gs.CheckpointHandler(tmp_path), val_data=BATCHES)
     assert caplog.messages == [
         f"{number.name}: the run ends after the batch that is under way, also in a full pass or an "

@@ -112,13 +112,13 @@ def _increments(part: mx.metric.EvalMetric, own: list[Outputs], update: Update) 
         setattr(part, name, 0)
     try:
         update(part, own)
-        return [_plain(getattr(part, name)) for name in _SUMS]
+        return [_to_number(getattr(part, name)) for name in _SUMS]
     finally:
         for name, value in zip(_SUMS, before, strict=True):
             setattr(part, name, value)
 
 
-def _plain(value: Any) -> Any:
+def _to_number(value: Any) -> Any:
     if isinstance(value, NDArray):
         value = value.asnumpy()
     return value.item() if hasattr(value, "item") else value

@@ -1,4 +1,4 @@
-"""Tells, once a run, that the training waits for its data, and what helps."""
+"""StallDetector: logs, once per run, that training waits for its data, and what helps."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.events import Run
 from mxnet import gluon
 
-_SHARE = 1 / 3
-# Below this, in seconds, nobody would notice.
-_WORTH_A_WORD = 0.5
-# So many batches, and so many seconds of them, are looked at with MXNet idle before each.
+# The fraction of the time above which a wait is logged.
+_MIN_STALL_FRACTION = 1 / 3
+# A shorter wait would not be noticed.
+_MIN_STALL_SECONDS = 0.5
+# The check, with MXNet idle before each batch, takes at least this many batches and seconds.
 _CHECKED_BATCHES, _CHECKED_SECONDS = 8, 0.25
-_TRIES = 3
+_MAX_CHECKS = 3
 
 
-class DataWatch:
+class StallDetector:
     """Measures how long the training waits for batches, and logs a hint if it is too long.
 
-    MXNet computes in threads of its own. While it is still busy with the batches before, time spent
-    on the next one is not lost, and may itself be a wait for MXNet. So the seconds that ``next``
-    takes are a suspicion only. Once they are more than a third of the time, a few batches are asked
-    for after a wait until MXNet is idle. The seconds for which it would have been busy are taken
-    off those for a batch: what is left is what the run would gain.
+    MXNet computes in threads of its own. While it is busy with earlier batches, time spent on the
+    next batch is not lost, and may itself be a wait for MXNet. So a long ``next`` is only a first
+    sign. If it takes more than a third of the time, the detector checks a few batches: it waits
+    until MXNet is idle before it asks for each, and subtracts the seconds of that wait from those
+    of ``next``. The rest is the time that the run would gain.
     """
 
     def __init__(self) -> None:
@@ -36,7 +37,7 @@ class DataWatch:
         self._is_done = False
         self._start()
 
-    def watched(self, batches: Iterator[Any], run: Run) -> Iterator[Any]:
+    def watch(self, batches: Iterator[Any], run: Run) -> Iterator[Any]:
         """Yield the batches of an epoch."""
         now = time.perf_counter
         last = now()
@@ -64,26 +65,26 @@ class DataWatch:
         self._batches = 0
 
     def _decide(self, run: Run) -> None:
-        is_long = self._waited > _SHARE * self._seconds
+        is_long = self._waited > _MIN_STALL_FRACTION * self._seconds
         if not self._is_checking:
-            if is_long and self._waited > _WORTH_A_WORD:
+            if is_long and self._waited > _MIN_STALL_SECONDS:
                 self._is_checking = True
                 self._start()
         elif self._batches >= _CHECKED_BATCHES and self._seconds > _CHECKED_SECONDS:
             if is_long:
                 run.logger.info(
-                    "the training waits for its data for %.0f %% of the time: %s",
+                    "%.0f %% of the time is spent waiting for data: %s",
                     100 * self._waited / self._seconds,
-                    advice(run.train_data),
+                    stall_hint(run.train_data),
                 )
             self._tries += 1
-            self._is_done = is_long or self._tries == _TRIES
+            self._is_done = is_long or self._tries == _MAX_CHECKS
             self._is_checking = False
             self._start()
 
 
-def advice(data: object) -> str:
-    """Return what makes data of this kind come sooner."""
+def stall_hint(data: object) -> str:
+    """Return how to speed up data of this kind."""
     if isinstance(data, ArrayLoader):
         return (
             "what the ArrayLoader does for a batch is its transform and the reading of its arrays; "

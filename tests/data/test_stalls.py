@@ -9,11 +9,11 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.data import waiting
+from gluon_svrg.data import stalls
 from mxnet import gluon
 
 X, Y = np.zeros((16, 4), "float32"), np.zeros(16, "float32")
-HINT = "the training waits for its data"
+HINT = "of the time is spent waiting for data"
 
 
 def estimator_of(net):
@@ -42,14 +42,14 @@ def hints_of(caplog, data, epochs):
 
 @pytest.mark.full
 def test_a_run_with_a_slow_iterable_is_told(caplog, monkeypatch):
-    monkeypatch.setattr(waiting, "_WORTH_A_WORD", 0.1)
+    monkeypatch.setattr(stalls, "_MIN_STALL_SECONDS", 0.1)
     (hint,) = hints_of(caplog, Slow(15, 0.04), epochs=2)
     assert "DataLoader with num_workers" in hint
 
 
 @pytest.mark.slow
 def test_a_run_with_a_fast_one_is_not(caplog, monkeypatch):
-    monkeypatch.setattr(waiting, "_WORTH_A_WORD", 0.001)
+    monkeypatch.setattr(stalls, "_MIN_STALL_SECONDS", 0.001)
     data = [(mx.nd.array(X), mx.nd.array(Y))] * 50
     assert not hints_of(caplog, data, epochs=3)
 
@@ -58,7 +58,7 @@ def test_a_run_with_a_fast_one_is_not(caplog, monkeypatch):
 def told(monkeypatch):
     """Return a function that runs epochs by a clock of its own, and returns when it was told."""
     clock = {"now": 0.0}
-    monkeypatch.setattr(waiting.time, "perf_counter", lambda: clock["now"])
+    monkeypatch.setattr(stalls.time, "perf_counter", lambda: clock["now"])
 
     def run(wait, step, busy=0.0, epochs=1, batches=60):
         """Seconds a batch: `wait` of the data, `step` of Python, MXNet `busy` from then on."""
@@ -76,10 +76,10 @@ def told(monkeypatch):
                 clock["now"] += wait
                 yield None
 
-        monkeypatch.setattr(waiting.mx.nd, "waitall", idle)
-        watch = waiting.DataWatch()
+        monkeypatch.setattr(stalls.mx.nd, "waitall", idle)
+        watch = stalls.StallDetector()
         for _ in range(epochs):
-            for _ in watch.watched(data(), estimator):
+            for _ in watch.watch(data(), estimator):
                 batch += 1
                 clock["now"] += step
         return said
@@ -124,7 +124,7 @@ def loader(dataset, **kwargs):
     ],
 )
 def test_the_way_out_is_that_of_the_data(data, way_out):
-    assert way_out in waiting.advice(data)
+    assert way_out in stalls.stall_hint(data)
 
 
 @pytest.mark.slow

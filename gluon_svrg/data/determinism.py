@@ -1,4 +1,4 @@
-"""Finding out by trial whether something gives the same each time."""
+"""Find out, by calling it several times, whether a function gives the same result each time."""
 
 from __future__ import annotations
 

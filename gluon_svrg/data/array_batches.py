@@ -1,21 +1,123 @@
-"""From the rows of a batch to the batch: what is taken from the arrays, and transformed."""
+"""The batches of an ArrayLoader: which rows each has, and how it is made from the arrays."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import as_current, as_legacy
-from gluon_svrg.data.arrays import Source, as_ndarray, nested_as, take, take_as_numpy
-from gluon_svrg.data.batch import Batch
-from gluon_svrg.data.csr import CsrArray
-from gluon_svrg.data.draw import Draw
-from gluon_svrg.data.partition import Rows
+from gluon_svrg.arrays.batch import Batch
+from gluon_svrg.data.array_sources import (
+    ArraySource,
+    CsrArray,
+    as_ndarray,
+    nested_as,
+    take,
+    take_as_numpy,
+)
+from gluon_svrg.data.draw import ORDER, PARTITION, Draw
 from gluon_svrg.data.transforms.base import Transform, is_by_sample
 from mxnet.ndarray import NDArray
+
+Rows: TypeAlias = "slice | NumPyArray"
+"""The rows of the arrays that make a batch."""
+
+
+class Partition:
+    """Divides the samples into batches: once, or anew in each epoch.
+
+    Parameters
+    ----------
+    samples : int
+        The number of samples.
+    batch_size : int
+        The number of samples of each batch but the last.
+    last_batch : 'keep' or 'discard'
+        What happens to a last batch with fewer samples.
+    seed : int or None
+        None: batches hold the samples in their order, and come in it.
+    reshuffle : bool
+        Whether each epoch has a partition of its own.
+
+    Raises
+    ------
+    ValueError
+        If `last_batch` is neither, or leaves no batch.
+    """
+
+    def __init__(
+        self, samples: int, batch_size: int, last_batch: str, seed: int | None, reshuffle: bool
+    ) -> None:
+        if last_batch == "rollover":
+            raise ValueError(
+                "last_batch='rollover' carries samples over into the next epoch, and here every "
+                "epoch has whole batches of its own: use 'keep' or 'discard'"
+            )
+        if last_batch not in ("keep", "discard"):
+            raise ValueError(f"last_batch must be 'keep' or 'discard', got {last_batch!r}")
+        if last_batch == "discard" and samples < batch_size:
+            raise ValueError(
+                f"last_batch='discard' leaves no batch of {batch_size} from {samples} "
+                "samples: use a smaller batch_size, or last_batch='keep'"
+            )
+        self._samples, self._seed, self._reshuffle = samples, seed, reshuffle
+        #: The number of samples in all batches.
+        self.num_samples = samples - samples % batch_size if last_batch == "discard" else samples
+        self._slices = [
+            slice(i, min(i + batch_size, self.num_samples))
+            for i in range(0, self.num_samples, batch_size)
+        ]
+        self._arguments = samples, batch_size, last_batch
+        # One tuple: a thread that prefetches sees the epoch with its own rows.
+        self._latest: tuple[int, list[NumPyArray]] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return len(self._slices)
+
+    def with_seed(self, seed: int) -> Partition:
+        """Return the same by another seed."""
+        return Partition(*self._arguments, seed, self._reshuffle)
+
+    def rows(self, epoch: int) -> list[slice] | list[NumPyArray]:
+        """Return the rows of each batch of an epoch."""
+        if self._seed is None:
+            return self._slices
+        epoch = epoch if self._reshuffle else 0
+        latest = self._latest
+        if latest is None or latest[0] != epoch:
+            key = (PARTITION, epoch) if self._reshuffle else (PARTITION,)
+            permutation = self._generator(*key).permutation(self._samples)
+            # Sorted: a memmap is read in the order of its file.
+            latest = self._latest = epoch, [np.sort(permutation[rows]) for rows in self._slices]
+        return latest[1]
+
+    def order(self, epoch: int) -> list[int]:
+        """Return the indices of the batches in the order in which `epoch` visits them."""
+        if self._seed is None:
+            return list(range(len(self)))
+        order: list[int] = self._generator(ORDER, epoch).permutation(len(self)).tolist()
+        return order
+
+    def _generator(self, *key: int) -> np.random.Generator:
+        return np.random.Generator(
+            np.random.PCG64(np.random.SeedSequence(self._seed, spawn_key=key))
+        )
+
+
+def check_shuffle(shuffle: object, reshuffle: object) -> None:
+    """Raise TypeError or ValueError if these are no arguments of an ArrayLoader."""
+    if not isinstance(shuffle, (bool, np.bool_)):
+        raise TypeError(f"shuffle must be a bool, got {shuffle!r}: a sampler is not taken")
+    if not isinstance(reshuffle, (bool, np.bool_)):
+        raise TypeError(
+            f"reshuffle must be a bool, got {reshuffle!r}: whether batches are others each epoch"
+        )
+    if reshuffle and not shuffle:
+        raise ValueError("reshuffle=True needs shuffle=True, got False: give both, or neither")
 
 
 class BatchMaker:
@@ -33,7 +135,7 @@ class BatchMaker:
 
     def __init__(
         self,
-        arrays: Sequence[Source],
+        arrays: Sequence[ArraySource],
         nesting: Sequence[Any] | None,
         transform: Callable[..., Any] | None,
     ) -> None:
@@ -86,7 +188,7 @@ class BatchMaker:
         result = self._transform(*arrays)
         if len(arrays) == 1 and isinstance(result, NDArray):
             return [result]
-        return _checked(result, len(arrays))
+        return _check_result(result, len(arrays))
 
 
 def check_transform(transform: object, arrays: Sequence[object]) -> None:
@@ -119,7 +221,7 @@ def check_transform(transform: object, arrays: Sequence[object]) -> None:
         pass
 
 
-def _checked(result: object, number: int) -> Sequence[NDArray]:
+def _check_result(result: object, number: int) -> Sequence[NDArray]:
     if (
         not isinstance(result, (tuple, list))
         or len(result) != number
@@ -127,12 +229,12 @@ def _checked(result: object, number: int) -> Sequence[NDArray]:
     ):
         raise ValueError(
             f"transform must return {number} NDArrays, one for each that it is given, got "
-            f"{_kind_of(result)}: return a tuple of them"
+            f"{_describe(result)}: return a tuple of them"
         )
     return result
 
 
-def _kind_of(result: object) -> str:
+def _describe(result: object) -> str:
     if isinstance(result, (tuple, list)):
         names = ", ".join(type(item).__name__ for item in result)
         return f"a {type(result).__name__} of {len(result)} ({names})"
