@@ -15,7 +15,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg._mxnet import parameters_by_place
+from gluon_svrg._mxnet import parameters_by_structure
 from gluon_svrg.checkpoint.encoding import from_bytes
 from gluon_svrg.checkpoint.optimizer_states import trainer_states
 from gluon_svrg.checkpoint.parts import NetworkPart
@@ -243,7 +243,9 @@ def test_what_is_kept_of_running_statistics_is_what_they_are(read):
             kept = read(estimator)
             mx.nd.waitall()
             kept = list(kept.get("weights", kept).values())
-            now = [param.data().asnumpy() for param in parameters_by_place(estimator.net).values()]
+            now = [
+                param.data().asnumpy() for param in parameters_by_structure(estimator.net).values()
+            ]
             equal.append(
                 all(np.array_equal(np.asarray(getattr(k, "asnumpy", lambda k=k: k[0])()), n)
                     for k, n in zip(kept, now, strict=True))

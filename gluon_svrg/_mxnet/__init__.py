@@ -33,7 +33,7 @@ from gluon_svrg._mxnet.block import (
     names_of_own_parameters as names_of_own_parameters,
     own_graphs as own_graphs,
     own_parameters_of as own_parameters_of,
-    parameters_by_place as parameters_by_place,
+    parameters_by_structure as parameters_by_structure,
     set_arrays as set_arrays,
     storage_types as storage_types,
     wear_rows_of as wear_rows_of,

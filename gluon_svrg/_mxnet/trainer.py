@@ -184,13 +184,13 @@ def halve_loss_scale(trainer: Trainer) -> bool:
 @contextmanager
 def legacy_gradients(trainer: Trainer) -> Iterator[None]:
     """Let the gradients be NDArrays inside the ``with`` block: AMP's scaler takes no others."""
-    own = [(param, param._grad) for param in trainer._params if param._grad is not None]
-    for param, grads in own:
+    gradients = [(param, param._grad) for param in trainer._params if param._grad is not None]
+    for param, grads in gradients:
         param._grad = [as_legacy(grad) for grad in grads]
     try:
         yield
     finally:
-        for param, grads in own:
+        for param, grads in gradients:
             param._grad = grads
 
 

@@ -60,7 +60,7 @@ def write_replicas(values: Sequence[NumPyArray | NDArray], arrays: Sequence[NDAr
             as_legacy(array)[:] = mx.nd.array(content, dtype=array.dtype)
 
 
-def _are_equal(ours: Sequence[NumPyArray], theirs: Sequence[NumPyArray]) -> bool:
-    return len(ours) == len(theirs) and all(
-        np.array_equal(a, b, equal_nan=True) for a, b in zip(ours, theirs, strict=True)
+def _are_equal(first: Sequence[NumPyArray], second: Sequence[NumPyArray]) -> bool:
+    return len(first) == len(second) and all(
+        np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True)
     )

@@ -86,13 +86,13 @@ def largest_values(first: NDArray, second: NDArray) -> tuple[float, float]:
     return _largest(values_of(first)), _largest(values_of(second - first))
 
 
-def are_close(ours: NDArray, theirs: NDArray, tolerance: float) -> bool:
+def are_close(array: NDArray, reference: NDArray, tolerance: float) -> bool:
     """Return whether the arrays are equal to `tolerance`, relative to a value or to the largest."""
-    if is_row_sparse(ours) and is_row_sparse(theirs):
-        own, others = row_indices(ours), row_indices(theirs)
-        if len(own) != len(others) or (own != others).any():
+    if is_row_sparse(array) and is_row_sparse(reference):
+        rows, reference_rows = row_indices(array), row_indices(reference)
+        if len(rows) != len(reference_rows) or (rows != reference_rows).any():
             return False
-    a, b = values_of(ours), values_of(theirs)
+    a, b = values_of(array), values_of(reference)
     return bool(np.allclose(a, b, rtol=tolerance, atol=tolerance * _largest(b)))
 
 

@@ -84,10 +84,12 @@ class HandlerStates(Part):
                 handlers.setdefault(class_path(handler), handler)
         merged: dict[str, list[list[Any]]] = {}
         for key, filed in states[0].items():
-            own = handlers.get(key)
+            owner = handlers.get(key)
             merged[key] = [
-                [name, state if own is None else own.merged(theirs, is_first)]
-                for (name, state), theirs in zip(filed, _states_under(key, states), strict=True)
+                [name, state if owner is None else owner.merged(every_state, is_first)]
+                for (name, state), every_state in zip(
+                    filed, _states_under(key, states), strict=True
+                )
             ]
         return merged
 
@@ -97,18 +99,21 @@ class HandlerStates(Part):
         Several classes may share a key, in any order: that of its own class, else one whose class
         is no longer in the run, since it may have been renamed.
         """
-        own, present = type(handler).__name__, {type(h).__name__ for h in self._handlers}
+        class_name, present = type(handler).__name__, {type(h).__name__ for h in self._handlers}
         names = [name for name, _ in saved]
-        fitting = [i for i, name in enumerate(names) if name == own]
+        fitting = [i for i, name in enumerate(names) if name == class_name]
         fitting += [i for i, name in enumerate(names) if name not in present]
         return fitting[0] if fitting else None
 
     def _state_of(self, handler: EventHandler) -> dict[str, Any]:
         if isinstance(handler, Stateful):
             return handler.state_dict(self._run)
-        own = vars(handler)
+        attributes = vars(handler)
         return {
-            name: own[name] for row in _counters_of(handler) for name in row.names if name in own
+            name: attributes[name]
+            for row in _counters_of(handler)
+            for name in row.names
+            if name in attributes
         }
 
     def _load(self, handler: EventHandler, state: State) -> None:

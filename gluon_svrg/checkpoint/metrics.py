@@ -21,7 +21,7 @@ def metric_state(metric: EvalMetric) -> dict[str, Any]:
     for name, value in vars(metric).items():
         parts = _parts_of(value)
         if parts:
-            state["parts"][name] = [metric_state(part) for part in parts]
+            state["parts"][name] = [metric_state(child) for child in parts]
         elif is_data(value):
             state["plain"][name] = value
     return state
@@ -32,15 +32,15 @@ def set_metric_state(metric: EvalMetric, state: State) -> None:
     for name, value in state["plain"].items():
         if name == "name":  # a version before may have called it otherwise
             continue
-        own = vars(metric).get(name)
-        if isinstance(own, dict) and isinstance(value, dict):  # a defaultdict stays one
-            own.clear()
-            own.update(value)
+        current = vars(metric).get(name)
+        if isinstance(current, dict) and isinstance(value, dict):  # a defaultdict stays one
+            current.clear()
+            current.update(value)
         else:
             vars(metric)[name] = value
     for name, parts in state["parts"].items():
-        for part, saved in zip(_parts_of(vars(metric)[name]), parts, strict=True):
-            set_metric_state(part, saved)
+        for child, saved in zip(_parts_of(vars(metric)[name]), parts, strict=True):
+            set_metric_state(child, saved)
 
 
 def warn_unsaved_attributes(estimator: Run) -> None:

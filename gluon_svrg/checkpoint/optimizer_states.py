@@ -192,8 +192,8 @@ class TrainerStates:
             [index, {"tuple": state["tuple"][::-1]} if "tuple" in (state or {}) else state]
             for index, state in self._meta["states"]["dict"]
         ]
-        own = {"optimizer": class_key(optimizer), "attributes": attributes}
-        return TrainerStates({**self._meta, **own, "states": {"dict": states}}, self._arrays)
+        current = {"optimizer": class_key(optimizer), "attributes": attributes}
+        return TrainerStates({**self._meta, **current, "states": {"dict": states}}, self._arrays)
 
     def check(self, optimizer: mx.optimizer.Optimizer, params: list[Parameter]) -> None:
         """Raise ValueError if these are not the states of such an optimizer and parameters."""
@@ -329,7 +329,7 @@ def shape_fits(param: Parameter, shape: Sequence[int]) -> bool:
     if not param.shape:
         return True
     return len(param.shape) == len(shape) and all(
-        own in (0, -1, saved) for own, saved in zip(param.shape, shape, strict=True)
+        size in (0, -1, saved_size) for size, saved_size in zip(param.shape, shape, strict=True)
     )
 
 
@@ -351,7 +351,7 @@ def structural_names(net: Block, params: Iterable[Parameter]) -> list[str]:
     A network that is made anew in the same process has other names, and a trainer sorts by names,
     where ``dense10`` comes before ``dense9``; the places stay.
     """
-    places = {id(param): place for place, param in _mxnet.parameters_by_place(net).items()}
+    places = {id(param): name for name, param in _mxnet.parameters_by_structure(net).items()}
     return [places.get(id(param), param.name) for param in params]
 
 

@@ -18,7 +18,7 @@ from gluon_svrg._mxnet import (
     has_shape,
     loss_scaler_state,
     optimizer_of,
-    parameters_by_place,
+    parameters_by_structure,
     parameters_of,
     set_loss_scaler_state,
 )
@@ -96,57 +96,57 @@ class NetworkPart(Part):
         RuntimeError
             If the shape of one is not known, since no batch has reached its layer.
         """
-        params = parameters_by_place(self._run.net)
+        params = parameters_by_structure(self._run.net)
         _check_have_shapes(params)
         # With static_shape MXNet does not order a read after the backward pass that writes running
         # statistics.
         mx.nd.waitall()
-        values = {place: replicas_of(full_data(param)) for place, param in params.items()}
-        for place, copies in values.items():
+        values = {name: replicas_of(full_data(param)) for name, param in params.items()}
+        for name, copies in values.items():
             if not all(np.isfinite(array).all() for array in copies):
-                raise FloatingPointError(f"parameter {params[place].name!r} is NaN or infinite")
+                raise FloatingPointError(f"parameter {params[name].name!r} is NaN or infinite")
         return {
             # For those who read the file by themselves: of running statistics the mean.
             "weights": {
-                place: full_data(param)[0]
-                if len(values[place]) == 1
-                else mx.nd.array(np.mean(values[place], axis=0, dtype="float64"), dtype=param.dtype)
-                for place, param in params.items()
+                name: full_data(param)[0]
+                if len(values[name]) == 1
+                else mx.nd.array(np.mean(values[name], axis=0, dtype="float64"), dtype=param.dtype)
+                for name, param in params.items()
             },
             "contexts": len(self._run.context),
             # Auxiliary states differ from context to context.
-            "replicas": {place: copies for place, copies in values.items() if len(copies) > 1},
+            "replicas": {name: copies for name, copies in values.items() if len(copies) > 1},
             "outside": [replicas_of(full_data(param)) for param in self._outside()],
         }
 
     def check(self, state: State) -> None:
         """Compare names, shapes and dtypes with the network's."""
-        params, weights = parameters_by_place(self._run.net), state["weights"]
+        params, weights = parameters_by_structure(self._run.net), state["weights"]
         if len(params) != len(weights):
             raise ValueError(
                 f"it has {len(weights)} parameters and the network has {len(params)}: resume with "
                 "the network that it was written with"
             )
-        for place, param in params.items():
-            if place not in weights:
+        for name, param in params.items():
+            if name not in weights:
                 raise ValueError(
-                    f"it has no parameter {place!r}, which the network has: resume with the "
+                    f"it has no parameter {name!r}, which the network has: resume with the "
                     "network that it was written with"
                 )
-            _check_parameter(place, param, weights[place])
-            if not np.isfinite(weights[place].asnumpy()).all():
-                raise ValueError(f"its parameter {place!r} is NaN or infinite")
+            _check_parameter(name, param, weights[name])
+            if not np.isfinite(weights[name].asnumpy()).all():
+                raise ValueError(f"its parameter {name!r} is NaN or infinite")
 
     def load_state_dict(self, state: State) -> None:
         """Write the parameters in place: `Parameter.set_data` would reset the kvstore each time."""
         if state["contexts"] != len(self._run.context):
             self._warn_of_devices(state["contexts"])
         self._renew_kvstore()  # first: it may be the only one to have all rows of the weights
-        for place, param in parameters_by_place(self._run.net).items():
-            weight = state["weights"][place]
+        for name, param in parameters_by_structure(self._run.net).items():
+            weight = state["weights"][name]
             if not has_shape(param):
                 finish_initialization(param, weight.shape)
-            write_replicas(state["replicas"].get(place) or [weight.asnumpy()], full_data(param))
+            write_replicas(state["replicas"].get(name) or [weight.asnumpy()], full_data(param))
         for param, values in zip(self._outside(), state["outside"], strict=True):
             write_replicas(values, full_data(param))
 
@@ -154,15 +154,15 @@ class NetworkPart(Part):
         """Take the mean of what differs from worker to worker: the running statistics."""
         first = states[0]
         weights, replicas = dict(first["weights"]), dict(first["replicas"])
-        for place, weight in first["weights"].items():
+        for name, weight in first["weights"].items():
             copies = [
-                state["replicas"].get(place) or [state["weights"][place].asnumpy()]
+                state["replicas"].get(name) or [state["weights"][name].asnumpy()]
                 for state in states
             ]
             values = mean_replicas(copies)
             if values is not copies[0]:
-                weights[place] = mx.nd.array(values[0], dtype=weight.dtype)
-                replicas.pop(place, None)
+                weights[name] = mx.nd.array(values[0], dtype=weight.dtype)
+                replicas.pop(name, None)
         outside = zip(*(state["outside"] for state in states), strict=True)
         return {
             **first,
@@ -254,9 +254,9 @@ class TrainerPart(Part):
     def _tell(self, changed: dict[str, dict[str, tuple[Any, Any]]], state: State) -> None:
         if not self._run.workers.is_first:
             return
-        own = scheduled_in(self._run.settings).values()
+        scheduled = scheduled_in(self._run.settings).values()
         for name in scheduled_in(state.get("settings") or {}).values():
-            if name not in own:
+            if name not in scheduled:
                 self._run.logger.warning(
                     "resume: the checkpoint's run had a ScheduleHandler for %s and this one has "
                     "none: it stays at %.4g, as that has left it",
@@ -264,11 +264,11 @@ class TrainerPart(Part):
                     self._value_of(name),
                 )
         if changed:
-            told = [f"{owner}: {_told(values, 1, 0)}" for owner, values in changed.items()]
+            changes = [f"{owner}: {_told(values, 1, 0)}" for owner, values in changed.items()]
             self._run.logger.warning(
                 "resume: this run was given other settings than the checkpoint's, and goes on with "
                 "its own: %s",
-                "; ".join(told),
+                "; ".join(changes),
             )
         elif not state.get("settings"):  # of an earlier version, which did not note them
             settings = self._run.settings
@@ -299,10 +299,10 @@ class TrainerPart(Part):
     def _in_own_order(self, state: State) -> TrainerStates:
         """Return the states in the trainer's order, which depends on the parameters' names."""
         states = cast(TrainerStates, state["states"]).for_optimizer(optimizer_of(self._run.trainer))
-        saved, own = state["places"], self._places()
-        if sorted(own) != sorted(saved):
+        saved, current = state["places"], self._places()
+        if sorted(current) != sorted(saved):
             return states
-        return states.reordered([saved.index(place) for place in own])
+        return states.reordered([saved.index(name) for name in current])
 
     def _places(self) -> list[str]:
         return structural_names(self._run.net, parameters_of(self._run.trainer))
@@ -465,10 +465,10 @@ def _renamed(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 
 
 def _check_have_shapes(params: Mapping[str, Parameter]) -> None:
-    for place, param in params.items():
+    for name, param in params.items():
         if not has_data(param):
             raise RuntimeError(
-                f"parameter {place!r} ({param.name}) has no shape, so a checkpoint cannot hold it: "
+                f"parameter {name!r} ({param.name}) has no shape, so a checkpoint cannot hold it: "
                 "no batch has reached its layer; take the layer out of the network, or tell it its "
                 "input's length, as in Dense(10, in_units=20)"
             )

@@ -35,6 +35,11 @@ class RunRNG:
 
     All workers use worker 0's seed of the run. The others add their rank when they seed MXNet, so
     that each worker's rows of a batch have dropout masks of their own.
+
+    Attributes
+    ----------
+    is_loaded : bool
+        Whether a checkpoint's state was loaded since :meth:`begin`.
     """
 
     def __init__(self) -> None:
@@ -80,14 +85,14 @@ class RunRNG:
     def load_state_dict(self, state: State) -> None:
         """Take over what :meth:`state_dict` returned; :func:`replaying` sets the generators."""
         self._seed, self._is_needed = index(state["seed"]), state["is_needed"]
-        own = host_states()
+        before = host_states()
         try:  # it raises here, where a checkpoint is read
             self._at_epoch_begin, self._now = (
                 _updated_states(state["at_epoch_begin"]),
                 _updated_states(state["now"]),
             )
         finally:
-            set_host_states(own)
+            set_host_states(before)
         self.is_loaded = True
 
     def rewind_to_epoch_begin(self, position: Position) -> None:
@@ -139,14 +144,14 @@ def replaying(run: Run) -> Iterator[None]:
 
     Data that can only be iterated repeat the batches that are done, which are skipped.
     """
-    found = [h.random_state for h in run.handlers if isinstance(h, HasRandomState)]
+    rngs = [h.random_state for h in run.handlers if isinstance(h, HasRandomState)]
     # A checkpoint may hold none for a handler: its random numbers begin now.
-    states = [state for state in found if state.is_loaded]
-    for state in states:
-        state.rewind_to_epoch_begin(run.position)
+    loaded = [rng for rng in rngs if rng.is_loaded]
+    for rng in loaded:
+        rng.rewind_to_epoch_begin(run.position)
     yield
-    for state in states:
-        state.restore(run.position)
+    for rng in loaded:
+        rng.restore(run.position)
 
 
 def _updated_states(states: State) -> dict[str, Any]:

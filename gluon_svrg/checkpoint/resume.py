@@ -81,36 +81,36 @@ def _find_checkpoint(
                 "resume='auto' needs a CheckpointHandler in event_handlers, whose directory has "
                 "the checkpoints: give one, or the path of a checkpoint"
             )
-        found = _read_newest(folders, logger)
-        if found is None:
+        checkpoint = _read_newest(folders, logger)
+        if checkpoint is None:
             logger.info("no checkpoint in %s yet: the run begins", folders[0])
     else:
-        found = _checkpoint_at(Path(resume).expanduser().absolute(), logger)
-    if found is not None:
-        logger.info("the run continues from the checkpoint %s", found.path)
-    return found
+        checkpoint = _checkpoint_at(Path(resume).expanduser().absolute(), logger)
+    if checkpoint is not None:
+        logger.info("the run continues from the checkpoint %s", checkpoint.path)
+    return checkpoint
 
 
 def find_rollback_checkpoint(
     folders: Sequence[Path], reason: str, logger: logging.Logger, workers: Workers = _ONE
 ) -> Checkpoint:
     """Return the newest checkpoint of the run, on all workers; RuntimeError if there is none."""
-    found = read_on_first(
+    checkpoint = read_on_first(
         workers, lambda: _find_rollback_checkpoint(folders, reason, logger), "a roll back"
     )
-    assert found is not None
-    return found
+    assert checkpoint is not None
+    return checkpoint
 
 
 def _find_rollback_checkpoint(
     folders: Sequence[Path], reason: str, logger: logging.Logger
 ) -> Checkpoint:
-    found = _read_newest(folders, logger)
-    if found is None:
+    checkpoint = _read_newest(folders, logger)
+    if checkpoint is None:
         why = "a checkpoint that is written already" if folders else "a CheckpointHandler"
         raise RuntimeError(f"{reason}; to go back needs {why}")
-    logger.warning("%s: the run goes back to the checkpoint %s", reason, found.path)
-    return found
+    logger.warning("%s: the run goes back to the checkpoint %s", reason, checkpoint.path)
+    return checkpoint
 
 
 def is_inside(checkpoint: Checkpoint, folders: Iterable[Path]) -> bool:
@@ -133,10 +133,10 @@ def _checkpoint_at(path: Path, logger: logging.Logger) -> Checkpoint:
             "folder that has them"
         )
     if storage.parse_name(path) is None:
-        found = storage.read_newest(path, logger.warning)
-        if found is None:
+        checkpoint = storage.read_newest(path, logger.warning)
+        if checkpoint is None:
             raise FileNotFoundError(f"there is no checkpoint in the folder {fspath(path)!r}")
-        return found
+        return checkpoint
     try:
         return storage.read(path)
     except DamagedError as e:

@@ -22,9 +22,9 @@ def state_key(handler: object) -> str:
     """
     if isinstance(handler, Stateful) and handler.state_key is not None:
         return handler.state_key
-    kind = type(handler)
-    if kind is getattr(mx_estimator, kind.__name__, None):
-        return f"mxnet.{kind.__name__}"
+    handler_class = type(handler)
+    if handler_class is getattr(mx_estimator, handler_class.__name__, None):
+        return f"mxnet.{handler_class.__name__}"
     return class_key(handler)
 
 

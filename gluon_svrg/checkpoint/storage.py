@@ -149,8 +149,8 @@ def list_checkpoints(folder: Path) -> dict[CheckpointKey, Path]:
     """Return the checkpoints in `folder`, damaged ones as well, the earliest first."""
     if not folder.is_dir():
         return {}
-    found = {parse_name(path): path for path in folder.iterdir() if path.is_dir()}
-    return dict(sorted((key, path) for key, path in found.items() if key is not None))
+    checkpoints = {parse_name(path): path for path in folder.iterdir() if path.is_dir()}
+    return dict(sorted((key, path) for key, path in checkpoints.items() if key is not None))
 
 
 def parse_name(path: Path) -> CheckpointKey | None:
@@ -240,17 +240,17 @@ def read_newest(folder: Path, warn: Callable[[str], object]) -> Checkpoint | Non
     ValueError
         If there are checkpoints, and all of them are damaged.
     """
-    found = list_checkpoints(folder)
-    for path in reversed(found.values()):
+    checkpoints = list_checkpoints(folder)
+    for path in reversed(checkpoints.values()):
         try:
             return read(path)
         except DamagedError as e:
-            warn(f"the checkpoint {str(path)!r} is damaged and passed over: {e}")
-    if found:
+            warn(f"the checkpoint {str(path)!r} is damaged and skipped: {e}")
+    if checkpoints:
         raise ValueError(
-            f"all checkpoints in {str(folder)!r} are damaged ({len(found)}, the newest "
-            f"{next(reversed(found.values())).name!r}): begin anew with resume=None and another "
-            "folder"
+            f"all {len(checkpoints)} checkpoints in {str(folder)!r} are damaged (the newest is "
+            f"{next(reversed(checkpoints.values())).name!r}): start a new run with resume=None and "
+            "another folder"
         )
     return None
 

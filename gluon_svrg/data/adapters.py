@@ -166,11 +166,11 @@ class ArrayLoaderData(TrainingData):
         return {**super().identity(), **drawn, FINGERPRINT: bits}
 
     def check_description(self, saved: Mapping[str, object]) -> None:
-        own = self.description()
-        if "seed" in saved and own.get("reshuffle", False) != saved.get("reshuffle", False):
+        current = self.description()
+        if "seed" in saved and current.get("reshuffle", False) != saved.get("reshuffle", False):
             raise ValueError(
                 f"its train_data had reshuffle={saved.get('reshuffle', False)!r} and now it has "
-                f"reshuffle={own.get('reshuffle', False)!r}: resume with the data that it was "
+                f"reshuffle={current.get('reshuffle', False)!r}: resume with the data that it was "
                 "written with"
             )
         super().check_description(saved)
@@ -236,11 +236,11 @@ class WorkerLoaderData(DataLoaderData):
 
     def check_workers(self, workers: Workers) -> None:
         """Raise ValueError if the sampler was made for other workers."""
-        own, rank = self._sampler.workers.size, self._sampler.workers.rank
-        if (own, rank) != (workers.size, workers.rank):
+        size, rank = self._sampler.workers.size, self._sampler.workers.rank
+        if (size, rank) != (workers.size, workers.rank):
             raise ValueError(
-                f"the WorkerBatchSampler of {self.name} is for worker {rank} of {own}, and this is "
-                f"worker {workers.rank} of {workers.size}: leave its argument workers out"
+                f"the WorkerBatchSampler of {self.name} is for worker {rank} of {size}, and this "
+                f"is worker {workers.rank} of {workers.size}: leave its argument workers out"
             )
 
     def iterate_once(self) -> Iterator[Any]:
@@ -251,20 +251,20 @@ class WorkerLoaderData(DataLoaderData):
         return list(itertools.islice(self._pass(compares=False), number))
 
     def _pass(self, compares: bool) -> Iterator[Any]:
-        workers, place = self._sampler.workers, f"a pass over {self.name} begins"
+        workers, label = self._sampler.workers, f"a pass over {self.name} begins"
         if compares:
             # A dataset may draw for each sample, and the workers' numbers of samples differ.
-            take_host_states_of_first(workers, place)
-        own = iter(self._data)
-        following = next(own, None)  # by then the order is drawn
+            take_host_states_of_first(workers, label)
+        batches = iter(self._data)
+        next_batch = next(batches, None)  # by then the order is drawn
         if compares:
             identity = {"batches": self.num_batches, "order": self._sampler.order_bits}
-            everybody = workers.gather_plain(identity, place)
-            check_same_data(everybody, f"this pass over {self.name}")
+            descriptions = workers.gather_plain(identity, label)
+            check_same_data(descriptions, f"this pass over {self.name}")
         for index in range(self.num_batches):
             if self._sampler.has_samples(index):
-                yield following
-                following = next(own, None)
+                yield next_batch
+                next_batch = next(batches, None)
             else:
                 yield Batch((), index)
 

@@ -143,6 +143,11 @@ class CsrArray:
         The number of columns.
     context : Context
         Where the batches are.
+
+    Attributes
+    ----------
+    shape, dtype, ndim
+        As those of a NumPy array.
     """
 
     def __init__(

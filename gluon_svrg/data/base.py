@@ -99,13 +99,13 @@ class TrainingData:
     def iterate_once(self) -> Iterator[Any]:
         """Iterate once over the batches in the data's order; no draw before the first is read."""
         self._passes += 1
-        own, given = self._passes, 0
+        this_pass, count = self._passes, 0
         for batch in self._data:
             yield batch
-            given += 1
-        if own != self._passes and given < (self.num_batches or 0):
+            count += 1
+        if this_pass != self._passes and count < (self.num_batches or 0):
             raise ValueError(
-                f"{self._name} gave {given} of its {self.num_batches} batches, because another "
+                f"{self._name} gave {count} of its {self.num_batches} batches, because another "
                 "pass over it began meanwhile, as measurements and full passes do: let its "
                 "__iter__ return an iterator with a position of its own, as a generator function "
                 "does"
@@ -207,14 +207,14 @@ class TrainingData:
 
     def check_description(self, saved: Mapping[str, object]) -> None:
         """Raise ValueError if `saved`, of the run to be resumed, is of other data."""
-        own = self.description()
-        if set(own) != set(saved):
-            before, now = _kinds_of(saved, own)
+        current = self.description()
+        if set(current) != set(saved):
+            before, now = _kinds_of(saved, current)
             raise ValueError(
                 f"its train_data was {before} and now it is {now}: resume with the data that it "
                 "was written with"
             )
-        for name, value in own.items():
+        for name, value in current.items():
             if value != saved[name]:
                 raise ValueError(
                     f"its train_data had {name}={saved[name]!r} and now it has {name}={value!r}: "
@@ -226,7 +226,7 @@ class TrainingData:
         pass  # an epoch begins anew with the generators as they were
 
 
-def _kinds_of(saved: Mapping[str, object], own: Mapping[str, object]) -> list[str]:
+def _kinds_of(saved: Mapping[str, object], current: Mapping[str, object]) -> list[str]:
     """Return in words of which kinds of data two descriptions are, if these are different."""
     key, is_one, is_none = next(
         row
@@ -234,6 +234,6 @@ def _kinds_of(saved: Mapping[str, object], own: Mapping[str, object]) -> list[st
             ("seed", "an ArrayLoader", "no ArrayLoader"),
             ("iterator", "a DataIter", "no DataIter"),
         )
-        if row[0] in saved or row[0] in own
+        if row[0] in saved or row[0] in current
     )
-    return [is_one if key in description else is_none for description in (saved, own)]
+    return [is_one if key in description else is_none for description in (saved, current)]

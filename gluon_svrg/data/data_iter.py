@@ -80,10 +80,10 @@ class DataIterData(TrainingData):
         state = self._state
         self._begin_pass()
         state.passes += 1
-        own = state.passes
+        this_pass = state.passes
         for index, arrays in enumerate(self._pass()):
             yield _batch_of(arrays, index)
-            if state.passes != own:
+            if state.passes != this_pass:
                 raise ValueError(
                     f"{self._name} was read from its beginning again before this pass over it was "
                     f"at its end, and {self.kind} has one place only: give validation an iterator "

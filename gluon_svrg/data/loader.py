@@ -391,9 +391,9 @@ class ShardedLoader:
             part: Batch = shard.take(loader._batch(index, rows, stream, number), index)
             return part
         if isinstance(rows, slice):
-            own = shard.rows(rows.stop - rows.start)
-            rows = slice(rows.start + own.start, rows.start + own.stop)
-            is_empty = own.start == own.stop
+            local = shard.rows(rows.stop - rows.start)
+            rows = slice(rows.start + local.start, rows.start + local.stop)
+            is_empty = local.start == local.stop
         else:
             rows = rows[shard.rows(len(rows))]
             is_empty = not len(rows)

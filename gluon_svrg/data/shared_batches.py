@@ -50,14 +50,14 @@ class SharedBatches:
         loop.begin_pass(self._workers)
         for batch in self.data.iterate_once():
             if is_empty(batch):
-                given = self._one_sample()
-                if isinstance(given, (list, tuple)):
-                    given = Batch(given, batch.index)
-                loop.give(given, 0, batch.index)
+                local = self._one_sample()
+                if isinstance(local, (list, tuple)):
+                    local = Batch(local, batch.index)
+                loop.give(local, 0, batch.index)
             else:
-                given = batch
-                loop.give(given, num_samples(tree_leaves(batch)[0], self._batch_axis))
-            yield given
+                local = batch
+                loop.give(local, num_samples(tree_leaves(batch)[0], self._batch_axis))
+            yield local
 
     def _one_sample(self) -> Any:
         """Return a sample for a loop that cannot run without one."""
@@ -76,16 +76,16 @@ class SharedBatches:
 
 
 class Given(NamedTuple):
-    """What a loop was given, up to a moment.
+    """The numbers of batches and samples that a loop was given.
 
     Attributes
     ----------
     batches : int
-        How many.
+        The number of batches.
     samples, rows : int
-        This worker's samples of them; the rows that it saw, with those that stand in for none.
+        This worker's samples of them; the rows that it got, with a stand-in for each empty batch.
     stand_ins : int
-        Batches of which this worker has no sample.
+        The number of batches of which this worker has no sample.
     """
 
     batches: int = 0
@@ -99,11 +99,17 @@ class Given(NamedTuple):
 
 
 class Loop:
-    """What the hand-written loop of this process was given by `share`, for its trainers."""
+    """Counts what `share` has given to the hand-written loop of this process, for its trainers.
+
+    Attributes
+    ----------
+    given, last : Given
+        All batches; the last batch alone.
+    """
 
     def __init__(self) -> None:
         self.given = Given()
-        self.last = Given()  # of the last batch alone
+        self.last = Given()
         self._batch: object = None
         self._index = 0
         self._trainers: list[ref[SVRGTrainer]] = []  # in an order that all workers have
@@ -117,8 +123,8 @@ class Loop:
         trainers = [trainer() for trainer in self._trainers]
         alive = [number for number, trainer in enumerate(trainers) if trainer is not None]
         # Python may have freed one here, and not yet on another worker.
-        everybody = workers.gather_plain(alive, "a pass over shared batches begins")
-        for number in sorted(set(alive).intersection(*everybody)):
+        alive_on_workers = workers.gather_plain(alive, "a pass over shared batches begins")
+        for number in sorted(set(alive).intersection(*alive_on_workers)):
             trainer = trainers[number]
             assert trainer is not None
             trainer.synchronize()

@@ -136,9 +136,9 @@ def check_data(data: object, name: str) -> None:
             "pass: give a DataLoader, or make a list of it"
         )
     if not isinstance(data, Iterable):
-        given = describe_value(data) if isinstance(data, mx.nd.NDArray) else repr(data)
+        value = describe_value(data) if isinstance(data, mx.nd.NDArray) else repr(data)
         raise ValueError(
-            f"{name} must be an iterable of (data, label) batches, got {given}: give a "
+            f"{name} must be an iterable of (data, label) batches, got {value}: give a "
             "DataLoader, a list of batches, or gluon_svrg.data.ArrayLoader(data, label, "
             "batch_size=32) of whole arrays"
         )

@@ -50,9 +50,9 @@ def fingerprint(arrays: Iterable[object]) -> int:
     """Return a checksum (CRC-32) of the arrays' shapes, dtypes and contents."""
     checksum = 0
     for array in arrays:
-        for part in _dense_parts(array):
-            checksum = zlib.crc32(f"{part.shape} {part.dtype}".encode(), checksum)
-            checksum = zlib.crc32(np.ascontiguousarray(part).tobytes(), checksum)
+        for values in _dense_parts(array):
+            checksum = zlib.crc32(f"{values.shape} {values.dtype}".encode(), checksum)
+            checksum = zlib.crc32(np.ascontiguousarray(values).tobytes(), checksum)
     return checksum
 
 
@@ -71,8 +71,8 @@ def label_fingerprint(batch: object) -> int:
         labels = tree_leaves([batch[key] for key in batch if key != "data"])
     else:
         labels = tree_leaves(batch[1:]) if isinstance(batch, (list, tuple)) else []
-    parts = [part for label in labels for part in _dense_parts(label)]
-    if all(part.size < 2 or (part == part.flat[0]).all() for part in parts):
+    parts = [values for label in labels for values in _dense_parts(label)]
+    if all(values.size < 2 or (values == values.flat[0]).all() for values in parts):
         return batch_fingerprint(batch)
     return fingerprint(parts)
 

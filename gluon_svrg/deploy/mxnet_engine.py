@@ -91,11 +91,12 @@ class MXNetEngine:
                 return None, plain
             difference = self._difference(plain, fused)
         except MXNetError as e:
-            _logger.warning("the plain graph is used: MKLDNN cannot fuse it: %s", reason_of(e))
+            _logger.warning("MKLDNN fusion failed, using the unfused graph: %s", reason_of(e))
             return None, plain
         if not difference <= 1e-4:
             _logger.warning(
-                "the plain graph is used: fused by MKLDNN its outputs differ by %.2g", difference
+                "using the unfused graph: the outputs of the one fused by MKLDNN differ by %.2g",
+                difference,
             )
             return None, plain
         return "MKLDNN", fused

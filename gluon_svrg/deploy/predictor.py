@@ -65,6 +65,8 @@ class Predictor:
         The backend of MXNet that fused the graph; None for the plain graph, and for onnxruntime.
     batch_size : int
         The greatest number of samples that are computed at once.
+    check_finite : bool
+        Whether NaN and infinities in an input are an error; it may be changed.
     """
 
     def __init__(

@@ -301,9 +301,9 @@ class CheckpointHandler(
     def _share_values(self, workers: Workers) -> None:
         """Let all workers know what is in the first one's directory: `best` is the same on all."""
         if workers.are_several:
-            own = [[list(key), value] for key, value in self._values.items()]
-            known = workers.of_first(own, "the checkpoints that are there")
-            self._values = {CheckpointKey(*key): value for key, value in known}
+            values = [[list(key), value] for key, value in self._values.items()]
+            first_values = workers.of_first(values, "the checkpoints that are there")
+            self._values = {CheckpointKey(*key): value for key, value in first_values}
 
     def _is_due(self, position: Position) -> bool:
         if not position.is_in_epoch:

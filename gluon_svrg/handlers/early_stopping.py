@@ -6,7 +6,7 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg._mxnet import has_data, parameters_by_place, parameters_of
+from gluon_svrg._mxnet import has_data, parameters_by_structure, parameters_of
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.replicas import replicas_of, write_replicas
 from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
@@ -201,10 +201,10 @@ def _parameters(estimator: Run) -> dict[str, mx.gluon.Parameter]:
     Those of the network have the name of their place in it, as in checkpoints. It is the same in a
     new network of the same architecture.
     """
-    params = dict(parameters_by_place(estimator.net))
-    known = {id(param) for param in params.values()}
+    params = dict(parameters_by_structure(estimator.net))
+    in_network = {id(param) for param in params.values()}
     others = [*estimator.net.collect_params().values(), *parameters_of(estimator.trainer)]
-    params |= {param.name: param for param in others if id(param) not in known}
+    params |= {param.name: param for param in others if id(param) not in in_network}
     return {name: param for name, param in params.items() if has_data(param)}
 
 

@@ -192,7 +192,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
             with ema.applied():
                 net.export("model")
         """
-        own = {
+        weights = {
             name: [as_legacy(data).copy() for data in self._params[name].list_data()]
             for name in self._averages
         }
@@ -200,7 +200,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
             _write(self._averages, self._params)
             yield
         finally:
-            _write(own, self._params)
+            _write(weights, self._params)
 
 
 def _moved(average: mx.sym.Symbol, weight: mx.sym.Symbol, rest: mx.sym.Symbol) -> mx.sym.Symbol:

@@ -26,16 +26,16 @@ class Outputs(NamedTuple):
     loss: list[Any]
 
 
-Update = Callable[[mx.metric.EvalMetric, list[Outputs]], None]
+UpdateMetric = Callable[[mx.metric.EvalMetric, list[Outputs]], None]
 
 
 def update_over_workers(
     metrics: Iterable[mx.metric.EvalMetric],
     waiting: Sequence[Outputs],
-    update: Update,
+    update: UpdateMetric,
     workers: Workers,
     batch_axis: int,
-    at: str,
+    label: str,
 ) -> int:
     """Update metrics with the outputs of all workers; they are the same on all of them after it.
 
@@ -54,7 +54,7 @@ def update_over_workers(
         Whose outputs count.
     batch_axis : int
         The axis that counts the samples.
-    at : str
+    label : str
         Where the run stands.
 
     Returns
@@ -74,18 +74,18 @@ def update_over_workers(
         has_loss = any(isinstance(part, mx.metric.Loss) for part in others)
         sent = [outputs if has_loss else outputs._replace(loss=[]) for outputs in waiting]
         meta["outputs"] = encode([list(outputs) for outputs in sent], arrays)
-    everybody = [from_bytes(data) for data in workers.gather(to_bytes(meta, arrays), at)]
-    by_part = zip(*(meta["increments"] for meta, _ in everybody), strict=True)
+    messages = [from_bytes(data) for data in workers.gather(to_bytes(meta, arrays), label)]
+    by_part = zip(*(meta["increments"] for meta, _ in messages), strict=True)
     for part, shares in zip(additive, by_part, strict=True):
         for increment in (one for group in zip(*shares, strict=True) for one in group):
             for name, value in zip(_SUMS, increment, strict=True):
                 setattr(part, name, getattr(part, name) + value)
     if others:
-        decoded = [decode(meta["outputs"], arrays, mx.cpu()) for meta, arrays in everybody]
+        decoded = [decode(meta["outputs"], arrays, mx.cpu()) for meta, arrays in messages]
         whole = [_whole(shares, batch_axis) for shares in zip(*decoded, strict=True)]
         for part in others:
             update(part, [outputs for outputs in whole if any(outputs)])
-    return sum(meta["bytes"] for meta, _ in everybody)
+    return sum(meta["bytes"] for meta, _ in messages)
 
 
 def bytes_in(waiting: Iterable[Outputs]) -> int:
@@ -94,28 +94,30 @@ def bytes_in(waiting: Iterable[Outputs]) -> int:
     return sum(array.size * np.dtype(array.dtype).itemsize for array in arrays)
 
 
-def _groups(part: mx.metric.EvalMetric, waiting: Sequence[Outputs]) -> list[list[Outputs]]:
+def _groups(metric: mx.metric.EvalMetric, waiting: Sequence[Outputs]) -> list[list[Outputs]]:
     """Return the outputs whose sums are added in one step, the same number on all workers.
 
     Of a loss those of one batch, so that it does not matter to the last bit after how many batches
     the workers meet; whole numbers have no such bit.
     """
-    if type(part) is mx.metric.Loss:
+    if type(metric) is mx.metric.Loss:
         return [[outputs] if any(outputs) else [] for outputs in waiting]
     return [[outputs for outputs in waiting if any(outputs)]]
 
 
-def _increments(part: mx.metric.EvalMetric, own: list[Outputs], update: Update) -> list[Any]:
+def _increments(
+    metric: mx.metric.EvalMetric, waiting: list[Outputs], update: UpdateMetric
+) -> list[Any]:
     """Return what the outputs add to the sums of a metric, which stays as it is."""
-    before = [getattr(part, name) for name in _SUMS]
+    before = [getattr(metric, name) for name in _SUMS]
     for name in _SUMS:
-        setattr(part, name, 0)
+        setattr(metric, name, 0)
     try:
-        update(part, own)
-        return [_to_number(getattr(part, name)) for name in _SUMS]
+        update(metric, waiting)
+        return [_to_number(getattr(metric, name)) for name in _SUMS]
     finally:
         for name, value in zip(_SUMS, before, strict=True):
-            setattr(part, name, value)
+            setattr(metric, name, value)
 
 
 def _to_number(value: Any) -> Any:

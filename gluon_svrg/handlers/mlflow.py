@@ -191,17 +191,17 @@ class MLflowHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, ExceptionRaised, 
         self._write_params(estimator, {}, 0)
 
     def _experiment_id(self) -> str:
-        found = self._client.get_experiment_by_name(self.experiment)
-        if found is not None:
-            return str(found.experiment_id)
+        experiment = self._client.get_experiment_by_name(self.experiment)
+        if experiment is not None:
+            return str(experiment.experiment_id)
         try:
             return str(self._client.create_experiment(self.experiment))
         except self._mlflow.exceptions.MlflowException:
             # Another process may have made it meanwhile.
-            found = self._client.get_experiment_by_name(self.experiment)
-            if found is None:
+            experiment = self._client.get_experiment_by_name(self.experiment)
+            if experiment is None:
                 raise
-            return str(found.experiment_id)
+            return str(experiment.experiment_id)
 
     def _write_params(self, estimator: Run, there: Mapping[str, str], epoch: int) -> None:
         """Write the settings of the run, but for those that are there."""

@@ -190,8 +190,10 @@ class NaNGuardHandler(
         self._begin += len(self._losses)
         self._losses, self._detector = [], NonFiniteDetector()
         workers, epoch = estimator.workers, estimator.position.epoch
-        found = workers.gather_plain([batch, what], f"check for NaN before batch {self._begin}")
-        findings = [(at, rank, what) for rank, (at, what) in enumerate(found) if what]
+        gathered = workers.gather_plain([batch, what], f"check for NaN before batch {self._begin}")
+        findings = [
+            (bad_batch, rank, what) for rank, (bad_batch, what) in enumerate(gathered) if what
+        ]
         if findings:
             batch, rank, what = min(findings)
             where = f" on worker {rank}" if workers.are_several else ""

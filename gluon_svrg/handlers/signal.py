@@ -18,16 +18,17 @@ _Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
 
 
 class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised):
-    """Lets Ctrl-C and SIGTERM end the run after the batch that is under way.
+    """Lets Ctrl-C and SIGTERM end the run after the current batch.
 
-    That is a batch of the training, of SVRG's full pass or of a ValidationHandler's evaluation:
-    what is broken off is made again after a resume. A checkpoint that is being written is
-    finished. A CheckpointHandler then writes a checkpoint, `fit` returns with
+    That is a batch of the training, of SVRG's full pass or of a ValidationHandler's evaluation; a
+    full pass or an evaluation that was interrupted is repeated after a resume. A checkpoint that
+    is being written is finished. A CheckpointHandler then writes a checkpoint, `fit` returns with
     ``StopReason.SIGNAL``, and ``fit(..., resume='auto')`` continues the run later. A second signal
     acts as if there were no handler: Ctrl-C raises KeyboardInterrupt at once, SIGTERM ends the
-    process. Of several workers it is enough that one gets a signal: all end after the same batch.
-    The Estimator adds this handler to runs with a CheckpointHandler. Python delivers
-    signals to the main thread only: in another thread this handler does nothing.
+    process. If one of several workers gets a signal, all of them stop after the same batch.
+
+    The Estimator adds this handler to runs with a CheckpointHandler. Python delivers signals to
+    the main thread only: in another thread this handler does nothing.
     """
 
     def __init__(self) -> None:
@@ -42,12 +43,11 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised):
         def stop(number: int, _: FrameType | None) -> None:
             self._give_back()
             estimator.stop(StopReason.SIGNAL)
-            # The launcher has told all workers: one says so.
+            # All workers get the launcher's signal: one of them warns.
             estimator.logger.log(
                 logging.WARNING if estimator.workers.is_first else logging.INFO,
-                "%s: the run ends after the batch that is under way, also in a full pass or an "
-                "evaluation; the same signal again ends it at once",
-                signal.Signals(number).name,
+                "%s: stopping after this batch; %s again to stop at once",
+                *(("Ctrl-C", "press it") if number == signal.SIGINT else ("SIGTERM", "send it")),
             )
 
         self._before = {number: signal.signal(number, stop) for number in _SIGNALS}

@@ -149,9 +149,7 @@ def check_that_it_is_passed_over(folder, file, damage):
     warnings = []
     found = storage.read_newest(folder, warnings.append)
     assert found.path == folder / OLDER
-    assert warnings == [
-        f"the checkpoint {str(newest)!r} is damaged and passed over: {caught.value}"
-    ]
+    assert warnings == [f"the checkpoint {str(newest)!r} is damaged and skipped: {caught.value}"]
 
 
 @pytest.mark.slow
@@ -210,7 +208,7 @@ def test_a_run_goes_on_from_the_older_one(file, damage, folder, run, caplog):
     with caplog.at_level(logging.WARNING, "test_checkpoint"):
         result = fit(estimator, folder, 3, resume="auto")
     passed_over, renamed = [record.getMessage() for record in caplog.records]
-    assert f"{NEWEST}' is damaged and passed over: {file}" in passed_over
+    assert f"{NEWEST}' is damaged and skipped: {file}" in passed_over
     assert renamed == f"the damaged checkpoint '{NEWEST}' is now 'damaged-{NEWEST}'"
     assert problems.same(everything(estimator.net), run[1])
     assert [row["epoch"] for row in result.history] == [0, 1, 2]
@@ -237,8 +235,8 @@ def test_all_are_damaged(folder):
         with pytest.raises(ValueError) as caught:
             fit(estimator, folder, 3, resume=where)
         assert str(caught.value) == (
-            f"all checkpoints in {str(folder)!r} are damaged (2, the newest {NEWEST!r}): begin "
-            "anew with resume=None and another folder"
+            f"all 2 checkpoints in {str(folder)!r} are damaged (the newest is {NEWEST!r}): start a "
+            "new run with resume=None and another folder"
         )
     assert problems.same(everything(estimator.net), before)
     assert sorted(path.name for path in folder.iterdir()) == [OLDER, NEWEST]

@@ -101,10 +101,9 @@ def test_the_batch_is_finished_and_a_checkpoint_written(
     listener = Listener(event, batch, send(number), priority=10)  # after the SignalHandler
     with caplog.at_level(logging.WARNING, "test_signal"):
         result, _ = fit(listener, gs.CheckpointHandler(tmp_path), val_data=BATCHES)
-    assert caplog.messages == [
-        f"{number.name}: the run ends after the batch that is under way, also in a full pass or an "
-        "evaluation; the same signal again ends it at once"
-    ]
+    name_and_way = ("Ctrl-C", "press") if number == signal.SIGINT else ("SIGTERM", "send")
+    line = "{}: stopping after this batch; {} it again to stop at once".format(*name_and_way)
+    assert caplog.messages == [line]
     assert result.stop_reason is gs.StopReason.SIGNAL
     assert listener.batches == trained
     assert installed() == at_rest
