@@ -248,7 +248,7 @@ def read_newest(folder: Path, warn: Callable[[str], object]) -> Checkpoint | Non
             warn(f"the checkpoint {str(path)!r} is damaged and skipped: {e}")
     if checkpoints:
         raise ValueError(
-            f"all {len(checkpoints)} checkpoints in {str(folder)!r} are damaged (the newest is "
+            f"all checkpoints in {str(folder)!r} are damaged ({len(checkpoints)}, the newest "
             f"{next(reversed(checkpoints.values())).name!r}): start a new run with resume=None and "
             "another folder"
         )

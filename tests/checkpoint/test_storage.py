@@ -18,12 +18,12 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg import files as disk_files
 from gluon_svrg.arrays import params
 from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
 from gluon_svrg.files import DamagedError
-from mxnet import gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO
 
@@ -38,10 +38,7 @@ def estimator_of(seed=0, contexts=ONE, name="test_checkpoint"):
         net.add(nn.Dense(3, in_units=4))
     mx.random.seed(seed)
     net.initialize(mx.init.Normal(0.5), ctx=contexts)
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
-    estimator.logger = logging.getLogger(name)
-    return estimator
+    return runs.estimator_of(net, params={"momentum": 0.9}, logger=name)
 
 
 def batches():
@@ -235,7 +232,7 @@ def test_all_are_damaged(folder):
         with pytest.raises(ValueError) as caught:
             fit(estimator, folder, 3, resume=where)
         assert str(caught.value) == (
-            f"all 2 checkpoints in {str(folder)!r} are damaged (the newest is {NEWEST!r}): start a "
+            f"all checkpoints in {str(folder)!r} are damaged (2, the newest {NEWEST!r}): start a "
             "new run with resume=None and another folder"
         )
     assert problems.same(everything(estimator.net), before)
@@ -625,8 +622,7 @@ def test_gluon_reads_the_parameters(dtype, hybridized, contexts, tmp_path):
     rng = np.random.default_rng(0)
     data = [(rng.normal(size=(4, 1, 5, 5)).astype(dtype), rng.integers(0, 3, 4).astype(dtype))]
     net = net_of(0, contexts)
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    estimator = runs.estimator_of(net)
     estimator.fit(data, epochs=1, event_handlers=gs.CheckpointHandler(tmp_path))
     path = tmp_path / "epoch-1-batch-1" / "net.params"
     other = net_of(1, ONE)

@@ -8,6 +8,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
+import runs
 from gluon_svrg.checkpoint.encoding import from_bytes
 from gluon_svrg.checkpoint.optimizer_states import trainer_states
 from gluon_svrg.finders.dry_run import without_trace
@@ -216,8 +217,7 @@ def sparse_outcome(is_tried, optimizer, contexts):
     net = nn.HybridSequential()
     net.add(nn.Embedding(20, 4, sparse_grad=True), nn.Dense(3, in_units=12))
     net.initialize(mx.init.Xavier(), ctx=list(contexts))
-    trainer = gs.SVRGTrainer(net.collect_params(), optimizer, {"learning_rate": 0.1})
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    estimator = runs.estimator_of(net, optimizer=optimizer)
     if is_tried:
         tried(estimator, data)
     estimator.fit(data, epochs=2, verbose=0)

@@ -12,6 +12,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg.events import BatchEnd, EpochEnd, SafePoint
 from gluon_svrg.handlers.history_file import HistoryFileHandler
 from gluon_svrg.handlers.tensorboard import TensorBoardHandler
@@ -26,10 +27,7 @@ def estimator_and_data():
     net = nn.Dense(3, in_units=6, prefix="dense_")
     mx.random.seed(3)
     net.initialize(mx.init.Normal(0.5))
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(
-        net, mx.gluon.loss.SoftmaxCELoss(), mx.metric.Accuracy(), trainer=trainer
-    )
+    estimator = runs.estimator_of(net, metrics=mx.metric.Accuracy())
     return estimator, problems.make("softmax").ndarrays("float32")
 
 

@@ -10,9 +10,9 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg.checkpoint import storage
 from gluon_svrg.events import EVENTS
-from mxnet import gluon
 from mxnet.gluon import nn
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
@@ -64,9 +64,7 @@ def fit(*handlers, seed=0, data=BATCHES, val_data=None, epochs=3, **arguments):
     with net.name_scope():
         net.add(nn.Dense(4, in_units=6), nn.Dropout(0.3), nn.Dense(3, in_units=4))
     net.initialize(mx.init.Normal(0.5))
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
-    estimator.logger = logging.getLogger("test_signal")
+    estimator = runs.estimator_of(net, params={"momentum": 0.9}, logger="test_signal")
     result = estimator.fit(
         data, val_data, epochs=epochs, event_handlers=[gs.SVRGHandler(), *handlers], **arguments
     )

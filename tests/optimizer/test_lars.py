@@ -356,7 +356,7 @@ def test_a_trainer_of_several_devices_tells_it_once_and_with_all_names():
             autograd.backward(losses)
             trainer.step(8)
     (message,) = [str(warning.message) for warning in told if warning.category is UserWarning]
-    assert "by 'beta': there are 'net_batchnorm0_beta', " in message
+    assert "matches 'beta'; the parameters are 'net_batchnorm0_beta', " in message
 
 
 @pytest.mark.parametrize("exempt", ["(gamma", "*"])

@@ -6,6 +6,7 @@ import numpy as np
 import oracle
 import problems
 import pytest
+import runs
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.run.batch_parts import BatchParts, call, losses_of
 from mxnet import gluon
@@ -76,8 +77,7 @@ def initialized(net, contexts=ONE, dtype="float64", hybridize=False):
 
 
 def svrg_estimator(net, loss, **arguments):
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.5})
-    return gs.Estimator(net, loss, trainer=trainer, **arguments)
+    return runs.estimator_of(net, loss, params={"momentum": 0.5}, **arguments)
 
 
 FORMS = {

@@ -7,6 +7,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg.events import EpochEnd
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.run.metrics import metrics_for
@@ -21,8 +22,7 @@ LOSSES = {
 
 def make(train_metrics=None, val_metrics=None, kind="softmax"):
     problem = problems.make(kind)
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(problem.net, problem.loss, train_metrics, val_metrics, trainer=trainer)
+    estimator = runs.estimator_of(problem, metrics=train_metrics, val_metrics=val_metrics)
     return estimator, problem.ndarrays()
 
 
