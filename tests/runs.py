@@ -7,7 +7,15 @@ from mxnet import gluon
 
 
 def estimator_of(
-    net, loss=None, metrics=None, optimizer="sgd", lr=0.1, *, params=None, logger=None, **arguments
+    net,
+    loss=None,
+    train_metrics=None,
+    optimizer="sgd",
+    lr=0.1,
+    *,
+    params=None,
+    logger=None,
+    **arguments,
 ):
     """Return an Estimator with an SVRGTrainer.
 
@@ -17,8 +25,8 @@ def estimator_of(
         A problem has a network `net` and a `loss`.
     loss : Loss, optional
         By default the cross entropy of softmax.
-    metrics : optional
-        The Estimator's metrics.
+    train_metrics : optional
+        The metrics of the training.
     optimizer : str
         The name of the optimizer.
     lr : float
@@ -35,7 +43,7 @@ def estimator_of(
     loss = loss or gluon.loss.SoftmaxCELoss()
     params = {"learning_rate": lr, **(params or {})}
     trainer = gs.SVRGTrainer(net.collect_params(), optimizer, params)
-    estimator = gs.Estimator(net, loss, metrics, trainer=trainer, **arguments)
+    estimator = gs.Estimator(net, loss, train_metrics, trainer=trainer, **arguments)
     if logger is not None:
         estimator.logger = logging.getLogger(logger)
     return estimator

@@ -30,7 +30,7 @@ def estimator_of():
     with net.name_scope():
         net.add(nn.Flatten(), nn.Dense(3, in_units=48))
     net.initialize(mx.init.Normal(0.5))
-    estimator = runs.estimator_of(net, metrics=mx.metric.Accuracy(), params={"momentum": 0.9})
+    estimator = runs.estimator_of(net, train_metrics=mx.metric.Accuracy(), params={"momentum": 0.9})
     estimator.logger.handlers.clear()
     return estimator
 

@@ -16,14 +16,14 @@ from mxnet.gluon.contrib import estimator as mx_estimator
 
 
 class HandlerStates(Part):
-    """The states of handlers: by key, the class's name and the state of each that has it.
+    """The states of handlers: for each key, the class name and the state of each of its handlers.
 
     Parameters
     ----------
     run : Run
-        Is given to the handlers.
+        The argument of the handlers' methods.
     handlers : iterable of EventHandler
-        Those that are neither Stateful nor MXNet's own have no state. Several with one key keep
+        Only Stateful handlers and some of MXNet's have a state. Handlers with the same key keep
         their order.
     """
 
@@ -70,7 +70,7 @@ class HandlerStates(Part):
                 )
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
-        """Let the handlers of this run merge the states; the first worker's of those that cannot.
+        """Let the handlers of this run merge the states; take worker 0's if a handler cannot.
 
         Raises
         ------
@@ -94,10 +94,10 @@ class HandlerStates(Part):
         return merged
 
     def _index_of(self, handler: EventHandler, saved: list[list[Any]]) -> int | None:
-        """Return which of the states under a handler's key is its own.
+        """Return the index of the handler's state among the states under its key.
 
-        Several classes may share a key, in any order: that of its own class, else one whose class
-        is no longer in the run, since it may have been renamed.
+        Several classes may share a key. The first state of the handler's own class is taken, else
+        one whose class is not in this run, because the class may have been renamed.
         """
         class_name, present = type(handler).__name__, {type(h).__name__ for h in self._handlers}
         names = [name for name, _ in saved]
@@ -126,7 +126,7 @@ class HandlerStates(Part):
 
 
 def _states_under(key: str, states: Sequence[State]) -> list[list[State]]:
-    """Return, for each handler with this key, what each worker has saved of it."""
+    """Return, for each handler with this key, its states on all workers."""
     rows = [[state for _, state in by_worker[key]] for by_worker in states]
     return [list(row) for row in zip(*rows, strict=True)]
 
@@ -142,7 +142,7 @@ def random_state_of(run: Run) -> HandlerStates:
 
 
 class _Counters(NamedTuple):
-    """What a handler of MXNet's keeps from one event to the next, if it has it."""
+    """The attributes that hold the state of one of MXNet's handlers."""
 
     kind: type[EventHandler]
     names: tuple[str, ...]

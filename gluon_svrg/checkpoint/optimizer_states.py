@@ -1,8 +1,8 @@
-"""What a trainer's states are on disk: written whole or not at all, read without pickle.
+"""TrainerStates: an optimizer's states as a file, written whole or not at all, read without pickle.
 
-They are the optimizer's states of each parameter, its plain attributes (learning rate, momentum,
-counts of updates, ...), those of its lr_scheduler, and what the parameters looked like, in the form
-of :mod:`gluon_svrg.checkpoint.encoding`.
+The file has the optimizer's state of each parameter, its plain attributes (learning rate, momentum,
+counts of updates, ...), those of its lr_scheduler, and the parameters' shapes and dtypes, encoded
+by :mod:`gluon_svrg.checkpoint.encoding`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TrainerStates:
     Parameters
     ----------
     meta : dict
-        What the JSON text says.
+        The content of the JSON text.
     arrays : dict of str to numpy.ndarray
         The arrays that it refers to.
     """
@@ -101,12 +101,12 @@ class TrainerStates:
         return cls(meta, arrays)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write to `path`: its old content stays until the new one is on the disk, whole.
+        """Write to `path`; an old file is replaced only when the new one is complete.
 
         Raises
         ------
         FileNotFoundError
-            If its folder is not there.
+            If its folder does not exist.
         """
         path = Path(path)
         if not path.parent.is_dir():
@@ -164,7 +164,7 @@ class TrainerStates:
         return cls(meta, arrays)
 
     def reordered(self, order: Sequence[int]) -> TrainerStates:
-        """Return the states with that order of the parameters: first what was at ``order[0]``."""
+        """Return the states with the parameters in this order: first the one at ``order[0]``."""
         new = {old: index for index, old in enumerate(order)}
 
         def renumbered(encoded: dict[str, Any]) -> dict[str, Any]:
@@ -240,9 +240,9 @@ class TrainerStates:
     def overruled(
         self, optimizer: dict[str, Any], schedule: dict[str, Any]
     ) -> dict[str, tuple[Any, Any]]:
-        """Return what is saved of optimizer and lr_scheduler and differs from what is given.
+        """Return the saved settings of optimizer and lr_scheduler that differ from the given ones.
 
-        But for what a schedule itself changes.
+        Settings that a schedule changes are left out.
         """
         of_schedule = dict(self._meta["schedule"])
         for name in _COUNTS_OF_A_SCHEDULE:
@@ -267,12 +267,12 @@ class TrainerStates:
     ) -> None:
         """Set the attributes of `optimizer` and of its lr_scheduler, and its counts of updates.
 
-        But for the attributes in `keep` and, with `keeps_schedule`, those of the lr_scheduler.
+        The attributes in `keep` stay and, with `keeps_schedule`, those of the lr_scheduler.
 
         Raises
         ------
         DamagedError
-            If a value is none that the attribute can have; nothing is changed then.
+            If a saved value is not valid for its attribute; nothing is changed then.
         """
         attributes = self._attributes("attributes", optimizer, contexts[0])
         schedule = self._attributes("schedule", optimizer.lr_scheduler, contexts[0])
@@ -325,7 +325,7 @@ def _form_of_encoded(encoded: Any, arrays: dict[str, NumPyArray]) -> Any:
 
 
 def shape_fits(param: Parameter, shape: Sequence[int]) -> bool:
-    """Return whether `param` has that shape, or can: a dimension that is not known yet is 0."""
+    """Return whether `param` has this shape, or may get it: an unknown dimension is 0."""
     if not param.shape:
         return True
     return len(param.shape) == len(shape) and all(
@@ -346,17 +346,18 @@ def _warn_unsaved_attributes(schedule: Any) -> None:
 
 
 def structural_names(net: Block, params: Iterable[Parameter]) -> list[str]:
-    """Return the name of each Parameter's place in `net`, of one that is not in it its own name.
+    """Return the structural name of each Parameter (``'0.weight'``), as `save_parameters` uses it.
 
-    A network that is made anew in the same process has other names, and a trainer sorts by names,
-    where ``dense10`` comes before ``dense9``; the places stay.
+    A Parameter that is not in `net` keeps its own name. A second network in the same process has
+    other parameter names, and a trainer sorts by them (``dense10`` comes before ``dense9``);
+    structural names stay the same.
     """
     places = {id(param): name for name, param in _mxnet.parameters_by_structure(net).items()}
     return [places.get(id(param), param.name) for param in params]
 
 
 def names_by_structure(net: Block, params: Iterable[Parameter]) -> dict[str, str]:
-    """Return the name of each Parameter by what :func:`structural_names` returns for it."""
+    """Return the name of each Parameter, by its structural name."""
     params = list(params)
     return {p: param.name for p, param in zip(structural_names(net, params), params, strict=True)}
 
@@ -382,9 +383,8 @@ def load_states(
 ) -> None:
     """Let `trainer` continue from `states`.
 
-    Raises as :meth:`TrainerStates.check` and :func:`trainer_states` do.
     Its optimizer keeps the attributes in `keep` and, with `keeps_schedule`, its lr_scheduler's.
-    If anything is raised, nothing is changed.
+    Raises as :meth:`TrainerStates.check` and :func:`trainer_states` do; nothing is changed then.
     """
     updaters = _mxnet.updaters_in_use(trainer)
     optimizer = _mxnet.optimizer_of(trainer)
@@ -398,7 +398,7 @@ def load_states(
         states.apply(optimizer, _mxnet.contexts_of(trainer), keep, keeps_schedule)
     except (ValueError, OSError):
         raise
-    except DAMAGED as e:  # somebody has edited the file
+    except DAMAGED as e:  # the file was edited
         raise DamagedError(
             f"the states are none that SVRGTrainer saves ({type(e).__name__}: {e})"
         ) from e
@@ -408,9 +408,9 @@ def load_states(
 
 
 def refresh_kvstore(trainer: Trainer) -> None:
-    """Let a kvstore that runs the optimizer take the weights as they are; the states stay.
+    """Give the current weights to a kvstore that runs the optimizer; the states stay.
 
-    The servers of a dist kvstore cannot be told: they keep those of the last step.
+    The servers of a dist kvstore cannot be updated: they keep the weights of the last step.
     """
     if not _mxnet.has_kvstore_that_updates(trainer) or _mxnet.is_run_by_servers(trainer):
         return

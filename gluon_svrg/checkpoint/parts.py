@@ -1,4 +1,4 @@
-"""The parts of a run that a checkpoint holds: each is saved, checked and put back by itself."""
+"""The parts of a run in a checkpoint, each of which is saved, checked and restored by itself."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from mxnet.ndarray import NDArray
 
 
 class Part(ABC):
-    """One of the things that a run depends on.
+    """A part of a run's state.
 
-    Its state is plain data, as :mod:`gluon_svrg.checkpoint.encoding` takes it.
+    The state is plain data, as :mod:`gluon_svrg.checkpoint.encoding` takes it.
     """
 
     @abstractmethod
@@ -53,29 +53,29 @@ class Part(ABC):
         """Return the state, at a *safe point*."""
 
     def check(self, state: Any) -> None:  # noqa: B027  # most parts take any state
-        """Raise ValueError if `state` is not of such a run; changes nothing."""
+        """Raise ValueError if `state` does not fit this run; changes nothing."""
 
     @abstractmethod
     def load_state_dict(self, state: Any) -> None:
         """Continue from `state`, which was checked."""
 
     def merged(self, states: Sequence[Any], is_first: bool) -> Any:
-        """Return the state with which a worker goes on from those of another number of workers.
+        """Merge the states of another number of workers into the state for this worker.
 
-        As for :meth:`gluon_svrg.events.Stateful.merged`: the first worker's by default.
+        As for :meth:`gluon_svrg.events.Stateful.merged`; by default worker 0's state.
         """
         return states[0]
 
     def undo(self) -> Callable[[], None]:
-        """Return what puts the part back to what it is now, for a restore that fails.
+        """Return a function that puts the part back to its current state, if a restore fails.
 
-        Nothing by default: what belongs to one call of `fit` begins anew with the next.
+        By default it does nothing, because each call of `fit` starts with a new state.
         """
         return lambda: None
 
 
 class NetworkPart(Part):
-    """Parameters and auxiliary states, and what is trained besides (a loss's parameters).
+    """Parameters and auxiliary states, also those that are trained outside (a loss's parameters).
 
     Parameters
     ----------
@@ -87,14 +87,14 @@ class NetworkPart(Part):
         self._run = run
 
     def state_dict(self) -> State:
-        """Return the arrays of one context, and of all if they differ.
+        """Return the arrays of one context, and of all contexts if they differ.
 
         Raises
         ------
         FloatingPointError
-            If one is NaN or infinite: to continue from there would be of no use.
+            If one is NaN or infinite: a run could not continue from it.
         RuntimeError
-            If the shape of one is not known, since no batch has reached its layer.
+            If the shape of one is not known, because no batch has reached its layer.
         """
         params = parameters_by_structure(self._run.net)
         _check_have_shapes(params)
@@ -106,7 +106,7 @@ class NetworkPart(Part):
             if not all(np.isfinite(array).all() for array in copies):
                 raise FloatingPointError(f"parameter {params[name].name!r} is NaN or infinite")
         return {
-            # For those who read the file by themselves: of running statistics the mean.
+            # For users who load the file: the mean of the contexts' running statistics.
             "weights": {
                 name: full_data(param)[0]
                 if len(values[name]) == 1
@@ -151,7 +151,7 @@ class NetworkPart(Part):
             write_replicas(values, full_data(param))
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
-        """Take the mean of what differs from worker to worker: the running statistics."""
+        """Average what differs between workers: the running statistics."""
         first = states[0]
         weights, replicas = dict(first["weights"]), dict(first["replicas"])
         for name, weight in first["weights"].items():
@@ -172,7 +172,7 @@ class NetworkPart(Part):
         }
 
     def undo(self) -> Callable[[], None]:
-        """Return what writes the arrays back as they are now."""
+        """Return a function that writes the current arrays back."""
         params = [*self._run.net.collect_params().values(), *self._outside()]
         copies = [
             (data, data.copy()) for param in params if has_data(param) for data in full_data(param)
@@ -186,7 +186,7 @@ class NetworkPart(Part):
         return put_back
 
     def _outside(self) -> list[Parameter]:
-        """Return the parameters that are trained and that the network does not have."""
+        """Return the trained parameters that are not in the network."""
         inside = {id(param) for param in self._run.net.collect_params().values()}
         return [param for param in parameters_of(self._run.trainer) if id(param) not in inside]
 
@@ -216,7 +216,7 @@ class TrainerPart(Part):
         self._run = run
 
     def state_dict(self) -> State:
-        """Return the states, and the place in the network of each parameter."""
+        """Return the states, and the structural name of each parameter."""
         return {
             "states": trainer_states(self._run.trainer),
             "places": self._places(),
@@ -237,7 +237,7 @@ class TrainerPart(Part):
             )
 
     def load_state_dict(self, state: State) -> None:
-        """Let the trainer continue; what this run was given and that one was not stays."""
+        """Restore the trainer, but keep the settings that were given to this run only."""
         changed = self._changed(state)
         load_states(
             self._run.trainer,
@@ -248,7 +248,7 @@ class TrainerPart(Part):
         self._tell(changed, state)
 
     def _changed(self, state: State) -> dict[str, dict[str, tuple[Any, Any]]]:
-        """Return the settings of this run that differ from those the checkpoint's run was given."""
+        """Return the settings that differ between the checkpoint's run and this run."""
         return differences(state.get("settings") or {}, self._run.settings)
 
     def _tell(self, changed: dict[str, dict[str, tuple[Any, Any]]], state: State) -> None:
@@ -288,7 +288,7 @@ class TrainerPart(Part):
         return float(getattr(optimizer_of(trainer), hyperparameter))
 
     def undo(self) -> Callable[[], None]:
-        """Return what loads the states as they are now."""
+        """Return a function that loads the current states."""
         trainer = self._run.trainer
         params = [*self._run.net.collect_params().values(), *parameters_of(trainer)]
         if not all(has_shape(param) for param in params):
@@ -325,22 +325,22 @@ class LossScalePart(Part):
         return loss_scaler_state(self._run.trainer)
 
     def load_state_dict(self, state: State | None) -> None:
-        """Put them back."""
+        """Restore its attributes."""
         set_loss_scaler_state(self._run.trainer, state)
 
     def undo(self) -> Callable[[], None]:
-        """Return what puts them back as they are now."""
+        """Return a function that restores the current attributes."""
         state = self.state_dict()
         return lambda: self.load_state_dict(state)
 
 
 class PositionPart(Part):
-    """Where the run stands.
+    """The position of the run.
 
     Parameters
     ----------
     run : Run
-        Whose position it is.
+        The run.
     """
 
     def __init__(self, run: Run) -> None:
@@ -358,7 +358,7 @@ class PositionPart(Part):
 
 
 class HistoryPart(Part):
-    """The rows of the epochs that are done, and what is known of the next.
+    """The rows of the finished epochs, and the figures so far of the current one.
 
     Parameters
     ----------
@@ -385,7 +385,7 @@ class HistoryPart(Part):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Put the rows back."""
+        """Restore the rows."""
         names = old_names(self._run)
         # Up to version 0.7 rows did not say it, and a checkpoint had those of whole epochs.
         rows = ({**row, "complete": row.get("complete", True)} for row in state["history"])
@@ -395,7 +395,7 @@ class HistoryPart(Part):
 
 
 class MetricsPart(Part):
-    """What the metrics of training and evaluation have counted, by their names.
+    """The states of the metrics of training and evaluation, by name.
 
     Parameters
     ----------
@@ -411,7 +411,7 @@ class MetricsPart(Part):
         return {metric.name: metric_state(metric) for metric in metrics_of(self._run)}
 
     def load_state_dict(self, state: State) -> None:
-        """Put back the states of those that both runs have; the others count from here on."""
+        """Restore the metrics that both runs have; reset the others."""
         saved = _renamed(state, old_names(self._run))
         for metric in metrics_of(self._run):
             if metric.name in saved:
@@ -428,7 +428,7 @@ class MetricsPart(Part):
 
 
 class DataPart(Part):
-    """What of the training data has to be the same; their order follows from the position.
+    """A description of the training data, which must be the same; the position gives the order.
 
     Parameters
     ----------
@@ -444,11 +444,11 @@ class DataPart(Part):
         return self._run.data.description()
 
     def check(self, state: State) -> None:
-        """Compare it with that of this run's data."""
+        """Compare it with the description of this run's data."""
         self._run.data.check_description(state)
 
     def load_state_dict(self, state: State) -> None:
-        """Do nothing: the loop asks the data for the batches that are left of the epoch."""
+        """Do nothing: the loop reads the remaining batches of the epoch from the data."""
 
 
 def _told(changed: dict[str, tuple[Any, Any]], which: int, instead_of: int | None = None) -> str:

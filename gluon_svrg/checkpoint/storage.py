@@ -1,4 +1,4 @@
-"""What a checkpoint is on disk: a folder, written whole or not at all, read without pickle.
+"""Checkpoints on disk: folders, written whole or not at all, read without pickle.
 
 A checkpoint is the folder ``epoch-E-batch-B`` (E epochs and B batches are done; ``-begun`` if
 epoch E has begun and no batch of it is done) with its files and ``manifest.json``, which has the
@@ -47,14 +47,14 @@ _LONGEST_MANIFEST = 2**24  # bytes; one of a thousand workers has 200 kB
 
 
 class CheckpointKey(NamedTuple):
-    """Which checkpoint it is; the later one is the greater.
+    """Identifies a checkpoint by the run's position; a later checkpoint has a greater key.
 
     Attributes
     ----------
     batch, epoch : int
-        How many are done.
+        The numbers of finished batches and epochs.
     is_begun : bool
-        Whether the next epoch has begun, too, and no batch of it is done.
+        Whether the next epoch has begun, with no batch done yet.
     """
 
     batch: int
@@ -75,9 +75,9 @@ class Checkpoint(NamedTuple):
     path : Path
         Its folder.
     key : CheckpointKey
-        Which one it is.
+        Its key.
     manifest : dict
-        What ``manifest.json`` says.
+        The content of ``manifest.json``.
     files : dict of str to bytes
         The contents of its files.
     """
@@ -99,20 +99,20 @@ def write(
     Parameters
     ----------
     folder : Path
-        Has to be there.
+        An existing folder.
     key : CheckpointKey
-        Which one it is.
+        The key of the checkpoint.
     files : dict of str to bytes
         The contents, by name.
     about : dict, optional
-        Plain data for the manifest; `workers` in it is how many have written the files.
+        Plain data for the manifest; `workers` is the number of workers that wrote the files.
 
     Raises
     ------
     FileExistsError
-        If it is there already.
+        If it exists already.
     OSError
-        If it cannot be written, for whatever reason; nothing is left of it then.
+        If it cannot be written; no part of it is left then.
     """
     path = folder / key.name
     if path.exists():
@@ -154,7 +154,7 @@ def list_checkpoints(folder: Path) -> dict[CheckpointKey, Path]:
 
 
 def parse_name(path: Path) -> CheckpointKey | None:
-    """Return which checkpoint is at `path`, by its name, or None if it is none."""
+    """Return the key in the name of `path`, or None if it is not the name of a checkpoint."""
     match = _NAME.fullmatch(path.name)
     return CheckpointKey(int(match[2]), int(match[1]), bool(match[3])) if match else None
 
@@ -165,9 +165,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     Raises
     ------
     DamagedError
-        If it is not as it was written.
+        If it was changed after it was written.
     ValueError
-        If its format is a later one than this version's, or one that is not read any more.
+        If its format is later than this version's, or too old.
     """
     try:
         text = read_regular(path / MANIFEST, at_most=_LONGEST_MANIFEST).decode()
@@ -194,15 +194,14 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def read(path: Path) -> Checkpoint:
-    """Read the checkpoint at `path`, and make sure that it is whole; nothing in it is run.
+    """Read the checkpoint at `path` and verify its checksums; nothing in it is executed.
 
     Raises
     ------
     DamagedError
-        If a file is missing, or not as it was written.
+        If a file is missing, or was changed after it was written.
     ValueError
-        If its format is one that this version does not read, or `path` has not the name of a
-        checkpoint.
+        If this version does not read its format, or `path` is not the name of a checkpoint.
     """
     key = parse_name(path)
     if key is None:
@@ -233,7 +232,7 @@ def read_newest(folder: Path, warn: Callable[[str], object]) -> Checkpoint | Non
     folder : Path
         Where to look.
     warn : callable
-        Called with a sentence for each damaged one that is passed over.
+        Called with a sentence for each damaged checkpoint that is skipped.
 
     Raises
     ------
@@ -256,7 +255,7 @@ def read_newest(folder: Path, warn: Callable[[str], object]) -> Checkpoint | Non
 
 
 def set_damaged_aside(path: Path, logger: logging.Logger) -> bool:
-    """Rename what is at `path` if it is damaged; return whether nothing is there then."""
+    """Rename a damaged checkpoint at `path`; return whether `path` is free now."""
     if not path.exists():
         return True
     try:
@@ -274,14 +273,14 @@ def set_damaged_aside(path: Path, logger: logging.Logger) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove the checkpoint at `path`: it is gone as a whole, whenever the process ends."""
+    """Remove the checkpoint at `path`; a process that dies meanwhile leaves no half checkpoint."""
     temporary = aside(path)
     path.rename(temporary)
     shutil.rmtree(temporary, ignore_errors=True)
 
 
 def remove_temporary_files(folder: Path) -> None:
-    """Remove what a process that is no more has left half-written or half-removed in `folder`."""
+    """Remove the half-written or half-removed checkpoints of processes that have died."""
     for path in folder.iterdir():
         if _OF_A_CHECKPOINT.match(path.name) and is_left_over(path.name):
             shutil.rmtree(path, ignore_errors=True)

@@ -27,7 +27,7 @@ Rows: TypeAlias = "slice | NumPyArray"
 
 
 class Partition:
-    """Divides the samples into batches: once, or anew in each epoch.
+    """Divides the samples into batches: once, or differently in each epoch.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class BatchMaker:
 
     @property
     def takes_any_rows(self) -> bool:
-        """Whether a sample is the same, bit for bit, with any others beside it in its batch."""
+        """Whether a sample does not depend, bit for bit, on the others in its batch."""
         transform = self._transform
         return transform is None or (isinstance(transform, Transform) and is_by_sample(transform))
 

@@ -133,12 +133,13 @@ def as_ndarray(array: NumPyArray, source: ArraySource) -> NDArray:
 
 
 class CsrArray:
-    """A matrix in compressed sparse rows (CSR), of which rows are taken.
+    """A matrix in compressed sparse rows (CSR) whose rows can be taken.
 
     Parameters
     ----------
     values, columns, starts : numpy.ndarray
-        What is stored, row by row; its columns; where each row begins, and the last one ends.
+        The stored numbers, row by row; their columns; the begin of each row, and the end of the
+        last.
     width : int
         The number of columns.
     context : Context
@@ -187,14 +188,14 @@ class CsrArray:
 
 
 def is_csr(array: object) -> bool:
-    """Return whether `array` is CSR: SciPy's, of which nothing is imported here, or MXNet's."""
+    """Return whether `array` is a CSR matrix of SciPy (which is not imported) or of MXNet."""
     if isinstance(array, NDArray):
         return isinstance(array, CSRNDArray)
     return getattr(array, "format", None) == "csr" and hasattr(array, "indptr")
 
 
 def csr_array(name: str, array: Any) -> CsrArray:
-    """Return a CSR matrix as a CsrArray, each number of which is stored once.
+    """Return a CSR matrix as a CsrArray, without duplicate entries.
 
     Parameters
     ----------

@@ -145,10 +145,10 @@ class TrainingData:
         return list(itertools.islice(self.iterate_once(), number))
 
     def first_batches(self, number: int) -> list[Any]:
-        """Return the first batches, leaving no trace in the order of later epochs.
+        """Return the first batches, without an effect on the order of later epochs.
 
-        NumPy's and Python's generators are left as they were. A DataIter has one place only: but
-        for an NDArrayIter, this ends a pass that is under way.
+        NumPy's and Python's generators are restored. A DataIter has only one position: this ends
+        its current pass, unless it is an NDArrayIter.
         """
         with unchanged_generators():
             return self.take(number)
@@ -160,9 +160,9 @@ class TrainingData:
 
     @contextmanager
     def without_trace(self) -> Iterator[Callable[[int], Iterator[Any]]]:
-        """Give :meth:`iterate_epoch`; after the block the data are where they were before it.
+        """Yield :meth:`iterate_epoch`; restore the data's position after the block.
 
-        NumPy's and Python's global generators, and MXNet's, are not put back.
+        NumPy's, Python's and MXNet's global generators are not restored.
         """
         with unchanged(self._data):
             yield self.iterate_epoch
@@ -206,7 +206,7 @@ class TrainingData:
         return {"kind": self.kind, **self.description()}
 
     def check_description(self, saved: Mapping[str, object]) -> None:
-        """Raise ValueError if `saved`, of the run to be resumed, is of other data."""
+        """Raise ValueError if `saved`, the description in a checkpoint, is of other data."""
         current = self.description()
         if set(current) != set(saved):
             before, now = _kinds_of(saved, current)
@@ -223,11 +223,11 @@ class TrainingData:
 
     def check_can_resume(self) -> None:
         """Raise ValueError if a run on these data cannot be resumed."""
-        pass  # an epoch begins anew with the generators as they were
+        pass  # the epoch is repeated with the generators' states from its begin
 
 
 def _kinds_of(saved: Mapping[str, object], current: Mapping[str, object]) -> list[str]:
-    """Return in words of which kinds of data two descriptions are, if these are different."""
+    """Return the kinds of the data of two descriptions that have different keys, in words."""
     key, is_one, is_none = next(
         row
         for row in (

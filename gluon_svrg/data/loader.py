@@ -40,15 +40,15 @@ _Make: TypeAlias = "Callable[[int, Rows, int, int], Batch]"
 class ArrayLoader:
     """Loads batches from arrays, each batch in one operation per array.
 
-    The samples are divided into batches once: a batch has the same samples in every epoch, as
-    SVRG needs it to use again what it computed at a snapshot. `shuffle` divides them at random and
-    draws the order of the batches anew each epoch, both as pure functions of seed and epoch.
-    `reshuffle` divides them anew each epoch, too, as a DataLoader does: batches do not repeat then,
-    so SVRG keeps no gradient table, and computes the snapshot's gradient of each batch again.
+    The samples are divided into batches once: a batch has the same samples in every epoch, so that
+    SVRG can reuse what it computed at a snapshot. With `shuffle` the division is random, and the
+    order of the batches changes each epoch; both are pure functions of seed and epoch. With
+    `reshuffle` the division changes each epoch, too, as in a DataLoader: batches do not repeat
+    then, so SVRG keeps no gradient table and recomputes the snapshot's gradient of each batch.
 
-    Of arrays in memory, a batch is made once and kept: a view of an NDArray in order, else a copy.
-    With a `transform`, an ``np.memmap`` among the arrays, or `reshuffle`, each batch is made when
-    it is asked for.
+    Batches of arrays in memory are made once and kept: as views of an NDArray in order, else as
+    copies. With a `transform`, an ``np.memmap`` among the arrays or `reshuffle`, each batch is made
+    when it is requested.
 
     The random numbers of a transform of :mod:`gluon_svrg.data.transforms` are a pure function of
     seed, epoch and sample; :meth:`lock` holds them between two snapshots. Arrays and batches must
@@ -191,11 +191,11 @@ class ArrayLoader:
         return self._in_order(self._batch)
 
     def lock(self, draw: int) -> None:
-        """Augment every batch by this draw from now on, whatever the epoch.
+        """Augment every batch by this draw from now on, in every epoch.
 
-        Each sample gets the same random numbers each time, also after a resume; those of another
-        draw, and those of an epoch that is not locked, are independent of them. An
-        iterator that is under way keeps what it began with.
+        Each sample gets the same random numbers each time, also after a resume. They are
+        independent of those of other draws and of epochs that are not locked. An iterator that was
+        begun before keeps its random numbers.
 
         Parameters
         ----------
@@ -221,7 +221,7 @@ class ArrayLoader:
         self._locked_draw = draw
 
     def unlock(self) -> None:
-        """Augment anew in each epoch from now on, by a function of the seed and the epoch."""
+        """Let the augmentation depend on seed and epoch again."""
         self._locked_draw = None
 
     @property
@@ -253,7 +253,7 @@ class ArrayLoader:
         return self._has_drawn_seed
 
     def use_seed(self, seed: int) -> None:
-        """Have this seed instead of the own, as if it had been drawn: another worker's."""
+        """Replace the drawn seed by another worker's."""
         if seed != self.seed:
             self.seed = seed
             if self.shuffle:
@@ -272,14 +272,14 @@ class ArrayLoader:
 
     @property
     def repeats(self) -> bool:
-        """Whether a batch is the same, bit for bit, each time, as things stand.
+        """Whether a batch is at present the same, bit for bit, each time.
 
-        It is not with `reshuffle`. Else it is, without a transform. With one of this package's it
-        is, unless it draws and is not locked. A plain callable is tried, once, on the first batch:
-        it repeats if four calls give the same arrays and draw neither from NumPy's global generator
-        nor from Python's; both are left as they were. MXNet's generators cannot be read, nor can
-        the callable's own: what such a draw changes only rarely, or in other batches only, is not
-        found, and what the calls draw there is drawn.
+        With `reshuffle` it is not. Without a transform it is. With a transform of this package it
+        is, unless the transform is random and not locked. A plain callable is tried once, on the
+        first batch: it repeats if four calls give the same arrays and draw neither from NumPy's
+        global generator nor from Python's; both are restored. MXNet's generators and the
+        callable's own cannot be read or restored: a draw from them that changes the result only
+        rarely, or only in other batches, is not found.
         """
         return not self.reshuffle and self._transform_repeats()
 

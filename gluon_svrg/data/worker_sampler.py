@@ -19,24 +19,24 @@ else:
 
 
 class WorkerBatchSampler(_Sampler):
-    """Yields, of each batch, the indices of the samples that this worker has.
+    """Yields, for each batch, the indices of this worker's samples.
 
-    It stands in the place of a ``gluon.data.BatchSampler``, so that each of several workers loads
-    no other samples than its own::
+    Use it in place of a ``gluon.data.BatchSampler``, so that each of several workers loads only its
+    own samples::
 
         sampler = WorkerBatchSampler(gluon.data.RandomSampler(len(dataset)), 256)
         loader = gluon.data.DataLoader(dataset, batch_sampler=sampler, num_workers=4)
 
-    The batches of all workers together are those of the BatchSampler, and one worker alone has all
-    of them. A worker that has no sample of a batch yields nothing in its place; `Estimator.fit`
-    knows that, and a loop by hand gets it from ``gluon_svrg.data.training_data``.
+    The batches of all workers together are those of the BatchSampler; a single worker has all of
+    each batch. If a worker has no sample of a batch, nothing is yielded for it. `Estimator.fit`
+    handles this; a hand-written loop uses :func:`gluon_svrg.data.share`.
 
     Parameters
     ----------
     sampler : gluon.data.Sampler or int
-        Yields the indices of all samples, in the same order on every worker: by NumPy's global
-        generator, which is set alike on all as each pass begins, or by a seed. An integer: that
-        many, in order.
+        Yields the indices of all samples, in the same order on every worker: drawn from NumPy's
+        global generator, which all workers set to the same state when a pass begins, or by a seed.
+        An integer n: the indices 0 to n - 1, in order.
     batch_size : int
         The number of samples of a batch, on all workers together.
     last_batch : 'keep' or 'discard'
@@ -51,7 +51,7 @@ class WorkerBatchSampler(_Sampler):
     num_batches, num_samples : int
         Of an epoch, on all workers together.
     order_bits : int
-        A fingerprint of the order that was begun last.
+        A fingerprint of the order of the last pass.
 
     Raises
     ------

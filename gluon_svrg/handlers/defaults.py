@@ -1,4 +1,4 @@
-"""The handlers that a run has besides those that it is given."""
+"""The handlers that the Estimator adds to those that it is given."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _for_the_loss(
 
 
 def _companions(given: list[EventHandler], resumes: bool) -> list[type[EventHandler]]:
-    """Return the classes of the handlers that those given need, and that a resume needs."""
+    """Return the classes of the handlers that the given ones need, or a resume needs."""
     companions = [
         companion
         for handler in given

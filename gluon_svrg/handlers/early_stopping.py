@@ -48,12 +48,11 @@ class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Statef
     baseline : float, optional
         An improvement must also be better than this, by more than `min_delta`.
     restore_best : bool
-        Whether the network gets the parameters and auxiliary states of the best epoch back at
-        *train end*, whatever ended the run (except an exception). They are those that were
-        evaluated: of the last evaluation in the epoch, whose figure the row has, or, for a figure
-        of the training, those of the epoch's end. A copy of them is kept in the memory of the host,
-        and in checkpoints. The optimizer's states stay those of the last step. To train further
-        with ``multi_precision``, whose optimizers hold weights of their own, make a new trainer.
+        Whether the parameters and auxiliary states of the best epoch are restored at *train end*
+        (not after an exception). For a validation figure they are those of the last evaluation in
+        the epoch, for a training figure those at the end of the epoch. A copy is kept in the host's
+        memory and in checkpoints. The optimizer's states are not restored. To train further with
+        ``multi_precision``, whose optimizers hold their own weights, make a new trainer.
     priority : float
         After the HistoryHandler, which has 1000, so that the figure is there.
 

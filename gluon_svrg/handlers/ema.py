@@ -168,7 +168,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
             write_replicas(values, self._averages[name])
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
-        """Take the mean of what differs from worker to worker: averages of running statistics."""
+        """Average what differs between workers: the averages of running statistics."""
         averages = zip(*(state["averages"] for state in states), strict=True)
         return states[0] | {"averages": [list(mean_replicas(copies)) for copies in averages]}
 

@@ -49,13 +49,14 @@ class GradientUpdateHandler(
     ExceptionRaised,
     Stateful,
 ):
-    """Takes the optimizer's step at the end of each batch, or of every few batches.
+    """Takes the optimizer's step at the end of each batch, or every few batches.
 
-    The gradient is divided by the samples of the step, those of all workers.
+    The gradient is divided by the number of samples of the step, over all workers.
 
-    Clipping acts on the gradient that the optimizer gets: of the mean loss over all samples of the
-    step, on all devices and workers, after SVRG's correction. `gluon.utils.clip_global_norm` on
-    each device would clip the gradient of each device, not their sum (MXNet issue 12859).
+    The gradient that is clipped is the one that the optimizer gets: of the mean loss over all
+    samples of the step, over all devices and workers, after SVRG's correction.
+    `gluon.utils.clip_global_norm` on each device would clip the gradient of each device, not their
+    sum (MXNet issue 12859).
 
     Parameters
     ----------
@@ -128,7 +129,7 @@ class GradientUpdateHandler(
         return None if self._norm is None else float(self._norm.asscalar())
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Let gradients add up, if a step has several batches."""
+        """Set ``grad_req`` to 'add', if a step has several batches."""
         self._batches = self._samples = 0
         self._workers = workers_of(estimator)
         self._is_alone = not self._workers.are_several
@@ -137,14 +138,14 @@ class GradientUpdateHandler(
             self._add_up(estimator.trainer)
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Take the step, if it is time for one."""
+        """Take the step, if enough batches have been accumulated."""
         self._samples += sum(samples_of_loss(loss) for loss in kwargs["loss"])
         self._batches += 1
         if self._batches == self.accumulate:
             self._step(estimator.trainer)
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Take the step with what is left."""
+        """Take a step with the remaining batches."""
         if self._batches:
             self._step(estimator.trainer)
 

@@ -22,14 +22,13 @@ from gluon_svrg.workers.process import is_started_again
 
 
 class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
-    """Writes the history into a file: a row at the end of each epoch. The first worker does.
+    """Writes the history into a file: a row at the end of each epoch. Only worker 0 writes.
 
-    The file holds ``estimator.history``: after a resume it has the rows from before, none
-    twice and none missing, and after a roll-back to a checkpoint it no longer has the rows after
-    it. It may be read during the run: a row is appended whole; if older rows change (a figure that
-    no epoch had before is a new column of a CSV file), a new file is written, which then replaces
-    the old one. If it cannot be written (a full disk), the run continues with a warning in the log,
-    and the next epoch tries again.
+    The file holds ``estimator.history``: after a resume it has each earlier row once, and after a
+    roll-back to a checkpoint it has no later rows. It may be read during the run: a row is
+    appended whole, and if older rows change (a new figure is a new column of a CSV file), a new
+    file replaces the old one. If the file cannot be written (a full disk), the run continues with
+    a warning in the log, and the next epoch tries again.
 
     Numbers have all their digits. A figure that an epoch does not have, or that is NaN, is an empty
     cell of a CSV file; in JSON it is left out, or null. True and False are 1 and 0 in CSV. An
@@ -41,11 +40,10 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         ``.csv``: a table with a header; ``.jsonl``: one JSON object per line. Parent folders are
         made.
     overwrite : bool
-        Whether a new run replaces an existing file; if not, that is an error before any training.
-        A run that continues from a checkpoint replaces it in any case, and one with
-        ``initial_epoch`` goes on in the file of its own history, and so does one that the launcher
-        has started again. So give True to a
-        job that is started again with ``resume='auto'``, perhaps before its first checkpoint.
+        Whether a new run replaces an existing file; if not, an existing file is an error before
+        any training. A run that continues from a checkpoint always replaces it, as does a run that
+        the launcher has restarted; a run with ``initial_epoch`` continues the file of its history.
+        Use True for a job that may be restarted with ``resume='auto'`` before its first checkpoint.
     priority : float
         Last, so that every figure is there.
 
@@ -88,7 +86,7 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         self._columns: list[str] = []
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Make sure that the file can be written, and that there is none of another run.
+        """Check that the file can be written, and that it is not another run's.
 
         Raises
         ------
@@ -134,7 +132,7 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         self._update(estimator)
 
     def _update(self, estimator: Run) -> None:
-        """Make the file hold the history; the first worker does."""
+        """Write what the file lacks of the history, on worker 0."""
         if not estimator.workers.is_first:
             return
         history = estimator.history
@@ -171,7 +169,7 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
             raise
 
     def _is_of(self, history: History) -> bool:
-        """Return whether the file holds these rows and no others, so that they can go on in it."""
+        """Return whether the file holds exactly the beginning of this history."""
         return (
             bool(history) and self.path.exists() and self.path.read_bytes() == self._text(history)
         )
@@ -203,7 +201,7 @@ def _csv_line(cells: Sequence[object]) -> str:
 
 
 def _cell(value: object) -> Any:
-    """Return what csv writes for `value`: a float with all its digits, None and NaN as nothing."""
+    """Return the cell for `value`: floats have all their digits, None and NaN are empty."""
     value = _to_plain(value)
     if isinstance(value, float) and math.isnan(value):
         return None
@@ -213,7 +211,7 @@ def _cell(value: object) -> Any:
 
 
 def _json_value(value: object) -> Any:
-    """Return `value` as JSON has it, with None for NaN and infinities."""
+    """Return `value` for JSON, with None for NaN and infinities."""
     value = _to_plain(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -223,7 +221,7 @@ def _json_value(value: object) -> Any:
 
 
 def _to_plain(value: object) -> Any:
-    """Return NumPy's values as Python's, and anything that is no plain data as its text."""
+    """Convert NumPy's values to Python's, and anything that is no plain data to a string."""
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""MetricHandler: metrics that no batch has to wait for."""
+"""MetricHandler: updates metrics without waiting for the device at each batch."""
 
 from __future__ import annotations
 
@@ -38,17 +38,16 @@ class MetricHandler(
 ):
     """MXNet's MetricHandler, which does not wait for the device at each batch.
 
-    `EvalMetric.update` reads what the network has computed, so it waits until that is done, and
-    the device then waits for the next batch. This handler collects the outputs of several batches,
-    and updates the metrics when it has enough of them or as soon as a metric is read. So a metric
-    has the value that it would have with MXNet's handler whenever it is read (for a loss, with
-    fewer rounding errors in the sum).
+    `EvalMetric.update` reads the network's outputs, so it waits for the device, and the device is
+    then idle until the next batch. This handler collects the outputs of several batches, and
+    updates the metrics when it has enough of them or when a metric is read. So whenever a metric
+    is read, it has the value that it would have with MXNet's handler (for a loss, with fewer
+    rounding errors in the sum).
 
-    Over several workers the metrics are of the whole batches, and the same on all of them. They are
-    brought up to date together, every few batches and at the end of an epoch: to read one in
-    between gives its last value, for no worker waits for another one's read. ``Accuracy``,
-    ``TopKAccuracy`` and ``Loss`` are added up; for all others each worker gets the labels and
-    outputs of all.
+    Over several workers, the metrics are those of the whole batches and the same on all workers.
+    The workers update them together, every few batches and at the end of an epoch; a read in
+    between gives the value of the last update. ``Accuracy``, ``TopKAccuracy`` and ``Loss`` are
+    added up; for all other metrics each worker gets the labels and outputs of all.
 
     Parameters
     ----------
@@ -111,7 +110,7 @@ class MetricHandler(
             return
         self._nbytes += sum(_nbytes(array) for array in tree_leaves(outputs))
         if not self._has_worked:
-            # What a metric cannot take is told before the training goes on.
+            # An error of a metric is raised after the first batch.
             self.flush()
             self._has_worked = True
         elif len(self._waiting) >= self._max_batches or self._nbytes >= self._max_bytes:
@@ -161,7 +160,7 @@ class MetricHandler(
                 raise ValueError(_what_failed(metric, waiting[0], e)) from e
 
     def flush_for_reader(self) -> None:
-        """Update the metrics for somebody who reads one, unless other workers would have to."""
+        """Update the metrics because one is read, unless that needs the other workers."""
         if not self._workers.are_several:
             self.flush()
 

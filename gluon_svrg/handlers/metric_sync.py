@@ -1,4 +1,4 @@
-"""Metrics over several workers: each has seen its rows of the batches, and all get one value."""
+"""Update metrics over several workers, each of which has its rows of the batches."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ def update_over_workers(
     batch_axis: int,
     label: str,
 ) -> int:
-    """Update metrics with the outputs of all workers; they are the same on all of them after it.
+    """Update metrics with the outputs of all workers; afterwards they are the same on all.
 
-    They are what one process would have with the whole batches: counts exactly, other figures to
+    They equal those of one process with the whole batches: counts exactly, other figures to
     rounding.
 
     Parameters
     ----------
     metrics : iterable of EvalMetric
-        The same on all workers until now.
+        The metrics, which have been the same on all workers.
     waiting : sequence of Outputs
-        This worker's, of the same batches on all; empty lists where it has no row.
+        This worker's outputs, for the same batches on all workers; empty lists if it has no row.
     update : callable
         Updates a metric with the outputs of several batches.
     workers : Workers
-        Whose outputs count.
+        All workers.
     batch_axis : int
         The axis that counts the samples.
     label : str
-        Where the run stands.
+        The name of this collective call.
 
     Returns
     -------

@@ -39,11 +39,11 @@ _ERRORS = (
 
 
 class SanityCheckHandler(TrainBegin, BatchBegin):
-    """Looks at the first batch, and at one of the validation, before anything is trained.
+    """Checks the first batch of the training and of the validation before anything is trained.
 
-    The Estimator adds it, unless ``fit(..., sanity_check=False)``. It runs the network once, in
-    prediction, and the loss and the metrics on what comes out, so that what does not fit together
-    is told in one sentence, with shapes and dtypes, and not after an epoch. It raises if
+    The Estimator adds it, unless ``fit(..., sanity_check=False)``. It runs the network, the loss
+    and the metrics once, in prediction mode, so that a mismatch is reported at once, in one
+    sentence with shapes and dtypes, and not after an epoch. It raises if
 
     - network, loss or a metric cannot take what they are given;
     - labels of a ``SoftmaxCrossEntropyLoss`` with ``sparse_label=True`` are not integers from 0 to
@@ -51,12 +51,12 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
     - data or labels hold NaN or infinity, if no handler that decides about NaN
       (:class:`gluon_svrg.NaNGuardHandler`) is among the handlers.
 
-    Only the first batch is looked at (of several workers each looks at its own rows); the labels
-    of other losses are not. Batches of a list and of an ArrayLoader without transform are looked at
-    before the run begins; others when the first comes, since to draw one ahead would leave a trace.
-    Validation data are looked at if they are one of these, or a DataLoader without workers. A batch
-    processor of the user's own is not asked, and a run that continues from a checkpoint is not
-    looked at.
+    Only the first batch is checked (each of several workers checks its own rows), and not the
+    labels of other losses. The first batch of a list or of an ArrayLoader without transform is
+    checked before the run begins. The first batch of other data is checked when it comes, because
+    reading it earlier would change their order. Validation data are checked if they are one of
+    these, or a DataLoader without workers. Runs with a user's own batch processor, and runs that
+    continue from a checkpoint, are not checked.
 
     Neither parameters, running statistics, gradients, hybridized graphs nor random numbers change,
     unless the network itself draws in prediction; layers that infer their shapes do so again.

@@ -13,13 +13,14 @@ from gluon_svrg.run.position import StopReason, check_is_located
 
 
 class TimeLimitHandler(TrainBegin, BatchEnd, MayStop):
-    """Ends the run after a time, at the end of the batch that is under way.
+    """Ends the run after a time, at the end of the current batch.
 
-    That is a batch of the training, of SVRG's full pass or of an evaluation: what is broken off is
-    made again after a resume. The run ends with ``StopReason.TIME_LIMIT``. A CheckpointHandler then
-    writes a checkpoint, so leave time for that; no evaluation begins any more. The clock starts at
-    each call of `fit`: a resumed run has the whole time again, as with a job scheduler. Of several
-    workers the first clock that has run out ends all.
+    That is a batch of the training, of SVRG's full pass or of an evaluation; a full pass or an
+    evaluation that was interrupted is repeated after a resume. The run ends with
+    ``StopReason.TIME_LIMIT``. A CheckpointHandler then writes a checkpoint, so leave time for that;
+    no further evaluation begins. The clock starts at each call of `fit`: a resumed run has the
+    whole time again, as with a job scheduler. Over several workers, the first clock that runs out
+    ends the run on all of them.
 
     Parameters
     ----------

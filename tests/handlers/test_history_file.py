@@ -27,7 +27,7 @@ def estimator_and_data():
     net = nn.Dense(3, in_units=6, prefix="dense_")
     mx.random.seed(3)
     net.initialize(mx.init.Normal(0.5))
-    estimator = runs.estimator_of(net, metrics=mx.metric.Accuracy())
+    estimator = runs.estimator_of(net, train_metrics=mx.metric.Accuracy())
     return estimator, problems.make("softmax").ndarrays("float32")
 
 

@@ -147,7 +147,7 @@ def test_metrics_are_read_at_most_twice_a_second(seconds, reads, monkeypatch):
             assert metric.reads == reads
 
     problem = problems.make("softmax")
-    estimator = runs.estimator_of(problem, metrics=metric, lr=0.01)
+    estimator = runs.estimator_of(problem, train_metrics=metric, lr=0.01)
     handlers = [gs.ProgressHandler(file=Terminal()), Watch()]
     estimator.fit(problem.ndarrays(), epochs=1, event_handlers=handlers)
 
@@ -168,7 +168,7 @@ def test_the_bar_of_the_epoch_shows_loss_and_metrics(monkeypatch):
 def test_without_a_terminal_no_metric_is_read_in_an_epoch():
     metric = Counting()
     problem = problems.make("softmax")
-    estimator = runs.estimator_of(problem, metrics=metric, lr=0.01)
+    estimator = runs.estimator_of(problem, train_metrics=metric, lr=0.01)
     estimator.fit(problem.ndarrays(), epochs=1)
     assert metric.reads == 1  # for the history
 

@@ -20,7 +20,7 @@ class Count(EpochEnd):
 
 def fit(capsys, epochs=3, **periods):
     problem = problems.make("softmax")  # 5 batches an epoch
-    estimator = runs.estimator_of(problem, metrics=mx.metric.Accuracy())
+    estimator = runs.estimator_of(problem, train_metrics=mx.metric.Accuracy())
     count = Count()
     handler = gs.ValidationHandler(problem.ndarrays(), event_handlers=[count], **periods)
     result = estimator.fit(problem.ndarrays(), epochs=epochs, event_handlers=[handler])

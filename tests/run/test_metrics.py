@@ -22,7 +22,7 @@ LOSSES = {
 
 def make(train_metrics=None, val_metrics=None, kind="softmax"):
     problem = problems.make(kind)
-    estimator = runs.estimator_of(problem, metrics=train_metrics, val_metrics=val_metrics)
+    estimator = runs.estimator_of(problem, train_metrics=train_metrics, val_metrics=val_metrics)
     return estimator, problem.ndarrays()
 
 
