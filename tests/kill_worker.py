@@ -30,7 +30,7 @@ POINTS = {
     "snapshot": (gs.Snapshot, "take"),
     "batch": (gs.BatchProcessor, "fit_batch"),
     "optimizer": (mx.optimizer.Updater, "__call__"),
-    "capture": (parts, "replicas_of"),
+    "capture": (parts, "distinct_replicas"),
     "file": (storage, "write_through"),
     "flush": (os, "fsync"),
     "rename": (Path, "rename"),

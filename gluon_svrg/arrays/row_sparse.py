@@ -49,7 +49,7 @@ def row_indices_nd(array: NDArray) -> NDArray:
     return array.indices
 
 
-def values_of(array: NDArray) -> NumPyArray:
+def stored_values(array: NDArray) -> NumPyArray:
     """Return the rows that an array stores (all rows of a dense one); waits for it."""
     return np.asarray((array.data if is_row_sparse(array) else array).asnumpy())
 
@@ -69,7 +69,7 @@ def zeros_for(data: NDArray, stype: str) -> NDArray:
     return mx.nd.zeros(data.shape, data.ctx, data.dtype, stype=stype)
 
 
-def nbytes_of(array: NDArray) -> int:
+def stored_nbytes(array: NDArray) -> int:
     """Return the size of what is stored, in bytes; waits for a row_sparse array."""
     if is_row_sparse(array):
         rows = int(array.indices.size)
@@ -78,12 +78,12 @@ def nbytes_of(array: NDArray) -> int:
     return int(array.size * np.dtype(array.dtype).itemsize)
 
 
-def largest_values(first: NDArray, second: NDArray) -> tuple[float, float]:
+def max_abs_values(first: NDArray, second: NDArray) -> tuple[float, float]:
     """Return the largest absolute values of `first` and of ``second - first``; waits for them."""
     if not is_row_sparse(first):
         values = first.asnumpy()
         return float(np.abs(values).max()), float(np.abs(second.asnumpy() - values).max())
-    return _largest(values_of(first)), _largest(values_of(second - first))
+    return _largest(stored_values(first)), _largest(stored_values(second - first))
 
 
 def are_close(array: NDArray, reference: NDArray, tolerance: float) -> bool:
@@ -92,7 +92,7 @@ def are_close(array: NDArray, reference: NDArray, tolerance: float) -> bool:
         rows, reference_rows = row_indices(array), row_indices(reference)
         if len(rows) != len(reference_rows) or (rows != reference_rows).any():
             return False
-    a, b = values_of(array), values_of(reference)
+    a, b = stored_values(array), stored_values(reference)
     return bool(np.allclose(a, b, rtol=tolerance, atol=tolerance * _largest(b)))
 
 

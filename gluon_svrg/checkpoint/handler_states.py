@@ -88,7 +88,7 @@ class HandlerStates(Part):
             merged[key] = [
                 [name, state if owner is None else owner.merged(every_state, is_first)]
                 for (name, state), every_state in zip(
-                    filed, _states_under(key, states), strict=True
+                    filed, _states_by_handler(key, states), strict=True
                 )
             ]
         return merged
@@ -125,18 +125,18 @@ class HandlerStates(Part):
             row.go_on(self._run, handler)
 
 
-def _states_under(key: str, states: Sequence[State]) -> list[list[State]]:
+def _states_by_handler(key: str, states: Sequence[State]) -> list[list[State]]:
     """Return, for each handler with this key, its states on all workers."""
     rows = [[state for _, state in by_worker[key]] for by_worker in states]
     return [list(row) for row in zip(*rows, strict=True)]
 
 
-def handlers_of(run: Run) -> HandlerStates:
+def handlers_part(run: Run) -> HandlerStates:
     """Return the states of all handlers but those that keep the run's random numbers."""
     return HandlerStates(run, (h for h in run.handlers if state_key(h) != RANDOM_STATE))
 
 
-def random_state_of(run: Run) -> HandlerStates:
+def random_state_part(run: Run) -> HandlerStates:
     """Return the states of the handlers that keep the run's random numbers."""
     return HandlerStates(run, (h for h in run.handlers if state_key(h) == RANDOM_STATE))
 

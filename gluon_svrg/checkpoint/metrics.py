@@ -10,7 +10,7 @@ from gluon_svrg.events import Run, State
 from mxnet.metric import EvalMetric
 
 
-def metrics_of(estimator: Run) -> list[mx.metric.EvalMetric]:
+def all_metrics(estimator: Run) -> list[mx.metric.EvalMetric]:
     """Return the metrics of the training and of the evaluation."""
     return [*estimator.train_metrics, *estimator.val_metrics]
 
@@ -45,7 +45,7 @@ def set_metric_state(metric: EvalMetric, state: State) -> None:
 
 def warn_unsaved_attributes(estimator: Run) -> None:
     """Log the attributes of metrics that no checkpoint can hold."""
-    for metric in metrics_of(estimator):
+    for metric in all_metrics(estimator):
         for name, value in vars(metric).items():
             # MXNet keeps the arguments of the constructor, a function among them, in a dict.
             items = value.values() if isinstance(value, dict) else [value]

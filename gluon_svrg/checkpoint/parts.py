@@ -22,9 +22,9 @@ from gluon_svrg._mxnet import (
     parameters_of,
     set_loss_scaler_state,
 )
-from gluon_svrg.arrays.replicas import mean_replicas, replicas_of, write_replicas
+from gluon_svrg.arrays.replicas import distinct_replicas, mean_replicas, write_replicas
 from gluon_svrg.checkpoint.encoding import is_data
-from gluon_svrg.checkpoint.metrics import metric_state, metrics_of, set_metric_state
+from gluon_svrg.checkpoint.metrics import all_metrics, metric_state, set_metric_state
 from gluon_svrg.checkpoint.optimizer_states import (
     TrainerStates,
     load_states,
@@ -101,7 +101,7 @@ class NetworkPart(Part):
         # With static_shape MXNet does not order a read after the backward pass that writes running
         # statistics.
         mx.nd.waitall()
-        values = {name: replicas_of(full_data(param)) for name, param in params.items()}
+        values = {name: distinct_replicas(full_data(param)) for name, param in params.items()}
         for name, copies in values.items():
             if not all(np.isfinite(array).all() for array in copies):
                 raise FloatingPointError(f"parameter {params[name].name!r} is NaN or infinite")
@@ -116,7 +116,7 @@ class NetworkPart(Part):
             "contexts": len(self._run.context),
             # Auxiliary states differ from context to context.
             "replicas": {name: copies for name, copies in values.items() if len(copies) > 1},
-            "outside": [replicas_of(full_data(param)) for param in self._outside()],
+            "outside": [distinct_replicas(full_data(param)) for param in self._outside()],
         }
 
     def check(self, state: State) -> None:
@@ -408,12 +408,12 @@ class MetricsPart(Part):
 
     def state_dict(self) -> State:
         """Return the states of the metrics."""
-        return {metric.name: metric_state(metric) for metric in metrics_of(self._run)}
+        return {metric.name: metric_state(metric) for metric in all_metrics(self._run)}
 
     def load_state_dict(self, state: State) -> None:
         """Restore the metrics that both runs have; reset the others."""
         saved = _renamed(state, old_names(self._run))
-        for metric in metrics_of(self._run):
+        for metric in all_metrics(self._run):
             if metric.name in saved:
                 set_metric_state(metric, saved[metric.name])
             else:

@@ -31,7 +31,7 @@ from gluon_svrg._compat import NumPyArray, version
 from gluon_svrg.arrays import params
 from gluon_svrg.checkpoint import version_0_1
 from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, to_bytes
-from gluon_svrg.checkpoint.handler_states import handlers_of, random_state_of
+from gluon_svrg.checkpoint.handler_states import handlers_part, random_state_part
 from gluon_svrg.checkpoint.optimizer_states import TrainerStates
 from gluon_svrg.checkpoint.parts import (
     DataPart,
@@ -68,9 +68,9 @@ def parts_of(run: Run) -> dict[str, Part]:
         "history": HistoryPart(run),
         "metrics": MetricsPart(run),
         "data": DataPart(run),
-        "handlers": handlers_of(run),
+        "handlers": handlers_part(run),
         # Last: what comes before may draw.
-        "random_state": random_state_of(run),
+        "random_state": random_state_part(run),
     }
 
 

@@ -14,7 +14,7 @@ from gluon_svrg.data.array_sources import (
     ArraySource,
     CsrArray,
     as_ndarray,
-    nested_as,
+    nest,
     take,
     take_as_numpy,
 )
@@ -171,7 +171,7 @@ class BatchMaker:
             arrays = self._augmented(self._transform, rows, *draw)
         else:
             arrays = self._transformed([as_current(take(x, rows)) for x in self._arrays])
-        return Batch(nested_as(self._nesting, map(as_current, arrays)), index)
+        return Batch(nest(self._nesting, map(as_current, arrays)), index)
 
     def _augmented(
         self, transform: Transform, rows: Rows, seed: int, stream: int, number: int

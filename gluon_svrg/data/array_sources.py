@@ -22,7 +22,7 @@ NestedArrays: TypeAlias = "ArraySource | tuple[NestedArrays, ...] | dict[str, Ne
 """An array, or arrays in tuples and dicts: several inputs, several labels."""
 
 
-def sources_of(arrays: Sequence[NestedArrays]) -> list[ArraySource]:
+def flatten_sources(arrays: Sequence[NestedArrays]) -> list[ArraySource]:
     """Return the arrays in tuples and dicts, in order; those that are CSR as CsrArray.
 
     Raises
@@ -32,18 +32,18 @@ def sources_of(arrays: Sequence[NestedArrays]) -> list[ArraySource]:
     """
     flat: list[ArraySource] = [
         csr_array(f"array {position}", array) if is_csr(array) else array
-        for position, array in enumerate(unnested(arrays))
+        for position, array in enumerate(flatten(arrays))
     ]
     check_arrays(flat)
     return flat
 
 
-def unnested(arrays: Sequence[NestedArrays]) -> list[ArraySource]:
+def flatten(arrays: Sequence[NestedArrays]) -> list[ArraySource]:
     """Return the arrays in tuples and dicts, in order."""
     flat: list[ArraySource] = []
     for item in arrays:
         if isinstance(item, tuple | dict):
-            flat += unnested(tuple(item.values()) if isinstance(item, dict) else item)
+            flat += flatten(tuple(item.values()) if isinstance(item, dict) else item)
         else:
             flat.append(item)
     return flat
@@ -53,19 +53,19 @@ def nesting_of(arrays: Sequence[NestedArrays]) -> Sequence[Any] | None:
     """Return how the arrays are nested, without them; None if none is."""
     if not any(isinstance(item, tuple | dict) for item in arrays):
         return None
-    return list(nested_as(arrays, repeat(None)))
+    return list(nest(arrays, repeat(None)))
 
 
-def nested_as(nesting: Sequence[Any] | None, flat: Iterator[Any]) -> Iterable[Any]:
+def nest(nesting: Sequence[Any] | None, flat: Iterator[Any]) -> Iterable[Any]:
     """Return what `flat` yields, nested so."""
-    return flat if nesting is None else [_nested_as(item, flat) for item in nesting]
+    return flat if nesting is None else [_nest(item, flat) for item in nesting]
 
 
-def _nested_as(item: object, flat: Iterator[Any]) -> Any:
+def _nest(item: object, flat: Iterator[Any]) -> Any:
     if isinstance(item, dict):
-        return {key: _nested_as(value, flat) for key, value in item.items()}
+        return {key: _nest(value, flat) for key, value in item.items()}
     if isinstance(item, tuple):
-        return tuple(_nested_as(value, flat) for value in item)
+        return tuple(_nest(value, flat) for value in item)
     return next(flat)
 
 

@@ -154,7 +154,7 @@ class TrainingData:
             return self.take(number)
 
     @property
-    def can_be_put_back(self) -> bool:
+    def is_restorable(self) -> bool:
         """Whether :meth:`without_trace` leaves the order of later epochs as it is."""
         return True
 
@@ -209,7 +209,7 @@ class TrainingData:
         """Raise ValueError if `saved`, the description in a checkpoint, is of other data."""
         current = self.description()
         if set(current) != set(saved):
-            before, now = _kinds_of(saved, current)
+            before, now = _describe_kinds(saved, current)
             raise ValueError(
                 f"its train_data was {before} and now it is {now}: resume with the data that it "
                 "was written with"
@@ -226,7 +226,7 @@ class TrainingData:
         pass  # the epoch is repeated with the generators' states from its begin
 
 
-def _kinds_of(saved: Mapping[str, object], current: Mapping[str, object]) -> list[str]:
+def _describe_kinds(saved: Mapping[str, object], current: Mapping[str, object]) -> list[str]:
     """Return the kinds of the data of two descriptions that have different keys, in words."""
     key, is_one, is_none = next(
         row

@@ -67,7 +67,7 @@ class DataIterData(TrainingData):
         self._state = _STATES.setdefault(iterator, _IteratorState())
         # A C++ iterator goes around: its padding is the first samples of the next pass.
         self._has_padding = not any(
-            isinstance(inner, mx.io.MXDataIter) for inner in _wrapped_by(iterator)
+            isinstance(inner, mx.io.MXDataIter) for inner in _inner_iterators(iterator)
         )
 
     @property
@@ -78,7 +78,7 @@ class DataIterData(TrainingData):
     def iterate_once(self) -> Iterator[Batch]:
         """Reset the iterator and return its batches; nothing is done before the first."""
         state = self._state
-        self._begin_pass()
+        self._reset()
         state.passes += 1
         this_pass = state.passes
         for index, arrays in enumerate(self._pass()):
@@ -106,11 +106,11 @@ class DataIterData(TrainingData):
         )
 
     @property
-    def can_be_put_back(self) -> bool:
+    def is_restorable(self) -> bool:
         """Return whether it is: what threads and MXNet's C++ library keep cannot be."""
-        return not (isinstance(self._data, mx.io.MXDataIter) or _wrapped_by(self._data))
+        return not (isinstance(self._data, mx.io.MXDataIter) or _inner_iterators(self._data))
 
-    def _begin_pass(self) -> None:
+    def _reset(self) -> None:
         self._data.reset()
 
     def _pass(self) -> Iterator[DataAndLabel]:
@@ -255,7 +255,7 @@ class CxxIterData(DataIterData):
         array = first.data[0] if first is not None else pending[0][0][0] if pending else None
         return array is not None and array.stype == "csr"
 
-    def _begin_pass(self) -> None:
+    def _reset(self) -> None:
         state = self._state
         if not state.is_whole:
             # A thread has read ahead, maybe to the samples that come early: they must be known.
@@ -319,7 +319,7 @@ class CxxIterData(DataIterData):
         )
 
 
-def _wrapped_by(iterator: mx.io.DataIter) -> list[mx.io.DataIter]:
+def _inner_iterators(iterator: mx.io.DataIter) -> list[mx.io.DataIter]:
     if isinstance(iterator, mx.io.ResizeIter):
         return [iterator.data_iter]
     return list(iterator.iters) if isinstance(iterator, mx.io.PrefetchingIter) else []
@@ -359,7 +359,7 @@ class IterBatch(Batch):
         return tree_leaves(self[1])
 
 
-def pair_of(batch: object) -> Any:
+def as_pair(batch: object) -> Any:
     """Return an ``mx.io.DataBatch`` as a pair, as `backward` gets it in a full pass.
 
     Anything else stays as it is.

@@ -40,27 +40,27 @@ def repeats_exactly(take: Callable[[], object], probes: int) -> bool:
         How often it is called, at most.
     """
     with unchanged_generators():
-        before = _states_of_generators()
-        first = _bits_of(take())
-        is_same = all(_bits_of(take()) == first for _ in range(probes - 1))
-        return is_same and _states_of_generators() == before
+        before = _rng_states()
+        first = _comparable(take())
+        is_same = all(_comparable(take()) == first for _ in range(probes - 1))
+        return is_same and _rng_states() == before
 
 
-def _states_of_generators() -> tuple[object, ...]:
+def _rng_states() -> tuple[object, ...]:
     state: dict[str, Any] = np.random.get_state(legacy=False)
     inner = [np.asarray(part).tolist() for part in state["state"].values()]
     return inner, state["has_gauss"], random.getstate()
 
 
-def _bits_of(value: object) -> object:
+def _comparable(value: object) -> object:
     if isinstance(value, NDArray):
         value = value.asnumpy()
     if isinstance(value, (np.ndarray, np.generic)):
         return value.shape, value.dtype, value.tobytes()
     if isinstance(value, dict):
-        return [(key, _bits_of(part)) for key, part in value.items()]
+        return [(key, _comparable(part)) for key, part in value.items()]
     if isinstance(value, (list, tuple)):
-        return [_bits_of(part) for part in value]
+        return [_comparable(part) for part in value]
     if isinstance(value, (bool, int, float, complex, str, bytes)):
         return repr(value)  # also of NaN, which does not equal itself
     return type(value)

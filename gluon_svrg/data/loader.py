@@ -23,7 +23,7 @@ from gluon_svrg.data.array_batches import (
     check_shuffle,
     check_transform,
 )
-from gluon_svrg.data.array_sources import NestedArrays, nesting_of, sources_of
+from gluon_svrg.data.array_sources import NestedArrays, flatten_sources, nesting_of
 from gluon_svrg.data.determinism import repeats_exactly
 from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED
 from gluon_svrg.data.shard import Shard
@@ -105,7 +105,7 @@ class ArrayLoader:
         prefetch: int | None = None,
         reshuffle: bool = False,
     ) -> None:
-        flat = sources_of(arrays)
+        flat = flatten_sources(arrays)
         self.batch_size = check_integer(
             "batch_size", batch_size, 1, "each batch has that many samples"
         )
@@ -152,7 +152,7 @@ class ArrayLoader:
 
         With `reshuffle` the partition is that of `epoch`.
         """
-        return self._at(operator.index(index), self._batch)
+        return self._batch_at(operator.index(index), self._batch)
 
     @property
     def num_samples(self) -> int:
@@ -293,29 +293,29 @@ class ArrayLoader:
             self._callable_repeats = repeats_exactly(first, _PROBES)
         return self._callable_repeats
 
-    def _draw_of(self, stream: int, number: int) -> tuple[int, int]:
+    def _effective_draw(self, stream: int, number: int) -> tuple[int, int]:
         """Return stream and number of the draw: the locked one, or those given."""
         return (stream, number) if self._locked_draw is None else (LOCKED, self._locked_draw)
 
     def _next_epoch(self, make: _Make) -> Iterator[Batch]:
         order = self.order(self._epoch)[self._position :]
         self._epoch, self._position = self._epoch + 1, 0
-        return self._visit(order, self._epoch - 1, EPOCH, make)
+        return self._iterate(order, self._epoch - 1, EPOCH, make)
 
     def _in_order(self, make: _Make) -> Iterator[Batch]:
-        return self._visit(range(len(self)), self._epoch, IN_ORDER, make)
+        return self._iterate(range(len(self)), self._epoch, IN_ORDER, make)
 
-    def _at(self, index: int, make: _Make) -> Batch:
+    def _batch_at(self, index: int, make: _Make) -> Batch:
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
             raise IndexError(f"there is no batch {index}: the loader has {len(self)}, from 0")
         rows = self._partition.rows(self._epoch)
-        return make(position, rows[position], *self._draw_of(IN_ORDER, self._epoch))
+        return make(position, rows[position], *self._effective_draw(IN_ORDER, self._epoch))
 
-    def _visit(
+    def _iterate(
         self, indices: Iterable[int], epoch: int, stream: int, make: _Make
     ) -> Iterator[Batch]:
-        stream, number = self._draw_of(stream, epoch)
+        stream, number = self._effective_draw(stream, epoch)
         rows = self._partition.rows(epoch)
 
         def batch(index: int) -> Batch:
@@ -329,12 +329,12 @@ class ArrayLoader:
         """Return the batch of this index, augmented by the draw of this number of the stream."""
         batch = self._kept.get(index)
         if batch is None:
-            batch = self._made(index, rows, stream, number)
+            batch = self._make(index, rows, stream, number)
             if self._is_kept:
                 self._kept[index] = batch
         return batch
 
-    def _made(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
+    def _make(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
         # Without a seed nothing draws.
         return self._maker.batch(index, rows, (self.seed or 0, stream, number))
 
@@ -356,7 +356,7 @@ class ShardedLoader:
     def __init__(self, loader: ArrayLoader, shard: Shard) -> None:
         self._loader = loader
         self._shard = shard
-        self._takes_own_rows = shard.batch_axis == 0 and loader._maker.takes_any_rows
+        self._takes_local_rows = shard.batch_axis == 0 and loader._maker.takes_any_rows
         self._kept: dict[int, Batch] = {}
 
     def with_loader(self, loader: ArrayLoader) -> ShardedLoader:
@@ -371,7 +371,7 @@ class ShardedLoader:
 
     def __getitem__(self, index: int) -> Batch:
         """As that of the loader."""
-        return self._loader._at(index, self._batch)
+        return self._loader._batch_at(index, self._batch)
 
     def in_order(self) -> Iterator[Batch]:
         """As that of the loader."""
@@ -380,14 +380,14 @@ class ShardedLoader:
     def _batch(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
         batch = self._kept.get(index)
         if batch is None:
-            batch = self._made(index, rows, stream, number)
+            batch = self._make(index, rows, stream, number)
             if self._loader.keeps_batches:
                 self._kept[index] = batch
         return batch
 
-    def _made(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
+    def _make(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
         loader, shard = self._loader, self._shard
-        if not self._takes_own_rows:
+        if not self._takes_local_rows:
             part: Batch = shard.take(loader._batch(index, rows, stream, number), index)
             return part
         if isinstance(rows, slice):
@@ -397,7 +397,7 @@ class ShardedLoader:
         else:
             rows = rows[shard.rows(len(rows))]
             is_empty = not len(rows)
-        return Batch((), index) if is_empty else loader._made(index, rows, stream, number)
+        return Batch((), index) if is_empty else loader._make(index, rows, stream, number)
 
 
 def _prefetched(

@@ -100,7 +100,7 @@ class WorkerBatchSampler(_Sampler):
 
     def has_samples(self, batch: int) -> bool:
         """Return whether this worker has a sample of the batch of this number."""
-        return bool(self._rows_of(batch))
+        return bool(self._local_positions(batch))
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Return an iterator over the indices in each batch that are this worker's, if any are."""
@@ -111,9 +111,9 @@ class WorkerBatchSampler(_Sampler):
                 f"{len(self._sampler)}: workers know by the length what each of them has, so let "
                 "the two be equal"
             )
-        self.order_bits = _bits_of(order)
+        self.order_bits = _fingerprint(order)
         for batch in range(self.num_batches):
-            indices = [order[row] for row in self._rows_of(batch)]
+            indices = [order[row] for row in self._local_positions(batch)]
             if indices:
                 yield indices
 
@@ -121,7 +121,7 @@ class WorkerBatchSampler(_Sampler):
         """Return the number of batches of which this worker has samples."""
         return sum(map(self.has_samples, range(self.num_batches)))
 
-    def _rows_of(self, batch: int) -> range:
+    def _local_positions(self, batch: int) -> range:
         """Return the places in the order of this worker's samples of a batch."""
         begin = batch * self._batch_size
         size = min(self._batch_size, self.num_samples - begin)
@@ -129,6 +129,6 @@ class WorkerBatchSampler(_Sampler):
         return range(begin + rows.start, begin + rows.stop)
 
 
-def _bits_of(order: list[Any]) -> int:
+def _fingerprint(order: list[Any]) -> int:
     indices = np.asarray(order)
     return zlib.crc32(indices.tobytes() if indices.dtype.kind in "iu" else repr(order).encode())

@@ -20,7 +20,7 @@ from gluon_svrg._mxnet import (
     has_shape,
     reason_of,
 )
-from gluon_svrg.arrays.replicas import replicas_of
+from gluon_svrg.arrays.replicas import distinct_replicas
 from gluon_svrg.deploy import trace
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.graph import REFUSED, Array, check_arrays, unlisted_in
@@ -318,7 +318,7 @@ def _params_of(net: HybridBlock, symbol: Symbol, names: Sequence[str]) -> dict[s
 
 def _value_of(param: Parameter) -> NDArray:
     try:
-        replicas = replicas_of(param.list_data())
+        replicas = distinct_replicas(param.list_data())
     except (RuntimeError, MXNetError) as e:  # MXNet's DeferredInitializationError is an MXNetError
         raise ValueError(
             f"net is not initialized: its parameter {param.name!r} has no value; call "
@@ -455,7 +455,7 @@ def _check_independence(
 
 
 def _has_equal_replicas(net: HybridBlock) -> bool:
-    return all(len(replicas_of(p.list_data())) == 1 for p in net.collect_params().values())
+    return all(len(distinct_replicas(p.list_data())) == 1 for p in net.collect_params().values())
 
 
 def _check_class_names(names: object, shapes: Sequence[Sequence[int]]) -> list[str] | None:

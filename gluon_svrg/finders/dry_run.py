@@ -122,7 +122,7 @@ def check_arguments(estimator: Run, data: object, what: str) -> None:
             "no parameter is trained: the trainer has none whose grad_req is not 'null'; let a "
             "layer train, layer.collect_params().setattr('grad_req', 'write')"
         )
-    if not training_data(data, "data").can_be_put_back:
+    if not training_data(data, "data").is_restorable:
         estimator.logger.warning(
             "%s reads from the data, a %s, whose place cannot be put back: the order of the epochs "
             "of a later run may be another one; make it anew for the run",

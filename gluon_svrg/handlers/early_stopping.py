@@ -8,7 +8,7 @@ import mxnet as mx
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import has_data, parameters_by_structure, parameters_of
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.arrays.replicas import replicas_of, write_replicas
+from gluon_svrg.arrays.replicas import distinct_replicas, write_replicas
 from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
 from gluon_svrg.events import (
     EpochEnd,
@@ -211,7 +211,9 @@ def _copied(estimator: Run) -> dict[str, list[NumPyArray]]:
     # With static_shape MXNet does not order a read after the backward pass that writes running
     # statistics.
     mx.nd.waitall()
-    return {name: replicas_of(param.list_data()) for name, param in _parameters(estimator).items()}
+    return {
+        name: distinct_replicas(param.list_data()) for name, param in _parameters(estimator).items()
+    }
 
 
 def _write(weights: dict[str, list[NumPyArray]], estimator: Run) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.nested import tree_leaves
-from gluon_svrg.arrays.replicas import replicas_of
+from gluon_svrg.arrays.replicas import distinct_replicas
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import (
     BatchEnd,
@@ -233,7 +233,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             "records": [asdict(record) for record in self.records],
             "gradient_evaluations": self.gradient_evaluations,
             "reference": (
-                [replicas_of(arrays) for arrays in self._reference.weights.values()]
+                [distinct_replicas(arrays) for arrays in self._reference.weights.values()]
                 if self._has_reference
                 else None
             ),

@@ -10,7 +10,7 @@ import numpy as np
 from gluon_svrg.arrays.finite import NonFiniteDetector
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
-from gluon_svrg.arrays.row_sparse import is_row_sparse, row_indices, row_sparse, values_of
+from gluon_svrg.arrays.row_sparse import is_row_sparse, row_indices, row_sparse, stored_values
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.row_sums import RowSums
 from mxnet.ndarray import NDArray
@@ -122,7 +122,7 @@ class _RowSparseSums:
         """Add the gradient of a batch with so many samples on all contexts."""
         on_contexts = []
         for sums, grad in zip(self._sums, grads, strict=True):
-            rows, values = row_indices(grad), values_of(grad)
+            rows, values = row_indices(grad), stored_values(grad)
             sums.add(rows, values)
             if self.first_not_finite is None and not np.isfinite(values).all():
                 self.first_not_finite = batch

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.arrays.row_sparse import row_indices, row_indices_nd, row_sparse, values_of
+from gluon_svrg.arrays.row_sparse import row_indices, row_indices_nd, row_sparse, stored_values
 from gluon_svrg.svrg.rule import correct
 from mxnet.ndarray import NDArray
 
@@ -132,7 +132,7 @@ def _retained(array: NDArray, rows: NumPyArray) -> NDArray:
 def _weighted(means: Sequence[NDArray], shares: NDArray) -> list[NDArray]:
     """Return the means with each row divided by its share: the same on all contexts."""
     first = means[0]
-    values = values_of(first)
+    values = stored_values(first)
     divisors = shares.asnumpy().reshape(-1, *[1] * (values.ndim - 1))
     weighted = (values / divisors).astype(values.dtype)
     return [row_sparse(weighted, row_indices(first), mean.shape, mean.context) for mean in means]

@@ -37,8 +37,8 @@ def test_an_array_and_its_rows():
     assert array.context == mx.cpu(1)
     assert array.dtype == np.float32
     assert sparse.row_indices(array).tolist() == [1, 4]
-    assert sparse.nbytes_of(array) == 2 * (8 + 3 * 4)
-    assert sparse.nbytes_of(mx.nd.zeros((6, 3))) == 6 * 3 * 4
+    assert sparse.stored_nbytes(array) == 2 * (8 + 3 * 4)
+    assert sparse.stored_nbytes(mx.nd.zeros((6, 3))) == 6 * 3 * 4
     sparse.set_to_zero(array)
     assert sparse.row_indices(array).size == 0  # and not six rows of zeros
     assert not sparse.row_sparse(values[:0], numbers[:0], (6, 3), mx.cpu()).asnumpy().any()
@@ -47,7 +47,7 @@ def test_an_array_and_its_rows():
 @pytest.mark.parametrize("stype", ["default", "row_sparse"])
 def test_how_far_two_arrays_are_apart(stype):
     first, second = (mx.nd.array(a).tostype(stype) for a in ([[0, 0], [4, 1]], [[0, 0], [4, 3]]))
-    assert sparse.largest_values(first, second) == (4, 2)
+    assert sparse.max_abs_values(first, second) == (4, 2)
     assert sparse.are_close(first, first, 0)
     assert sparse.are_close(first, second, 0.6)
     assert not sparse.are_close(first, second, 0.1)
