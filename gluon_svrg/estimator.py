@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 import mxnet as mx
 from gluon_svrg._mxnet import check_kind, has_data, has_shape, optimizer_of, trained_parameters
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.checkpoint.folder import Checkpoint
-from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
+from gluon_svrg.checkpoint.resume import checkpoint_directories, find_checkpoint
+from gluon_svrg.checkpoint.storage import Checkpoint
 from gluon_svrg.data.base import TrainingData
 from gluon_svrg.data.inputs import batches_to_predict
-from gluon_svrg.data.sharding import how_shared, sharded
+from gluon_svrg.data.sharding import how_shared, shard
 from gluon_svrg.data.training_data import check_data, length_of, training_data
 from gluon_svrg.events import EvaluationEnd, EventHandler, HandlerList, Handlers
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
@@ -250,12 +250,12 @@ class Estimator(mx_estimator.Estimator, Located):
             self, val_data, event_handlers, resume is not None, sanity_check
         )
         self.settings = settings_of(self)
-        folders = checkpoint_folders(self.handlers)
+        folders = checkpoint_directories(self.handlers)
         with quiet(self.logger, verbose):
             if self.workers.are_several:
                 data = self._begin_together(data, val_data)
             resume = self._resume_of(resume, folders)
-            self.resumed_from = checkpoint_for(resume, folders, self.logger, self.workers)
+            self.resumed_from = find_checkpoint(resume, folders, self.logger, self.workers)
             if self.resumed_from is None:
                 tell_what_is_left(self, self.handlers)
             elif self.workers.are_several:
@@ -323,7 +323,7 @@ class Estimator(mx_estimator.Estimator, Located):
         handlers = evaluation_handlers(self, event_handlers)
         verbose = self.verbose if verbose is None else check_verbose(verbose)
         shown = verbose if self.workers.is_first else 0
-        with evaluation_bar(shown, length_of(val_data), data.one_pass()) as batches:
+        with evaluation_bar(shown, length_of(val_data), data.iterate_once()) as batches:
             inside_fit: Iterable[object] = [] if self._loop is None else self.handlers
             listeners = [h for h in inside_fit if isinstance(h, EvaluationEnd)]
             return evaluate(self, handlers, batches, batch_axis, listeners)
@@ -467,7 +467,7 @@ class Estimator(mx_estimator.Estimator, Located):
             settings |= {f"{key} of {name}": v for key, v in described.items() if key != "seed"}
         check_that_all_do_the_same(self, settings)
         share_random_numbers(workers)
-        self.data = data = sharded(data, workers, self.batch_axis)
+        self.data = data = shard(data, workers, self.batch_axis)
         trainer.synchronize(self.net, again=True)
         self.logger.info("%s; batch_size is that of all together", how_shared(self.data, workers))
         batch_size = settings.get("batch_size of train_data")
@@ -495,7 +495,7 @@ class Estimator(mx_estimator.Estimator, Located):
         if isinstance(self.trainer, SVRGTrainer):
             # Inside of fit nobody draws them anew.
             self.trainer.synchronize(self.val_net, again=self._loop is None)
-        return sharded(training_data(val_data, "val_data"), self.workers, batch_axis)
+        return shard(training_data(val_data, "val_data"), self.workers, batch_axis)
 
     def _check_loss(self, loss: object) -> mx.gluon.Block:
         # MXNet's own takes a gluon.loss.Loss alone; a batch processor calls it as it likes.

@@ -62,7 +62,7 @@ made again from its beginning after a resume:
 A checkpoint that is being written is finished. So is an evaluation that anybody else asks for.
 
 Several workers all run this loop, each with its rows of every batch; one that has no row of a batch
-gets an empty one (:func:`gluon_svrg.data.batch.is_empty`), and empty lists of ``pred``, ``label``
+gets an empty one (:func:`gluon_svrg.arrays.batch.is_empty`), and empty lists of ``pred``, ``label``
 and ``loss``. Before each ``safe_point`` they exchange what was asked of any of them: true answers,
 ``stop()``, ``roll_back()``, a signal, a time limit. It counts for all, at the same place, also
 where something long is broken off. An exception on one ends the others by a WorkerError. A handler
@@ -95,7 +95,7 @@ from mxnet.gluon.contrib.estimator.event_handler import (
 )
 
 if TYPE_CHECKING:
-    from gluon_svrg.checkpoint.folder import Checkpoint
+    from gluon_svrg.checkpoint.storage import Checkpoint
     from gluon_svrg.data.training_data import TrainingData
     from gluon_svrg.run.history import History
     from gluon_svrg.run.position import Position, StopReason

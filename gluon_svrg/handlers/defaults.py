@@ -1,4 +1,4 @@
-"""The handlers that a run has besides those that it is given."""
+"""The handlers that the Estimator adds to those that it is given."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import mxnet as mx
 from gluon_svrg._mxnet import check_metrics_of_handlers
 from gluon_svrg.events import EventHandler, HandlerList, HasCompanions, Run
 from gluon_svrg.handlers.carried_state import CarriedStateHandler
+from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.running_statistics import RunningStatisticsHandler
 from gluon_svrg.handlers.sanity_check import SanityCheckHandler
-from gluon_svrg.handlers.signals import SignalHandler
-from gluon_svrg.handlers.step import GradientUpdateHandler
+from gluon_svrg.handlers.signal import SignalHandler
 from gluon_svrg.handlers.validation import ValidationHandler
 from gluon_svrg.run.backward import hears_of_epochs
 from gluon_svrg.run.metrics import LOSS
@@ -71,7 +71,7 @@ def fit_handlers(
     for companion in _companions(given, resumes):
         if not _has([*given, *defaults], companion):
             defaults.append(companion())
-    return _checked(given + defaults, estimator.train_metrics + estimator.val_metrics)
+    return _make_handler_list(given + defaults, estimator.train_metrics + estimator.val_metrics)
 
 
 def evaluation_handlers(estimator: Run, event_handlers: EventHandlers) -> HandlerList:
@@ -80,7 +80,7 @@ def evaluation_handlers(estimator: Run, event_handlers: EventHandlers) -> Handle
     if not _has(handlers, mx_estimator.MetricHandler):
         handlers = [*handlers, MetricHandler(estimator.val_metrics)]
     handlers = [*handlers, *_for_the_loss(handlers, estimator.val_metrics)]
-    return _checked(handlers, estimator.val_metrics)
+    return _make_handler_list(handlers, estimator.val_metrics)
 
 
 def _for_the_loss(
@@ -98,7 +98,7 @@ def _for_the_loss(
 
 
 def _companions(given: list[EventHandler], resumes: bool) -> list[type[EventHandler]]:
-    """Return the classes of the handlers that those given need, and that a resume needs."""
+    """Return the classes of the handlers that the given ones need, or a resume needs."""
     companions = [
         companion
         for handler in given
@@ -109,7 +109,9 @@ def _companions(given: list[EventHandler], resumes: bool) -> list[type[EventHand
     return [*companions, SignalHandler, RandomStateHandler] if resumes else companions
 
 
-def _checked(handlers: list[EventHandler], metrics: list[mx.metric.EvalMetric]) -> HandlerList:
+def _make_handler_list(
+    handlers: list[EventHandler], metrics: list[mx.metric.EvalMetric]
+) -> HandlerList:
     # MXNet's own check, kept for MXNet's handlers: one that watches a metric of another Estimator
     # would see values that never change.
     check_metrics_of_handlers(handlers, set(metrics))

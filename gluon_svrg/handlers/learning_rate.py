@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.arrays.nested import leaves_of
+from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import EpochBegin, HasPasses, Order, Run, State, Stateful, TrainBegin
+from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.handlers.schedule import ScheduleHandler
-from gluon_svrg.handlers.step import GradientUpdateHandler
 from gluon_svrg.optimizer.nag import NAG
 from gluon_svrg.run.backward import backward_of, shape_inference_of
 from gluon_svrg.run.batch_parts import BatchParts, parts_of
@@ -282,7 +282,7 @@ def _smoothness(
     radius = change / max(1e-30, math.sqrt(max(_largest_row(linear, p)[0] for p in batches.parts)))
     if known is not None:
         mean, _ = meter.largest(probes, weights, radius)
-        return known._replace(mean=_checked(mean))
+        return known._replace(mean=_check_curvature(mean))
     everything = batches.and_others(run)
     for parts in everything:
         linear.check_data(parts)
@@ -292,8 +292,10 @@ def _smoothness(
     of_a_sample, _ = meter.largest([linear.probe(sample)], point, change / math.sqrt(norm))
     if linear.loss.kind == "softmax" and any(weights[linear.weight].ravel()):
         here, _ = meter.largest(probes, weights, radius)
-        mean = max(mean, _checked(here))
-    return Smoothness(_checked(mean), max(_checked(of_a_sample), mean), batches.samples)
+        mean = max(mean, _check_curvature(here))
+    return Smoothness(
+        _check_curvature(mean), max(_check_curvature(of_a_sample), mean), batches.samples
+    )
 
 
 def _largest_sample(linear: LinearNet, batches: list[BatchParts]) -> tuple[float, BatchParts]:
@@ -315,7 +317,7 @@ def _largest_row(linear: LinearNet, parts: BatchParts) -> tuple[float, int]:
     return float(norms[row]), row
 
 
-def _checked(curvature: float) -> float:
+def _check_curvature(curvature: float) -> float:
     if not 0 < curvature < math.inf:
         raise NotKnownError(
             f"the measured curvature is {curvature:g}; look for NaN, infinity, zeros and very "
@@ -380,4 +382,4 @@ def _parts(run: Run, batch: object) -> BatchParts:
 
 
 def _length(parts: BatchParts) -> int:
-    return int(leaves_of(parts.data)[0].shape[0])
+    return int(tree_leaves(parts.data)[0].shape[0])

@@ -1,4 +1,4 @@
-"""RunningStatisticsHandler: BatchNorm's running statistics, evened out over all copies."""
+"""RunningStatisticsHandler: averages BatchNorm's running statistics over workers and devices."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gluon_svrg.run.running_statistics import even_out, running_statistics_of
 class RunningStatisticsHandler(EpochEnd):
     """Replaces running statistics, at the end of each epoch, by their mean over all copies.
 
-    Each worker and each context normalises its own rows of a batch, and its running statistics are
-    of these: the mean of all copies takes their place, on all of them. Where they are equal nothing
-    changes, bit for bit. An EMAHandler's averages of them are evened out, too. `fit` adds this
-    handler if there are several workers or contexts.
+    Each worker and each context normalises its own rows of a batch, so its running statistics are
+    those of its rows. The mean of all copies replaces them on all workers and contexts; equal
+    copies do not change, bit for bit. An EMAHandler's averages of them are averaged, too. `fit`
+    adds this handler if there are several workers or contexts.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class RunningStatisticsHandler(EpochEnd):
         self.priority = float(priority)
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Even them out."""
+        """Average the running statistics."""
         even_out(running_statistics_of(estimator.net), estimator.workers)
         for handler in estimator.handlers:
             if isinstance(handler, EMAHandler):

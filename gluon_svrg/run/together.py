@@ -145,7 +145,7 @@ def _versions() -> dict[str, Any]:
 def _described(run: Run) -> dict[str, Any]:
     """Return what of the run must be the same on all workers, by what it is called."""
     described: dict[str, Any] = {"network": class_of(run.net)}
-    params = _mxnet.parameters_by_place(run.net)
+    params = _mxnet.parameters_by_structure(run.net)
     described["list of the network's parameters"] = list(params)
     for place, param in params.items():
         shape = None if param.shape is None else [int(n) for n in param.shape]

@@ -70,11 +70,11 @@ class LinearNet(NamedTuple):
         nodes, head = _graph_of(net)
         layer = nodes[_through(nodes, head)]
         if layer["op"] != "FullyConnected":
-            raise NotKnownError(_words_for(layer))
+            raise NotKnownError(_describe_node(layer))
         inputs = [nodes[_through(nodes, index)] for index, *_ in layer["inputs"]]
         for node, name in zip(inputs, ("data", None, None), strict=False):
             if node["op"] != "null" or (node["name"] == "data") != (name == "data"):
-                raise NotKnownError(_words_for(node))
+                raise NotKnownError(_describe_node(node))
         names = [node["name"] for node in inputs[1:]]
         others = [param.name for param in trained if param.name not in names]
         if others:
@@ -190,6 +190,6 @@ def _through(nodes: list[_Node], index: int) -> int:
     return index
 
 
-def _words_for(node: _Node) -> str:
+def _describe_node(node: _Node) -> str:
     what = "no layer" if node["op"] == "null" else f"the operator {node['op']} ({node['name']})"
     return f"its graph has {what} where only one fully connected layer would be linear"

@@ -158,7 +158,7 @@ class AugmentationLock:
         if data.can_lock:
             data.lock(draw)
             return
-        reason = "" if self._policy == "off" or is_known else data.why_not_locked()
+        reason = "" if self._policy == "off" or is_known else data.reason_not_lockable()
         if reason and self._policy == "require":
             raise ValueError(
                 f"lock='require', but train_data is not locked: {reason}; or give lock='auto'"
