@@ -313,7 +313,10 @@ MOVED = {
     "handlers.update": "handlers.step",
     "svrg.finite": "arrays.finite",
     "svrg.fused": "arrays.fused",
+    "svrg.linear_net": "svrg.convexity",
+    "svrg.over_workers": "svrg.collective",
     "svrg.randomness": "svrg.locks",
+    "svrg.row_sums": "svrg.gradient_sums",
 }
 """Old names of modules, and what they are now, both without the package's name."""
 

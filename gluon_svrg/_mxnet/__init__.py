@@ -76,6 +76,9 @@ from gluon_svrg._mxnet.block import (
     names_of_own_parameters as names_of_own_parameters,
 )
 from gluon_svrg._mxnet.block import (
+    override_row_source as override_row_source,
+)
+from gluon_svrg._mxnet.block import (
     own_graphs as own_graphs,
 )
 from gluon_svrg._mxnet.block import (
@@ -89,9 +92,6 @@ from gluon_svrg._mxnet.block import (
 )
 from gluon_svrg._mxnet.block import (
     storage_types as storage_types,
-)
-from gluon_svrg._mxnet.block import (
-    wear_rows_of as wear_rows_of,
 )
 from gluon_svrg._mxnet.block import (
     whole_data as whole_data,

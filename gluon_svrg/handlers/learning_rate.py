@@ -18,13 +18,13 @@ from gluon_svrg.run.backward import backward_of, shape_inference_of
 from gluon_svrg.run.batch_parts import BatchParts, parts_of
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.position import check_is_located
-from gluon_svrg.svrg.curvature import CurvatureMeter, Step
-from gluon_svrg.svrg.linear_net import LinearNet, NotKnownError
+from gluon_svrg.svrg.convexity import LinearModel, UnsupportedProblemError
+from gluon_svrg.svrg.curvature import CurvatureMeter, StepScaling
 from gluon_svrg.svrg.smoothness import Smoothness
 
-# By how much an output changes at most from the middle of a difference of gradients to its ends.
+# The largest change of an output between the middle and an end of a difference of gradients.
 _CHANGE = 0.1
-# A learning rate that would be lowered by less stays.
+# A learning rate is not lowered by less than this fraction.
 _MARGIN = 0.05
 
 
@@ -110,7 +110,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, HasPasses):
             return
         try:
             self._measure(estimator, epoch)
-        except NotKnownError as reason:
+        except UnsupportedProblemError as reason:
             self._next = None
             estimator.logger.warning(
                 "AutoLearningRateHandler leaves the learning rate at %.4g: %s",
@@ -147,11 +147,11 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, HasPasses):
     def _measure(self, estimator: Run, epoch: int) -> None:
         momentum = _momentum_of(estimator)
         net, trained = estimator.net, _mxnet.trained_parameters(estimator.trainer)
-        linear = LinearNet.of(net, estimator.loss, trained)
+        linear = LinearModel.of(net, estimator.loss, trained)
         batches = _Batches.of(estimator, self.samples)
         shape_inference_of(estimator)(batches.parts[0])
         for parts in batches.parts:
-            linear.check_data(parts)
+            linear.check_batch(parts)
         meter = CurvatureMeter(net, backward_of(estimator), _steps(estimator), _scale(estimator))
         known = self.smoothness
         try:
@@ -228,7 +228,9 @@ class _Batches(NamedTuple):
     def of(cls, run: Run, wanted: int) -> _Batches:
         """Return batches of at most `wanted` samples, but at least one."""
         if run.batch_axis != 0:
-            raise NotKnownError(f"the samples are along axis {run.batch_axis}, not along the first")
+            raise UnsupportedProblemError(
+                f"the samples are along axis {run.batch_axis}, not along the first"
+            )
         data = _whole(run)
         first = _parts(run, data.batch(0) if data.is_indexed else data.first_batches(1)[0])
         size = _length(first)
@@ -261,7 +263,7 @@ def _whole(run: Run) -> TrainingData:
         return run.data
     data = training_data(run.train_data)
     if not data.is_indexed:
-        raise NotKnownError(
+        raise UnsupportedProblemError(
             f"each of {run.workers.size} workers has only its own part of {data.kind}; give an "
             "ArrayLoader or a list, or measure with one worker, and set what it logs"
         )
@@ -270,13 +272,13 @@ def _whole(run: Run) -> TrainingData:
 
 def _smoothness(
     run: Run,
-    linear: LinearNet,
+    linear: LinearModel,
     batches: _Batches,
     meter: CurvatureMeter,
     known: Smoothness | None,
 ) -> Smoothness:
-    """Return the two numbers; if they are `known` of another epoch, the first of them anew."""
-    probes = [linear.probe(parts) for parts in batches.parts]
+    """Measure the smoothness; if it is `known` from an earlier epoch, only the mean's curvature."""
+    probes = [linear.measurement_batch(parts) for parts in batches.parts]
     weights = meter.weights()
     change = _CHANGE * min(1.0, linear.loss.width)
     radius = change / max(1e-30, math.sqrt(max(_largest_row(linear, p)[0] for p in batches.parts)))
@@ -285,23 +287,25 @@ def _smoothness(
         return known._replace(mean=_checked(mean))
     everything = batches.and_others(run)
     for parts in everything:
-        linear.check_data(parts)
-    point = linear.point(weights, everything)
+        linear.check_batch(parts)
+    point = linear.measurement_point(weights, everything)
     mean, _ = meter.largest(probes, point, radius)
     norm, sample = _largest_sample(linear, everything)
-    of_a_sample, _ = meter.largest([linear.probe(sample)], point, change / math.sqrt(norm))
+    of_a_sample, _ = meter.largest(
+        [linear.measurement_batch(sample)], point, change / math.sqrt(norm)
+    )
     if linear.loss.kind == "softmax" and any(weights[linear.weight].ravel()):
         here, _ = meter.largest(probes, weights, radius)
         mean = max(mean, _checked(here))
     return Smoothness(_checked(mean), max(_checked(of_a_sample), mean), batches.samples)
 
 
-def _largest_sample(linear: LinearNet, batches: list[BatchParts]) -> tuple[float, BatchParts]:
+def _largest_sample(linear: LinearModel, batches: list[BatchParts]) -> tuple[float, BatchParts]:
     """Return the squared norm of the longest row, by weight, and the batch of it alone."""
     rows = ((*_largest_row(linear, parts), parts) for parts in batches)
     norm, row, parts = max(rows, key=lambda item: math.inf if item[0] != item[0] else item[0])
     if not 0 < norm < math.inf:
-        raise NotKnownError(
+        raise UnsupportedProblemError(
             f"the longest row of the data has the squared norm {norm:g}; look for zeros, NaN and "
             "infinity in them"
         )
@@ -309,7 +313,7 @@ def _largest_sample(linear: LinearNet, batches: list[BatchParts]) -> tuple[float
     return norm, BatchParts(*alone)
 
 
-def _largest_row(linear: LinearNet, parts: BatchParts) -> tuple[float, int]:
+def _largest_row(linear: LinearModel, parts: BatchParts) -> tuple[float, int]:
     norms = linear.squared_norms(parts)
     row = int(norms.argmax())  # of NaN, the first NaN
     return float(norms[row]), row
@@ -317,7 +321,7 @@ def _largest_row(linear: LinearNet, parts: BatchParts) -> tuple[float, int]:
 
 def _checked(curvature: float) -> float:
     if not 0 < curvature < math.inf:
-        raise NotKnownError(
+        raise UnsupportedProblemError(
             f"the measured curvature is {curvature:g}; look for NaN, infinity, zeros and very "
             "large numbers in the data"
         )
@@ -340,10 +344,16 @@ def _check_owner(run: Run) -> None:
 
 
 def _momentum_of(run: Run) -> float:
-    """Return the momentum; raises NotKnownError for other optimizers, and batches of one's own."""
+    """Return the momentum.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        If the optimizer is neither SGD nor NAG, or the batch processor has its own `fit_batch`.
+    """
     optimizer = _mxnet.optimizer_of(run.trainer)
     if type(optimizer) not in (mx.optimizer.SGD, mx.optimizer.NAG, NAG):
-        raise NotKnownError(
+        raise UnsupportedProblemError(
             f"the optimizer is {type(optimizer).__name__}, and the rule is one for SGD and NAG; "
             "give the trainer 'sgd' or 'nag'"
         )
@@ -351,10 +361,12 @@ def _momentum_of(run: Run) -> float:
     if not (
         issubclass(processor, BatchProcessor) and processor.fit_batch is BatchProcessor.fit_batch
     ):
-        raise NotKnownError(f"the batch processor {processor.__name__} may compute anything")
+        raise UnsupportedProblemError(
+            f"the batch processor {processor.__name__} may compute anything"
+        )
     momentum = float(vars(optimizer)["momentum"])
     if not 0 <= momentum < 1:
-        raise NotKnownError(f"the momentum is {momentum:g}, and must be in [0, 1)")
+        raise UnsupportedProblemError(f"the momentum is {momentum:g}, and must be in [0, 1)")
     return momentum
 
 
@@ -363,10 +375,10 @@ def _batches_of_a_step(run: Run) -> int:
     return found[0] if found else 1
 
 
-def _steps(run: Run) -> dict[str, Step]:
+def _steps(run: Run) -> dict[str, StepScaling]:
     decay = _mxnet.optimizer_of(run.trainer).wd
     return {
-        param.name: Step(float(param.lr_mult), float(decay * param.wd_mult))
+        param.name: StepScaling(float(param.lr_mult), float(decay * param.wd_mult))
         for param in _mxnet.trained_parameters(run.trainer)
     }
 

@@ -20,7 +20,7 @@ from gluon_svrg.svrg.controller import SVRGController
 from gluon_svrg.svrg.interval import check_interval_options
 from gluon_svrg.svrg.snapshot_schedule import PayoffCriterion, SnapshotSchedule
 from gluon_svrg.svrg.sparse_checks import check_run_with_rows, warn_of_other_batches
-from gluon_svrg.trainer import svrg_trainer_of
+from gluon_svrg.trainer import require_svrg_trainer
 
 
 class SVRGHandler(
@@ -172,7 +172,7 @@ class SVRGHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check trainer and data, and begin with the plain optimizer."""
-        trainer = svrg_trainer_of(estimator)
+        trainer = require_svrg_trainer(estimator)
         check_run_with_rows(trainer, self.coefficient, self.sparse_correction, self.give_up_above)
         given = None if self.train_data is None else training_data(self.train_data)
         self._run = run = located(estimator, given)

@@ -30,7 +30,7 @@ from gluon_svrg.run.generators import seed_mxnet, seed_of
 from gluon_svrg.run.position import Located
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.controller import SVRGController
-from gluon_svrg.svrg.full_pass import Numbered
+from gluon_svrg.svrg.full_pass import IndexedBatch
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.svrg.snapshot_schedule import (
     Phase,
@@ -338,7 +338,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             backward = backward_of(estimator)
             seed = seed_of(estimator.workers.rank, self.seed)
 
-            def masked(item: Numbered) -> object:
+            def masked(item: IndexedBatch) -> object:
                 seed_mxnet(seed, *key, item[0])  # as the masks of an Interval would
                 return backward(item[1])
 
@@ -350,7 +350,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             return moments
         interval = self._controller.interval
 
-        def locked(item: Numbered) -> object:
+        def locked(item: IndexedBatch) -> object:
             return interval.backward_at(item[0])(item[1])
 
         moments = self._meter.measure(
@@ -375,7 +375,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
 
 def _drawn(
     data: TrainingData, number: int, sequence: np.random.SeedSequence, estimator: Run
-) -> Iterator[Numbered]:
+) -> Iterator[IndexedBatch]:
     """Yield that many batches, at random, or of data without an index the first ones."""
     length = data.num_batches
     if not data.is_indexed or length is None:

@@ -31,7 +31,7 @@ def hears_of_epochs(processor: object) -> bool:
     return carries_state(processor) or begin is not BatchProcessor.begin_epoch
 
 
-class Backward:
+class TrainingBackward:
     """One batch in, its losses out, by the run's batch processor, whose state stays as it is.
 
     A batch processor may carry a state from one batch to the next. A pass over all batches
@@ -127,9 +127,9 @@ class Backward:
         return losses
 
 
-def backward_of(run: Run) -> Backward:
+def backward_of(run: Run) -> TrainingBackward:
     """Return the run's own forward and backward pass: one batch in, its losses out."""
-    return Backward(run)
+    return TrainingBackward(run)
 
 
 def of_own_samples(net: gluon.Block, backward: Callable[[Any], object]) -> Callable[[Any], object]:
@@ -138,7 +138,7 @@ def of_own_samples(net: gluon.Block, backward: Callable[[Any], object]) -> Calla
     A run's own pass knows of them; a user's function is not called for one, whose gradients are
     zero.
     """
-    if isinstance(backward, Backward):
+    if isinstance(backward, TrainingBackward):
         return backward
 
     def of_own(batch: object) -> object:
@@ -153,23 +153,23 @@ def of_own_samples(net: gluon.Block, backward: Callable[[Any], object]) -> Calla
 
 def at_batch(backward: Callable[[Any], object], index: int) -> Callable[[Any], object]:
     """Return the pass of the batch of this index; `backward` itself, if it is a user's function."""
-    return backward.at(index) if isinstance(backward, Backward) else backward
+    return backward.at(index) if isinstance(backward, TrainingBackward) else backward
 
 
 def begin_pass(backward: Callable[[Any], object], saved: State | None = None) -> None:
     """Begin a pass over all batches, with the state that :func:`first_state` has saved, if any."""
-    if isinstance(backward, Backward):
+    if isinstance(backward, TrainingBackward):
         backward.begin_pass(saved)
 
 
 def first_state(backward: Callable[[Any], object]) -> dict[str, object]:
     """Return ``{"carried": state}``, with the state that the last pass began with, if there is."""
-    return backward.first_state() if isinstance(backward, Backward) else {}
+    return backward.first_state() if isinstance(backward, TrainingBackward) else {}
 
 
 def is_alike(backward: Callable[[Any], object], index: int) -> bool:
     """Return whether this batch, as the first of an epoch, has the state that it has in a pass."""
-    return index == 0 or not (isinstance(backward, Backward) and backward.carries)
+    return index == 0 or not (isinstance(backward, TrainingBackward) and backward.carries)
 
 
 def shape_inference_of(run: Run) -> Callable[[object], None]:

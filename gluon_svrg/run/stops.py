@@ -40,7 +40,7 @@ class StopRequests:
     def __init__(self, run: Run, handlers: Iterable[EventHandler]) -> None:
         self._run = run
         self._workers = run.workers
-        self._is_alone = not run.workers.are_several
+        self._is_single_process = not run.workers.are_several
         self._may_stop = [handler for handler in handlers if isinstance(handler, MayStop)]
         self.reason: StopReason | None = None
         self._noted: StopReason | None = None  # here, maybe not yet on the other workers
@@ -50,7 +50,7 @@ class StopRequests:
     def add(self, reason: StopReason) -> None:
         """Note a request; may be called at any moment, by a signal as well."""
         self._noted = self._noted or reason
-        if self._is_alone:
+        if self._is_single_process:
             self.reason = self._noted
         self._is_urgent |= reason in _URGENT
         self._number += 1
@@ -106,7 +106,7 @@ class StopRequests:
             The greatest answer of all; the reason of the first worker that has one.
         """
         progress.beat()
-        if self._is_alone:
+        if self._is_single_process:
             return answer, roll_back
         self.ask()
         noted = None if self._noted is None else self._noted.name

@@ -22,13 +22,13 @@ _MAX_RULES = 16  # batch sizes that are kept ready
 _TINY = 1e-30  # 0 / 0 is 1: without variance at the snapshot the coefficient changes nothing
 
 
-class Share(NamedTuple):
-    """What one device has of a batch: one array a parameter, always the same parameters.
+class DeviceGradients(NamedTuple):
+    """The gradients of one device's samples of a batch: one array per parameter, in a fixed order.
 
     Attributes
     ----------
     grads, snapshot_grads, full_grads : sequences of NDArray
-        The sums over its samples at the weights and at the snapshot, and the full gradient.
+        The sums over its samples, at the weights and at the snapshot, and the full gradient.
     samples : float
         What the full gradient is multiplied by to be on the scale of `grads`.
     """
@@ -114,30 +114,33 @@ class OptimalCoefficient:
         self._sums[device] = learned(grads, snapshot_grads, full_grads, sums)
         corrected(grads, snapshot_grads, full_grads, alphas, out=grads)
 
-    def correct_shares(
-        self, shares: Sequence[Share], whole: Share, snapshot_scale: float = 1.0
+    def correct_devices(
+        self,
+        devices: Sequence[DeviceGradients],
+        whole: DeviceGradients,
+        snapshot_scale: float = 1.0,
     ) -> None:
         """Correct the gradients of several devices in place, then learn from the whole batch.
 
-        So the estimate does not depend on how many have shared the batch out.
+        So the estimate does not depend on the number of devices and workers.
 
         Parameters
         ----------
-        shares : sequence of Share
-            What each device of this worker has of the batch.
-        whole : Share
+        devices : sequence of DeviceGradients
+            Those of each device of this worker.
+        whole : DeviceGradients
             The sums over all devices and workers, on the first device.
         snapshot_scale : float
             As for :meth:`correct`.
         """
         sums = self._sums_of(0, whole.grads)
         alphas = self._alphas(sums, whole.grads)
-        for share in shares:
-            if share.samples:
-                corrected, _ = self._rules_for(share.samples, snapshot_scale, sums)
-                here = [alpha.as_in_context(share.grads[0].ctx) for alpha in alphas]
+        for device in devices:
+            if device.samples:
+                corrected, _ = self._rules_for(device.samples, snapshot_scale, sums)
+                here = [alpha.as_in_context(device.grads[0].ctx) for alpha in alphas]
                 corrected(
-                    share.grads, share.snapshot_grads, share.full_grads, here, out=share.grads
+                    device.grads, device.snapshot_grads, device.full_grads, here, out=device.grads
                 )
         _, learned = self._rules_for(whole.samples, snapshot_scale, sums)
         # Those of other devices, which a run in one process may have had, are in them from now on.

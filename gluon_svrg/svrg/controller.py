@@ -96,7 +96,7 @@ class SVRGController:
             coefficient = self.next_coefficient()
             if self.criterion.phase is Phase.WAITING and coefficient != 0:
                 self.turn_off()
-                self.interval.expect(self._data)
+                self.interval.lock_data(self._data)
                 self.criterion.start_trial(epoch)
             else:
                 self._take_snapshot(coefficient, 0.0)

@@ -17,7 +17,7 @@ from mxnet.ndarray import NDArray
 _DENSE = "make the layer with sparse_grad=False"
 
 
-def check_row_sparse(trainer: Trainer, coefficient: object, way: str) -> None:
+def check_row_sparse(trainer: Trainer, coefficient: object, mode: str) -> None:
     """Raise ValueError if a row_sparse gradient of `trainer` cannot be corrected, or used rightly.
 
     Parameters
@@ -26,7 +26,7 @@ def check_row_sparse(trainer: Trainer, coefficient: object, way: str) -> None:
         Whose parameters, optimizer and kvstore are meant.
     coefficient
         That of SVRG.
-    way : 'exact' or 'sparse'
+    mode : 'exact' or 'sparse'
         See :class:`gluon_svrg.svrg.row_correction.RowCorrection`.
     """
     params = [p for p in _mxnet.trained_parameters(trainer) if _has_sparse_gradient(p)]
@@ -46,23 +46,23 @@ def check_row_sparse(trainer: Trainer, coefficient: object, way: str) -> None:
         )
     _check_kvstore(trainer, name)
     for param in params:
-        _check_optimizer(trainer, param, way)
+        _check_optimizer(trainer, param, mode)
 
 
 def check_has_shares(
-    way: str, means: Mapping[str, NDArray], row_shares: Mapping[str, NDArray]
+    mode: str, means: Mapping[str, NDArray], row_shares: Mapping[str, NDArray]
 ) -> None:
-    """Raise ValueError if the sparse way does not know which share of the batches has a row.
+    """Raise ValueError if 'sparse' does not know which share of the batches has a row.
 
     Parameters
     ----------
-    way : 'exact' or 'sparse'
+    mode : 'exact' or 'sparse'
         As for :func:`check_row_sparse`.
     means, row_shares : mappings of str to NDArray
         Those of a :class:`gluon_svrg.svrg.gradient.FullGradient`.
     """
     for name, mean in means.items():
-        if way == "sparse" and is_row_sparse(mean) and name not in row_shares:
+        if mode == "sparse" and is_row_sparse(mean) and name not in row_shares:
             raise ValueError(
                 f"sparse_correction='sparse' divides each row of {name!r} by the share of the "
                 "batches that have it, which this full gradient does not tell: take that of "
@@ -71,21 +71,21 @@ def check_has_shares(
 
 
 def check_run_with_rows(
-    trainer: Trainer, coefficient: object, way: str, give_up_above: float | None
+    trainer: Trainer, coefficient: object, mode: str, give_up_above: float | None
 ) -> None:
     """Raise ValueError as :func:`check_row_sparse`, before a run begins.
 
     Parameters
     ----------
-    trainer, coefficient, way
+    trainer, coefficient, mode
         As for :func:`check_row_sparse`.
     give_up_above : float or None
         As for :class:`gluon_svrg.SVRGHandler`.
     """
     if coefficient == 0:  # the plain optimizer
         return
-    check_row_sparse(trainer, coefficient, way)
-    if way == "exact" or give_up_above is None:
+    check_row_sparse(trainer, coefficient, mode)
+    if mode == "exact" or give_up_above is None:
         return
     for param in _mxnet.trained_parameters(trainer):
         if _has_sparse_gradient(param):
@@ -99,7 +99,7 @@ def check_run_with_rows(
 def warn_of_other_batches(
     trainer: Trainer, update_freq: int, data: TrainingData, logger: logging.Logger
 ) -> None:
-    """Warn if the sparse way may get other batches than those whose rows were counted.
+    """Warn if 'sparse' may get other batches than those whose rows were counted.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def _check_kvstore(trainer: Trainer, name: str) -> None:
         )
 
 
-def _check_optimizer(trainer: Trainer, param: Parameter, way: str) -> None:
+def _check_optimizer(trainer: Trainer, param: Parameter, mode: str) -> None:
     optimizer = _mxnet.optimizer_of(trainer)
     kind = type(optimizer).__name__
     is_lazy = bool(getattr(optimizer, "lazy_update", False))
@@ -170,7 +170,7 @@ def _check_optimizer(trainer: Trainer, param: Parameter, way: str) -> None:
             f"{param.name!r}: set the parameter's wd_mult to 0, or {_DENSE}"
         )
     if decay and is_lazy:
-        rows = "of a batch, so often used ones more" if way == "sparse" else "that ever occur"
+        rows = "of a batch, so often used ones more" if mode == "sparse" else "that ever occur"
         raise ValueError(
             f"{kind}(lazy_update=True) with a weight decay of {decay:g} decays only the rows of "
             f"{param.name!r} {rows}, which is another objective: give lazy_update=False, or set "

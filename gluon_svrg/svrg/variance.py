@@ -10,7 +10,7 @@ import mxnet as mx
 from gluon_svrg._mxnet import as_legacy
 from gluon_svrg.arrays.rows import is_row_sparse
 from gluon_svrg.svrg.gradient import BatchGradient
-from gluon_svrg.svrg.snapshot import Backward, Snapshot
+from gluon_svrg.svrg.snapshot import BackwardFunction, Snapshot
 from gluon_svrg.workers import Single, Workers
 from mxnet import gluon
 from mxnet.ndarray import NDArray
@@ -176,7 +176,7 @@ class VarianceMeter:
 
     def measure(
         self,
-        backward: Backward,
+        backward: BackwardFunction,
         batches: Iterable[object],
         snapshot_gradient: Callable[[Any], BatchGradient],
         scale: float = 1.0,
