@@ -84,7 +84,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
     variance ratio: the variance of the corrected gradient divided by that of the plain one. An
     epoch with SVRG takes about three gradients per sample, so the ratio has to be under 1/3 for it
     to pay (Defazio & Bottou 2019, who measured at the points that are the default here). With
-    ``SVRGHandler(give_up_above=...)`` it tells the SVRGHandler.
+    ``SVRGHandler(max_variance_ratio=...)`` it tells the SVRGHandler.
 
     While SVRG is off it measures what it *would* do, from a copy of the weights at the beginning of
     the epoch. That needs no full pass, since the variance does not depend on the full gradient,

@@ -159,8 +159,8 @@ class PayoffCriterion:
     Parameters
     ----------
     max_ratio, recheck_every
-        As `give_up_above` and `look_again_every` of :class:`gluon_svrg.SVRGHandler`, by whose names
-        errors call them.
+        `max_variance_ratio` and `recheck_every_n_epochs` of :class:`gluon_svrg.SVRGHandler`; error
+        messages use those names.
     stop_epoch : int, optional
         The first epoch without SVRG, whatever is measured.
 
@@ -183,7 +183,7 @@ class PayoffCriterion:
     ) -> None:
         if max_ratio is not None:
             check_number(
-                "give_up_above",
+                "max_variance_ratio",
                 max_ratio,
                 "SVRG is switched off if the variance ratio is greater, and pays under about 1/3",
                 least=0,
@@ -191,15 +191,15 @@ class PayoffCriterion:
             )
         if recheck_every is not None:
             check_integer(
-                "look_again_every",
+                "recheck_every_n_epochs",
                 recheck_every,
                 1,
-                "the ratio is measured again every that many epochs",
+                "the ratio is measured again every n epochs",
             )
             if max_ratio is None:
                 raise ValueError(
-                    f"look_again_every={recheck_every} needs give_up_above: nothing is switched "
-                    "off without it"
+                    f"recheck_every_n_epochs={recheck_every} needs max_variance_ratio: without it "
+                    "SVRG is never switched off"
                 )
         self.max_ratio = max_ratio
         self.recheck_every = recheck_every
@@ -320,7 +320,7 @@ class PayoffCriterion:
 
     def reason(self, decision: Decision, ratio: float) -> str:
         """Return how the ratio compares with the bound, for the log."""
-        bound = f"give_up_above={self.max_ratio:.3g}"
+        bound = f"max_variance_ratio={self.max_ratio:.3g}"
         if decision in (Decision.SWITCHED_ON, Decision.SWITCHED_ON_AGAIN):
             return f"under {bound}"
         if self.max_ratio is not None and ratio > self.max_ratio:

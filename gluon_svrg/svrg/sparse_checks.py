@@ -71,7 +71,7 @@ def check_has_shares(
 
 
 def check_run_with_rows(
-    trainer: Trainer, coefficient: object, mode: str, give_up_above: float | None
+    trainer: Trainer, coefficient: object, mode: str, max_variance_ratio: float | None
 ) -> None:
     """Raise ValueError as :func:`check_row_sparse`, before a run begins.
 
@@ -79,20 +79,20 @@ def check_run_with_rows(
     ----------
     trainer, coefficient, mode
         As for :func:`check_row_sparse`.
-    give_up_above : float or None
+    max_variance_ratio : float or None
         As for :class:`gluon_svrg.SVRGHandler`.
     """
     if coefficient == 0:  # the plain optimizer
         return
     check_row_sparse(trainer, coefficient, mode)
-    if mode == "exact" or give_up_above is None:
+    if mode == "exact" or max_variance_ratio is None:
         return
     for param in _mxnet.trained_parameters(trainer):
         if _has_sparse_gradient(param):
             raise ValueError(
-                f"give_up_above={give_up_above} is compared with the variance ratio of the exact "
-                f"way, and {param.name!r} is corrected with sparse_correction='sparse': leave one "
-                "of the two out"
+                f"max_variance_ratio={max_variance_ratio} is compared with the variance ratio of "
+                f"sparse_correction='exact', and {param.name!r} is corrected with 'sparse': leave "
+                "one of the two out"
             )
 
 

@@ -384,7 +384,7 @@ def test_beside_svrgs_other_settings():
     for svrg in (
         gs.SVRGHandler(update_freq=2),
         gs.SVRGHandler(start_epoch=1),
-        gs.SVRGHandler(give_up_above=1e-9),
+        gs.SVRGHandler(max_variance_ratio=1e-9),
         gs.SVRGHandler(gradient_table=False, coefficient="auto"),
     ):
         estimator, handler = make(), gs.AutoLearningRateHandler()

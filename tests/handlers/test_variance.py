@@ -93,7 +93,7 @@ def test_a_second_look_is_for_the_coefficient_of_svrg(coefficient, expected, mon
     monkeypatch.setattr("gluon_svrg.svrg.snapshot_schedule._MIN_BATCHES", 5)  # as brute force: all
     problem = problems.make("mlp", samples=40)
     meter = gs.VarianceHandler(at=(60, 100), batches=5)
-    svrg = gs.SVRGHandler(coefficient=coefficient, give_up_above=1e-6)
+    svrg = gs.SVRGHandler(coefficient=coefficient, max_variance_ratio=1e-6)
     handlers, brute = [meter, svrg], BruteForce(problem)
     estimator_of(problem).fit(problem.ndarrays(), epochs=2, event_handlers=[*handlers, brute])
     record = meter.records[1]

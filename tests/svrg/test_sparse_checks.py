@@ -24,8 +24,8 @@ REFUSED = {
     ),
     "auto": ({"coefficient": "auto"}, "coefficient='auto' is estimated from dense gradients"),
     "giving up": (
-        {"give_up_above": 0.5, "sparse_correction": "sparse"},
-        "give_up_above=0.5 is compared with the variance ratio of the exact way",
+        {"max_variance_ratio": 0.5, "sparse_correction": "sparse"},
+        "max_variance_ratio=0.5 is compared with the variance ratio of sparse_correction='exact'",
     ),
     "compression": (
         {"trainer": {"compression_params": {"type": "2bit"}}},
