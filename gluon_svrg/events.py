@@ -132,18 +132,18 @@ __all__ = [
 ]
 
 
-Handlers = EventHandler | Sequence[EventHandler] | None
-"""What `event_handlers` may be."""
+EventHandlers = EventHandler | Iterable[EventHandler] | None
+"""The type of the argument `event_handlers`."""
 
 State = dict[str, Any]
 """Plain data: None, numbers, strings, NumPy arrays, NDArrays, and lists, tuples, dicts of them."""
 
 
 class Run(Protocol):
-    """What a handler may ask of the estimator that every event brings along.
+    """What a handler can use of the estimator, the first argument of every event.
 
-    :class:`gluon_svrg.Estimator` has all of it, and documents it. MXNet's own Estimator has the
-    first block only.
+    :class:`gluon_svrg.Estimator` has and documents all of it; MXNet's own Estimator only the first
+    block of attributes. Handlers call this object `estimator`; other code calls it `run`.
     """
 
     net: gluon.Block
@@ -176,7 +176,7 @@ class Run(Protocol):
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the run is to end: may be asked at any moment, of this worker alone."""
+        """Whether a stop was requested on this worker; may be read at any moment."""
 
     @property
     def train_metrics(self) -> list[mx.metric.EvalMetric]:
@@ -191,24 +191,24 @@ class Run(Protocol):
         """The fraction of the run that is done, in [0, 1]."""
 
     def stop(self, reason: StopReason = ...) -> None:
-        """End the run after the batch that is under way."""
+        """End the run after the current batch."""
 
-    def stop_agreed(self, at: str) -> bool:
-        """Return whether the run is to end on any worker: all ask this together, at one place."""
+    def should_stop_together(self, label: str) -> bool:
+        """Return whether a stop was requested on any worker: all workers call this together."""
 
-    def interruption(self) -> Callable[[], bool]:
-        """Return what tells whether something long that begins now is to be broken off."""
+    def stop_check(self) -> Callable[[], bool]:
+        """Return a function that says whether to abort a long pass that begins now."""
 
     def roll_back(self, reason: str) -> None:
-        """Go back to the newest checkpoint after the event that is under way."""
+        """Go back to the newest checkpoint after the current event."""
 
     def evaluate(
-        self, val_data: Iterable[object], batch_axis: int = ..., event_handlers: Handlers = ...
+        self, val_data: Iterable[object], batch_axis: int = ..., event_handlers: EventHandlers = ...
     ) -> dict[str, float]:
         """Compute the validation metrics."""
 
     def metric_names(self) -> list[str]:
-        """Return the names of the metrics that the history of this run has."""
+        """Return the names of the metrics in the history of this run."""
 
 
 class Order(float, Enum):

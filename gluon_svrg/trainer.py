@@ -14,7 +14,7 @@ from gluon_svrg.checkpoint.optimizer_states import States, load_states, states_o
 from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.events import Run
 from gluon_svrg.optimizer import create
-from gluon_svrg.run.position import Located
+from gluon_svrg.run.position import RunWithPosition
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.collective import match_storage_types, mean_batch_gradient, mean_over_workers
 from gluon_svrg.svrg.control_variate import ControlVariate, by_parameter
@@ -537,7 +537,7 @@ def require_workers(run: Run) -> Workers:
     ValueError
         If it is MXNet's, and its trainer has several.
     """
-    if isinstance(run, Located):
+    if isinstance(run, RunWithPosition):
         return run.workers
     trainer: gluon.Trainer = run.trainer
     if isinstance(trainer, SVRGTrainer) and trainer.workers.are_several:

@@ -28,7 +28,7 @@ from gluon_svrg.checkpoint.metrics import metric_state, metrics_of, set_metric_s
 from gluon_svrg.checkpoint.optimizer_states import States, fits, load_states, places_of, states_of
 from gluon_svrg.events import Run, State
 from gluon_svrg.run.history import History
-from gluon_svrg.run.metrics import old_names
+from gluon_svrg.run.metrics import renamed_metrics
 from gluon_svrg.run.position import Position
 from gluon_svrg.run.settings import OPTIMIZER, SCHEDULE, differences, scheduled_in
 from mxnet.gluon import Parameter
@@ -379,7 +379,7 @@ class HistoryOfRun(Part):
 
     def load_state_dict(self, state: State) -> None:
         """Put the rows back."""
-        names = old_names(self._run)
+        names = renamed_metrics(self._run)
         # Up to version 0.7 rows did not say it, and a checkpoint had those of whole epochs.
         rows = ({**row, "complete": row.get("complete", True)} for row in state["history"])
         self._run.history = History(_renamed(row, names) for row in rows)
@@ -405,7 +405,7 @@ class Metrics(Part):
 
     def load_state_dict(self, state: State) -> None:
         """Put back the states of those that both runs have; the others count from here on."""
-        saved = _renamed(state, old_names(self._run))
+        saved = _renamed(state, renamed_metrics(self._run))
         for metric in metrics_of(self._run):
             if metric.name in saved:
                 set_metric_state(metric, saved[metric.name])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gluon_svrg.data.probing import unchanged_generators
+from gluon_svrg.data.probing import isolate_rng
 from gluon_svrg.data.traces import unchanged
 
 
@@ -151,7 +151,7 @@ class TrainingData:
         NumPy's and Python's generators are left as they were. A DataIter has one place only: but
         for an NDArrayIter, this ends a pass that is under way.
         """
-        with unchanged_generators():
+        with isolate_rng():
             return self.take(number)
 
     @property

@@ -24,10 +24,10 @@ from gluon_svrg.data.agreement import CONTENTS, bits_of, check_agreement
 from gluon_svrg.data.base import TrainingData, length_of
 from gluon_svrg.data.batch import Batch, is_empty
 from gluon_svrg.data.loader import ArrayLoader, LoaderPart
-from gluon_svrg.data.probing import repeats_exactly, unchanged_generators
+from gluon_svrg.data.probing import isolate_rng, repeats_exactly
 from gluon_svrg.data.shares import Share
 from gluon_svrg.data.worker_sampler import WorkerBatchSampler
-from gluon_svrg.run.generators import take_host_states_of_first
+from gluon_svrg.run.rng import broadcast_rng_states
 from gluon_svrg.workers import Workers
 from mxnet import gluon
 from mxnet.gluon.data.dataloader import default_batchify_fn, default_mp_batchify_fn
@@ -205,7 +205,7 @@ class DataLoaderData(TrainingData):
         batchify = batchify_of(self._data)
         if batchify in (default_batchify_fn, default_mp_batchify_fn):
             return True
-        with unchanged_generators():
+        with isolate_rng():
             indices: list[int] = next(iter(batch_sampler_of(self._data)), [])
         dataset = dataset_of(self._data)
         return not indices or repeats_exactly(
@@ -250,7 +250,7 @@ class WorkerLoaderData(DataLoaderData):
         workers, place = self._sampler.workers, f"a pass over {self.name} begins"
         if compares:
             # A dataset may draw for each sample, and workers have not as many samples.
-            take_host_states_of_first(workers, place)
+            broadcast_rng_states(workers, place)
         own = iter(self._data)
         following = next(own, None)  # by then the order is drawn
         if compares:

@@ -66,7 +66,7 @@ def sharded(data: TrainingData, workers: Workers, batch_axis: int = 0) -> Traini
     return known
 
 
-def how_shared(data: TrainingData, workers: Workers) -> str:
+def describe_sharding(data: TrainingData, workers: Workers) -> str:
     """Return how several workers share data, in a sentence for the log."""
     kind = data.kind
     if isinstance(data, ShardedData) and data.is_of_a_loader:

@@ -33,7 +33,7 @@ from gluon_svrg.files import make_folder
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.run.monitor import Monitor
-from gluon_svrg.run.position import Position, check_is_located
+from gluon_svrg.run.position import Position, require_estimator
 from gluon_svrg.workers import Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -148,7 +148,7 @@ class CheckpointHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Make sure that checkpoints can be written, and that none of another run is in the way."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         if self.monitor is not None:
             self.monitor.check(estimator)
             self._check_can_be_evaluated(estimator)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import mxnet as mx
 from gluon_svrg._mxnet import check_metrics_of_handlers
-from gluon_svrg.events import EventHandler, HandlerList, HasCompanions, Run
-from gluon_svrg.handlers.carried_state import CarriedStateHandler
+from gluon_svrg.events import EventHandler, EventHandlers, HandlerList, HasCompanions, Run
+from gluon_svrg.handlers.batch_processor_state import BatchProcessorStateHandler
 from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
@@ -18,12 +17,9 @@ from gluon_svrg.handlers.sanity_check import SanityCheckHandler
 from gluon_svrg.handlers.signals import SignalHandler
 from gluon_svrg.handlers.step import GradientUpdateHandler
 from gluon_svrg.handlers.validation import ValidationHandler
-from gluon_svrg.run.backward import hears_of_epochs
+from gluon_svrg.run.backward import needs_epoch_begin
 from gluon_svrg.run.metrics import LOSS
 from mxnet.gluon.contrib import estimator as mx_estimator
-
-EventHandlers: TypeAlias = EventHandler | Iterable[EventHandler] | None
-"""What `fit` and `evaluate` take as `event_handlers`."""
 
 
 def fit_handlers(
@@ -61,8 +57,8 @@ def fit_handlers(
         defaults.append(HistoryHandler())
     if not _has(given, ProgressHandler, mx_estimator.LoggingHandler):
         defaults.append(ProgressHandler())
-    if hears_of_epochs(estimator.batch_processor):
-        defaults.append(CarriedStateHandler())
+    if needs_epoch_begin(estimator.batch_processor):
+        defaults.append(BatchProcessorStateHandler())
     are_several = estimator.workers.are_several or len(estimator.context) > 1
     if are_several and not _has(given, RunningStatisticsHandler):
         defaults.append(RunningStatisticsHandler())

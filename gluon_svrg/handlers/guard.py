@@ -23,7 +23,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.run.position import StopReason, check_is_located
+from gluon_svrg.run.position import StopReason, require_estimator
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
@@ -118,7 +118,7 @@ class NaNGuardHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Forget earlier runs."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self._roll_backs = 0
         self._lr_mults = [(param, param.lr_mult) for param in parameters_of(estimator.trainer)]
         self._start(estimator)

@@ -15,9 +15,9 @@ from gluon_svrg.handlers.schedule import ScheduleHandler
 from gluon_svrg.handlers.step import GradientUpdateHandler
 from gluon_svrg.optimizer.nag import NAG
 from gluon_svrg.run.backward import backward_of, shape_inference_of
-from gluon_svrg.run.batch_parts import BatchParts, parts_of
+from gluon_svrg.run.batch_parts import BatchParts, unpack_batch
 from gluon_svrg.run.batch_processor import BatchProcessor
-from gluon_svrg.run.position import check_is_located
+from gluon_svrg.run.position import require_estimator
 from gluon_svrg.svrg.convexity import LinearModel, UnsupportedProblemError
 from gluon_svrg.svrg.curvature import CurvatureMeter, StepScaling
 from gluon_svrg.svrg.smoothness import Smoothness
@@ -99,7 +99,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, HasPasses):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that nothing else sets the learning rate, and forget earlier runs."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         _check_owner(estimator)
         self._forget()
 
@@ -388,7 +388,7 @@ def _scale(run: Run) -> float:
 
 
 def _parts(run: Run, batch: object) -> BatchParts:
-    return parts_of(batch, run.net, run.batch_axis, len(run.context))
+    return unpack_batch(batch, run.net, run.batch_axis, len(run.context))
 
 
 def _length(parts: BatchParts) -> int:

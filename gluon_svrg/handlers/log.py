@@ -31,7 +31,7 @@ from gluon_svrg.events import (
 )
 from gluon_svrg.files import make_folder, write_whole
 from gluon_svrg.run.history import History
-from gluon_svrg.run.position import check_is_located
+from gluon_svrg.run.position import require_estimator
 from gluon_svrg.workers.process import is_started_again
 
 _SECONDS_BETWEEN_FLUSHES = 10.0
@@ -113,7 +113,7 @@ class LogHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         IsADirectoryError, PermissionError
             If the file cannot be written.
         """
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self._history, self._rows, self._columns = None, 0, []
         if not estimator.workers.is_first:
             return
@@ -273,7 +273,7 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Begin new files."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self._close(estimator)
         self._writes = estimator.workers.is_first
 

@@ -15,7 +15,7 @@ from gluon_svrg.handlers.checkpoint import CheckpointHandler
 from gluon_svrg.handlers.svrg import SVRGHandler
 from gluon_svrg.run.history import History
 from gluon_svrg.run.operator_trace import OperatorTrace
-from gluon_svrg.run.position import check_is_located
+from gluon_svrg.run.position import require_estimator
 from gluon_svrg.run.timings import PhaseClock, table_of
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -135,7 +135,7 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
             If the run is one of MXNet's own Estimator, or has another ProfilerHandler.
         """
         self._reset()
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         if not estimator.workers.is_first:
             return
         if estimator.handlers.observer is not None:

@@ -15,10 +15,10 @@ from gluon_svrg.data.batch import is_empty
 from gluon_svrg.data.csr import check_batch
 from gluon_svrg.data.training_data import batch_to_look_at
 from gluon_svrg.events import BatchBegin, DecidesAboutNaN, Order, Run, TrainBegin
-from gluon_svrg.run.batch_parts import BatchParts, call, losses_of, parts_of
+from gluon_svrg.run.batch_parts import BatchParts, call_network, compute_losses, unpack_batch
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.metric_update import update_metric, update_with_losses
-from gluon_svrg.run.position import check_is_located
+from gluon_svrg.run.position import require_estimator
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 
@@ -74,7 +74,7 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Look at the first batches that can be had without a trace."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self._is_done = estimator.resumed_from is not None or not _is_known(estimator)
         if self._is_done:
             return
@@ -118,7 +118,7 @@ def _is_known(estimator: Run) -> bool:
 def _share(estimator: Run, batch: object, net: gluon.Block) -> BatchParts:
     """Return the share of the first context."""
     axis, contexts = estimator.batch_axis, estimator.context
-    return parts_of(batch, net, axis, len(contexts)).on(contexts, axis)[0]
+    return unpack_batch(batch, net, axis, len(contexts)).split(contexts, axis)[0]
 
 
 def _has_three_items(batch: object) -> bool:
@@ -142,7 +142,7 @@ def _computed(
 
 def _output(net: gluon.Block, parts: BatchParts, name: str, hint: str) -> Any:
     try:
-        pred = call(net, parts.data)
+        pred = call_network(net, parts.data)
         mx.nd.waitall()
     except _ERRORS as error:
         raise ValueError(
@@ -159,7 +159,7 @@ def _losses(
     if parts.weight is not None:
         what += f", sample weights {_kinds(parts.weight)}"
     try:
-        losses = losses_of(loss, parts, pred)
+        losses = compute_losses(loss, parts, pred)
         mx.nd.waitall()
     except _ERRORS as error:
         raise ValueError(

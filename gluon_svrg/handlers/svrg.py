@@ -14,7 +14,7 @@ from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import Order, Run, State
 from gluon_svrg.handlers.variance import VarianceHandler
 from gluon_svrg.run.backward import backward_of, shape_inference_of
-from gluon_svrg.run.mxnet_run import MXNetRun, located
+from gluon_svrg.run.mxnet_run import MXNetRun, run_with_position
 from gluon_svrg.svrg import GradientTable, Interval, OptimalCoefficient
 from gluon_svrg.svrg.coefficient import Coefficient, checked_coefficient
 from gluon_svrg.svrg.controller import SVRGController
@@ -185,7 +185,7 @@ class SVRGHandler(
             trainer, self.coefficient, self.sparse_correction, self.max_variance_ratio
         )
         given = None if self.train_data is None else training_data(self.train_data)
-        self._run = run = located(estimator, given)
+        self._run = run = run_with_position(estimator, given)
         data = sharded(given or run.data, run.workers, run.batch_axis)
         if self.sparse_correction == "sparse" and self.coefficient != 0:
             warn_of_other_batches(trainer, self.update_freq, data, estimator.logger)
@@ -199,7 +199,7 @@ class SVRGHandler(
             loss_scaler=trainer,
             infer_shapes=shape_inference_of(estimator),
             progress_bar=self.progress_bar and run.verbose not in (0, 2),
-            is_cancelled=lambda: run.stop_agreed("batch of the full pass"),
+            is_cancelled=lambda: run.should_stop_together("batch of the full pass"),
             workers=trainer.workers,
             logger=estimator.logger,
         )

@@ -26,8 +26,8 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.run.backward import backward_of
-from gluon_svrg.run.generators import seed_mxnet, seed_of
-from gluon_svrg.run.position import Located
+from gluon_svrg.run.position import require_estimator
+from gluon_svrg.run.rng import seed_mxnet, worker_seed
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.controller import SVRGController
 from gluon_svrg.svrg.full_pass import IndexedBatch
@@ -184,11 +184,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check whether the data can be measured on."""
-        if not isinstance(estimator, Located):
-            raise ValueError(
-                f"VarianceHandler needs gluon_svrg.Estimator, which tells its data and position, "
-                f"got {type(estimator).__module__}.{type(estimator).__name__}"
-            )
+        require_estimator(self, estimator)
         _check_length(estimator.data)
         self.records, self.gradient_evaluations = [], 0
         self._has_reference = False
@@ -336,7 +332,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         scale = _mxnet.loss_scale_of(estimator.trainer)
         if self._controller is None or not self._controller.is_on:
             backward = backward_of(estimator)
-            seed = seed_of(estimator.workers.rank, self.seed)
+            seed = worker_seed(estimator.workers.rank, self.seed)
 
             def masked(item: IndexedBatch) -> object:
                 seed_mxnet(seed, *key, item[0])  # as the masks of an Interval would

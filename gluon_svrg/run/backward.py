@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from gluon_svrg.events import Run
 
 
-def carries_state(processor: object) -> bool:
+def is_stateful(processor: object) -> bool:
     """Return whether a batch processor has a `state_dict` of its own."""
     return getattr(type(processor), "state_dict", None) not in (None, BatchProcessor.state_dict)
 
 
-def hears_of_epochs(processor: object) -> bool:
+def needs_epoch_begin(processor: object) -> bool:
     """Return whether it carries a state, or has a `begin_epoch` of its own."""
     begin = getattr(type(processor), "begin_epoch", BatchProcessor.begin_epoch)
-    return carries_state(processor) or begin is not BatchProcessor.begin_epoch
+    return is_stateful(processor) or begin is not BatchProcessor.begin_epoch
 
 
 class TrainingBackward:
@@ -48,7 +48,7 @@ class TrainingBackward:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._processor: Any = run.batch_processor
-        self.carries = carries_state(self._processor)
+        self.carries = is_stateful(self._processor)
         self._states: list[Any] = []
         self._is_told = type(self._processor) is BatchProcessor
         self._watched_index = 1
@@ -65,7 +65,7 @@ class TrainingBackward:
         if self.carries:
             state = self._processor.state_dict()
             if saved is not None:
-                state = unpacked(saved, self._run.context)
+                state = from_plain(saved, self._run.context)
             self._states = [_copied(state)]
 
     def at(self, index: int) -> Callable[[object], list[NDArray]]:
@@ -74,7 +74,7 @@ class TrainingBackward:
 
     def first_state(self) -> dict[str, object]:
         """Return ``{"carried": state}``, with the state that the last pass began with."""
-        return {"carried": packed(self._states[0])} if self._states else {}
+        return {"carried": to_plain(self._states[0])} if self._states else {}
 
     def _fit_at(self, index: int, batch: object) -> list[NDArray]:
         if not self.carries:
@@ -181,7 +181,7 @@ def shape_inference_of(run: Run) -> Callable[[object], None]:
     return infer
 
 
-def packed(state: object) -> State:
+def to_plain(state: object) -> State:
     """Return `state` with its contexts, which a checkpoint does not keep."""
     contexts = [
         [leaf.ctx.device_type, leaf.ctx.device_id] if isinstance(leaf, NDArray) else None
@@ -190,7 +190,7 @@ def packed(state: object) -> State:
     return {"state": _copied(state), "contexts": contexts}
 
 
-def unpacked(saved: State, contexts: list[mx.Context]) -> Any:
+def from_plain(saved: State, contexts: list[mx.Context]) -> Any:
     """Return the state on its contexts; on the first of `contexts`, if the run has others."""
     places = iter(saved["contexts"])
 

@@ -31,7 +31,7 @@ MEASURED = ("seconds", "samples_per_second", "peak_memory_mib")
 """The figures that differ from run to run, even if all others are the same: they are measured."""
 
 
-def plain_figure(value: object) -> Any:
+def to_python_number(value: object) -> Any:
     """Return an array of one element as a number and a longer one as a list; all else as it is.
 
     MXNet's metrics give NumPy's scalars, which NumPy 2 prints as ``np.float64(0.375)``.

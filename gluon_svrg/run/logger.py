@@ -67,7 +67,7 @@ class ConsoleHandler(_StreamHandler):
         )
 
 
-def run_logger(name: str = NAME) -> logging.Logger:
+def get_logger(name: str = NAME) -> logging.Logger:
     """Return the logger of every Estimator, or another of the package, with a ConsoleHandler.
 
     Its level is that of the logger ``gluon_svrg``, which is INFO unless it was set to another.
@@ -82,7 +82,7 @@ def run_logger(name: str = NAME) -> logging.Logger:
 
 
 @contextmanager
-def quiet(logger: logging.Logger, verbose: Verbose) -> Iterator[None]:
+def suppress_info(logger: logging.Logger, verbose: Verbose) -> Iterator[None]:
     """Let only warnings and errors of this thread through, if `verbose` is 0."""
     if verbose != 0:
         yield
@@ -101,7 +101,7 @@ def quiet(logger: logging.Logger, verbose: Verbose) -> Iterator[None]:
 
 
 @contextmanager
-def lines_above_bars(logger: logging.Logger) -> Iterator[None]:
+def redirect_to_tqdm(logger: logging.Logger) -> Iterator[None]:
     """Let handlers that write on the terminal write above the bars of tqdm, not into them."""
     redirected = []
     for _, handler in _handlers_of(logger):

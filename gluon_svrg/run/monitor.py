@@ -9,7 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import mxnet as mx
-from gluon_svrg.run.metrics import SPLITS, old_names
+from gluon_svrg.run.metrics import SPLITS, renamed_metrics
 
 if TYPE_CHECKING:
     from gluon_svrg.events import Run
@@ -77,7 +77,7 @@ class Monitor:
             If the run has none of that name, or if the name does not say which value is better.
         """
         names = estimator.metric_names()
-        new_name = None if self.name in names else old_names(estimator).get(self.name)
+        new_name = None if self.name in names else renamed_metrics(estimator).get(self.name)
         if new_name is not None and new_name in names:
             warnings.warn(
                 f"monitor={self.name!r}: the metric of the loss is now called {new_name!r}",

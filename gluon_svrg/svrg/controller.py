@@ -10,8 +10,8 @@ import mxnet as mx
 from gluon_svrg.arrays.rows import is_row_sparse, row_sparse, rows_of, values_of
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted, State
-from gluon_svrg.run.generators import host_states, set_host_states
-from gluon_svrg.run.position import Located
+from gluon_svrg.run.position import RunWithPosition
+from gluon_svrg.run.rng import collect_rng_states, set_rng_states
 from gluon_svrg.svrg.coefficient import (
     Coefficient,
     OptimalCoefficient,
@@ -38,7 +38,7 @@ class SVRGController:
 
     Parameters
     ----------
-    run : Located
+    run : RunWithPosition
         The run.
     data : TrainingData
         The batches of a full pass.
@@ -60,7 +60,7 @@ class SVRGController:
 
     def __init__(
         self,
-        run: Located,
+        run: RunWithPosition,
         data: TrainingData,
         trainer: SVRGTrainer,
         interval: Interval,
@@ -145,13 +145,13 @@ class SVRGController:
         fraction = (position.batch_in_epoch + extra_batches) / length
         is_due = self.criterion.phase is Phase.DUE and position.is_in_epoch and not position.is_cut
         # Nor if the run ends with this batch.
-        if not is_due or fraction >= 1 or self._run.part_done(extra_batches) >= 1:
+        if not is_due or fraction >= 1 or self._run.completed_fraction(extra_batches) >= 1:
             return False
-        drawn = host_states()
+        rng_states = collect_rng_states()
         try:
             self._take_snapshot(self.next_coefficient(extra_batches), fraction)
         except Interrupted:
-            set_host_states(drawn)
+            set_rng_states(rng_states)
         else:
             # Plain gradients that wait for an accumulated step are right as they are.
             self.trainer.is_corrected = self.trainer.has_waiting_gradient()
@@ -160,7 +160,7 @@ class SVRGController:
 
     def next_coefficient(self, extra_batches: int = 0) -> float | OptimalCoefficient:
         """Return the coefficient of a snapshot that is taken now."""
-        return coefficient_at(self._coefficient, self._run.part_done(extra_batches))
+        return coefficient_at(self._coefficient, self._run.completed_fraction(extra_batches))
 
     def record_coefficient(self) -> None:
         """Put the coefficient into the epoch's row; if it is estimated, wait for the devices."""

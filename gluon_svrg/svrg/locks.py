@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import State
-from gluon_svrg.run.generators import next_random_numbers, seed_mxnet, seed_of
+from gluon_svrg.run.rng import draw_random_numbers, seed_mxnet, worker_seed
 from gluon_svrg.workers import Single, Workers
 
 Result = TypeVar("Result")
@@ -117,16 +117,16 @@ class MaskLock:
             self.lock(0)
             return run()
         self.lock(0)
-        untouched = next_random_numbers(contexts)
+        untouched = draw_random_numbers(contexts)
         self.lock(0)
         result = run()
-        has_drawn = not np.array_equal(untouched, next_random_numbers(contexts))
+        has_drawn = not np.array_equal(untouched, draw_random_numbers(contexts))
         self.release()
         self.is_needed = self._workers.any(has_drawn, "a look at masks")
         return result
 
     def _seed_mxnet(self, *key: int) -> None:
-        seed_mxnet(seed_of(self._workers.rank, self._seed), *key)
+        seed_mxnet(worker_seed(self._workers.rank, self._seed), *key)
 
 
 class AugmentationLock:

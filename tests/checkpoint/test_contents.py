@@ -20,8 +20,8 @@ from gluon_svrg.checkpoint import metrics as metric_state
 from gluon_svrg.checkpoint.optimizer_states import states_of
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, Stateful
-from gluon_svrg.run.generators import seed_mxnet
 from gluon_svrg.run.history import MEASURED
+from gluon_svrg.run.rng import seed_mxnet
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.estimator import LoggingHandler

@@ -10,7 +10,7 @@ from gluon_svrg.arrays.samples import axis_of
 from gluon_svrg.data import ArrayLoader, Batch, WorkerBatchSampler
 from gluon_svrg.data import transforms as T
 from gluon_svrg.data.batch import is_empty
-from gluon_svrg.data.sharding import how_shared, sharded
+from gluon_svrg.data.sharding import describe_sharding, sharded
 from gluon_svrg.data.shares import Share
 from gluon_svrg.data.training_data import batches_of, training_data
 from gluon_svrg.workers import Single
@@ -362,11 +362,11 @@ def test_evaluation_data():
 @pytest.mark.full
 def test_what_is_told():
     workers = Several(0, 4)
-    text = how_shared(sharded(training_data(data_loader(None)), workers), workers)
+    text = describe_sharding(sharded(training_data(data_loader(None)), workers), workers)
     assert "4 workers loads whole batches of a DataLoader" in text
     assert "WorkerBatchSampler" in text
     for make in (own_data_loader, loader()):
-        text = how_shared(sharded(training_data(make(workers)), workers), workers)
+        text = describe_sharding(sharded(training_data(make(workers)), workers), workers)
         assert text.startswith("each of 4 workers has its part of every batch of a")
 
 

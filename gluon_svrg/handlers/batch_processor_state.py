@@ -1,4 +1,4 @@
-"""CarriedStateHandler: what a batch processor carries from one batch to the next."""
+"""BatchProcessorStateHandler: what a batch processor carries from one batch to the next."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from gluon_svrg.arrays.nested import leaves_of
 from gluon_svrg.events import EpochBegin, Order, Run, State, Stateful
-from gluon_svrg.run.backward import packed, unpacked
+from gluon_svrg.run.backward import from_plain, to_plain
 from mxnet.ndarray import NDArray
 
 
-class CarriedStateHandler(EpochBegin, Stateful):
+class BatchProcessorStateHandler(EpochBegin, Stateful):
     """Tells the batch processor of each epoch, and lets a checkpoint hold what it carries.
 
     The Estimator adds it if the batch processor has a `begin_epoch` or a `state_dict` of its own.
@@ -29,13 +29,13 @@ class CarriedStateHandler(EpochBegin, Stateful):
 
     def state_dict(self, estimator: Run) -> State:
         """Return what the batch processor carries, and on which contexts."""
-        return packed(_state_of(estimator.batch_processor))
+        return to_plain(_state_of(estimator.batch_processor))
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
         """Let the batch processor continue with it."""
         processor: Any = estimator.batch_processor
         if hasattr(processor, "load_state_dict"):
-            processor.load_state_dict(unpacked(state, estimator.context))
+            processor.load_state_dict(from_plain(state, estimator.context))
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
         """Raise ValueError if arrays are carried: they are of the rows that each worker had."""
