@@ -11,11 +11,11 @@ from gluon_svrg.arrays.waiting import wait_for
 from gluon_svrg.data.csr import check_batch
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted
-from gluon_svrg.run.backward import at_batch
+from gluon_svrg.run.backward import TrainingBackward, UserBackward
 from gluon_svrg.svrg.collective import mean_over_workers, raise_on_all
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.locks import MaskLock
-from gluon_svrg.svrg.snapshot import BackwardFunction, Snapshot
+from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.svrg.table import GradientTable
 from gluon_svrg.workers import Workers
 from tqdm.auto import tqdm
@@ -34,8 +34,8 @@ class FullPass(NamedTuple):
     ----------
     snapshot, masks : Snapshot, MaskLock
         The weights at which gradients are computed; the random numbers of each batch.
-    backward : callable
-        As for :meth:`Snapshot.gradient`.
+    backward : TrainingBackward or UserBackward
+        Runs the forward and the backward pass of a batch.
     loss_scaler : SVRGTrainer or None
         Knows AMP's loss scale.
     has_bar : bool
@@ -49,7 +49,7 @@ class FullPass(NamedTuple):
 
     snapshot: Snapshot
     masks: MaskLock
-    backward: BackwardFunction
+    backward: TrainingBackward | UserBackward
     loss_scaler: SVRGTrainer | None
     has_bar: bool
     is_cancelled: Callable[[], bool]
@@ -116,7 +116,7 @@ class FullPass(NamedTuple):
             index, batch = numbered
             for leaf in leaves_of(batch):
                 check_batch(index, leaf)
-            backward = at_batch(self.backward, index)
+            backward = self.backward.at(index)
             if index == 0 and detect_randomness:
                 return self.masks.watch(lambda: backward(batch), self.snapshot.contexts)
             self.masks.lock(index)

@@ -18,7 +18,7 @@ from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import Interrupted, State
 from gluon_svrg.run import backward as run_backward
-from gluon_svrg.run.backward import at_batch, begin_pass, first_state, is_alike, of_own_samples
+from gluon_svrg.run.backward import as_backward
 from gluon_svrg.svrg.collective import infer_shapes_together
 from gluon_svrg.svrg.full_pass import FullPass, IndexedBatch
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
@@ -121,7 +121,7 @@ class Interval:
         self._local_evaluations = 0  # of this worker, since the last count
         self.epoch = 0
         self._net = net
-        self._backward = of_own_samples(net, backward)
+        self._backward = as_backward(net, backward)
         self._pass = FullPass(
             self.snapshot,
             self.masks,
@@ -212,7 +212,9 @@ class Interval:
         batch = loop_of(self._workers).own_part(batch)
         index = _index_of(batch, index, self._has_batch_index)
         gradient = self.gradient_at(batch, index)
-        is_comparable = is_alike(self._backward, index) and not is_empty(batch)
+        # At the first step of an epoch only batch 0 has the same state as in the full pass.
+        has_same_state = index == 0 or not self._backward.is_stateful
+        is_comparable = has_same_state and not is_empty(batch)
         if self.table is not None and self._is_at_snapshot and is_comparable:
             _check_against_network(gradient, self._net, index)
         self._is_at_snapshot = False
@@ -234,7 +236,7 @@ class Interval:
     def backward_at(self, index: int) -> BackwardFunction:
         """Return the pass of the batch of this index, with its masks and its saved state."""
         self.masks.lock(index)
-        return at_batch(self._backward, index)
+        return self._backward.at(index)
 
     def check(self) -> None:
         """Raise ValueError if a batch since the last call differs from that of the full pass."""
@@ -274,7 +276,7 @@ class Interval:
             "decision": self._table_policy.last_message,
             "is_at_snapshot": self._is_at_snapshot,
             "gradient_evaluations": self.gradient_evaluations,
-            **first_state(self._backward),
+            **self._backward.state_dict(),
         }
 
     def load_state_dict(
@@ -309,7 +311,7 @@ class Interval:
             names = self._net.collect_params().keys()
             self.snapshot.load(dict(zip(names, state["weights"], strict=True)))
         self.masks.load_state_dict(state["lock"])
-        begin_pass(self._backward, state.get("carried"))
+        self._backward.begin_pass(state.get("carried"))
         if full_gradient is not None and is_used and (state["has_table"] or "carried" in state):
             try:
                 self._compute_table_again(data, full_gradient)
@@ -333,7 +335,7 @@ class Interval:
         """Run the full pass, anew with a smaller loss scale after each overflow."""
         while True:
             self.table = self._make_table(data)
-            begin_pass(self._backward)
+            self._backward.begin_pass()
             try:
                 return self._pass.run(data, batches, self.table)
             except FloatingPointError:
