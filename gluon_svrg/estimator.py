@@ -279,7 +279,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
                 profile=_profile_of(self.handlers),
             )
         except BaseException as exception:
-            self.handlers.notify_each("exception_raised", self, exception=exception)
+            self.handlers.notify_safely("exception_raised", self, exception=exception)
             raise
         finally:
             # References to the data or back to this Estimator would keep memory until the next gc.

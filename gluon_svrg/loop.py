@@ -12,13 +12,13 @@ from gluon_svrg.checkpoint.folder import Checkpoint
 from gluon_svrg.checkpoint.locate import checkpoint_folders, newest_for_roll_back
 from gluon_svrg.data.waiting import DataWatch
 from gluon_svrg.events import (
-    CatchesUp,
-    DecidesAboutNaN,
     EvaluationEnd,
     EventHandler,
     HandlerList,
+    HandlesNonFinite,
     Interrupted,
     NotFiniteError,
+    ResumesInterrupted,
     Run,
 )
 from gluon_svrg.run.batch_processor import evaluate_batch, fit_batch
@@ -67,7 +67,7 @@ class FitLoop:
         # This package's handlers request nothing there; a request of a user's counts at once.
         self._asks_after_safe_points = estimator.workers.are_several and any(
             not type(handler).__module__.startswith("gluon_svrg.")
-            for handler in handlers.hearing("safe_point")
+            for handler in handlers.for_event("safe_point")
         )
 
     def run(self) -> FitResult:
@@ -160,7 +160,7 @@ class FitLoop:
     def _notify_epoch_end(self, is_whole: bool) -> list[EventHandler]:
         """Call *epoch end* of the handlers that a run before the resume has not called already."""
         position = self._estimator.position
-        waiting = _without(self._handlers.hearing("epoch_end"), position.heard)
+        waiting = _without(self._handlers.for_event("epoch_end"), position.heard)
         try:
             return self._notify("epoch_end", only=waiting)
         except Interrupted as interrupted:
@@ -169,7 +169,9 @@ class FitLoop:
         if self.roll_back_because is None and is_whole:
             position.heard += [type(handler).__name__ for handler in waiting[:index]]
             self._reach_safe_point()
-        rest = [handler for handler in waiting[index:] if not isinstance(handler, CatchesUp)]
+        rest = [
+            handler for handler in waiting[index:] if not isinstance(handler, ResumesInterrupted)
+        ]
         return self._notify("epoch_end", only=rest)
 
     def _fit_batch(self, batch: object) -> dict[str, Any]:
@@ -243,7 +245,7 @@ class FitLoop:
         self._synchronize("resume")
         self._apply_stop()
         if estimator.stop_reason is None:
-            self._catch_up()
+            self._resume_interrupted()
         position = estimator.position
         if estimator.max_epoch is not None and position.epoch >= estimator.max_epoch:
             self._stop_as_complete(StopReason.EPOCHS_DONE, f"epochs={estimator.max_epoch}")
@@ -251,10 +253,12 @@ class FitLoop:
             self._stop_as_complete(StopReason.BATCHES_DONE, f"batches={estimator.max_batch}")
         self._apply_stop()
 
-    def _catch_up(self) -> None:
+    def _resume_interrupted(self) -> None:
         """Let handlers repeat what a stop interrupted; a safe point follows, as after a batch."""
-        handlers = [handler for handler in self._handlers if isinstance(handler, CatchesUp)]
-        done = [handler for handler in handlers if handler.catch_up(self._estimator)]
+        handlers = [
+            handler for handler in self._handlers if isinstance(handler, ResumesInterrupted)
+        ]
+        done = [handler for handler in handlers if handler.resume_interrupted(self._estimator)]
         if done:
             self._synchronize("resume")
             self._reach_safe_point()
@@ -279,10 +283,10 @@ class FitLoop:
 
     def _handle_non_finite(self, error: FloatingPointError) -> None:
         """Pass a non-finite error to the handler that decides about NaN; without one, raise it."""
-        handler = next((h for h in self._handlers if isinstance(h, DecidesAboutNaN)), None)
+        handler = next((h for h in self._handlers if isinstance(h, HandlesNonFinite)), None)
         if handler is None or isinstance(error, NotFiniteError):
             raise error
-        handler.report(self._estimator, str(error))
+        handler.on_non_finite(self._estimator, str(error))
         self._synchronize("a NaN or an infinity")
         self._apply_stop()
 
@@ -333,7 +337,7 @@ def evaluate(
             for listener in listeners:
                 listener.evaluation_end(estimator)
     except BaseException as exception:
-        handlers.notify_each("exception_raised", estimator, exception=exception)
+        handlers.notify_safely("exception_raised", estimator, exception=exception)
         raise
     finally:
         estimator.batch_axis = axis

@@ -17,7 +17,7 @@ from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import reason_of
 from gluon_svrg.data.training_data import training_data
-from gluon_svrg.events import EventHandler, HandlerList, HasPasses
+from gluon_svrg.events import AddsPasses, EventHandler, HandlerList
 from gluon_svrg.run.batch_parts import call_network, network_arguments
 from gluon_svrg.run.text_table import terminal_width
 from mxnet import autograd
@@ -360,6 +360,6 @@ def _passes_of(handlers: HandlerList) -> list[str]:
         "  the training itself: 1",
     ]
     for handler in handlers:
-        if isinstance(handler, HasPasses):
-            lines += [f"  {line}" for line in handler.passes()]
+        if isinstance(handler, AddsPasses):
+            lines += [f"  {line}" for line in handler.extra_passes()]
     return lines

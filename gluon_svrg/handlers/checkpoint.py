@@ -22,8 +22,8 @@ from gluon_svrg.events import (
     EvaluationEnd,
     EventHandler,
     ExceptionRaised,
-    HasCompanions,
     Order,
+    RequiresHandlers,
     Run,
     SafePoint,
     TrainBegin,
@@ -45,7 +45,7 @@ class CheckpointHandler(
     SafePoint,
     TrainEnd,
     ExceptionRaised,
-    HasCompanions,
+    RequiresHandlers,
     HasCheckpoints,
 ):
     """Writes checkpoints from which ``fit(..., resume='auto')`` continues, exact to the batch.
@@ -142,7 +142,7 @@ class CheckpointHandler(
         best = self._best_keys()
         return self.directory / best[0].name if best else None
 
-    def companions(self) -> list[type[EventHandler]]:
+    def required_handlers(self) -> list[type[EventHandler]]:
         """Return what lets a run be ended at a safe point, and its random numbers continue."""
         return [SignalHandler, RandomStateHandler]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import mxnet as mx
 from gluon_svrg._mxnet import check_metrics_of_handlers
-from gluon_svrg.events import EventHandler, EventHandlers, HandlerList, HasCompanions, Run
+from gluon_svrg.events import EventHandler, EventHandlers, HandlerList, RequiresHandlers, Run
 from gluon_svrg.handlers.batch_processor_state import BatchProcessorStateHandler
 from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.metric import MetricHandler
@@ -64,9 +64,9 @@ def fit_handlers(
         defaults.append(RunningStatisticsHandler())
     if sanity_check and not _has(given, SanityCheckHandler):
         defaults.append(SanityCheckHandler())
-    for companion in _companions(given, resumes):
-        if not _has([*given, *defaults], companion):
-            defaults.append(companion())
+    for kind in _required_handlers(given, resumes):
+        if not _has([*given, *defaults], kind):
+            defaults.append(kind())
     return _checked(given + defaults, estimator.train_metrics + estimator.val_metrics)
 
 
@@ -93,16 +93,16 @@ def _for_the_loss(
     return [MetricHandler(missing)] if updated and missing else []
 
 
-def _companions(given: list[EventHandler], resumes: bool) -> list[type[EventHandler]]:
+def _required_handlers(given: list[EventHandler], resumes: bool) -> list[type[EventHandler]]:
     """Return the classes of the handlers that those given need, and that a resume needs."""
-    companions = [
-        companion
+    required = [
+        kind
         for handler in given
-        if isinstance(handler, HasCompanions)
-        for companion in handler.companions()
+        if isinstance(handler, RequiresHandlers)
+        for kind in handler.required_handlers()
     ]
     # As with a CheckpointHandler: a resume alone needs the random numbers of the checkpoint, too.
-    return [*companions, SignalHandler, RandomStateHandler] if resumes else companions
+    return [*required, SignalHandler, RandomStateHandler] if resumes else required
 
 
 def _checked(handlers: list[EventHandler], metrics: list[mx.metric.EvalMetric]) -> HandlerList:

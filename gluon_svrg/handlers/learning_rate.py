@@ -10,7 +10,7 @@ from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.arrays.nested import leaves_of
 from gluon_svrg.data.training_data import TrainingData, training_data
-from gluon_svrg.events import EpochBegin, HasPasses, Order, Run, State, Stateful, TrainBegin
+from gluon_svrg.events import AddsPasses, EpochBegin, Order, Run, State, Stateful, TrainBegin
 from gluon_svrg.handlers.schedule import ScheduleHandler
 from gluon_svrg.handlers.step import GradientUpdateHandler
 from gluon_svrg.optimizer.nag import NAG
@@ -28,7 +28,7 @@ _CHANGE = 0.1
 _MARGIN = 0.05
 
 
-class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, HasPasses):
+class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
     """Sets the learning rate of a convex problem from its measured curvature: nothing to search.
 
     At the beginning of the run's first epoch, where SVRG takes its first snapshot, it measures the
@@ -90,7 +90,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, HasPasses):
         self._first = 0  # the epoch that began with the first measurement
         self._next: int | None = 0  # the one that begins with the next; None: there is none
 
-    def passes(self) -> list[str]:
+    def extra_passes(self) -> list[str]:
         """Return what the measurement costs in passes per sample."""
         return [
             "AutoLearningRateHandler adds about one to the first epoch, less if an epoch has more "

@@ -138,11 +138,11 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
         require_estimator(self, estimator)
         if not estimator.workers.is_first:
             return
-        if estimator.handlers.observer is not None:
+        if estimator.handlers.interceptor is not None:
             raise ValueError("a run can have one ProfilerHandler, got two: leave one out")
         if self.trace is not None:
             _check_file(self.trace, self.overwrite)
-        estimator.handlers.observer = self._observe
+        estimator.handlers.interceptor = self._observe
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Log the table."""
@@ -168,7 +168,7 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
             self._tracing.cancel()
             self._tracing = None
         if getattr(estimator, "handlers", None) is not None:
-            estimator.handlers.observer = None
+            estimator.handlers.interceptor = None
 
     def table(self) -> str:
         """Return the phases of all profiled epochs as text, with their shares."""
@@ -268,7 +268,7 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
 
     def _end(self, estimator: Run) -> None:
         """End the last epoch, and no longer listen."""
-        estimator.handlers.observer = None
+        estimator.handlers.interceptor = None
         clock, self._clock = self._clock, None
         if clock is not None:
             if self._tracing is not None:

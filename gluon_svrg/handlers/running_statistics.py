@@ -23,7 +23,7 @@ class RunningStatisticsHandler(EpochEnd):
         After the optimizer's step, before an average of the weights and an evaluation.
     """
 
-    def __init__(self, priority: float = Order.STEP + 100) -> None:
+    def __init__(self, priority: float = Order.RUNNING_STATISTICS) -> None:
         self.priority = float(priority)
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

@@ -14,7 +14,7 @@ from gluon_svrg.arrays.nested import leaves_of
 from gluon_svrg.data.batch import is_empty
 from gluon_svrg.data.csr import check_batch
 from gluon_svrg.data.training_data import batch_to_look_at
-from gluon_svrg.events import BatchBegin, DecidesAboutNaN, Order, Run, TrainBegin
+from gluon_svrg.events import BatchBegin, HandlesNonFinite, Order, Run, TrainBegin
 from gluon_svrg.run.batch_parts import BatchParts, call_network, compute_losses, unpack_batch
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.metric_update import update_metric, update_with_losses
@@ -67,7 +67,7 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
         In `fit`, if something is wrong with the batch; says what, and what to do.
     """
 
-    priority = Order.SCHEDULE - 2000
+    priority = Order.SANITY_CHECK
 
     def __init__(self) -> None:
         self._is_done = False
@@ -98,7 +98,7 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
         parts = _share(estimator, batch, estimator.net)
         if _has_three_items(batch):
             estimator.logger.info("the third item of a batch is taken as %s", _WEIGHTS)
-        if not any(isinstance(handler, DecidesAboutNaN) for handler in estimator.handlers):
+        if not any(isinstance(handler, HandlesNonFinite) for handler in estimator.handlers):
             _check_finite(parts)
         pred, _ = _computed(
             estimator.net, estimator.loss, parts, "the first batch", _has_three_items(batch)

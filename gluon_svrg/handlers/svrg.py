@@ -33,10 +33,10 @@ class SVRGHandler(
     events.EpochEnd,
     events.TrainEnd,
     events.ExceptionRaised,
-    events.CatchesUp,
+    events.ResumesInterrupted,
     events.Stateful,
-    events.HasCompanions,
-    events.HasPasses,
+    events.RequiresHandlers,
+    events.AddsPasses,
 ):
     """Run SVRG: take a snapshot every `update_freq` epochs, and correct each batch's gradient.
 
@@ -146,11 +146,11 @@ class SVRGHandler(
         """How many gradients (one per sample) SVRG has computed in addition to the training's."""
         return self.interval.gradient_evaluations if "interval" in vars(self) else 0
 
-    def companions(self) -> list[type[events.EventHandler]]:
+    def required_handlers(self) -> list[type[events.EventHandler]]:
         """Return the required handlers: a VarianceHandler, if `max_variance_ratio` is set."""
         return [] if self.max_variance_ratio is None else [VarianceHandler]
 
-    def passes(self) -> list[str]:
+    def extra_passes(self) -> list[str]:
         """Return how many passes per sample SVRG adds to the training's own, for the summary."""
         if self.coefficient == 0:
             return ["SVRG adds none: its coefficient is 0"]
@@ -259,7 +259,7 @@ class SVRGHandler(
 
     exception_raised = train_end
 
-    def catch_up(self, estimator: Run) -> bool:
+    def resume_interrupted(self, estimator: Run) -> bool:
         """Take the snapshot that a stop has broken off in the middle of an epoch."""
         return self._controller.take_due_snapshot()
 

@@ -11,10 +11,10 @@ from gluon_svrg.data.training_data import check_data
 from gluon_svrg.events import (
     BatchBegin,
     BatchEnd,
-    CatchesUp,
     EventHandler,
     Interrupted,
     Order,
+    ResumesInterrupted,
     Run,
 )
 from gluon_svrg.run.position import require_estimator
@@ -22,7 +22,7 @@ from gluon_svrg.run.rng import collect_rng_states, set_rng_states
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 
-class ValidationHandler(mx_estimator.ValidationHandler, CatchesUp):
+class ValidationHandler(mx_estimator.ValidationHandler, ResumesInterrupted):
     """Evaluates on `val_data` at the end of every few epochs, or after every few batches.
 
     `fit` adds one, for each epoch, if it gets `val_data` and no such handler. The row of an epoch
@@ -87,7 +87,7 @@ class ValidationHandler(mx_estimator.ValidationHandler, CatchesUp):
         if self.batch_period and self.current_batch % self.batch_period == 0:
             self._evaluate_after(estimator, estimator.position.batch_in_epoch + 1)
 
-    def catch_up(self, estimator: Run) -> bool:
+    def resume_interrupted(self, estimator: Run) -> bool:
         """Evaluate, if a stop has broken off the evaluation after the last batch."""
         was_due = self.is_due
         if was_due:

@@ -95,7 +95,7 @@ class TrainingBackward:
 
     @contextmanager
     def _from(self, state: State | None) -> Iterator[None]:
-        """Return ``{"carried": state}``, the state at the beginning of the last pass, or ``{}``."""
+        """Give the batch processor `state` inside the ``with`` block; then restore its own."""
         own = _copied(self._processor.state_dict())
         self._processor.load_state_dict(_copied(state))
         try:

@@ -80,10 +80,10 @@ STATEFUL = [handler for handler in EXPORTED if issubclass(handler, Stateful)]
 EVENT_CLASSES = {
     *events.EVENTS.values(),
     *(Stateful, events.EventHandler),
-    *(events.HasCompanions, events.HasPasses, events.DecidesAboutNaN),
+    *(events.RequiresHandlers, events.AddsPasses, events.HandlesNonFinite),
     events.InsteadOfGradientReady,
     *(HasCheckpoints, HasRandomState),
-    *(events.CatchesUp, events.EvaluationEnd, events.MayStop),
+    *(events.ResumesInterrupted, events.EvaluationEnd, events.MayStop),
 }
 
 
