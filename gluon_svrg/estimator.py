@@ -451,9 +451,8 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         workers, trainer = self.workers, self.trainer
         if not isinstance(trainer, SVRGTrainer):
             raise ValueError(
-                f"there are {workers.size} workers, and the trainer is a "
-                f"{type(trainer).__name__}, which would train on each of them apart: give the "
-                "Estimator a gluon_svrg.SVRGTrainer, which takes the same arguments"
+                f"{type(trainer).__name__} does not average gradients over {workers.size} workers: "
+                "give the Estimator a gluon_svrg.SVRGTrainer, which takes the same arguments"
             )
         check_handlers_for_workers(self.handlers)
         settings: dict[str, object] = {
@@ -472,13 +471,13 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         self.data = data = sharded(data, workers, self.batch_axis)
         trainer.synchronize(self.net, again=True)
         self.logger.info(
-            "%s; batch_size is that of all together", describe_sharding(self.data, workers)
+            "%s; batch_size is the total of all workers", describe_sharding(self.data, workers)
         )
         batch_size = settings.get("batch_size of train_data")
         if isinstance(batch_size, int) and batch_size < workers.size:
             self.logger.warning(
-                "batch_size=%d is less than the %d workers: some of them have nothing to compute; "
-                "start fewer, or give larger batches",
+                "batch_size=%d is smaller than the number of workers, %d: some have nothing to "
+                "compute; start fewer workers, or give larger batches",
                 batch_size,
                 workers.size,
             )
@@ -488,9 +487,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         """Return `resume`, or 'auto' if the launcher has restarted the job."""
         if resume is not None or not folders or not is_started_again():
             return resume
-        self.logger.info(
-            "the launcher has started this job again: it goes on from its newest checkpoint"
-        )
+        self.logger.info("restart detected: resuming from the newest checkpoint")
         return "auto"
 
     def _validation_data(self, val_data: object, batch_axis: int) -> TrainingData:

@@ -266,8 +266,8 @@ class FitLoop:
     def _stop_as_complete(self, reason: StopReason, target: str) -> None:
         self.stops.agree(reason)
         self._estimator.logger.info(
-            "the checkpoint has reached %s already: there is nothing to train; give a greater "
-            "number to continue",
+            "nothing to train: the checkpoint has reached %s already; give a larger number to "
+            "continue",
             target,
         )
 

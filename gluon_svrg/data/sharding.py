@@ -71,10 +71,10 @@ def describe_sharding(data: TrainingData, workers: Workers) -> str:
     kind = data.kind
     if isinstance(data, ShardedData) and data.is_of_a_loader:
         return (
-            f"each of {workers.size} workers loads whole batches of {kind} and keeps its part of "
-            "them: with a gluon_svrg.data.WorkerBatchSampler it would load its own samples only"
+            f"{workers.size} workers: each loads whole batches of {kind} and trains on its part; "
+            "with a gluon_svrg.data.WorkerBatchSampler it would load only its own samples"
         )
-    return f"each of {workers.size} workers has its part of every batch of {kind}"
+    return f"{workers.size} workers: each trains on its part of every batch of {kind}"
 
 
 class ShardedData(TrainingData):

@@ -84,7 +84,7 @@ def check_same_setup(run: Run, settings: Mapping[str, Any]) -> None:
             ours, theirs = first.get(name), other.get(name)
             if not _are_alike(name, ours, theirs):
                 raise ValueError(
-                    f"worker {rank} has another {name} than worker 0, {_shown(theirs, ours)}: "
+                    f"worker {rank} has a different {name} than worker 0, {_shown(theirs, ours)}: "
                     "every worker has to run the same script, with the same arguments and versions"
                 )
 
@@ -127,10 +127,10 @@ def check_equal_weights(run: Run) -> None:
         for param, ours, theirs in zip(trained, first, other, strict=True):
             if ours != theirs:
                 raise RuntimeError(
-                    f"worker {rank} has another {param.name!r} than worker 0 after epoch "
-                    f"{run.position.epoch}: every worker has to take the same steps; look for an "
-                    "optimizer that draws random numbers (SGLD), and for a handler that changes "
-                    "weights or rates by what its own worker sees"
+                    f"weights differ between workers 0 and {rank} after epoch "
+                    f"{run.position.epoch}: {param.name!r}; the usual cause is an optimizer that "
+                    "draws random numbers (SGLD), or a handler that changes weights or rates by "
+                    "the data of its own worker"
                 )
 
 

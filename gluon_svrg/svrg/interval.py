@@ -355,7 +355,7 @@ class Interval:
 
     def _compute_table_again(self, data: TrainingData, known: FullGradient) -> None:
         """Make the full pass over the same batches once more, with the same random numbers."""
-        self._logger.info("SVRG computes the gradients of its table again")
+        self._logger.info("resume: one pass over the data to rebuild SVRG's gradient table")
         table = self._make_table(data)
         batches = enumerate(data.in_order())
         _check_is_known(self._pass.run(data, batches, table, detect_randomness=False), known)

@@ -161,13 +161,13 @@ class AugmentationLock:
         reason = "" if self._policy == "off" or is_known else data.why_not_locked()
         if reason and self._policy == "require":
             raise ValueError(
-                f"lock='require', but train_data is not locked: {reason}; or give lock='auto'"
+                f"lock='require', but train_data cannot be locked: {reason}; or give lock='auto'"
             )
         if reason:
             self._logger.warning(
-                "SVRG's train_data is not locked: %s. If a sample is augmented anew each time, the "
-                "full gradient belongs to other samples than the batches do, so the corrected "
-                "gradient is biased and a gradient table would raise its variance",
+                "SVRG's train_data cannot be locked: %s. If a sample is augmented differently in "
+                "each pass, the full gradient belongs to other samples than the batches do: the "
+                "corrected gradient is biased, and a gradient table would raise its variance",
                 reason,
             )
 

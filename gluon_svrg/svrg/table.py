@@ -18,7 +18,7 @@ from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import CSRNDArray
 
 _WAY_OUT = "give batches that repeat exactly, or gradient_table=False"
-_NO_TABLE = "SVRG recomputes the snapshot gradient of each batch (no table)"
+_TABLE_ON, _TABLE_OFF = "SVRG: gradient table on", "SVRG: gradient table off"
 
 
 class GradientTable:
@@ -193,14 +193,14 @@ class TablePolicy:
     gradient_table, table_memory
         As for :class:`gluon_svrg.svrg.Interval`.
     is_locked : bool
-        Whether the data are locked, if they can be: else they do not repeat.
+        Whether the data are locked if possible; without a lock they do not repeat.
     logger : logging.Logger
         Logs each decision once.
 
     Attributes
     ----------
     last_message : str
-        What was logged last; part of a checkpoint, so that a resume does not log it again.
+        The last log line; saved in checkpoints, so that a resume does not log it again.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class TablePolicy:
     def make_table(
         self, data: TrainingData, nbytes: int, has_rows: bool = False
     ) -> GradientTable | None:
-        """Return an empty table for `data`, or None; log why, if that is not known yet.
+        """Return an empty table for `data`, or None; log the reason, if it is a new one.
 
         Parameters
         ----------
@@ -229,7 +229,7 @@ class TablePolicy:
         nbytes : int
             The size of one gradient, on all devices.
         has_rows : bool
-            Whether there are row_sparse gradients in addition, whose sizes the full pass will show.
+            Whether there are row_sparse gradients, too, whose sizes are known after the full pass.
 
         Raises
         ------
@@ -241,11 +241,7 @@ class TablePolicy:
         is_made, reason = self._decide(data, nbytes)
         if has_rows and is_made:
             reason += " without the rows of row_sparse gradients"
-        self._log(
-            f"SVRG keeps the gradients of the full pass: {reason}"
-            if is_made
-            else f"{_NO_TABLE}: {reason}"
-        )
+        self._log(f"{_TABLE_ON if is_made else _TABLE_OFF}: {reason}")
         is_limited = has_rows and self._gradient_table == "auto"
         memory = self._table_memory if is_limited else math.inf
         return GradientTable(not data.keeps_batches, memory) if is_made else None
@@ -256,7 +252,7 @@ class TablePolicy:
             return table
         self._has_overflowed = True
         limit = self._table_memory / 2**20
-        self._log(f"{_NO_TABLE}: with their rows they take more than table_memory={limit:.1f} MiB")
+        self._log(f"{_TABLE_OFF}: with its rows it takes more than table_memory={limit:.1f} MiB")
         return None
 
     def _log(self, decision: str) -> None:
@@ -276,7 +272,7 @@ class TablePolicy:
         if why_not or data.num_batches is None:
             return False, why_not or "the number of batches is not known"
         total = nbytes * data.num_batches
-        size = f"those of {data.num_batches} batches take {total / 2**20:.1f} MiB"
+        size = f"{data.num_batches} batches take {total / 2**20:.1f} MiB"
         if self._gradient_table == "auto" and total > self._table_memory:
             return False, f"{size}, more than table_memory={self._table_memory / 2**20:.1f} MiB"
         return True, size

@@ -855,8 +855,8 @@ def test_a_target_that_is_reached_already(name, duration, rows, checkpoints, cap
         )
     ((kind, number),) = duration.items()
     assert (
-        f"the checkpoint has reached {kind}={number} already: there is nothing to train; give a "
-        "greater number to continue"
+        f"nothing to train: the checkpoint has reached {kind}={number} already; give a larger "
+        "number to continue"
     ) in caplog.messages
     reason = gs.StopReason.EPOCHS_DONE if kind == "epochs" else gs.StopReason.BATCHES_DONE
     assert result.stop_reason is reason

@@ -363,11 +363,11 @@ def test_evaluation_data():
 def test_what_is_told():
     workers = Several(0, 4)
     text = describe_sharding(sharded(training_data(data_loader(None)), workers), workers)
-    assert "4 workers loads whole batches of a DataLoader" in text
+    assert "4 workers: each loads whole batches of a DataLoader" in text
     assert "WorkerBatchSampler" in text
     for make in (own_data_loader, loader()):
         text = describe_sharding(sharded(training_data(make(workers)), workers), workers)
-        assert text.startswith("each of 4 workers has its part of every batch of a")
+        assert text.startswith("4 workers: each trains on its part of every batch of a")
 
 
 @pytest.mark.parametrize(

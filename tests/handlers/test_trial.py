@@ -352,7 +352,7 @@ def test_data_that_cannot_be_locked_are_told_before_the_epoch():
     )
     problem = problems.make("softmax")
     svrg = gs.SVRGHandler(lock="require", max_variance_ratio=1 / 3)
-    with pytest.raises(ValueError, match="lock='require', but train_data is not locked"):
+    with pytest.raises(ValueError, match="lock='require', but train_data cannot be locked"):
         estimator_of(problem).fit(data, epochs=1, event_handlers=svrg)
 
 

@@ -281,7 +281,7 @@ def test_on_a_terminal(tmp_path):
         assert bar in bars, bar
     *above, last = screen(bars)
     assert epochs("\n".join(above)) == ["epoch 0", "epoch 1", "epoch 2"]
-    assert all(line.startswith(("epoch ", "SVRG keeps")) for line in above)
+    assert all(line.startswith(("epoch ", "SVRG: gradient table on")) for line in above)
     assert re.match(r"training: 100%.* 3/3 ", last)
     assert silent == ""
     assert "\r" not in lines
