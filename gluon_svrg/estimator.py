@@ -189,9 +189,9 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         Parameters
         ----------
         train_data : iterable of (data, label)
-            Iterated once an epoch: a DataLoader, an ArrayLoader, a list of batches, an
-            ``mx.io.DataIter``, any object with ``__iter__``. An ArrayLoader is told the number of
-            the epoch, from `initial_epoch` on.
+            Iterated once per epoch: a DataLoader, an ArrayLoader, a list of batches, an
+            ``mx.io.DataIter``, any object with ``__iter__``. The order of an ArrayLoader depends on
+            the number of the epoch, from `initial_epoch` on.
         val_data : iterable of (data, label), optional
             Evaluated at the end of each epoch.
         epochs, batches : int
@@ -202,36 +202,37 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             HistoryHandler, SanityCheckHandler and ProgressHandler (which also a LoggingHandler
             replaces); with a CheckpointHandler or `resume`, SignalHandler and RandomStateHandler.
         batch_axis : int
-            The axis of the data that counts the samples.
+            The axis of the samples.
         resume : None, 'auto' or path
-            Go on from a checkpoint: 'auto' takes the newest in the folder of the CheckpointHandler
-            among `event_handlers`, and begins anew if there is none; a path is that of a
-            checkpoint, or of a folder of them. What the launcher starts again after a failure goes
-            on by itself. `epochs` and `batches` count from the very beginning of the run.
+            Continue from a checkpoint: 'auto' takes the newest in the folder of the
+            CheckpointHandler among `event_handlers`, and starts from scratch if there is none; a
+            path is that of a checkpoint or of a folder of checkpoints. If the launcher restarts the
+            job after a failure, it resumes by itself. `epochs` and `batches` count from the first
+            epoch of the run.
         verbose : 'auto', 0, 1 or 2
-            0: nothing but warnings; 1: bars and a line per epoch; 2: the lines alone. 'auto': bars
-            on a terminal and in a notebook only.
+            0: only warnings; 1: progress bars and a line per epoch; 2: only the lines. 'auto': bars
+            only on a terminal and in a notebook.
         sanity_check : bool
-            Whether the first batch is looked at before anything is trained: see
+            Whether to check the first batch before the training: see
             :class:`gluon_svrg.SanityCheckHandler`.
         initial_epoch : int
             The number of the first epoch, as in Keras: ``fit(data, epochs=20, initial_epoch=10)``
-            trains 10 epochs more. Schedules, the order of the data and the history go on;
-            handlers that count by themselves (EarlyStoppingHandler, EMAHandler) begin anew.
+            trains 10 more epochs. Schedules, the order of the data and the history continue;
+            handlers with counts of their own (EarlyStoppingHandler, EMAHandler) start from zero.
 
         Returns
         -------
         FitResult
-            With `stop_reason`, `epochs_run` and `history`; its ``report(path)`` writes a page.
+            Has `stop_reason`, `epochs_run` and `history`; its ``report(path)`` writes an HTML page.
 
         Raises
         ------
         ValueError
-            If the data cannot be used, an epoch has no batch, the network is on other contexts
-            than the Estimator or was initialised in the other of MXNet's two modes, or not exactly
-            one of `epochs` and `batches` is a positive integer; if `initial_epoch` is not below
-            `epochs`, or is given with `resume`; if no parameter is trained; if the checkpoint is
-            of another network, trainer, or data.
+            If the data cannot be used or an epoch has no batch; if the network is on other contexts
+            than the Estimator, or was initialised in the other of MXNet's two modes; unless exactly
+            one of `epochs` and `batches` is given, a positive integer; if `initial_epoch` is not
+            below `epochs`, or is given with `resume`; if no parameter is trained; if the checkpoint
+            is of another network, trainer or data.
         FileNotFoundError
             If there is no checkpoint at the path `resume`.
         """
@@ -250,16 +251,8 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             self, val_data, event_handlers, resume is not None, sanity_check
         )
         self.settings = settings_of(self)
-        folders = checkpoint_folders(self.handlers)
         with suppress_info(self.logger, verbose):
-            if self.workers.are_several:
-                data = self._synchronize_start(data, val_data)
-            resume = self._resolve_resume(resume, folders)
-            self.resumed_from = checkpoint_for(resume, folders, self.logger, self.workers)
-            if self.resumed_from is None:
-                warn_of_leftover_value(self, self.handlers)
-            elif self.workers.are_several:
-                broadcast_weights(self, data.first_batches(1)[0])
+            data = self._prepare(data, val_data, resume)
         self.train_data, self.val_data, self.data = train_data, val_data, data
         self.verbose = verbose
         self.history = self.history.before(initial_epoch)
@@ -303,11 +296,11 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         val_data : iterable of (data, label)
             The batches.
         batch_axis : int
-            The axis of the data that counts the samples.
+            The axis of the samples.
         event_handlers : EventHandler or list of EventHandler, optional
             In addition to a MetricHandler, unless one is given.
         verbose : 'auto', 0, 1 or 2, optional
-            Whether there is a bar, as for :meth:`fit`; by default as in the `fit` under way.
+            Whether to show a bar, as for :meth:`fit`; by default as in the current `fit`.
 
         Returns
         -------
@@ -331,15 +324,17 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
     def predict(self, data: object, batch_size: int | None = None, batch_axis: int = 0) -> Any:
         """Return the network's outputs for all samples, in their order, on the CPU.
 
-        In prediction, with the :attr:`evaluation_weights`.
+        It runs in prediction mode, with the :attr:`evaluation_weights`.
 
         Parameters
         ----------
         data : iterable of batches, NDArray, numpy.ndarray or dict of arrays
-            Batches as for :meth:`evaluate`, whose labels are not used, or of data alone (an array,
-            a tuple of one item, a dict without a label); or whole arrays.
-        batch_size, batch_axis : int
-            For whole arrays, by default 128; the axis of data and outputs that counts the samples.
+            Batches as for :meth:`evaluate` (labels are ignored) or without labels (an array, a
+            tuple of one item, a dict without a label); or whole arrays.
+        batch_size : int, optional
+            For whole arrays; by default 128.
+        batch_axis : int
+            The axis of the samples in data and outputs.
 
         Returns
         -------
@@ -356,7 +351,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
     def describe(
         self, val_data: Iterable[object] | None = None, event_handlers: EventHandlers = None
     ) -> None:
-        """Print the loop: each event, with the handlers that `fit` would call, in their order.
+        """Print the loop: each event with the handlers that `fit` would call, in their order.
 
         Parameters
         ----------
@@ -438,15 +433,30 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         part = self.position.batch_in_epoch / batches if batches else 0.0
         return min(1.0, (self.position.epoch + part) / self.max_epoch)
 
+    def _prepare(
+        self, data: TrainingData, val_data: Iterable[object] | None, resume: _Resume
+    ) -> TrainingData:
+        """Synchronize the workers, and find the checkpoint; return this worker's data."""
+        if self.workers.are_several:
+            data = self._synchronize_start(data, val_data)
+        folders = checkpoint_folders(self.handlers)
+        resume = self._resolve_resume(resume, folders)
+        self.resumed_from = checkpoint_for(resume, folders, self.logger, self.workers)
+        if self.resumed_from is None:
+            warn_of_leftover_value(self, self.handlers)
+        elif self.workers.are_several:
+            broadcast_weights(self, data.first_batches(1)[0])
+        return data
+
     def _synchronize_start(
         self, data: TrainingData, val_data: Iterable[object] | None
     ) -> TrainingData:
-        """Synchronize all workers before training; return the data with this worker's rows.
+        """Check that all workers train the same, and synchronize them; return this worker's data.
 
         Raises
         ------
         ValueError
-            If the trainer knows nothing of other workers, or the workers have other settings.
+            If the trainer is not an SVRGTrainer, or the workers' settings differ.
         """
         workers, trainer = self.workers, self.trainer
         if not isinstance(trainer, SVRGTrainer):

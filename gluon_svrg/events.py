@@ -27,9 +27,9 @@ The loop of :class:`gluon_svrg.Estimator`, with each event where it fires::
 
 Every event gets the estimator; ``batch_begin`` also ``batch``; ``gradient_ready`` and
 ``batch_end`` also ``batch``, ``pred``, ``label`` and ``loss`` (lists, one item per context);
-``exception_raised`` also ``exception``. A handler hears the events whose classes below it
-inherits, in the order of the handlers' ``priority`` (the lower, the earlier; 0 without one), and
-in list order if that is equal.
+``exception_raised`` also ``exception``. A handler gets the events of those classes below that it
+inherits from, in the order of the handlers' ``priority`` (lower values first; 0 by default), and in
+list order for equal values.
 
 What still fires after each way to stop, besides the rest of the handlers of the same event:
 
@@ -45,32 +45,31 @@ an exception                       no           no         no          no       
 =================================  ===========  =========  ==========  =========  ================
 
 ``safe_point`` follows every ``epoch_begin`` and ``batch_end``, and the ``epoch_end`` of each epoch
-that was not cut short by ``stop()`` or by the number of batches: at it, the run could be ended and
-continued later. An exception leaves it out, as it does all others.
+that was not cut short by ``stop()`` or by the number of batches: here the run could be ended and
+continued later. After an exception neither it nor any other event fires.
 
-What takes long between two steps is broken off by a stop, after the batch that is under way, and
-made again from its beginning after a resume:
+A stop also interrupts the two passes that take long between two steps, after their current batch. A
+resume repeats them from the beginning:
 
-- SVRG's full pass: the epoch counts as not begun. No more handlers hear its ``epoch_begin``, which
-  fires again after the resume, and a ``safe_point`` follows. Other passes that SVRG makes for a
-  resume are broken off, too.
+- SVRG's full pass: the epoch counts as not begun. The remaining handlers do not get its
+  ``epoch_begin``, which fires again after the resume; a ``safe_point`` follows. Other passes that
+  SVRG makes for a resume are interrupted, too.
 - The evaluation of a ValidationHandler: it gives no figures, and the rest of the event follows.
   At the ``epoch_end`` of a whole epoch a ``safe_point`` comes first; after a resume from there
-  the ValidationHandler and those handlers that come after it hear ``epoch_end`` once more. It is
-  not begun at all if a signal or a time limit has ended the run already.
+  the ValidationHandler and the handlers after it get ``epoch_end`` once more. The evaluation does
+  not begin if a signal or a time limit has ended the run already.
 
-A checkpoint that is being written is finished. So is an evaluation that anybody else asks for.
+The writing of a checkpoint is always completed, and so is an evaluation by any other caller.
 
-Several workers all run this loop, each with its rows of every batch; one that has no row of a batch
-gets an empty one (:func:`gluon_svrg.data.batch.is_empty`), and empty lists of ``pred``, ``label``
-and ``loss``. Before each ``safe_point`` they exchange what was asked of any of them: true answers,
-``stop()``, ``roll_back()``, a signal, a time limit. It counts for all, at the same place, also
-where something long is broken off. An exception on one ends the others by a WorkerError. A handler
-that asks the others for something does so in the same event on all of them.
+Several workers all run this loop, each with its rows of every batch. A worker without a row gets an
+empty batch (:func:`gluon_svrg.data.batch.is_empty`) and empty lists ``pred``, ``label`` and
+``loss``. Before each ``safe_point`` the workers exchange all requests: true answers, ``stop()``,
+``roll_back()``, a signal, a time limit. A request on one worker counts for all, at the same place,
+also in a pass that is interrupted. An exception on one worker ends the others by a WorkerError. A
+handler that communicates with the other workers has to do so in the same event on all of them.
 
-The six classes of MXNet are MXNet's own, so that its handlers run here unchanged. A handler that
-keeps something from one event to the next, and is to continue with it after a resume, inherits
-:class:`Stateful` too.
+The six classes of MXNet's events are MXNet's own, so MXNet's handlers run here unchanged. A handler
+whose state is to survive a resume also inherits from :class:`Stateful`.
 """
 
 from __future__ import annotations

@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from gluon_svrg.events import Run
 
 
-Parts = tuple[list[Any], list[Any], list[Any], list[NDArray]]
-"""Data, label, output and loss of a batch, one item per context each."""
+BatchResult = tuple[list[Any], list[Any], list[Any], list[NDArray]]
+"""Data, label, output and loss of a batch: lists with one item per context."""
 
 
-def fit_batch(run: Run, batch: object) -> Parts:
+def fit_batch(run: Run, batch: object) -> BatchResult:
     """Run the forward and the backward pass of a batch, by the run's batch processor.
 
     If other workers have all samples of the batch, this worker's gradients become zero (or stay
     what has accumulated), and data, label, output and loss are empty lists.
     """
     if not is_empty(batch):
-        parts: Parts = run.batch_processor.fit_batch(run, batch, run.batch_axis)
+        parts: BatchResult = run.batch_processor.fit_batch(run, batch, run.batch_axis)
         return parts
     for context in run.context:
         clear_idle_gradients(run.net, context)
@@ -47,11 +47,11 @@ def fit_batch(run: Run, batch: object) -> Parts:
     return [], [], [], []
 
 
-def evaluate_batch(run: Run, batch: object, batch_axis: int) -> Parts:
+def evaluate_batch(run: Run, batch: object, batch_axis: int) -> BatchResult:
     """Run the forward pass of a batch, by the run's batch processor; as :func:`fit_batch`."""
     if is_empty(batch):
         return [], [], [], []
-    parts: Parts = run.batch_processor.evaluate_batch(run, batch, batch_axis)
+    parts: BatchResult = run.batch_processor.evaluate_batch(run, batch, batch_axis)
     return parts
 
 
@@ -73,7 +73,7 @@ class BatchProcessor(_MXNetBatchProcessor):
     backpropagation through time), it also defines :meth:`state_dict` and :meth:`load_state_dict`.
     """
 
-    def fit_batch(self, estimator: Run, train_batch: object, batch_axis: int = 0) -> Parts:
+    def fit_batch(self, estimator: Run, train_batch: object, batch_axis: int = 0) -> BatchResult:
         """Run the forward and the backward pass of one batch.
 
         Parameters
@@ -109,7 +109,7 @@ class BatchProcessor(_MXNetBatchProcessor):
             clear_idle_gradients(estimator.net, context)
         return [s.data for s in shares], [s.label for s in shares], pred, loss
 
-    def evaluate_batch(self, estimator: Run, val_batch: object, batch_axis: int = 0) -> Parts:
+    def evaluate_batch(self, estimator: Run, val_batch: object, batch_axis: int = 0) -> BatchResult:
         """Run the forward pass of one batch; parameters and results as for `fit_batch`."""
         shares = self._shares(val_batch, estimator.val_net, estimator.context, batch_axis)
         pred, loss = _forward(estimator.val_net, estimator.val_loss, shares)

@@ -1,4 +1,4 @@
-"""ControlVariate: full gradient and coefficient by which a trainer's gradients are corrected."""
+"""ControlVariate: corrects a trainer's gradients by a full gradient and a coefficient."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gluon_svrg.workers import Single, Workers
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
-# Batch sizes (of whole and of last batches, by device) times coefficients that are kept ready.
+# Cached rules: one per batch size (whole and last batches, by device) and coefficient.
 _MAX_RULES = 16
 
 
 class ControlVariate:
-    """The rule of SVRG with its full gradient, on all devices; none before :meth:`set`.
+    """The rule of SVRG with a full gradient, on all devices; inactive before :meth:`set`.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class ControlVariate:
         if self.optimal is None:
             return [self._coefficient] * number
         values = self.optimal.values()
-        # Before the first batch, or since a parameter was frozen, there is no estimate.
+        # There is no estimate before the first batch, or after a parameter was frozen.
         return values if len(values) == number else [1.0] * number
 
     def correct(

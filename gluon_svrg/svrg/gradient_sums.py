@@ -19,21 +19,21 @@ from mxnet.ndarray import NDArray
 class GradientSums:
     """The sums of the gradients of a full pass, by parameter and context.
 
-    In float64, so that 10^5 small batches do not wash out, in accumulators that are new in each
-    pass. Whether a sum is finite is noted on the device after each batch and read once, at the end:
-    the error can name the batch without a wait at each.
+    In float64, so that 10^5 small batches lose no digits, and in new accumulators for each pass.
+    After each batch the device records whether the sums are finite; this is read once, at the end,
+    so the error can name the batch without a wait at each.
 
     Parameters
     ----------
     grads : dict of str to list of NDArray
-        Where the gradients of each batch will be.
+        The buffers of the gradients of each batch.
     add : FusedFunction
-        From totals and gradients to new totals; outlives the pass.
+        Adds gradients to totals; used again by later passes.
 
     Attributes
     ----------
     batches, samples : int
-        How many have been added.
+        How many were added.
     """
 
     def __init__(self, grads: Mapping[str, list[NDArray]], add: FusedFunction) -> None:
@@ -81,7 +81,7 @@ class GradientSums:
         self._by_context = []
         means, shares = {}, {}
         for name, dtype in dtypes.items():
-            # One by one: the sums take twice the memory of the means.
+            # One parameter at a time, since the sums take twice the memory of the means.
             mean_dtype = "float32" if dtype == np.float16 else dtype
             if name in self._sums:
                 means[name] = _mean(self._sums.pop(name), mean_dtype, self.samples)
@@ -92,7 +92,7 @@ class GradientSums:
         return FullGradient(means, self.samples, row_shares=shares)
 
     def _check_finite(self) -> None:
-        """Raise FloatingPointError if a sum is not finite: once it is not, it stays so."""
+        """Raise FloatingPointError if a sum is not finite, which it then stays."""
         first = self._watch.first()
         for name, totals in self._sums.items() if first is not None else ():
             if first and not all(np.isfinite(total.asnumpy()).all() for total in totals):

@@ -17,9 +17,9 @@ SPARSE_CORRECTIONS = ("exact", "sparse")
 class RowCorrection:
     r"""Corrects row_sparse gradients by a row_sparse full gradient.
 
-    *exact* is the rule as it stands: the corrected gradient has each row that the full gradient
-    has, as with dense storage. *sparse* takes the full gradient on the rows of the batch only, each
-    divided by the share of batches that have it:
+    *exact* is SVRG's rule: the corrected gradient has all rows of the full gradient, as with dense
+    storage. *sparse* uses the full gradient only on the rows of the batch, each divided by the
+    fraction of batches that have it:
 
     .. math:: g = \nabla f_B(w) - \alpha\,(\nabla f_B(\tilde w) - D_B \mu), \quad
         (D_B)_{rr} = [r \in B] / p_r

@@ -18,14 +18,14 @@ _DENSE = "make the layer with sparse_grad=False"
 
 
 def check_row_sparse(trainer: Trainer, coefficient: object, mode: str) -> None:
-    """Raise ValueError if a row_sparse gradient of `trainer` cannot be corrected, or used rightly.
+    """Raise ValueError if `trainer` has a row_sparse gradient that it cannot correct or apply.
 
     Parameters
     ----------
     trainer : Trainer
-        Whose parameters, optimizer and kvstore are meant.
-    coefficient
-        That of SVRG.
+        The trainer, with its parameters, optimizer and kvstore.
+    coefficient : float, callable or OptimalCoefficient
+        SVRG's coefficient.
     mode : 'exact' or 'sparse'
         See :class:`gluon_svrg.svrg.row_correction.RowCorrection`.
     """
@@ -59,7 +59,7 @@ def check_has_shares(
     mode : 'exact' or 'sparse'
         As for :func:`check_row_sparse`.
     means, row_shares : mappings of str to NDArray
-        Those of a :class:`gluon_svrg.svrg.gradient.FullGradient`.
+        The fields of a :class:`gluon_svrg.svrg.gradient.FullGradient`.
     """
     for name, mean in means.items():
         if mode == "sparse" and is_row_sparse(mean) and name not in row_shares:
@@ -104,16 +104,16 @@ def warn_of_other_batches(
     Parameters
     ----------
     trainer : Trainer
-        The trainer of the gradients.
+        The trainer.
     update_freq : int
-        A snapshot every that many epochs.
+        The number of epochs between two snapshots.
     data : TrainingData
         The batches.
     logger : logging.Logger
-        Gets the warning.
+        Logs the warning.
     """
     why_not = data.why_it_may_not_repeat()
-    # A full pass has the batches of its own epoch, if they can be asked for by number.
+    # A full pass over indexed batches uses those of its own epoch.
     is_of_its_epoch = update_freq == 1 and data.is_indexed
     has_rows = any(map(_has_sparse_gradient, _mxnet.trained_parameters(trainer)))
     if has_rows and why_not and not is_of_its_epoch:
@@ -149,11 +149,12 @@ def _check_optimizer(trainer: Trainer, param: Parameter, mode: str) -> None:
     optimizer = _mxnet.optimizer_of(trainer)
     kind = type(optimizer).__name__
     is_lazy = bool(getattr(optimizer, "lazy_update", False))
-    # MXNet's others raise in the kvstore's callback, where nobody hears of it, or touch all rows.
+    # MXNet's other optimizers raise in the kvstore's callback, where the error is lost, or they
+    # touch all rows.
     are_updated = isinstance(optimizer, mx.optimizer.SGD | mx.optimizer.Adam) and is_lazy
     if _mxnet.storage_types(param)[0] == "row_sparse" and not are_updated:
         raise ValueError(
-            f"the weights of {param.name!r} are row_sparse, and {kind} cannot update them so: "
+            f"the weights of {param.name!r} are row_sparse, and {kind} cannot update them: "
             "give 'sgd' or 'adam' with lazy_update=True, or make the parameter with "
             "stype='default'"
         )

@@ -159,7 +159,7 @@ def overwrite(batches):
 @pytest.mark.parametrize(("change", "message"), [
     (replace, "batch 2 .* has other arrays than it had in the full pass"),
     (reverse, "batch 0 .* has other arrays than it had in the full pass"),
-    (add, "holds 5 batches of the full pass, and now comes batch 5"),
+    (add, "has the 5 batches of the full pass, and this is batch 5"),
     (overwrite, "the gradient of batch 0 is not the one that the table holds"),
 ])  # fmt: skip
 def test_batches_that_change_after_the_full_pass_are_an_error(change, message):

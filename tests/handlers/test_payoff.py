@@ -17,7 +17,7 @@ from scripted import Corrections, Scripted
 def estimator_of(problem):
     trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
     estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
-    estimator.logger = logging.getLogger("test_giving_up")
+    estimator.logger = logging.getLogger("test_payoff")
     return estimator
 
 
