@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sized
-from contextlib import suppress
+from collections.abc import Mapping, Sized
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
-from weakref import WeakKeyDictionary, ref
 
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.nested import leaves_of, mapped
 from gluon_svrg.arrays.samples import samples_in, some_samples
-from mxnet import autograd, gluon
+from gluon_svrg.run.casting import (
+    call_network_with_casts,
+    call_with_casts,
+    dtype_in,
+    precision_of,
+)
+from mxnet import gluon
 from mxnet.ndarray import NDArray
 
 _KEYS = ("data", "label", "sample_weight")
@@ -130,14 +134,8 @@ def call_network(net: gluon.Block, data: object) -> Any:
     too (to float16 only integers of 8 bits).
     """
     arguments = network_arguments(net, data)
-    dtypes = _dtypes_of(arguments)
-    casts = _CASTS.setdefault(net, {})
     try:
-        if dtypes not in casts and autograd.is_training():
-            _look_outside_of_training(net, arguments, dtypes)
-        output = _called(net, (), arguments, lambda: _dtype_of(net))
-        casts.setdefault(dtypes, None)
-        return output
+        return call_network_with_casts(net, arguments)
     except mx.base.MXNetError as error:
         widths = [a.shape[1] for a in leaves_of(arguments) if getattr(a, "stype", "") == "csr"]
         if not widths or "shape" not in str(error):
@@ -181,7 +179,7 @@ def compute_losses(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> ND
     is_of_samples = isinstance(weight, NDArray) and weight.ndim == 1
     extra = () if weight is None or is_of_samples else (weight,)
     try:
-        losses: NDArray = _called(loss, (pred,), (label, *extra), lambda: _dtype_in(pred))
+        losses: NDArray = call_with_casts(loss, (pred,), (label, *extra), lambda: dtype_in(pred))
     except (AttributeError, TypeError, ValueError, AssertionError, mx.base.MXNetError) as error:
         if type(loss).__module__ != "mxnet.gluon.loss" or (
             isinstance(pred, NDArray) and isinstance(label, NDArray)
@@ -214,64 +212,6 @@ def count_samples(losses: list[NDArray], labels: list[object], batch_axis: int) 
             arrays = [leaf for leaf in leaves_of(labels[i]) if isinstance(leaf, NDArray)]
             count += samples_in(arrays[0], batch_axis) - 1 if arrays else 0
     return count
-
-
-_Cast = tuple["np.dtype[Any]", str]
-
-# For each network and loss, by the dtypes of its arguments: the cast that it needs, or None.
-_CASTS: WeakKeyDictionary[gluon.Block, dict[tuple[Any, ...], _Cast | None]] = WeakKeyDictionary()
-
-
-def _dtypes_of(arguments: object) -> tuple[Any, ...]:
-    return tuple([leaf.dtype for leaf in leaves_of(arguments)])
-
-
-def _look_outside_of_training(
-    net: gluon.Block, arguments: tuple[Any, ...], dtypes: tuple[Any, ...]
-) -> None:
-    """Find out which inputs need a cast, in prediction mode so that no random number is drawn.
-
-    A pass in training that fails would have drawn dropout masks, and changed all later ones.
-    """
-    own = _dtype_of(net)
-    if all(np.dtype(dtype) == own for dtype in dtypes):
-        return
-    # If no cast helps, the pass itself raises the error.
-    with (
-        suppress(Exception),
-        _mxnet.forgotten_forward(net),
-        autograd.pause(train_mode=False),
-    ):
-        _called(net, (), arguments, lambda: own)
-
-
-def _called(
-    block: Callable[..., Any],
-    first: tuple[Any, ...],
-    arguments: tuple[Any, ...],
-    dtype_of: Callable[[], np.dtype[Any]],
-) -> Any:
-    """Return ``block(*first, *arguments)``, with the arguments cast if it rejects their dtypes."""
-    casts = _CASTS.get(block) if isinstance(block, gluon.Block) else None
-    known = casts.get(_dtypes_of(arguments)) if casts else None
-    if known is not None and known[0] == dtype_of():  # it may have been cast meanwhile
-        return block(*first, *_cast(arguments, *known))
-    try:
-        return block(*first, *arguments)
-    except mx.base.MXNetError:
-        dtype, dtypes = dtype_of(), _dtypes_of(arguments)
-        for kinds in ("f", "fiub"):
-            cast = _cast(arguments, dtype, kinds)
-            if _dtypes_of(cast) == dtypes:
-                continue
-            try:
-                output = block(*first, *cast)
-            except mx.base.MXNetError:
-                continue
-            if isinstance(block, gluon.Block):
-                _CASTS.setdefault(block, {})[dtypes] = dtype, kinds
-            return output
-        raise
 
 
 def _items_of(batch: object) -> tuple[object, object, object]:
@@ -361,33 +301,11 @@ def _check_lengths(parts: BatchParts, batch_axis: int, contexts: int) -> None:
             )
 
 
-# The first Parameter of each network: `collect_params` goes through all of them. A weak reference,
-# since a Parameter's trainer may lead back to the network.
-_FIRST: WeakKeyDictionary[gluon.Block, ref[gluon.Parameter]] = WeakKeyDictionary()
-
-
-def _dtype_of(net: gluon.Block) -> np.dtype[Any]:
-    """Return the network's precision: the dtype of its first Parameter."""
-    known = _FIRST.get(net)
-    first = known() if known is not None else None
-    if first is None:
-        first = next(iter(net.collect_params().values()), None)
-        if first is None:
-            return np.dtype("float32")
-        _FIRST[net] = ref(first)
-    return np.dtype(first.dtype)
-
-
-def _dtype_in(pred: object) -> np.dtype[Any]:
-    """Return the dtype of the first array; a network may return none."""
-    return np.dtype(next((leaf.dtype for leaf in leaves_of(pred)), "float32"))
-
-
 def _as_ndarrays(part: object, net: gluon.Block) -> Any:
     """Return `part` with NumPy's arrays, and what can be made one, at the network's precision."""
     if isinstance(part, NDArray) or all(isinstance(leaf, NDArray) for leaf in leaves_of(part)):
         return mapped(_mxnet.as_current, part)
-    dtype = _dtype_of(net)
+    dtype = precision_of(net)
 
     def convert(array: object) -> object:
         if isinstance(array, NDArray):
@@ -407,15 +325,6 @@ def _as_ndarrays(part: object, net: gluon.Block) -> Any:
 def _with_leaves(part: object, leaves: list[NDArray]) -> Any:
     remaining = iter(leaves)
     return mapped(lambda _: next(remaining), part)
-
-
-def _cast(arguments: object, dtype: np.dtype[Any], kinds: str) -> Any:
-    def cast(array: NDArray) -> NDArray:
-        own = np.dtype(array.dtype)
-        is_counting = own.kind in "iu" and own.itemsize > 1 and dtype == np.float16
-        return array.astype(dtype) if own.kind in kinds and not is_counting else array
-
-    return mapped(cast, arguments)
 
 
 def _by_name(net: gluon.Block, data: Mapping[str, Any]) -> tuple[Any, ...]:
