@@ -1,4 +1,4 @@
-"""The handlers that a run has besides those that it is given."""
+"""The handlers that `fit` and `evaluate` add to the given ones."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def fit_handlers(
     Parameters
     ----------
     estimator : Estimator
-        Whose metrics are updated.
+        The estimator, with its metrics.
     val_data, event_handlers
         The arguments of `fit`.
     resumes : bool
         Whether the run continues from a checkpoint.
     sanity_check : bool
-        Whether the first batch is looked at.
+        Whether to check the first batch.
     """
     given = _as_list(event_handlers)
     defaults: list[EventHandler] = [
@@ -50,7 +50,7 @@ def fit_handlers(
         defaults.append(GradientUpdateHandler())
     if not _has(given, mx_estimator.MetricHandler):
         defaults.append(MetricHandler(estimator.train_metrics))
-    defaults += _for_the_loss(given, estimator.train_metrics)
+    defaults += _loss_handlers(given, estimator.train_metrics)
     if val_data is not None and not _has(given, mx_estimator.ValidationHandler):
         defaults.append(ValidationHandler(val_data))
     if not _has(given, HistoryHandler):
@@ -75,14 +75,14 @@ def evaluation_handlers(estimator: Run, event_handlers: EventHandlers) -> Handle
     handlers = _as_list(event_handlers)
     if not _has(handlers, mx_estimator.MetricHandler):
         handlers = [*handlers, MetricHandler(estimator.val_metrics)]
-    handlers = [*handlers, *_for_the_loss(handlers, estimator.val_metrics)]
+    handlers = [*handlers, *_loss_handlers(handlers, estimator.val_metrics)]
     return _checked(handlers, estimator.val_metrics)
 
 
-def _for_the_loss(
+def _loss_handlers(
     given: list[EventHandler], metrics: list[mx.metric.EvalMetric]
 ) -> list[EventHandler]:
-    """Return what updates the metric of the loss, if MetricHandlers are given that do not."""
+    """Return a MetricHandler for the loss, if MetricHandlers are given without it."""
     updated = [
         id(metric)
         for handler in given
@@ -94,20 +94,20 @@ def _for_the_loss(
 
 
 def _required_handlers(given: list[EventHandler], resumes: bool) -> list[type[EventHandler]]:
-    """Return the classes of the handlers that those given need, and that a resume needs."""
+    """Return the classes of the handlers that the given handlers and a resume require."""
     required = [
         kind
         for handler in given
         if isinstance(handler, RequiresHandlers)
         for kind in handler.required_handlers()
     ]
-    # As with a CheckpointHandler: a resume alone needs the random numbers of the checkpoint, too.
+    # A resume without a CheckpointHandler needs the random numbers of the checkpoint, too.
     return [*required, SignalHandler, RandomStateHandler] if resumes else required
 
 
 def _checked(handlers: list[EventHandler], metrics: list[mx.metric.EvalMetric]) -> HandlerList:
-    # MXNet's own check, kept for MXNet's handlers: one that watches a metric of another Estimator
-    # would see values that never change.
+    # MXNet's own check: a handler that reads a metric of another Estimator would see constant
+    # values.
     check_metrics_of_handlers(handlers, set(metrics))
     return HandlerList(handlers)
 
