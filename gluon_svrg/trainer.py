@@ -45,9 +45,9 @@ _STAND_IN_ADDED = (
 class SVRGTrainer(gluon.Trainer):
     r"""A drop-in `gluon.Trainer` with a control variate.
 
-    With no control variate set its steps are those of `gluon.Trainer`, bit for bit; the names
-    'nag' and 'lars' stand for the optimizers of this package. With one, each batch's gradient is
-    corrected before it is reduced over devices and given to the optimizer:
+    Without a control variate its steps are those of `gluon.Trainer`, bit for bit, except that the
+    names 'nag' and 'lars' stand for the optimizers of this package. With one, each batch's gradient
+    is corrected before it is reduced over devices and passed to the optimizer:
 
     .. math:: g = \nabla f_B(w) - \alpha\,(\nabla f_B(\tilde w) - \mu)
 
@@ -381,7 +381,7 @@ class SVRGTrainer(gluon.Trainer):
             )
 
     def _samples_of_all(self, batch_size: int) -> int:
-        """Return the samples that the gradients of all workers are of, if the loop divides them."""
+        """Return the number of samples in the batch on all workers, if the loop divides batches."""
         if not self._divides_by_loop:
             return batch_size
         self._check_is_divided()
@@ -390,9 +390,9 @@ class SVRGTrainer(gluon.Trainer):
         adds = any(p.grad_req == "add" for p in _mxnet.trained_parameters(self))
         given = loop.given.since(self._given) if adds else loop.last
         self._given = loop.given
-        told = [batch_size, given.samples, given.rows]
-        everybody = self.workers.gather_plain(told, "samples of a step")
-        sizes, samples, rows = zip(*everybody, strict=True)
+        counts = [batch_size, given.samples, given.rows]
+        all_workers = self.workers.gather_plain(counts, "samples of a step")
+        sizes, samples, rows = zip(*all_workers, strict=True)
         total: int = sum(samples)
         if not all(size in (own, total) for size, own in zip(sizes, rows, strict=True)):
             raise ValueError(
@@ -406,7 +406,7 @@ class SVRGTrainer(gluon.Trainer):
         return total
 
     def _drop_stand_in(self) -> None:
-        """Zero the gradients of a batch that stands in for none: other workers have its samples."""
+        """Zero the gradients of a stand-in batch, whose samples belong to other workers."""
         if not (self._divides_by_loop and loop_of(self.workers).last.stand_ins):
             return
         for param in _mxnet.trained_parameters(self):
@@ -440,10 +440,10 @@ class SVRGTrainer(gluon.Trainer):
         states_of(self).write(fname)
 
     def load_states(self, fname: str | os.PathLike[str]) -> None:
-        """Continue from what :meth:`save_states` wrote, on whatever devices this trainer runs.
+        """Continue from what :meth:`save_states` wrote, also on other devices.
 
-        As with `gluon.Trainer` the learning rate and whatever else the optimizer was made with
-        come from the file too. The optimizer stays the same object. Load the network's parameters
+        As with `gluon.Trainer` the learning rate and the other arguments of the optimizer come from
+        the file, too. The optimizer stays the same object. Load the network's parameters
         first: with ``update_on_kvstore`` MXNet empties the states when parameters are set.
 
         Parameters
@@ -512,12 +512,12 @@ def _check_is_full_gradient(full_gradient: object, trained: Sequence[gluon.Param
 
 
 def require_svrg_trainer(run: Run) -> SVRGTrainer:
-    """Return the trainer of `run`, if SVRG can run with it.
+    """Return the SVRGTrainer of `run`.
 
     Raises
     ------
     ValueError
-        If it is no SVRGTrainer, or has several workers, and the run is of MXNet's Estimator.
+        If its trainer is not an SVRGTrainer; if it has several workers with MXNet's Estimator.
     """
     trainer = run.trainer
     if not isinstance(trainer, SVRGTrainer):
@@ -530,12 +530,12 @@ def require_svrg_trainer(run: Run) -> SVRGTrainer:
 
 
 def require_workers(run: Run) -> Workers:
-    """Return the workers of `run`; MXNet's Estimator, which does not tell them, has one.
+    """Return the workers of `run`; a single process for MXNet's Estimator.
 
     Raises
     ------
     ValueError
-        If it is MXNet's, and its trainer has several.
+        If it is MXNet's Estimator, and its trainer has several workers.
     """
     if isinstance(run, RunWithPosition):
         return run.workers

@@ -104,7 +104,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
         self._forget()
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Measure and set the learning rate, if it is time."""
+        """Measure and set the learning rate, if this epoch is due for it."""
         epoch = estimator.position.epoch
         if self._next is None or epoch < self._next:
             return
@@ -119,7 +119,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
             )
 
     def state_dict(self, estimator: Run) -> State:
-        """Return what was measured, and when to measure again; nothing, if nothing was."""
+        """Return the measurement and the epoch of the next; empty without a measurement."""
         if self.smoothness is None:
             return {}
         return {
@@ -174,7 +174,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
     def _set(
         self, estimator: Run, rate: float, batch_size: int, momentum: float, is_first: bool
     ) -> None:
-        """Set the learning rate, or lower it, and tell it."""
+        """Set or lower the learning rate, and log it."""
         assert self.smoothness is not None
         before = estimator.trainer.learning_rate
         if not is_first and rate > (1 - _MARGIN) * before:
@@ -205,7 +205,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
 
 
 class _Batches(NamedTuple):
-    """What is measured on: whole batches, by each of several workers.
+    """The batches of a measurement: whole batches, on each of several workers.
 
     Attributes
     ----------
@@ -258,7 +258,7 @@ class _Batches(NamedTuple):
 
 
 def _whole(run: Run) -> TrainingData:
-    """Return the data of which the run's workers have their parts."""
+    """Return the undivided training data, of which each worker has a part."""
     if not run.workers.are_several:
         return run.data
     data = training_data(run.train_data)
@@ -301,7 +301,7 @@ def _smoothness(
 
 
 def _largest_sample(linear: LinearModel, batches: list[BatchParts]) -> tuple[float, BatchParts]:
-    """Return the squared norm of the longest row, by weight, and the batch of it alone."""
+    """Return the largest weighted squared norm of a row, and a batch with that row alone."""
     rows = ((*_largest_row(linear, parts), parts) for parts in batches)
     norm, row, parts = max(rows, key=lambda item: math.inf if item[0] != item[0] else item[0])
     if not 0 < norm < math.inf:

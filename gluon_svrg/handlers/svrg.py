@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -124,17 +123,7 @@ class SVRGHandler(
 
     give_up_above = renamed_attribute("give_up_above", "max_variance_ratio")
     look_again_every = renamed_attribute("look_again_every", "recheck_every_n_epochs")
-
-    @property
-    def giving_up(self) -> PayoffCriterion:
-        """The name of `criterion` up to version 0.7."""
-        warnings.warn(
-            "SVRGHandler.giving_up is now SVRGHandler.criterion, and giving_up.epoch is "
-            "criterion.off_since",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.criterion
+    giving_up = renamed_attribute("giving_up", "criterion")
 
     @property
     def table(self) -> GradientTable | None:
@@ -260,7 +249,7 @@ class SVRGHandler(
     exception_raised = train_end
 
     def resume_interrupted(self, estimator: Run) -> bool:
-        """Take the snapshot that a stop has broken off in the middle of an epoch."""
+        """Take the snapshot that a stop has interrupted in the middle of an epoch."""
         return self._controller.take_due_snapshot()
 
     def state_dict(self, estimator: Run) -> State:
@@ -268,7 +257,7 @@ class SVRGHandler(
         return self._controller.state_dict(self._names(estimator))
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
-        """Continue from `state`; computes a table again, if the current epoch needs it."""
+        """Continue from `state`; recompute a gradient table, if the current epoch needs it."""
         self._controller.load_state_dict(state, self._names(estimator), estimator.context)
 
     def _names(self, estimator: Run) -> dict[str, str]:

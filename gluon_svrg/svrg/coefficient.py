@@ -325,7 +325,7 @@ def linear_decay(start: float = 0.75, end: float = 0.0) -> Callable[[float], flo
 def _rules(
     samples: float, snapshot_scale: float, memory: float, dtype: str
 ) -> tuple[FusedFunction, FusedFunction]:
-    """Return the functions that correct a gradient, and that move its sums on."""
+    """Return two functions: one corrects a gradient, the other updates its sums."""
 
     def control(snapshot_grad: Symbol, full_grad: Symbol) -> Symbol:
         if snapshot_scale != 1:

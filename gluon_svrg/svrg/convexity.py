@@ -85,7 +85,7 @@ class LinearModel(NamedTuple):
         return cls(names[0], names[1] if len(names) > 1 else None, flattens, known)
 
     def check_batch(self, parts: BatchParts) -> None:
-        """Raise UnsupportedProblemError if `parts` are no batch of one dense array of rows."""
+        """Raise UnsupportedProblemError unless the data are a dense array with a row per sample."""
         data = parts.data
         if not isinstance(data, NDArray) or data.stype != "default" or data.ndim < 2:
             raise UnsupportedProblemError(
@@ -110,8 +110,9 @@ class LinearModel(NamedTuple):
     def measurement_batch(self, parts: BatchParts) -> BatchParts:
         """Return the batch to measure the curvature with.
 
-        Of the squared loss and Huber's, labels of 0: the outputs at the points are 0, and there a
-        residual of 0 has the largest curvature, and differences of gradients lose no digits.
+        For the squared loss and Huber's the labels are replaced by 0. The outputs at the point of
+        measurement are 0, so the residuals are 0, where the curvature is largest and differences of
+        gradients lose no digits.
         """
         if self.loss.kind not in ("squared", "huber"):
             return parts
@@ -124,8 +125,8 @@ class LinearModel(NamedTuple):
         """Return the point at which to measure: weights of 0.
 
         Outputs of 0 have the largest curvature of the logistic loss. That of softmax depends on
-        the probabilities: at weights of 0 and biases of the logarithm of the classes' frequencies
-        in `batches` they are these frequencies. There it is seldom less than later.
+        the probabilities: with biases equal to the logarithm of the classes' frequencies in
+        `batches` they are these frequencies, where the curvature is seldom smaller than later.
 
         Parameters
         ----------
@@ -140,7 +141,7 @@ class LinearModel(NamedTuple):
         return point
 
     def _frequencies(self, batches: Collection[BatchParts], classes: int) -> NumPyArray:
-        """Return how often each class is, by weight: above 0, with a sum of 1."""
+        """Return the weighted frequencies of the classes: above 0, with a sum of 1."""
         total = np.zeros(classes)
         for parts in batches:
             labels = parts.label.asnumpy().astype("float64")
@@ -186,7 +187,7 @@ def _graph_of(net: gluon.Block) -> tuple[list[_Node], int]:
 
 
 def _through(nodes: list[_Node], index: int) -> int:
-    """Return the node whose numbers the one at `index` gives, in another shape."""
+    """Return the node before those that only reshape its numbers, from `index` backwards."""
     while nodes[index]["op"] in _mxnet.SAME_NUMBERS:
         index = nodes[index]["inputs"][0][0]
     return index

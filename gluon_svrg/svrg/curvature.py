@@ -31,16 +31,16 @@ class StepScaling(NamedTuple):
 
 
 class CurvatureMeter:
-    r"""Measures the largest curvature of the mean loss of some batches, without a trace.
+    r"""Measures the largest curvature of the mean loss of batches, without changing the network.
 
     The largest eigenvalue of :math:`M^{1/2} (H + C) M^{1/2}`, with the Hessian H of the mean loss,
-    the weight decay C and the multiples M of the learning rate, both diagonal: that of which the
-    optimizer's steps are made. A product with H is the central difference
+    the weight decay C and the factors M of the learning rate, both diagonal: the matrix that the
+    optimizer's steps apply. A product with H is the central difference
 
     .. math:: H d \approx (\nabla f(w + r d) - \nabla f(w - r d)) / (2 r)
 
-    at a frozen twin's weights, so the network, its gradients and its running statistics stay as
-    they are. Only for losses of a sample that do not depend on the other samples of the batch.
+    on a copy of the weights, so the network, its gradients and its running statistics do not
+    change. The loss of a sample must not depend on the other samples of the batch.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class CurvatureMeter:
         self.gradient_evaluations = 0
 
     def weights(self) -> dict[str, NumPyArray]:
-        """Return the network's weights when the meter was made: float64, by name."""
+        """Return the network's weights when the meter was created: float64, by name."""
         return {
             name: arrays[0].asnumpy().astype("float64")
             for name, arrays in self._snapshot.weights.items()

@@ -1,4 +1,4 @@
-"""FullPass: once over all batches at the snapshot, and what can break it off."""
+"""FullPass: the pass over all batches at the snapshot."""
 
 from __future__ import annotations
 

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 class Interval:
-    """The snapshot, its full gradient, and the gradient of each batch at it until the next.
+    """A snapshot, its full gradient, and the gradient of each batch at it, until the next one.
 
-    The rule needs the same samples with the same random numbers at both points. So besides the
-    :class:`Snapshot` this holds the dropout masks of each batch, the lock on the data's
-    augmentation and, if batches repeat, a table of the full pass's gradients. By hand::
+    SVRG needs the same samples with the same random numbers at the weights and at the snapshot. So
+    this also holds the dropout masks of each batch, the lock on the data's augmentation and, if
+    batches repeat, a table of the full pass's gradients. A loop by hand::
 
         interval = gs.svrg.Interval(net, backward)
         batches = gs.data.share(train_data)
@@ -51,8 +51,8 @@ class Interval:
                 trainer.step(len(loss))
             interval.check()
 
-    `index` is the batch's number in the epoch; an ArrayLoader's have an index of their own. Layers
-    that have yet to infer their shapes do so from the first batch. `train_data` may be an
+    `index` is the batch's number in the epoch; batches of an ArrayLoader have an index themselves.
+    Layers without a shape infer it from the first batch. `train_data` may be an
     ``mx.io.DataIter``: `backward` gets its batches with ``batch.data`` and ``batch.label``, also in
     the full pass, and the loop calls ``train_data.reset()`` after each epoch. After :meth:`end` the
     data may shuffle and augment again.
@@ -314,7 +314,7 @@ class Interval:
         self._backward.begin_pass(state.get("carried"))
         if full_gradient is not None and is_used and (state["has_table"] or "carried" in state):
             try:
-                self._compute_table_again(data, full_gradient)
+                self._rebuild_table(data, full_gradient)
             except Interrupted:  # no batch is to come that needs it
                 self.table = None
             self.masks.load_state_dict(state["lock"])
@@ -332,7 +332,7 @@ class Interval:
         return self._data
 
     def _full_gradient(self, data: TrainingData, batches: Iterator[IndexedBatch]) -> FullGradient:
-        """Run the full pass, anew with a smaller loss scale after each overflow."""
+        """Run the full pass; after an overflow run it again with a smaller loss scale."""
         while True:
             self.table = self._make_table(data)
             self._backward.begin_pass()
@@ -349,23 +349,23 @@ class Interval:
         )
 
     def _count_evaluations(self) -> None:
-        """Count what the workers have computed since the last time; all of them are here."""
+        """Add up the gradients that all workers have computed since the last call, together."""
         own, self._local_evaluations = self._local_evaluations, 0
         self.gradient_evaluations += self._workers.total(own, "gradient evaluations")
 
-    def _compute_table_again(self, data: TrainingData, known: FullGradient) -> None:
-        """Make the full pass over the same batches once more, with the same random numbers."""
+    def _rebuild_table(self, data: TrainingData, known: FullGradient) -> None:
+        """Repeat the full pass over the same batches, with the same random numbers."""
         self._logger.info("resume: one pass over the data to rebuild SVRG's gradient table")
         table = self._make_table(data)
         batches = enumerate(data.in_order())
-        _check_is_known(self._pass.run(data, batches, table, detect_randomness=False), known)
+        _check_is_same(self._pass.run(data, batches, table, detect_randomness=False), known)
         self.table = self._table_policy.keep_or_drop(table)
 
 
 def check_interval_options(
     gradient_table: object, table_memory: object, lock: object, sparse_correction: object = "exact"
 ) -> None:
-    """Raise TypeError or ValueError if one of these arguments is none that SVRG takes."""
+    """Raise TypeError or ValueError if one of these arguments is invalid."""
     check_sparse_correction(sparse_correction)
     if gradient_table not in ("auto", False, True):
         raise ValueError(f"gradient_table must be 'auto' or a bool, got {gradient_table!r}")
@@ -425,8 +425,8 @@ def _check_against_network(gradient: BatchGradient, net: gluon.Block, index: int
         )
 
 
-def _check_is_known(full_gradient: FullGradient, known: FullGradient) -> None:
-    """Raise ValueError if the full gradient of a resumed run is not the one that it had."""
+def _check_is_same(full_gradient: FullGradient, known: FullGradient) -> None:
+    """Raise ValueError unless the full gradient is equal to the one before the resume."""
     scale = full_gradient.loss_scale or 1.0
     for name, mean in full_gradient.means.items():
         # Kernels may add up in another order, above all on another machine.

@@ -66,7 +66,7 @@ class MaskLock:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Continue from what :meth:`state_dict` returned."""
         seed = state["seed"]
         self._seed = None if seed is None else index(seed)
         self._snapshot, self._releases = index(state["snapshot"]), index(state["releases"])

@@ -1,4 +1,4 @@
-"""The frozen twin of a network: its gradient on a batch, and its full gradient."""
+"""Snapshot: a frozen copy of a network, its gradient on a batch, and its full gradient."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Snapshot:
 
     It takes two copies of the parameters, three while :meth:`full_gradient` runs. Activations are
     not held twice, but for a Block hybridized with ``static_shape=True``, whose cached operator
-    is bound to its arrays: there the twin has an operator, and static memory, of its own.
+    is bound to its arrays: there the copy has its own operator and static memory.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class Snapshot:
         self._allocate()
 
     def release(self) -> None:
-        """Free all arrays; :meth:`take` makes them anew."""
+        """Free all arrays; :meth:`take` allocates them again."""
         self._data, self._pulled, self._grads, self._fixed_grads = {}, {}, {}, {}
         self._params, self._layout, self._blocks = {}, {}, []
 
@@ -226,8 +226,8 @@ class Snapshot:
         return sums.full_gradient({name: self._params[name].dtype for name in self._grad_reqs})
 
     def _gradient(self, backward: BackwardFunction, batch: object) -> BatchGradient:
-        # One call of backward may be several backward passes; two batches are never added up:
-        # the correction of each is added to the network's accumulated gradient on its own.
+        # One call may run several backward passes, which add up. Two batches do not: each
+        # correction is added to the network's accumulated gradient separately.
         for name, grads in self._grads.items():
             if self._grad_reqs[name] == "add":
                 for grad in grads:
@@ -272,7 +272,7 @@ class Snapshot:
                 _mxnet.set_arrays(param, data, grad)
 
     def _write_gradients_to(self, grads: dict[str, list[NDArray]]) -> None:
-        """Let the twin's backward pass write into `grads`."""
+        """Let the copy's backward pass write into `grads`."""
         self._grads = grads
         pairs = [
             (data, grad, self._grad_reqs[name])
@@ -303,7 +303,7 @@ class Snapshot:
         return any(state.has_own_operator() for state in self._blocks)
 
     def _gradients_of_the_network_are_idle(self) -> bool:
-        """Return whether nothing that a step is still to use is in the network's gradients."""
+        """Return whether the network's gradient buffers hold nothing that a step still needs."""
         return not self._has_own_operator() and all(
             self._params[name].grad_req == "write"
             and not any(map(_mxnet.is_fresh, _mxnet.data_of(self._params[name])))

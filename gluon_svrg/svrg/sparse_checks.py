@@ -1,4 +1,4 @@
-"""Whether optimizer and kvstore of a trainer can take corrected row_sparse gradients."""
+"""Checks that a trainer's optimizer and kvstore accept corrected row_sparse gradients."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ def test_resume(tmp_path, stop):
 
 def test_the_old_name_of_the_criterion():
     svrg = gs.SVRGHandler(max_variance_ratio=0.5)
-    with pytest.warns(DeprecationWarning, match=r"giving_up is now SVRGHandler\.criterion"):
+    with pytest.warns(DeprecationWarning, match=r"giving_up is now called criterion"):
         assert svrg.giving_up is svrg.criterion
 
 
@@ -308,4 +308,5 @@ def test_the_arguments_of_0_7():
         assert svrg.give_up_above == 0.5
     with pytest.warns(DeprecationWarning, match=r"look_again_every is now called recheck_every_n"):
         assert svrg.look_again_every == 3
-    assert svrg.criterion.epoch is svrg.criterion.off_since is None
+    with pytest.warns(DeprecationWarning, match=r"PayoffCriterion\.epoch is now called off_since"):
+        assert svrg.criterion.epoch is None
