@@ -335,7 +335,7 @@ class PayoffCriterion:
             self.phase, self.snapshot_fraction = Phase.SCHEDULED, fraction_done
 
     def fraction_before_snapshot(self, epoch: int) -> float:
-        """Return how much of `epoch` was done when its snapshot was taken; else 0."""
+        """Return how much of `epoch` was done when its snapshot was taken, in the trial; else 0."""
         return self.snapshot_fraction if epoch == self.trial_epoch else 0.0
 
     def _switch_off(self, epoch: int) -> None:
