@@ -311,15 +311,21 @@ MOVED = {
     "data.soft_labels": "data.transforms.labels",
     "data.transform": "data.transforms.base",
     "deploy.card": "deploy.model_dir",
+    "handlers.carried_state": "handlers.batch_processor_state",
     "handlers.full_pass": "svrg.interval",
     "handlers.giving_up": "svrg.snapshot_schedule",
     "handlers.guard": "handlers.nan_guard",
     "handlers.signals": "handlers.signal",
     "handlers.step": "handlers.gradient_update",
     "handlers.update": "handlers.gradient_update",
+    "run.generators": "run.rng",
+    "run.together": "run.consistency",
     "svrg.finite": "arrays.finite",
     "svrg.fused": "arrays.fused",
+    "svrg.linear_net": "svrg.convexity",
+    "svrg.over_workers": "svrg.collective",
     "svrg.randomness": "svrg.locks",
+    "svrg.row_sums": "svrg.gradient_sums",
 }
 """Old names of modules, and what they are now, both without the package's name."""
 

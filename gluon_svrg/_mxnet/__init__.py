@@ -31,12 +31,12 @@ from gluon_svrg._mxnet.block import (
     list_data as list_data,
     mark_fresh as mark_fresh,
     names_of_own_parameters as names_of_own_parameters,
+    override_row_source as override_row_source,
     own_graphs as own_graphs,
     own_parameters_of as own_parameters_of,
     parameters_by_structure as parameters_by_structure,
     set_arrays as set_arrays,
     storage_types as storage_types,
-    wear_rows_of as wear_rows_of,
 )
 from gluon_svrg._mxnet.callbacks import (
     callback_errors as callback_errors,

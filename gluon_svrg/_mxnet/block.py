@@ -26,7 +26,7 @@ def has_data(param: Parameter) -> bool:
 
 
 def has_gradient(param: Parameter) -> bool:
-    """Return whether there are gradient arrays; while a snapshot is worn, whether it wants them."""
+    """Return whether there are gradient arrays; in a snapshot's pass, whether it needs them."""
     return param._grad is not None
 
 
@@ -74,8 +74,8 @@ def full_data(param: Parameter) -> list[NDArray]:
     return arrays
 
 
-class _Rows:
-    """Stands in for the trainer of a row_sparse parameter that wears other weights."""
+class _RowSource:
+    """Stands in for the trainer of a row_sparse parameter: its rows come from other weights."""
 
     def __init__(self, whole: Sequence[NDArray]) -> None:
         self._whole = {array.ctx: array for array in whole}
@@ -92,10 +92,10 @@ class _Rows:
                 mx.nd.sparse.retain(self._whole[array.ctx], on_device).copyto(array)
 
 
-def wear_rows_of(param: Parameter, whole: Sequence[NDArray]) -> Callable[[], None]:
+def override_row_source(param: Parameter, whole: Sequence[NDArray]) -> Callable[[], None]:
     """Let `row_sparse_data` take its rows from these arrays; return what ends that."""
     trainer = param._trainer
-    param._trainer = _Rows(whole)  # type: ignore[assignment]  # the one method that is called
+    param._trainer = _RowSource(whole)  # type: ignore[assignment]  # the one method that is called
 
     def end() -> None:
         param._trainer = trainer

@@ -35,7 +35,7 @@ from gluon_svrg.checkpoint.optimizer_states import (
 from gluon_svrg.checkpoint.state_keys import RENAMED_HANDLERS
 from gluon_svrg.events import Run, State
 from gluon_svrg.run.history import History
-from gluon_svrg.run.metrics import old_names
+from gluon_svrg.run.metrics import renamed_metrics
 from gluon_svrg.run.position import Position
 from gluon_svrg.run.settings import OPTIMIZER, SCHEDULE, differences, scheduled_in
 from mxnet.gluon import Parameter
@@ -386,7 +386,7 @@ class HistoryPart(Part):
 
     def load_state_dict(self, state: State) -> None:
         """Restore the rows."""
-        names = old_names(self._run)
+        names = renamed_metrics(self._run)
         # Up to version 0.7 rows did not say it, and a checkpoint had those of whole epochs.
         rows = ({**row, "complete": row.get("complete", True)} for row in state["history"])
         self._run.history = History(_renamed(row, names) for row in rows)
@@ -412,7 +412,7 @@ class MetricsPart(Part):
 
     def load_state_dict(self, state: State) -> None:
         """Restore the metrics that both runs have; reset the others."""
-        saved = _renamed(state, old_names(self._run))
+        saved = _renamed(state, renamed_metrics(self._run))
         for metric in all_metrics(self._run):
             if metric.name in saved:
                 set_metric_state(metric, saved[metric.name])

@@ -10,14 +10,14 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg.events import EventHandler, Run, State
-from gluon_svrg.run.generators import (
-    host_states,
-    next_random_numbers,
-    seed_mxnet,
-    seed_of,
-    set_host_states,
-)
 from gluon_svrg.run.position import Position
+from gluon_svrg.run.rng import (
+    collect_rng_states,
+    draw_random_numbers,
+    seed_mxnet,
+    set_rng_states,
+    worker_seed,
+)
 from gluon_svrg.workers import Single, Workers
 
 _EPOCH, _BATCH = 0, 1  # what a seed is for
@@ -61,7 +61,7 @@ class RunRNG:
 
     def begin_epoch(self) -> None:
         """Save the generators' states before the data begin the epoch: a DataLoader shuffles."""
-        self._at_epoch_begin = host_states()
+        self._at_epoch_begin = collect_rng_states()
 
     def seed_at(self, position: Position, contexts: list[mx.Context]) -> None:
         """Seed MXNet for what comes next."""
@@ -79,32 +79,32 @@ class RunRNG:
             "seed": self._seed,
             "is_needed": self._is_needed,
             "at_epoch_begin": self._at_epoch_begin,
-            "now": host_states(),
+            "now": collect_rng_states(),
         }
 
     def load_state_dict(self, state: State) -> None:
         """Take over what :meth:`state_dict` returned; :func:`replaying` sets the generators."""
         self._seed, self._is_needed = index(state["seed"]), state["is_needed"]
-        before = host_states()
+        before = collect_rng_states()
         try:  # it raises here, where a checkpoint is read
             self._at_epoch_begin, self._now = (
                 _updated_states(state["at_epoch_begin"]),
                 _updated_states(state["now"]),
             )
         finally:
-            set_host_states(before)
+            set_rng_states(before)
         self.is_loaded = True
 
     def rewind_to_epoch_begin(self, position: Position) -> None:
         """Set the host's generators to their states at the begin of the epoch."""
         if position.is_in_epoch:
-            set_host_states(self._at_epoch_begin)
+            set_rng_states(self._at_epoch_begin)
 
     def restore(self, position: Position) -> None:
         """Let all generators continue from the *safe point* of the checkpoint."""
         is_untouched = position.batch_in_epoch > 0 and not self._is_needed
         self._seed_mxnet(_begin_of_epoch(position) if is_untouched else position)
-        set_host_states(self._now)
+        set_rng_states(self._now)
 
     def _detect_draws(self, position: Position, contexts: list[mx.Context]) -> None:
         """Find out whether the batches of this epoch have drawn random numbers.
@@ -114,15 +114,15 @@ class RunRNG:
         if self._is_needed:
             return
         begin = _begin_of_epoch(position)
-        now = next_random_numbers(contexts)
+        now = draw_random_numbers(contexts)
         self._seed_mxnet(begin)
-        have_drawn = not np.array_equal(now, next_random_numbers(contexts))
+        have_drawn = not np.array_equal(now, draw_random_numbers(contexts))
         self._is_needed = self._workers.any(have_drawn, "a look at random numbers")
         self._seed_mxnet(begin)
 
     def _seed_mxnet(self, position: Position) -> None:
         kind = _BATCH if position.is_in_epoch else _EPOCH
-        seed = seed_of(self._workers.rank, self._seed)
+        seed = worker_seed(self._workers.rank, self._seed)
         seed_mxnet(seed, kind, position.epoch, position.batch)
 
 
@@ -158,8 +158,8 @@ def _updated_states(states: State) -> dict[str, Any]:
     """Set the host's generators to `states`; return their states in this version's format."""
     if not states:  # no epoch has begun
         return {}
-    set_host_states(states)
-    return host_states()
+    set_rng_states(states)
+    return collect_rng_states()
 
 
 def _begin_of_epoch(position: Position) -> Position:

@@ -22,12 +22,12 @@ from gluon_svrg._mxnet import (
 )
 from gluon_svrg.arrays.batch import Batch, is_empty
 from gluon_svrg.data.base import TrainingData, length_of
-from gluon_svrg.data.determinism import repeats_exactly, unchanged_generators
+from gluon_svrg.data.determinism import isolate_rng, repeats_exactly
 from gluon_svrg.data.loader import ArrayLoader, ShardedLoader
 from gluon_svrg.data.shard import Shard
 from gluon_svrg.data.worker_checks import FINGERPRINT, check_same_data, fingerprint
 from gluon_svrg.data.worker_sampler import WorkerBatchSampler
-from gluon_svrg.run.generators import take_host_states_of_first
+from gluon_svrg.run.rng import broadcast_rng_states
 from gluon_svrg.workers import Workers
 from mxnet import gluon
 from mxnet.gluon.data.dataloader import default_batchify_fn, default_mp_batchify_fn
@@ -209,7 +209,7 @@ class DataLoaderData(TrainingData):
         batchify = batchify_of(self._data)
         if batchify in (default_batchify_fn, default_mp_batchify_fn):
             return True
-        with unchanged_generators():
+        with isolate_rng():
             indices: list[int] = next(iter(batch_sampler_of(self._data)), [])
         dataset = dataset_of(self._data)
         return not indices or repeats_exactly(
@@ -254,7 +254,7 @@ class WorkerLoaderData(DataLoaderData):
         workers, label = self._sampler.workers, f"a pass over {self.name} begins"
         if compares:
             # A dataset may draw for each sample, and the workers' numbers of samples differ.
-            take_host_states_of_first(workers, label)
+            broadcast_rng_states(workers, label)
         batches = iter(self._data)
         next_batch = next(batches, None)  # by then the order is drawn
         if compares:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gluon_svrg.data.determinism import unchanged_generators
+from gluon_svrg.data.determinism import isolate_rng
 from gluon_svrg.data.traces import unchanged
 
 
@@ -150,7 +150,7 @@ class TrainingData:
         NumPy's and Python's generators are restored. A DataIter has only one position: this ends
         its current pass, unless it is an NDArrayIter.
         """
-        with unchanged_generators():
+        with isolate_rng():
             return self.take(number)
 
     @property

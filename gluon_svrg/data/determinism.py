@@ -12,7 +12,7 @@ from mxnet.ndarray import NDArray
 
 
 @contextmanager
-def unchanged_generators() -> Iterator[None]:
+def isolate_rng() -> Iterator[None]:
     """Leave NumPy's and Python's global generators as they were, after an exception as well.
 
     MXNet's generators cannot be read: what is drawn from them stays drawn.
@@ -39,7 +39,7 @@ def repeats_exactly(take: Callable[[], object], probes: int) -> bool:
     probes : int
         How often it is called, at most.
     """
-    with unchanged_generators():
+    with isolate_rng():
         before = _rng_states()
         first = _comparable(take())
         is_same = all(_comparable(take()) == first for _ in range(probes - 1))

@@ -71,15 +71,15 @@ def shard(data: TrainingData, workers: Workers, batch_axis: int = 0) -> Training
     return sharded
 
 
-def how_shared(data: TrainingData, workers: Workers) -> str:
+def describe_sharding(data: TrainingData, workers: Workers) -> str:
     """Return how several workers share data, in a sentence for the log."""
     kind = data.kind
     if isinstance(data, ShardedData) and data.is_of_a_loader:
         return (
-            f"each of {workers.size} workers loads whole batches of {kind} and keeps its part of "
-            "them: with a gluon_svrg.data.WorkerBatchSampler it would load its own samples only"
+            f"{workers.size} workers: each loads whole batches of {kind} and trains on its part; "
+            "with a gluon_svrg.data.WorkerBatchSampler it would load only its own samples"
         )
-    return f"each of {workers.size} workers has its part of every batch of {kind}"
+    return f"{workers.size} workers: each trains on its part of every batch of {kind}"
 
 
 class ShardedData(TrainingData):

@@ -14,7 +14,7 @@ from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.arrays.samples import num_samples, sample_axis
 from gluon_svrg.data.training_data import training_data
-from gluon_svrg.events import Handlers, Run
+from gluon_svrg.events import EventHandlers, Run
 from gluon_svrg.finders.dry_run import DryRun, check_arguments, without_trace
 from mxnet.ndarray import NDArray
 
@@ -54,7 +54,7 @@ def find_batch_size(
     max_batch_size: int | None = None,
     *,
     least_gain: float = 0.1,
-    event_handlers: Handlers = None,
+    event_handlers: EventHandlers = None,
     batch_axis: int = 0,
 ) -> BatchSizeTest:
     """Find the largest batch size that fits into memory and still makes a sample cheaper.

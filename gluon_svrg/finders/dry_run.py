@@ -12,14 +12,14 @@ import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.checkpoint.optimizer_states import TrainerStates, load_states, trainer_states
 from gluon_svrg.checkpoint.parts import LossScalePart, NetworkPart
-from gluon_svrg.data.determinism import unchanged_generators
+from gluon_svrg.data.determinism import isolate_rng
 from gluon_svrg.data.training_data import check_data, training_data
-from gluon_svrg.events import EventHandler, Handlers, Run
-from gluon_svrg.handlers.carried_state import CarriedStateHandler
+from gluon_svrg.events import EventHandler, EventHandlers, Run
+from gluon_svrg.handlers.batch_processor_state import BatchProcessorStateHandler
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
-from gluon_svrg.run.backward import hears_of_epochs, packed, unpacked
+from gluon_svrg.run.backward import from_plain, needs_epoch_begin, to_plain
 from gluon_svrg.run.batch_processor import fit_batch
-from gluon_svrg.run.position import Located
+from gluon_svrg.run.position import RunWithPosition
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
@@ -54,7 +54,9 @@ class DryRun:
         self._step = step
         self._iterate_epoch = iterate_epoch
         self._was_told_to_end = was_told_to_end
-        self._carried = CarriedStateHandler() if hears_of_epochs(run.batch_processor) else None
+        self._carried = (
+            BatchProcessorStateHandler() if needs_epoch_begin(run.batch_processor) else None
+        )
 
     def batches(self, number: int) -> Iterator[object]:
         """Yield that many batches, epoch after epoch; none once Ctrl-C was pressed.
@@ -105,7 +107,7 @@ def check_arguments(estimator: Run, data: object, what: str) -> None:
     what : str
         What tries them.
     """
-    if not isinstance(estimator, Located):
+    if not isinstance(estimator, RunWithPosition):
         raise ValueError(
             f"{what} needs a gluon_svrg.Estimator, got {type(estimator).__name__}: it takes the "
             "same arguments as MXNet's"
@@ -131,7 +133,7 @@ def check_arguments(estimator: Run, data: object, what: str) -> None:
         )
 
 
-def step_handler(event_handlers: Handlers) -> GradientUpdateHandler:
+def step_handler(event_handlers: EventHandlers) -> GradientUpdateHandler:
     """Return what takes the steps: the GradientUpdateHandler among the handlers, or a new one."""
     handlers = [event_handlers] if isinstance(event_handlers, EventHandler) else event_handlers
     own = [h for h in handlers or () if isinstance(h, GradientUpdateHandler)]
@@ -141,7 +143,7 @@ def step_handler(event_handlers: Handlers) -> GradientUpdateHandler:
 def without_trace(
     estimator: Run,
     data: object,
-    event_handlers: Handlers,
+    event_handlers: EventHandlers,
     batch_axis: int,
     steps: Callable[[DryRun], _Result],
 ) -> _Result:
@@ -160,7 +162,7 @@ def without_trace(
 
     def in_thread() -> _Result:
         take_mode()
-        with context, unchanged_generators():
+        with context, isolate_rng():
             # Each time the same: what is found is to repeat.
             mx.random.seed(0)
             with (
@@ -224,13 +226,13 @@ def _batch_processor(run: Run) -> Callable[[], None]:
     """
     processor: Any = run.batch_processor
     attributes, before = vars(processor), dict(vars(processor))
-    carried = packed(processor.state_dict()) if hasattr(processor, "state_dict") else None
+    carried = to_plain(processor.state_dict()) if hasattr(processor, "state_dict") else None
 
     def put_back() -> None:
         attributes.clear()
         attributes.update(before)
         if carried is not None and carried["state"] is not None:
-            processor.load_state_dict(unpacked(carried, run.context))
+            processor.load_state_dict(from_plain(carried, run.context))
 
     return put_back
 

@@ -22,8 +22,8 @@ from gluon_svrg.events import (
     EvaluationEnd,
     EventHandler,
     ExceptionRaised,
-    HasCompanions,
     Order,
+    RequiresHandlers,
     Run,
     SafePoint,
     TrainBegin,
@@ -33,7 +33,7 @@ from gluon_svrg.files import make_folder
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.signal import SignalHandler
 from gluon_svrg.run.monitor import Monitor
-from gluon_svrg.run.position import Position, check_is_located
+from gluon_svrg.run.position import Position, require_estimator
 from gluon_svrg.workers import Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -45,7 +45,7 @@ class CheckpointHandler(
     SafePoint,
     TrainEnd,
     ExceptionRaised,
-    HasCompanions,
+    RequiresHandlers,
     HasCheckpoints,
 ):
     """Writes checkpoints from which ``fit(..., resume='auto')`` continues, exact to the batch.
@@ -143,13 +143,13 @@ class CheckpointHandler(
         best = self._best_keys()
         return self.directory / best[0].name if best else None
 
-    def companions(self) -> list[type[EventHandler]]:
+    def required_handlers(self) -> list[type[EventHandler]]:
         """Return the handlers that checkpoints need: of signals and of random numbers."""
         return [SignalHandler, RandomStateHandler]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that checkpoints can be written, and that the directory has none of another run."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         if self.monitor is not None:
             self.monitor.check(estimator)
             self._check_monitor(estimator)

@@ -21,7 +21,7 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.run.monitor import Monitor
-from gluon_svrg.run.position import StopReason, check_is_located
+from gluon_svrg.run.position import StopReason, require_estimator
 
 
 class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Stateful):
@@ -118,7 +118,7 @@ class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Statef
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check the figure, and forget earlier runs."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self.monitor.check(estimator)
         self.best = self.best_epoch = self._weights = self._evaluated = None
         self._to_beat = self.baseline

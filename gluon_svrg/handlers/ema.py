@@ -23,8 +23,8 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.run.position import check_is_located
-from gluon_svrg.run.running_statistics import even_out, is_float
+from gluon_svrg.run.position import require_estimator
+from gluon_svrg.run.running_statistics import average_copies, is_float
 from gluon_svrg.workers import Workers
 from mxnet import gluon
 from mxnet.ndarray import NDArray
@@ -103,7 +103,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Forget earlier runs."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self._params = dict(estimator.net.collect_params().items())
         self._averages, self._count = {}, 0
         self._waits = has_static_shape(estimator.net)
@@ -172,9 +172,9 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
         averages = zip(*(state["averages"] for state in states), strict=True)
         return states[0] | {"averages": [list(mean_replicas(copies)) for copies in averages]}
 
-    def even_out(self, workers: Workers) -> None:
+    def average_running_statistics(self, workers: Workers) -> None:
         """Replace averages of running statistics by their mean over all copies of all workers."""
-        even_out(
+        average_copies(
             [
                 averages
                 for name, averages in self._averages.items()

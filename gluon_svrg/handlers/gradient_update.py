@@ -33,7 +33,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.trainer import SVRGTrainer, workers_of
+from gluon_svrg.trainer import SVRGTrainer, require_workers
 from gluon_svrg.workers import Single, Workers
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -115,7 +115,7 @@ class GradientUpdateHandler(
         self._batches = 0
         self._samples = 0  # of this worker
         self._workers: Workers = Single()
-        self._is_alone = True
+        self._is_single_process = True
         # The parameters whose gradients add up, and the grad_req that they had.
         self._accumulated: list[tuple[gluon.Parameter, str]] = []
         self._norm: NDArray | None = None
@@ -131,8 +131,8 @@ class GradientUpdateHandler(
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Set ``grad_req`` to 'add', if a step has several batches."""
         self._batches = self._samples = 0
-        self._workers = workers_of(estimator)
-        self._is_alone = not self._workers.are_several
+        self._workers = require_workers(estimator)
+        self._is_single_process = not self._workers.are_several
         self._norm = None
         if self.accumulate > 1:
             self._add_up(estimator.trainer)
@@ -246,7 +246,9 @@ class GradientUpdateHandler(
             trainer.data_are_divided = False
 
     def _take_step(self, trainer: gluon.Trainer) -> None:
-        samples = self._samples if self._is_alone else self._workers.total(self._samples, "step")
+        samples = (
+            self._samples if self._is_single_process else self._workers.total(self._samples, "step")
+        )
         self._samples = self._batches = 0
         is_on_kvstore = updates_on_kvstore(trainer)
         if is_on_kvstore and scales_losses(trainer):

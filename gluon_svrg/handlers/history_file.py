@@ -17,7 +17,7 @@ import numpy as np
 from gluon_svrg.events import EpochEnd, Order, Run, SafePoint, TrainBegin, TrainEnd
 from gluon_svrg.files import make_folder, write_whole
 from gluon_svrg.run.history import History
-from gluon_svrg.run.position import check_is_located
+from gluon_svrg.run.position import require_estimator
 from gluon_svrg.workers.process import is_started_again
 
 
@@ -95,7 +95,7 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         IsADirectoryError, PermissionError
             If the file cannot be written.
         """
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self._history, self._rows, self._columns = None, 0, []
         if not estimator.workers.is_first:
             return

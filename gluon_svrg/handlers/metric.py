@@ -23,7 +23,7 @@ from gluon_svrg.events import (
 )
 from gluon_svrg.handlers.metric_sync import Outputs, update_over_workers
 from gluon_svrg.run.metric_update import update_metric, update_with_losses
-from gluon_svrg.run.position import Located
+from gluon_svrg.run.position import RunWithPosition
 from gluon_svrg.workers import Single, Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
@@ -188,7 +188,7 @@ class MetricHandler(
             self._period = max(1, min(self._max_batches, self._max_bytes // max(1, nbytes)))
 
     def _are_several(self, estimator: Run) -> bool:
-        if isinstance(estimator, Located):
+        if isinstance(estimator, RunWithPosition):
             self._workers, self._batch_axis = estimator.workers, estimator.batch_axis
         return self._workers.are_several
 

@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, to_bytes
-from gluon_svrg.run.metrics import parts_of
+from gluon_svrg.run.metrics import flatten_metrics
 from gluon_svrg.workers import Workers
 from mxnet.ndarray import NDArray
 
@@ -62,7 +62,7 @@ def update_over_workers(
     int
         How many bytes the outputs of all workers have.
     """
-    parts = [part for metric in metrics for part in parts_of(metric)]
+    parts = [part for metric in metrics for part in flatten_metrics(metric)]
     additive = [part for part in parts if type(part) in _ADDITIVE]
     others = [part for part in parts if type(part) not in _ADDITIVE]
     increments = [

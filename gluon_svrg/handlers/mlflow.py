@@ -27,7 +27,7 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.run.history import MEASURED
-from gluon_svrg.run.position import StopReason, check_is_located
+from gluon_svrg.run.position import StopReason, require_estimator
 
 # MLflow takes no other characters in names, and no longer values.
 _NOT_IN_NAMES = re.compile(r"[^-/\w. :]")
@@ -113,7 +113,7 @@ class MLflowHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, ExceptionRaised, 
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Begin a run of MLflow, unless one is to be continued."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self.run_id, self._client, self._rows, self._there = None, None, 0, {}
         self._history = None
         if estimator.workers.is_first:

@@ -10,11 +10,11 @@ from gluon_svrg.arguments import check_integer, check_number, renamed
 from gluon_svrg.arrays.finite import NonFiniteDetector
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.events import (
-    DecidesAboutNaN,
     EpochBegin,
     EpochEnd,
     ExceptionRaised,
     GradientReady,
+    HandlesNonFinite,
     NotFiniteError,
     Order,
     Run,
@@ -23,7 +23,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.run.position import StopReason, check_is_located
+from gluon_svrg.run.position import StopReason, require_estimator
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
@@ -40,7 +40,7 @@ class NaNGuardHandler(
     EpochEnd,
     TrainEnd,
     ExceptionRaised,
-    DecidesAboutNaN,
+    HandlesNonFinite,
     Stateful,
 ):
     """Ends a run, or goes back to a checkpoint, when a loss or a gradient is NaN or infinite.
@@ -118,7 +118,7 @@ class NaNGuardHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Forget earlier runs."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self._roll_backs = 0
         self._lr_mults = [(param, param.lr_mult) for param in parameters_of(estimator.trainer)]
         self._start(estimator)
@@ -164,7 +164,7 @@ class NaNGuardHandler(
         self._lower_learning_rate()
         self._start(estimator)
 
-    def report(self, estimator: Run, message: str) -> None:
+    def on_non_finite(self, estimator: Run, message: str) -> None:
         """Do what `action` says about a NaN or an infinity that another handler has found."""
         # SVRG's full pass gives its own advice.
         self._act(estimator, message, "" if "learning rate" in message else _ADVICE)

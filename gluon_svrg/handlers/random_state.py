@@ -7,7 +7,7 @@ from typing import Any
 from gluon_svrg.checkpoint.random_state import HasRandomState, RunRNG
 from gluon_svrg.checkpoint.state_keys import RANDOM_STATE
 from gluon_svrg.events import EpochBegin, Order, Run, SafePoint, State, Stateful, TrainBegin
-from gluon_svrg.run.position import check_is_located
+from gluon_svrg.run.position import require_estimator
 
 
 class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasRandomState):
@@ -35,7 +35,7 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasRandomS
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Draw the seed of the run."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self.random_state.begin(estimator.context, estimator.workers)
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

@@ -14,11 +14,11 @@ from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.data.array_sources import check_batch
 from gluon_svrg.data.training_data import probe_batch
-from gluon_svrg.events import BatchBegin, DecidesAboutNaN, Order, Run, TrainBegin
-from gluon_svrg.run.batch_parts import BatchParts, call, losses_of, parts_of
+from gluon_svrg.events import BatchBegin, HandlesNonFinite, Order, Run, TrainBegin
+from gluon_svrg.run.batch_parts import BatchParts, call_network, compute_losses, unpack_batch
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.metric_update import update_metric, update_with_losses
-from gluon_svrg.run.position import check_is_located
+from gluon_svrg.run.position import require_estimator
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 
@@ -67,14 +67,14 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
         In `fit`, if something is wrong with the batch; says what, and what to do.
     """
 
-    priority = Order.SCHEDULE - 2000
+    priority = Order.SANITY_CHECK
 
     def __init__(self) -> None:
         self._is_done = False
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Look at the first batches that can be had without a trace."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self._is_done = estimator.resumed_from is not None or not _is_known(estimator)
         if self._is_done:
             return
@@ -98,7 +98,7 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
         parts = _share(estimator, batch, estimator.net)
         if _has_three_items(batch):
             estimator.logger.info("the third item of a batch is taken as %s", _WEIGHTS)
-        if not any(isinstance(handler, DecidesAboutNaN) for handler in estimator.handlers):
+        if not any(isinstance(handler, HandlesNonFinite) for handler in estimator.handlers):
             _check_finite(parts)
         pred, _ = _computed(
             estimator.net, estimator.loss, parts, "the first batch", _has_three_items(batch)
@@ -118,7 +118,7 @@ def _is_known(estimator: Run) -> bool:
 def _share(estimator: Run, batch: object, net: gluon.Block) -> BatchParts:
     """Return the share of the first context."""
     axis, contexts = estimator.batch_axis, estimator.context
-    return parts_of(batch, net, axis, len(contexts)).on(contexts, axis)[0]
+    return unpack_batch(batch, net, axis, len(contexts)).split(contexts, axis)[0]
 
 
 def _has_three_items(batch: object) -> bool:
@@ -142,7 +142,7 @@ def _computed(
 
 def _output(net: gluon.Block, parts: BatchParts, name: str, hint: str) -> Any:
     try:
-        pred = call(net, parts.data)
+        pred = call_network(net, parts.data)
         mx.nd.waitall()
     except _ERRORS as error:
         raise ValueError(
@@ -159,7 +159,7 @@ def _losses(
     if parts.weight is not None:
         what += f", sample weights {_kinds(parts.weight)}"
     try:
-        losses = losses_of(loss, parts, pred)
+        losses = compute_losses(loss, parts, pred)
         mx.nd.waitall()
     except _ERRORS as error:
         raise ValueError(

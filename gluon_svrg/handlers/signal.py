@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 from gluon_svrg.events import ExceptionRaised, Run, TrainBegin, TrainEnd
-from gluon_svrg.run.position import StopReason, check_is_located
+from gluon_svrg.run.position import StopReason, require_estimator
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # As `signal.signal` returns it; None for one that was not installed from Python.
@@ -36,7 +36,7 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Install this handler for both signals."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         if threading.current_thread() is not threading.main_thread():
             return
 

@@ -14,7 +14,7 @@ from typing import Any, SupportsFloat
 
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.events import BatchEnd, EpochEnd, ExceptionRaised, Order, Run, TrainBegin, TrainEnd
-from gluon_svrg.run.position import check_is_located
+from gluon_svrg.run.position import require_estimator
 
 _SECONDS_BETWEEN_FLUSHES = 10.0
 
@@ -80,7 +80,7 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Begin new files."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self._close(estimator)
         self._writes = estimator.workers.is_first
 

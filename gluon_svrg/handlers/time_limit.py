@@ -9,7 +9,7 @@ from typing import Any
 
 from gluon_svrg.arguments import check_number
 from gluon_svrg.events import BatchEnd, MayStop, Run, TrainBegin
-from gluon_svrg.run.position import StopReason, check_is_located
+from gluon_svrg.run.position import StopReason, require_estimator
 
 
 class TimeLimitHandler(TrainBegin, BatchEnd, MayStop):
@@ -45,7 +45,7 @@ class TimeLimitHandler(TrainBegin, BatchEnd, MayStop):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Start the clock."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self._end = time.monotonic() + self.seconds
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

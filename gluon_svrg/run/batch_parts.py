@@ -1,20 +1,24 @@
-"""What a batch is made of, and how the network and the loss are called with it."""
+"""Data, label and weights of a batch; calling the network and the loss with them."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sized
-from contextlib import suppress
+from collections.abc import Mapping, Sized
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
-from weakref import WeakKeyDictionary, ref
 
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.nested import describe_value, tree_leaves, tree_map
 from gluon_svrg.arrays.samples import num_samples, slice_samples
-from mxnet import autograd, gluon
+from gluon_svrg.run.casting import (
+    call_network_with_casts,
+    call_with_casts,
+    dtype_in,
+    precision_of,
+)
+from mxnet import gluon
 from mxnet.ndarray import NDArray
 
 _KEYS = ("data", "label", "sample_weight")
@@ -22,7 +26,7 @@ _WAY_OUT = (
     "let the loader yield (data, label) or (data, label, sample_weight), as a tuple or as a dict "
     "with these keys, or give the Estimator a batch_processor that knows this batch"
 )
-_OF_ARRAYS = (
+_USE_ARRAY_LOADER = (
     "give whole arrays as gluon_svrg.data.ArrayLoader(data, label, batch_size=32), which makes "
     "batches of them"
 )
@@ -34,9 +38,9 @@ class BatchParts(NamedTuple):
     Attributes
     ----------
     data : NDArray, tuple, list or dict
-        What the network is called with: one array, several by their order, or by their names.
+        The network's arguments: one array, several by position, or a dict by name.
     label : NDArray, tuple, list or dict
-        What the loss gets as its second argument, as it is.
+        The second argument of the loss.
     weight : NDArray, tuple, list, dict or None
         The weights of the samples.
     """
@@ -45,25 +49,27 @@ class BatchParts(NamedTuple):
     label: Any
     weight: Any = None
 
-    def on(self, contexts: list[mx.Context], batch_axis: int) -> list[BatchParts]:
-        """Share the samples out: the parts of each context that gets at least one."""
+    def split(self, contexts: list[mx.Context], batch_axis: int) -> list[BatchParts]:
+        """Split the samples over the contexts; contexts without a sample are left out."""
         devices = contexts
         if len(contexts) > 1:
             devices = contexts[: num_samples(tree_leaves(self.data)[0], batch_axis)]
-        shares = [shared_out(part, devices, batch_axis) for part in self]
+        shares = [split_over_contexts(part, devices, batch_axis) for part in self]
         return [BatchParts(*parts) for parts in zip(*shares, strict=True)]
 
 
-def parts_of(batch: object, net: gluon.Block, batch_axis: int = 0, contexts: int = 1) -> BatchParts:
-    """Return the parts of a batch, as the kind of array that MXNet is set to.
+def unpack_batch(
+    batch: object, net: gluon.Block, batch_axis: int = 0, contexts: int = 1
+) -> BatchParts:
+    """Return data, label and weights of a batch, as arrays of MXNet's present mode.
 
-    NumPy arrays get the precision of the network.
+    NumPy arrays are converted to the precision of the network.
 
     Raises
     ------
     ValueError
-        If it is no such batch, or its arrays do not have the same number of samples, or some of
-        them are ``mx.np.ndarray`` and others NDArrays.
+        If it is not such a batch, its arrays differ in the number of samples, or it mixes
+        ``mx.np.ndarray`` and NDArray.
     """
     items = _items_of(batch)
     if _is_plain_pair(items) and batch_axis == 0:
@@ -76,7 +82,7 @@ def parts_of(batch: object, net: gluon.Block, batch_axis: int = 0, contexts: int
     return parts
 
 
-def data_of(batch: object, net: gluon.Block) -> Any:
+def unpack_data(batch: object, net: gluon.Block) -> Any:
     """Return the data of a batch that may have no label, as NDArrays."""
     if isinstance(batch, (NDArray, np.ndarray)):
         data: object = batch
@@ -91,8 +97,8 @@ def data_of(batch: object, net: gluon.Block) -> Any:
     return data
 
 
-def shared_out(part: object, devices: list[mx.Context], batch_axis: int) -> list[Any]:
-    """Return the share of each device of an array, or of each array in `part`."""
+def split_over_contexts(part: object, devices: list[mx.Context], batch_axis: int) -> list[Any]:
+    """Split an array, or each array in `part`, over the devices."""
     if part is None:
         return [None] * len(devices)
     if isinstance(part, NDArray):
@@ -120,22 +126,16 @@ def _split(array: NDArray, devices: list[mx.Context], batch_axis: int) -> list[N
     ]
 
 
-def call(net: gluon.Block, data: object) -> Any:
+def call_network(net: gluon.Block, data: object) -> Any:
     """Return the network's output.
 
-    Several arrays are its arguments, by their order; those of a dict by the names of its
-    arguments. What the network does not take for its dtype is cast to the network's precision:
-    float first, then integers and bool too (to float16, of the integers those of 8 bits only).
+    Several arrays are its arguments by position; those of a dict by name. Arrays of a dtype that
+    the network does not accept are cast to its precision: first floats, then integers and bool,
+    too (to float16 only integers of 8 bits).
     """
-    arguments = arguments_of(net, data)
-    dtypes = _dtypes_of(arguments)
-    casts = _CASTS.setdefault(net, {})
+    arguments = network_arguments(net, data)
     try:
-        if dtypes not in casts and autograd.is_training():
-            _look_outside_of_training(net, arguments, dtypes)
-        output = _called(net, (), arguments, lambda: _dtype_of(net))
-        casts.setdefault(dtypes, None)
-        return output
+        return call_network_with_casts(net, arguments)
     except mx.base.MXNetError as error:
         widths = [a.shape[1] for a in tree_leaves(arguments) if getattr(a, "stype", "") == "csr"]
         if not widths or "shape" not in str(error):
@@ -154,8 +154,8 @@ def call(net: gluon.Block, data: object) -> Any:
         ) from error
 
 
-def arguments_of(net: gluon.Block, data: object) -> tuple[Any, ...]:
-    """Return what the network is called with: several arrays by their order, a dict's by name."""
+def network_arguments(net: gluon.Block, data: object) -> tuple[Any, ...]:
+    """Return the network's arguments: several arrays by position, those of a dict by name."""
     if isinstance(data, NDArray):
         return (data,)
     if isinstance(data, Mapping):
@@ -163,12 +163,12 @@ def arguments_of(net: gluon.Block, data: object) -> tuple[Any, ...]:
     return tuple(data) if isinstance(data, (list, tuple)) else (data,)
 
 
-def losses_of(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> NDArray:
+def compute_losses(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> NDArray:
     """Return the losses of the samples, times their weights.
 
-    Weights of one axis are the samples': they multiply the losses. Others are those of elements,
-    and the loss gets them as its third argument, as Gluon's losses take them. Labels and weights
-    that the loss does not take for their dtype are cast to that of the output.
+    Weights with one axis belong to the samples and multiply the losses. Others belong to elements:
+    the loss gets them as its third argument, as Gluon's losses do. Labels and weights of a dtype
+    that the loss does not accept are cast to that of the output.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def losses_of(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> NDArray
     is_of_samples = isinstance(weight, NDArray) and weight.ndim == 1
     extra = () if weight is None or is_of_samples else (weight,)
     try:
-        losses: NDArray = _called(loss, (pred,), (label, *extra), lambda: _dtype_in(pred))
+        losses: NDArray = call_with_casts(loss, (pred,), (label, *extra), lambda: dtype_in(pred))
     except (AttributeError, TypeError, ValueError, AssertionError, mx.base.MXNetError) as error:
         if type(loss).__module__ != "mxnet.gluon.loss" or (
             isinstance(pred, NDArray) and isinstance(label, NDArray)
@@ -214,64 +214,6 @@ def count_samples(losses: list[NDArray], labels: list[object], batch_axis: int) 
     return count
 
 
-_Cast = tuple["np.dtype[Any]", str]
-
-# For each network and loss: what the dtypes that it does not take are cast to; None: they are not.
-_CASTS: WeakKeyDictionary[gluon.Block, dict[tuple[Any, ...], _Cast | None]] = WeakKeyDictionary()
-
-
-def _dtypes_of(arguments: object) -> tuple[Any, ...]:
-    return tuple([leaf.dtype for leaf in tree_leaves(arguments)])
-
-
-def _look_outside_of_training(
-    net: gluon.Block, arguments: tuple[Any, ...], dtypes: tuple[Any, ...]
-) -> None:
-    """Find out what is cast, where nothing draws: a pass that fails has drawn dropout masks.
-
-    A run that continues would draw others than one that knows it from its first batch.
-    """
-    own = _dtype_of(net)
-    if all(np.dtype(dtype) == own for dtype in dtypes):
-        return
-    # If nothing helps, the pass itself raises, and tells it.
-    with (
-        suppress(Exception),
-        _mxnet.forgotten_forward(net),
-        autograd.pause(train_mode=False),
-    ):
-        _called(net, (), arguments, lambda: own)
-
-
-def _called(
-    block: Callable[..., Any],
-    first: tuple[Any, ...],
-    arguments: tuple[Any, ...],
-    dtype_of: Callable[[], np.dtype[Any]],
-) -> Any:
-    """Return ``block(*first, *arguments)``, with the arguments cast if it does not take them."""
-    casts = _CASTS.get(block) if isinstance(block, gluon.Block) else None
-    known = casts.get(_dtypes_of(arguments)) if casts else None
-    if known is not None and known[0] == dtype_of():  # it may have been cast meanwhile
-        return block(*first, *_cast(arguments, *known))
-    try:
-        return block(*first, *arguments)
-    except mx.base.MXNetError:
-        dtype, dtypes = dtype_of(), _dtypes_of(arguments)
-        for kinds in ("f", "fiub"):
-            cast = _cast(arguments, dtype, kinds)
-            if _dtypes_of(cast) == dtypes:
-                continue
-            try:
-                output = block(*first, *cast)
-            except mx.base.MXNetError:
-                continue
-            if isinstance(block, gluon.Block):
-                _CASTS.setdefault(block, {})[dtypes] = dtype, kinds
-            return output
-        raise
-
-
 def _items_of(batch: object) -> tuple[object, object, object]:
     if not isinstance(batch, (list, tuple)) and isinstance(batch, Mapping):
         if {"data", "label"} <= set(batch) <= set(_KEYS):
@@ -283,9 +225,9 @@ def _items_of(batch: object) -> tuple[object, object, object]:
     if not isinstance(batch, (list, tuple)) or len(batch) not in (2, 3):
         way_out = _WAY_OUT
         if isinstance(batch, (NDArray, np.ndarray)):
-            what, way_out = describe_value(batch), f"{_OF_ARRAYS}; {_WAY_OUT}"
+            what, way_out = describe_value(batch), f"{_USE_ARRAY_LOADER}; {_WAY_OUT}"
         elif hasattr(batch, "tocsr"):  # SciPy's, whose len() raises
-            what, way_out = f"a {type(batch).__name__}", f"{_OF_ARRAYS}; {_WAY_OUT}"
+            what, way_out = f"a {type(batch).__name__}", f"{_USE_ARRAY_LOADER}; {_WAY_OUT}"
         elif isinstance(batch, Sized):
             what = f"a {type(batch).__name__} of {len(batch)}"
         else:
@@ -296,7 +238,7 @@ def _items_of(batch: object) -> tuple[object, object, object]:
 
 
 def _is_plain_pair(items: tuple[object, object, object]) -> bool:
-    """Return whether it is what nearly every batch is, with nothing in it to convert or refuse."""
+    """Return whether it is a plain (data, label) pair of arrays that need no conversion."""
     data, label, weight = items
     if weight is not None or not (isinstance(data, NDArray) and isinstance(label, NDArray)):
         return False
@@ -359,33 +301,11 @@ def _check_lengths(parts: BatchParts, batch_axis: int, contexts: int) -> None:
             )
 
 
-# The first Parameter of each network: `collect_params` goes through all of them. A weak reference,
-# since a Parameter's trainer may lead back to the network.
-_FIRST: WeakKeyDictionary[gluon.Block, ref[gluon.Parameter]] = WeakKeyDictionary()
-
-
-def _dtype_of(net: gluon.Block) -> np.dtype[Any]:
-    """Return the network's precision: the dtype of its first Parameter."""
-    known = _FIRST.get(net)
-    first = known() if known is not None else None
-    if first is None:
-        first = next(iter(net.collect_params().values()), None)
-        if first is None:
-            return np.dtype("float32")
-        _FIRST[net] = ref(first)
-    return np.dtype(first.dtype)
-
-
-def _dtype_in(pred: object) -> np.dtype[Any]:
-    """Return the dtype of the first array; a network may return none."""
-    return np.dtype(next((leaf.dtype for leaf in tree_leaves(pred)), "float32"))
-
-
 def _as_ndarrays(part: object, net: gluon.Block) -> Any:
     """Return `part` with NumPy's arrays, and what can be made one, at the network's precision."""
     if isinstance(part, NDArray) or all(isinstance(leaf, NDArray) for leaf in tree_leaves(part)):
         return tree_map(_mxnet.as_current, part)
-    dtype = _dtype_of(net)
+    dtype = precision_of(net)
 
     def convert(array: object) -> object:
         if isinstance(array, NDArray):
@@ -405,15 +325,6 @@ def _as_ndarrays(part: object, net: gluon.Block) -> Any:
 def _with_leaves(part: object, leaves: list[NDArray]) -> Any:
     remaining = iter(leaves)
     return tree_map(lambda _: next(remaining), part)
-
-
-def _cast(arguments: object, dtype: np.dtype[Any], kinds: str) -> Any:
-    def cast(array: NDArray) -> NDArray:
-        own = np.dtype(array.dtype)
-        is_counting = own.kind in "iu" and own.itemsize > 1 and dtype == np.float16
-        return array.astype(dtype) if own.kind in kinds and not is_counting else array
-
-    return tree_map(cast, arguments)
 
 
 def _by_name(net: gluon.Block, data: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""How a metric is updated with the outputs of a batch, if there are several."""
+"""Update metrics with the outputs of a batch, also with several outputs or labels."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def update_with_losses(metric: mx.metric.Loss, losses: Sequence[NDArray]) -> Non
 
 
 def _for_metric(metric: mx.metric.EvalMetric, arrays: Sequence[Any]) -> list[Any]:
-    """Return what a metric is updated with: MXNet's own take NDArrays, in its NumPy mode too."""
+    """Return the arrays for a metric: MXNet's own take NDArrays, in its NumPy mode, too."""
     kind = as_legacy if type(metric).__module__ == "mxnet.metric" else as_current
     return [kind(array) if isinstance(array, NDArray) else array for array in arrays]
 

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from gluon_svrg.events import Run
 
 
-def predicted(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
-    """Return the outputs of the run's network for evaluations, in the order of the samples.
+def predict(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
+    """Return the outputs of the run's `val_net`, in the order of the samples.
 
-    Of several workers each computes the outputs of all samples, by itself: any of them may call it,
-    and what it returns does not depend on their number.
+    Each of several workers computes the outputs of all samples by itself, so any of them may call
+    it, and the result does not depend on their number.
 
     Parameters
     ----------
     run : Run
-        Whose `val_net`, batch processor and weights to evaluate are used.
+        The run, with its `val_net`, batch processor and weights to evaluate.
     batches : iterable
-        At least one.
+        At least one batch.
     batch_axis : int
-        The axis of data and outputs that counts the samples; an output without it has them along
-        the first.
+        The axis of the samples in data and outputs; outputs with fewer axes have them along the
+        first.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def predicted(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
         for batch in batches:
             wait_for(last)  # else all batches are in memory before the first is computed
             last = [column[-1] for column in columns]
-            for output in _outputs_of(run, batch, batch_axis):
+            for output in _predict_batch(run, batch, batch_axis):
                 leaves = tree_leaves(output)
                 if first is None:
                     first, columns = output, [[] for _ in leaves]
@@ -64,7 +64,7 @@ def predicted(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
     return tree_map(lambda _: next(joined), first)
 
 
-def _outputs_of(run: Run, batch: object, batch_axis: int) -> list[Any]:
+def _predict_batch(run: Run, batch: object, batch_axis: int) -> list[Any]:
     processor = run.batch_processor
     if isinstance(processor, BatchProcessor):
         return processor.predict_batch(run, batch, batch_axis)

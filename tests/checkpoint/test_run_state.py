@@ -19,8 +19,8 @@ from gluon_svrg.checkpoint import encoding, metrics as metric_state
 from gluon_svrg.checkpoint.optimizer_states import trainer_states
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, Stateful
-from gluon_svrg.run.generators import seed_mxnet
 from gluon_svrg.run.history import MEASURED
+from gluon_svrg.run.rng import seed_mxnet
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.estimator import LoggingHandler
@@ -854,8 +854,8 @@ def test_a_target_that_is_reached_already(name, duration, rows, checkpoints, cap
         )
     ((kind, number),) = duration.items()
     assert (
-        f"the checkpoint has reached {kind}={number} already: there is nothing to train; give a "
-        "greater number to continue"
+        f"nothing to train: the checkpoint has reached {kind}={number} already; give a larger "
+        "number to continue"
     ) in caplog.messages
     reason = gs.StopReason.EPOCHS_DONE if kind == "epochs" else gs.StopReason.BATCHES_DONE
     assert result.stop_reason is reason

@@ -12,8 +12,8 @@ import pytest
 from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.encoding import from_bytes
 from gluon_svrg.checkpoint.parts import PositionPart
-from gluon_svrg.run.generators import host_states, set_host_states
 from gluon_svrg.run.position import Position
+from gluon_svrg.run.rng import collect_rng_states, set_rng_states
 from gluon_svrg.svrg.snapshot_schedule import Phase
 
 DATA = Path(__file__).parents[1] / "data"
@@ -73,18 +73,18 @@ def test_every_format_that_is_said_to_be_read_is_kept_here():
 
 def test_the_random_states_of_0_7_are_put_back():
     """Python's was a tuple of numbers."""
-    own = host_states()
+    own = collect_rng_states()
     try:
         version, numbers, gauss = own["python"]
         assert isinstance(numbers, np.ndarray)
         as_then = {**own, "python": (version, tuple(numbers.tolist()), gauss)}
         np.random.rand()
-        set_host_states(as_then)
-        again = host_states()
+        set_rng_states(as_then)
+        again = collect_rng_states()
         assert again["python"][1].tolist() == numbers.tolist()
         assert again["numpy"][1].tolist() == own["numpy"][1].tolist()
     finally:
-        set_host_states(own)
+        set_rng_states(own)
 
 
 def test_a_handler_that_was_renamed_does_not_hear_an_epoch_end_twice():

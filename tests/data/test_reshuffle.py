@@ -186,7 +186,7 @@ def test_there_is_no_table_and_the_log_says_why(caplog):
     estimator = estimator_of()
     with caplog.at_level(logging.INFO):
         estimator.fit(augmented(), epochs=1, event_handlers=[gs.SVRGHandler()])
-    assert "(no table): reshuffle=True makes other batches each epoch" in caplog.text
+    assert "gradient table off: reshuffle=True makes other batches each epoch" in caplog.text
     assert "not locked" not in caplog.text
     with pytest.raises(ValueError, match=r"batches that repeat .*, but reshuffle=True makes other"):
         estimator.fit(augmented(), epochs=1, event_handlers=[gs.SVRGHandler(gradient_table=True)])

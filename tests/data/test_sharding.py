@@ -10,7 +10,7 @@ from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.arrays.samples import sample_axis
 from gluon_svrg.data import ArrayLoader, Batch, WorkerBatchSampler, transforms as T
 from gluon_svrg.data.shard import Shard
-from gluon_svrg.data.sharding import how_shared, shard
+from gluon_svrg.data.sharding import describe_sharding, shard
 from gluon_svrg.data.training_data import batches_of, training_data
 from gluon_svrg.workers import Single
 from mxnet import gluon
@@ -361,12 +361,12 @@ def test_evaluation_data():
 @pytest.mark.full
 def test_what_is_told():
     workers = Several(0, 4)
-    text = how_shared(shard(training_data(data_loader(None)), workers), workers)
-    assert "4 workers loads whole batches of a DataLoader" in text
+    text = describe_sharding(shard(training_data(data_loader(None)), workers), workers)
+    assert "4 workers: each loads whole batches of a DataLoader" in text
     assert "WorkerBatchSampler" in text
     for make in (own_data_loader, loader()):
-        text = how_shared(shard(training_data(make(workers)), workers), workers)
-        assert text.startswith("each of 4 workers has its part of every batch of a")
+        text = describe_sharding(shard(training_data(make(workers)), workers), workers)
+        assert text.startswith("4 workers: each trains on its part of every batch of a")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg.data import ArrayLoader, Batch, first_batches, transforms as T
-from gluon_svrg.data.determinism import unchanged_generators
+from gluon_svrg.data.determinism import isolate_rng
 from gluon_svrg.data.training_data import batches_of, check_data, length_of, training_data
 from mxnet import gluon
 
@@ -329,7 +329,7 @@ def test_first_batches_leave_no_trace(name):
 @by_kind
 def test_the_public_first_batches_are_those(name):
     made = KINDS[name]()
-    with unchanged_generators():
+    with isolate_rng():
         ours = first_batches(made, 2)
     theirs = training_data(made).first_batches(2)
     assert [rows(batch) for batch in ours] == [rows(batch) for batch in theirs]
@@ -545,7 +545,7 @@ def test_generators_are_left_as_they_were_after_an_exception():
     before = generators()
 
     def fail():
-        with unchanged_generators():
+        with isolate_rng():
             np.random.rand(3)
             random.random()
             raise OSError("gone")

@@ -12,8 +12,8 @@ import runs
 from gluon_svrg.checkpoint.encoding import from_bytes
 from gluon_svrg.checkpoint.optimizer_states import trainer_states
 from gluon_svrg.finders.dry_run import without_trace
-from gluon_svrg.run.generators import next_random_numbers
 from gluon_svrg.run.history import MEASURED
+from gluon_svrg.run.rng import draw_random_numbers
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO, weights_of
@@ -86,7 +86,7 @@ def everything(estimator):
     meta, arrays = from_bytes(trainer_states(estimator.trainer).to_bytes())
     params = estimator.net.collect_params().values()
     rows = [{k: v for k, v in row.items() if k not in MEASURED} for row in estimator.history]
-    numbers = [next_random_numbers(estimator.context), np.random.rand(3), random.random()]
+    numbers = [draw_random_numbers(estimator.context), np.random.rand(3), random.random()]
     return {
         "weights": [w.asnumpy() for param in params for w in param.list_data()],
         "meta": meta,

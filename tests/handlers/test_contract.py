@@ -82,10 +82,10 @@ STATEFUL = [handler for handler in EXPORTED if issubclass(handler, Stateful)]
 EVENT_CLASSES = {
     *events.EVENTS.values(),
     *(Stateful, events.EventHandler),
-    *(events.HasCompanions, events.HasPasses, events.DecidesAboutNaN),
+    *(events.RequiresHandlers, events.AddsPasses, events.HandlesNonFinite),
     events.InsteadOfGradientReady,
     *(HasCheckpoints, HasRandomState),
-    *(events.CatchesUp, events.EvaluationEnd, events.MayStop),
+    *(events.ResumesInterrupted, events.EvaluationEnd, events.MayStop),
 }
 
 
@@ -323,5 +323,5 @@ def test_in_mxnets_estimator_it_works_or_says_what_it_needs(cls, mode, tmp_path)
     if cls in IN_MXNETS:
         estimator.fit(data, epochs=2, event_handlers=[cls(**arguments)])
         return
-    with pytest.raises(ValueError, match=f"^{cls.__name__} needs gluon_svrg.Estimator, which"):
+    with pytest.raises(ValueError, match=f"^{cls.__name__} does not work with mxnet.*: use gluon"):
         estimator.fit(data, epochs=2, event_handlers=[cls(**arguments)])

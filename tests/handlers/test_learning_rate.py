@@ -384,7 +384,7 @@ def test_beside_svrgs_other_settings():
     for svrg in (
         gs.SVRGHandler(update_freq=2),
         gs.SVRGHandler(start_epoch=1),
-        gs.SVRGHandler(give_up_above=1e-9),
+        gs.SVRGHandler(max_variance_ratio=1e-9),
         gs.SVRGHandler(gradient_table=False, coefficient="auto"),
     ):
         estimator, handler = make(), gs.AutoLearningRateHandler()
@@ -405,7 +405,7 @@ def test_it_says_what_it_found_and_at_which_cost(caplog):
         f"{mean:.3g}, and of one sample's {sample:.3g}, for steps of 20 samples and a momentum of "
         f"0.9 (measured by {share:.2g} passes over the data)"
     ) in caplog.text
-    (line,) = handler.passes()
+    (line,) = handler.extra_passes()
     assert "adds about one to the first epoch" in line
 
 

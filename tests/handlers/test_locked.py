@@ -250,11 +250,13 @@ UNLOCKED = {
 @pytest.mark.parametrize("kind", UNLOCKED)
 def test_a_transform_that_is_not_locked(kind, caplog):
     handlers = [gs.SVRGHandler(lock="require")]
-    with pytest.raises(ValueError, match="lock='require', but train_data is not locked: its tran"):
+    with pytest.raises(
+        ValueError, match="lock='require', but train_data cannot be locked: its tran"
+    ):
         estimator_of().fit(UNLOCKED[kind](), epochs=1, event_handlers=handlers)
     caplog.set_level(logging.WARNING)
     estimator_of().fit(UNLOCKED[kind](), epochs=2, event_handlers=[gs.SVRGHandler()])
-    warnings = [m for m in caplog.messages if "train_data is not locked" in m]
+    warnings = [m for m in caplog.messages if "train_data cannot be locked" in m]
     assert len(warnings) == 1
     assert "the corrected gradient is biased" in warnings[0]
     caplog.clear()

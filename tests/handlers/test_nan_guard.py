@@ -6,7 +6,7 @@ import gluon_svrg as gs
 import numpy as np
 import problems
 import pytest
-from gluon_svrg.events import BatchEnd, DecidesAboutNaN, GradientReady, NotFiniteError
+from gluon_svrg.events import BatchEnd, GradientReady, HandlesNonFinite, NotFiniteError
 from problems import ONE, TWO
 
 
@@ -170,13 +170,13 @@ def test_the_old_name_of_max_roll_backs():
 
 def test_another_handlers_nan_is_reported_through_the_event_class():
     guard = gs.NaNGuardHandler()
-    assert isinstance(guard, DecidesAboutNaN)
+    assert isinstance(guard, HandlesNonFinite)
     advice = "look at the data of the batch, or lower the learning rate"
     with pytest.raises(NotFiniteError) as caught:
-        guard.report(None, "the full pass found one")
+        guard.on_non_finite(None, "the full pass found one")
     assert str(caught.value) == f"the full pass found one: {advice}"
     # That of the full pass gives its own, which was there twice.
     own = "the full gradient is NaN: look at its data, or lower the learning rate"
     with pytest.raises(NotFiniteError) as caught:
-        guard.report(None, own)
+        guard.on_non_finite(None, own)
     assert str(caught.value) == own

@@ -184,10 +184,10 @@ def test_a_run_that_is_cut_or_fails_leaves_nothing_behind():
     estimator = estimator_of()
     with pytest.raises(KeyError):
         fit([profiler, Fails()], estimator=estimator)
-    assert estimator.handlers.observer is None
+    assert estimator.handlers.interceptor is None
     fit([profiler], estimator=estimator, epochs=1)
     assert [row["epoch"] for row in profiler.profile] == [0]
-    assert estimator.handlers.observer is None
+    assert estimator.handlers.interceptor is None
 
 
 def test_an_epoch_that_is_resumed_in_the_middle(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import runs
 from gluon_svrg.events import EpochEnd
 from gluon_svrg.handlers.metric import MetricHandler
-from gluon_svrg.run.metrics import metrics_for
+from gluon_svrg.run.metrics import make_metrics
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -50,7 +50,7 @@ def names(metrics):
     ],
 )
 def test_what_metrics_may_be_given_as(given, expected):
-    train, val = metrics_for(LOSSES["softmax"](), given, given)
+    train, val = make_metrics(LOSSES["softmax"](), given, given)
     assert names(train) == expected
     assert names(val) == (expected if given else [])
 

@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg.arrays import row_sparse as sparse
-from gluon_svrg.svrg.row_sums import RowSums
+from gluon_svrg.svrg.gradient_sums import RowSums
 
 
 @pytest.mark.parametrize("width", [(), (3,), (2, 4)], ids=str)

@@ -25,8 +25,8 @@ REFUSED = {
     ),
     "auto": ({"coefficient": "auto"}, "coefficient='auto' is estimated from dense gradients"),
     "giving up": (
-        {"give_up_above": 0.5, "sparse_correction": "sparse"},
-        "give_up_above=0.5 is compared with the variance ratio of the exact way",
+        {"max_variance_ratio": 0.5, "sparse_correction": "sparse"},
+        "max_variance_ratio=0.5 is compared with the variance ratio of sparse_correction='exact'",
     ),
     "compression": (
         {"trainer": {"compression_params": {"type": "2bit"}}},
@@ -72,7 +72,7 @@ def test_gradients_that_add_up_are_refused():
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "groupadagrad", "nag"])
 def test_row_sparse_weights_take_two_optimizers(optimizer):
-    with pytest.raises(ValueError, match=r"row_sparse, and \w+ cannot update them so: give 'sgd'"):
+    with pytest.raises(ValueError, match=r"row_sparse, and \w+ cannot update them: give 'sgd'"):
         fit(sp.make("pulled"), optimizer=optimizer)
 
 
@@ -140,7 +140,7 @@ def test_a_decay_that_leaves_the_parameter_out_is_taken():
     ("optimizer", "is_lazy", "name"), [("lars", True, "LARS"), ("sgd", False, "SGD")]
 )
 def test_row_sparse_weights_have_optimizers_of_their_own(optimizer, is_lazy, name):
-    message = rf"weights of '.*' are row_sparse, and {name} cannot update them so: give 'sgd' or"
+    message = rf"weights of '.*' are row_sparse, and {name} cannot update them: give 'sgd' or"
     with pytest.raises(ValueError, match=message):
         fit(sp.make("pulled"), optimizer=optimizer, params={"lazy_update": is_lazy})
 

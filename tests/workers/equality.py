@@ -14,7 +14,7 @@ from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.run.backward import backward_of
 from gluon_svrg.run.batch_processor import BatchProcessor
-from gluon_svrg.run.position import Located
+from gluon_svrg.run.position import RunWithPosition
 from gluon_svrg.svrg import Interval, OptimalCoefficient
 
 OPTIMIZERS = {
@@ -187,7 +187,7 @@ def train_by_hand(optimizer, method, kind):
     return np.array(weights)
 
 
-class Hand(Located):
+class Hand(RunWithPosition):
     """What the parts of this package ask of a run."""
 
     batch_axis = 0

@@ -1,4 +1,4 @@
-"""The full pass over several workers: shapes, means, and a failure that is of all of them."""
+"""What workers do together in a full pass: infer shapes, take means, fail on all if one fails."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from mxnet.gluon import Block, Parameter
 from mxnet.ndarray import NDArray
 
 
-def find_shapes(
+def infer_shapes_together(
     net: Block, infer_shapes: Callable[[object], None], batch: object, workers: Workers
 ) -> None:
-    """Let layers infer their shapes; what is initialised by that is the first worker's on all.
+    """Let layers infer their shapes; new parameters get the first worker's values on all workers.
 
     Parameters
     ----------
@@ -28,9 +28,9 @@ def find_shapes(
     infer_shapes : callable
         Runs a forward pass of a batch.
     batch : object
-        The first one, of which this worker may have no sample.
+        The first batch, of which this worker may have no sample.
     workers : Workers
-        Who share the batch out.
+        The processes that share the batch.
     """
     if not workers.are_several:
         infer_shapes(batch)
@@ -43,15 +43,15 @@ def find_shapes(
 
 
 def mean_over_workers(full_gradient: FullGradient, workers: Workers) -> FullGradient:
-    """Return the gradient of the samples of all workers; added up in float64.
+    """Return the mean over the samples of all workers; summed in float64.
 
     Parameters
     ----------
     full_gradient : FullGradient
-        That of this worker's samples, of which there may be none; or of all workers' already, and
-        returned as it is then.
+        The mean over this worker's samples, of which there may be none. If it is the mean over all
+        workers already, it is returned unchanged.
     workers : Workers
-        Who has the samples.
+        The processes that share the samples.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def mean_over_workers(full_gradient: FullGradient, workers: Workers) -> FullGrad
     return full_gradient._replace(means=means, samples=total, is_of_all_workers=True)
 
 
-def mean_of_batch(
+def mean_batch_gradient(
     params: Sequence[Parameter], used: Collection[str], samples: int, workers: Workers
 ) -> dict[str, NDArray]:
     """Return the gradients of one batch over contexts and workers, divided by its samples.
@@ -82,19 +82,19 @@ def mean_of_batch(
     Parameters
     ----------
     params : sequence of Parameter
-        Those that are trained; the same on all workers.
+        The trained parameters; the same on all workers.
     used : collection of str
-        The names of those whose gradients count whether or not a backward pass has just written
-        them; of the others, what an earlier batch has left there is zero.
+        The names of parameters whose gradients always count; the gradient of any other counts as
+        zero unless a backward pass has just written it.
     samples : int
         How many samples the batch has, on all workers.
     workers : Workers
-        Who have parts of it.
+        The processes that share the batch.
 
     Returns
     -------
     dict of str to NDArray
-        By name, on the first context; dense; of the gradient's dtype, for float16 float32.
+        Dense arrays by name, on the first context, with the gradient's dtype (float32 for float16).
 
     Raises
     ------
@@ -121,29 +121,29 @@ def mean_of_batch(
     }
 
 
-def stored_as_gradients(
+def match_storage_types(
     means: Mapping[str, NDArray], params: Sequence[Parameter]
 ) -> dict[str, NDArray]:
-    """Return the means of `params`, those of row_sparse gradients as row_sparse arrays."""
-    stored = {}
+    """Return the means of `params`, each with the storage type of its gradient."""
+    converted = {}
     for param in params:
         mean = means[param.name]
-        _, of_gradient = _mxnet.storage_types(param)
-        stored[param.name] = mean if mean.stype == of_gradient else mean.tostype(of_gradient)
-    return stored
+        _, stype = _mxnet.storage_types(param)
+        converted[param.name] = mean if mean.stype == stype else mean.tostype(stype)
+    return converted
 
 
-def fail_together(failure: FloatingPointError | None, workers: Workers) -> None:
-    """Raise FloatingPointError on all workers if one has failed; with the first one's message.
+def raise_on_all(failure: FloatingPointError | None, workers: Workers) -> None:
+    """Raise FloatingPointError on all workers if one has failed, with the message of the first.
 
-    Who does something about it (halves a loss scale, goes back to a checkpoint) does so everywhere.
+    So all workers react alike: all halve the loss scale, or all go back to a checkpoint.
     """
     if not workers.are_several:
         if failure is not None:
             raise failure
         return
-    own = None if failure is None else str(failure)
-    messages = workers.gather_plain(own, "end of the full pass")
+    message = None if failure is None else str(failure)
+    messages = workers.gather_plain(message, "end of the full pass")
     for rank, message in enumerate(messages):
         if message is not None:
             raise FloatingPointError(f"worker {rank}: {message}")

@@ -1,4 +1,4 @@
-"""CarriedStateHandler: what a batch processor carries from one batch to the next."""
+"""BatchProcessorStateHandler: the state that a batch processor carries between batches."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.events import EpochBegin, Order, Run, State, Stateful
-from gluon_svrg.run.backward import packed, unpacked
+from gluon_svrg.run.backward import from_plain, to_plain
 from mxnet.ndarray import NDArray
 
 
-class CarriedStateHandler(EpochBegin, Stateful):
-    """Tells the batch processor of each epoch, and lets a checkpoint hold what it carries.
+class BatchProcessorStateHandler(EpochBegin, Stateful):
+    """Calls the batch processor's `begin_epoch`, and saves its state in checkpoints.
 
-    The Estimator adds it if the batch processor has a `begin_epoch` or a `state_dict` of its own.
+    The Estimator adds it if the class of the batch processor defines `begin_epoch` or `state_dict`.
     """
 
     state_key = "batch_processor"
-    priority = Order.SCHEDULE - 1000  # before SVRG's full pass, which begins with the state
+    priority = Order.BATCH_PROCESSOR  # before SVRG's full pass, which begins with the state
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let the batch processor begin the epoch."""
@@ -28,17 +28,17 @@ class CarriedStateHandler(EpochBegin, Stateful):
             processor.begin_epoch(estimator)
 
     def state_dict(self, estimator: Run) -> State:
-        """Return what the batch processor carries, and on which contexts."""
-        return packed(_state_of(estimator.batch_processor))
+        """Return the state of the batch processor, with its contexts."""
+        return to_plain(_state_of(estimator.batch_processor))
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
-        """Let the batch processor continue with it."""
+        """Restore the state of the batch processor."""
         processor: Any = estimator.batch_processor
         if hasattr(processor, "load_state_dict"):
-            processor.load_state_dict(unpacked(state, estimator.context))
+            processor.load_state_dict(from_plain(state, estimator.context))
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
-        """Raise ValueError if arrays are carried: they are of the rows that each worker had."""
+        """Raise ValueError if the state has arrays: they belong to the rows of each worker."""
         leaves = [leaf for state in states for leaf in tree_leaves(state["state"])]
         if any(isinstance(leaf, NDArray | np.ndarray) for leaf in leaves):
             raise ValueError(

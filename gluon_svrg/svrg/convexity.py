@@ -1,6 +1,6 @@
-"""LinearNet: a network that is linear in what is trained, with a loss that is convex in its output.
+"""LinearModel: a network that is linear in its weights, with a loss that is convex in its output.
 
-Its objective is convex, and the points are known at which its curvature is largest, or nearly so.
+Its objective is convex, and it is known where its curvature is largest, or nearly so.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _KNOWN = (
 )
 
 
-class NotKnownError(Exception):
-    """Why it cannot be told that an objective is convex, or how strongly it is curved.
+class UnsupportedProblemError(Exception):
+    """Raised if convexity or curvature of an objective cannot be determined.
 
-    The message is a clause.
+    The message is the reason, as a clause for the log.
     """
 
 
-class LinearNet(NamedTuple):
-    """What is known of such a network and its loss.
+class LinearModel(NamedTuple):
+    """A linear network and its convex loss.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class LinearNet(NamedTuple):
     bias : str or None
         The name of its bias.
     flattens : bool
-        Whether the layer takes data of any shape as rows.
+        Whether the layer flattens each sample to a row.
     loss : KnownLoss
         The loss.
     """
@@ -53,44 +53,46 @@ class LinearNet(NamedTuple):
     @classmethod
     def of(
         cls, net: gluon.Block, loss: gluon.loss.Loss, trained: Sequence[gluon.Parameter]
-    ) -> LinearNet:
-        """Return what is known of `net`, whose parameters `trained` are trained.
+    ) -> LinearModel:
+        """Return the model of `net`, whose parameters `trained` are trained.
 
-        From the graph of the network, so it may be a class of the user's own: it must be one
-        fully connected layer, with nothing before and after it that changes a number.
+        It reads the network's graph, so any class will do: the graph must be one fully connected
+        layer, with nothing before and after it that changes a number.
 
         Raises
         ------
-        NotKnownError
-            If it is another network or another loss; says what.
+        UnsupportedProblemError
+            If it is another network or another loss; the message says which.
         """
         known = _mxnet.known_loss(loss)
         if known is None:
-            raise NotKnownError(f"its loss is {type(loss).__name__}, and {_KNOWN}")
+            raise UnsupportedProblemError(f"its loss is {type(loss).__name__}, and {_KNOWN}")
         nodes, head = _graph_of(net)
         layer = nodes[_through(nodes, head)]
         if layer["op"] != "FullyConnected":
-            raise NotKnownError(_describe_node(layer))
+            raise UnsupportedProblemError(_describe_node(layer))
         inputs = [nodes[_through(nodes, index)] for index, *_ in layer["inputs"]]
         for node, name in zip(inputs, ("data", None, None), strict=False):
             if node["op"] != "null" or (node["name"] == "data") != (name == "data"):
-                raise NotKnownError(_describe_node(node))
+                raise UnsupportedProblemError(_describe_node(node))
         names = [node["name"] for node in inputs[1:]]
         others = [param.name for param in trained if param.name not in names]
         if others:
-            raise NotKnownError(
+            raise UnsupportedProblemError(
                 f"the trainer trains {others[0]!r}, which is not in its fully connected layer"
             )
         flattens = layer.get("attrs", {}).get("flatten", "True") in ("True", "1")
         return cls(names[0], names[1] if len(names) > 1 else None, flattens, known)
 
-    def check_data(self, parts: BatchParts) -> None:
-        """Raise NotKnownError if `parts` are no batch of one dense array of rows."""
+    def check_batch(self, parts: BatchParts) -> None:
+        """Raise UnsupportedProblemError unless the data are a dense array with a row per sample."""
         data = parts.data
         if not isinstance(data, NDArray) or data.stype != "default" or data.ndim < 2:
-            raise NotKnownError("the data of a batch are not one dense array with a row per sample")
+            raise UnsupportedProblemError(
+                "the data of a batch are not one dense array with a row per sample"
+            )
         if data.ndim > 2 and not self.flattens:
-            raise NotKnownError(
+            raise UnsupportedProblemError(
                 f"its layer has flatten=False and the data have {data.ndim} axes, so that a sample "
                 "has several rows"
             )
@@ -105,25 +107,26 @@ class LinearNet(NamedTuple):
         norms = mx.nd.sum(mx.nd.square(rows), axis=1).asnumpy().astype("float64")
         return (norms + (self.bias is not None)) * _weights_of(parts)
 
-    def probe(self, parts: BatchParts) -> BatchParts:
+    def measurement_batch(self, parts: BatchParts) -> BatchParts:
         """Return the batch to measure the curvature with.
 
-        Of the squared loss and Huber's, labels of 0: the outputs at the points are 0, and there a
-        residual of 0 has the largest curvature, and differences of gradients lose no digits.
+        For the squared loss and Huber's the labels are replaced by 0. The outputs at the point of
+        measurement are 0, so the residuals are 0, where the curvature is largest and differences of
+        gradients lose no digits.
         """
         if self.loss.kind not in ("squared", "huber"):
             return parts
         zeros = mx.nd.zeros_like(_mxnet.as_legacy(parts.label))
         return parts._replace(label=_mxnet.as_current(zeros))
 
-    def point(
+    def measurement_point(
         self, weights: Mapping[str, NumPyArray], batches: Collection[BatchParts]
     ) -> dict[str, NumPyArray]:
         """Return the point at which to measure: weights of 0.
 
         Outputs of 0 have the largest curvature of the logistic loss. That of softmax depends on
-        the probabilities: at weights of 0 and biases of the logarithm of the classes' frequencies
-        in `batches` they are these frequencies. There it is seldom less than later.
+        the probabilities: with biases equal to the logarithm of the classes' frequencies in
+        `batches` they are these frequencies, where the curvature is seldom smaller than later.
 
         Parameters
         ----------
@@ -138,7 +141,7 @@ class LinearNet(NamedTuple):
         return point
 
     def _frequencies(self, batches: Collection[BatchParts], classes: int) -> NumPyArray:
-        """Return how often each class is, by weight: above 0, with a sum of 1."""
+        """Return the weighted frequencies of the classes: above 0, with a sum of 1."""
         total = np.zeros(classes)
         for parts in batches:
             labels = parts.label.asnumpy().astype("float64")
@@ -175,16 +178,16 @@ def _graph_of(net: gluon.Block) -> tuple[list[_Node], int]:
             output = net(_mxnet.as_current(mx.sym.var("data")))
         graph = json.loads(output.tojson())
     except Exception as error:  # the forward pass of a user raises exceptions of any type
-        raise NotKnownError(
+        raise UnsupportedProblemError(
             f"its graph cannot be read ({type(error).__name__}: {_mxnet.reason_of(error)})"
         ) from error
     if len(graph["heads"]) != 1:
-        raise NotKnownError(f"it has {len(graph['heads'])} outputs")
+        raise UnsupportedProblemError(f"it has {len(graph['heads'])} outputs")
     return graph["nodes"], graph["heads"][0][0]
 
 
 def _through(nodes: list[_Node], index: int) -> int:
-    """Return the node whose numbers the one at `index` gives, in another shape."""
+    """Return the node before those that only reshape its numbers, from `index` backwards."""
     while nodes[index]["op"] in _mxnet.SAME_NUMBERS:
         index = nodes[index]["inputs"][0][0]
     return index

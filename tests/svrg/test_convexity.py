@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg.run.batch_parts import BatchParts
-from gluon_svrg.svrg.linear_net import LinearNet, NotKnownError
+from gluon_svrg.svrg.convexity import LinearModel, UnsupportedProblemError
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -13,7 +13,7 @@ SOFTMAX = gluon.loss.SoftmaxCELoss()
 
 def of(net, loss=SOFTMAX, trained=None):
     params = list(net.collect_params().values()) if trained is None else trained
-    return LinearNet.of(net, loss, params)
+    return LinearModel.of(net, loss, params)
 
 
 def chain(*layers, cls=nn.HybridSequential):
@@ -96,20 +96,22 @@ OTHERS = {
 
 @pytest.mark.parametrize(("make", "reason"), OTHERS.values(), ids=OTHERS)
 def test_other_networks(make, reason):
-    with pytest.raises(NotKnownError, match=reason):
+    with pytest.raises(UnsupportedProblemError, match=reason):
         of(make())
 
 
 def test_a_layer_that_gets_no_data():
     net = Own(before=lambda F, x: F.zeros_like(x))
-    with pytest.raises(NotKnownError, match="the operator zeros_like"):
+    with pytest.raises(UnsupportedProblemError, match="the operator zeros_like"):
         of(net)
 
 
 def test_a_trainer_of_other_parameters():
     net, other = nn.Dense(3), nn.Dense(2)
     params = [*net.collect_params().values(), *other.collect_params().values()]
-    with pytest.raises(NotKnownError, match=f"trains '{other.weight.name}', which is not in its"):
+    with pytest.raises(
+        UnsupportedProblemError, match=f"trains '{other.weight.name}', which is not in its"
+    ):
         of(net, trained=params)
     assert of(net, trained=[net.bias]).weight == net.weight.name
 
@@ -143,7 +145,9 @@ def test_losses(loss, kind):
     if kind is not None:
         assert of(net, loss).loss.kind == kind
         return
-    with pytest.raises(NotKnownError, match=f"its loss is {type(loss).__name__}, and those that"):
+    with pytest.raises(
+        UnsupportedProblemError, match=f"its loss is {type(loss).__name__}, and those that"
+    ):
         of(net, loss)
 
 
@@ -175,7 +179,7 @@ def test_the_point_of_softmax_has_the_probabilities_of_the_classes(is_sparse):
     weight = np.where(labels == 1, 2.0, 1.0)
     y = labels if is_sparse else np.eye(4)[labels]
     weights = {known.weight: np.ones((4, 2)), known.bias: np.ones(4)}
-    point = known.point(weights, [parts(np.ones((1000, 2)), y, weight)])
+    point = known.measurement_point(weights, [parts(np.ones((1000, 2)), y, weight)])
     assert not point[known.weight].any()
     frequencies = np.exp(point[known.bias])
     assert frequencies.sum() == pytest.approx(1)
@@ -186,7 +190,7 @@ def test_the_point_of_softmax_has_the_probabilities_of_the_classes(is_sparse):
 def test_labels_that_are_no_classes_do_not_matter():
     known = of(nn.Dense(3, in_units=2))
     weights = {known.weight: np.ones((3, 2)), known.bias: np.ones(3)}
-    point = known.point(weights, [parts(np.ones((4, 2)), [-1, np.nan, 7, 1])])
+    point = known.measurement_point(weights, [parts(np.ones((4, 2)), [-1, np.nan, 7, 1])])
     assert np.isfinite(point[known.bias]).all()
 
 
@@ -195,10 +199,10 @@ def test_points_and_labels_of_the_other_losses():
         known = of(nn.Dense(1), loss)
         weights = {known.weight: np.ones((1, 2)), known.bias: np.ones(1)}
         batch = parts(np.ones((4, 2)), [1.0, 0, 1, 0])
-        point = known.point(weights, [batch])
+        point = known.measurement_point(weights, [batch])
         assert not any(array.any() for array in point.values())
         is_kept = known.loss.kind == "logistic"
-        assert known.probe(batch).label.asnumpy().any() == is_kept
+        assert known.measurement_batch(batch).label.asnumpy().any() == is_kept
 
 
 @pytest.mark.parametrize(
@@ -213,7 +217,7 @@ def test_points_and_labels_of_the_other_losses():
 )
 def test_data_that_are_no_rows(data, reason):
     known = of(nn.Dense(1, flatten=False), gluon.loss.L2Loss())
-    with pytest.raises(NotKnownError, match=reason):
-        known.check_data(BatchParts(data, mx.nd.ones(3)))
-    known.check_data(BatchParts(mx.nd.ones((3, 2)), mx.nd.ones(3)))
-    of(nn.Dense(1)).check_data(BatchParts(mx.nd.ones((3, 2, 2)), mx.nd.ones(3)))
+    with pytest.raises(UnsupportedProblemError, match=reason):
+        known.check_batch(BatchParts(data, mx.nd.ones(3)))
+    known.check_batch(BatchParts(mx.nd.ones((3, 2)), mx.nd.ones(3)))
+    of(nn.Dense(1)).check_batch(BatchParts(mx.nd.ones((3, 2, 2)), mx.nd.ones(3)))

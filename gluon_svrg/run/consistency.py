@@ -1,4 +1,4 @@
-"""The start of a run over several workers: that all of them do the same, and where they begin."""
+"""Several workers: check that they train the same; broadcast the first one's weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from gluon_svrg import _compat, _mxnet
 from gluon_svrg.events import EventHandler, Interrupted, Run
 from gluon_svrg.run.backward import shape_inference_of
-from gluon_svrg.run.generators import host_states, seed_mxnet, take_host_states_of_first
+from gluon_svrg.run.rng import broadcast_rng_states, collect_rng_states, seed_mxnet
 from gluon_svrg.run.settings import class_of, settings_of
 from gluon_svrg.workers import WorkerError, Workers
 
@@ -25,23 +25,23 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _HANDLERS = mx.gluon.contrib.estimator.event_handler
-_ALONE: dict[type[EventHandler], str] = {
+_SINGLE_PROCESS_HANDLERS: dict[type[EventHandler], str] = {
     _HANDLERS.MetricHandler: "sees the samples of its own worker only",
     _HANDLERS.GradientUpdateHandler: "divides by the samples of its own worker",
     _HANDLERS.CheckpointHandler: "writes the same files on every worker",
 }
 
 
-def failing_together(
+def abort_on_error(
     method: Callable[Concatenate[Estimator, _P], _R],
 ) -> Callable[Concatenate[Estimator, _P], _R]:
-    """Let a method tell the other workers of the exception that ends it: they wait for this one.
+    """Abort the other workers, which would wait forever, if a method raises an exception.
 
-    Inside of `fit` it is `fit` that tells it, since a handler may know what to do about it.
+    A method called inside `fit` leaves that to `fit`: a handler may catch the exception.
     """
 
     @functools.wraps(method)
-    def telling(self: Estimator, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def aborting(self: Estimator, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         is_outermost = self._loop is None
         try:
             return method(self, *args, **kwargs)
@@ -52,13 +52,13 @@ def failing_together(
                 self.workers.abort(f"{type(exception).__name__}: {exception}")
             raise
 
-    return telling
+    return aborting
 
 
-def check_handlers(handlers: Iterable[EventHandler]) -> None:
-    """Raise ValueError if one of MXNet's own is among them that knows nothing of other workers."""
+def check_handlers_for_workers(handlers: Iterable[EventHandler]) -> None:
+    """Raise ValueError for a handler of MXNet's that works in a single process only."""
     for handler in handlers:
-        for kind, reason in _ALONE.items():
+        for kind, reason in _SINGLE_PROCESS_HANDLERS.items():
             if isinstance(handler, kind) and not _is_ours(type(handler), kind.__name__):
                 raise ValueError(
                     f"{type(handler).__name__} is MXNet's {kind.__name__}, which {reason}: give "
@@ -66,58 +66,59 @@ def check_handlers(handlers: Iterable[EventHandler]) -> None:
                 )
 
 
-def check_that_all_do_the_same(run: Run, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError, on all workers, if they are not about to train the same in the same way.
+def check_same_setup(run: Run, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError, on all workers, unless their settings, versions and handlers are equal.
 
     Parameters
     ----------
     run : Run
-        With network, loss, trainer and handlers.
+        The run, with its network, loss, trainer and handlers.
     settings : mapping
-        What else must be the same, as plain data, by what it is called.
+        Other settings that must be equal: plain data by name.
     """
-    own = {**_versions(), **settings, **_described(run)}
-    everybody = run.workers.gather_plain(own, "start of fit")
-    first = everybody[0]
-    for rank, other in enumerate(everybody):
+    local = {**_versions(), **settings, **_described(run)}
+    all_workers = run.workers.gather_plain(local, "start of fit")
+    first = all_workers[0]
+    for rank, other in enumerate(all_workers):
         for name in (*first, *other):
             ours, theirs = first.get(name), other.get(name)
             if not _are_alike(name, ours, theirs):
                 raise ValueError(
-                    f"worker {rank} has another {name} than worker 0, {_shown(theirs, ours)}: "
+                    f"worker {rank} has a different {name} than worker 0, {_shown(theirs, ours)}: "
                     "every worker has to run the same script, with the same arguments and versions"
                 )
 
 
-def share_random_numbers(workers: Workers) -> None:
-    """Let all have the first worker's generators of NumPy and Python, and MXNet's of their own.
+def broadcast_rng(workers: Workers) -> None:
+    """Give all workers the first one's NumPy and Python generators, but different MXNet ones.
 
-    MXNet's draws within the network, so that each sample of a batch is to have other numbers. The
-    first worker's stays as it is.
+    MXNet's generator draws inside the network, where each sample needs its own numbers. The first
+    worker's stays the same.
     """
-    take_host_states_of_first(workers, "random numbers")
+    broadcast_rng_states(workers, "random numbers")
     if not workers.is_first:
         copy = np.random.RandomState()
-        copy.set_state(host_states()["numpy"])
+        copy.set_state(collect_rng_states()["numpy"])
         seed_mxnet(int(copy.randint(2**31 - 1)), workers.rank)
 
 
-def begin_alike(run: Run, batch: object) -> None:
-    """Let all workers have the first one's weights, those too that wait for a batch to be drawn.
+def broadcast_weights(run: Run, batch: object) -> None:
+    """Infer shapes from `batch`, and give all workers the first one's weights.
 
-    To be called before the forward pass of `batch`, where one process would draw them: MXNet's
-    generator is then as it would be there. Who has no row of it is told the shapes. On a resume it
-    comes before the weights: afterwards each worker has running statistics of its own.
+    Call it before the forward pass of `batch`, where a single process would initialise such
+    weights: MXNet's generator is then in the same state. A worker without a row of the batch gets
+    the shapes from the others. On a resume call it before loading the weights, since each worker
+    has its own running statistics afterwards.
     """
     shape_inference_of(run)(batch)
     cast("SVRGTrainer", run.trainer).synchronize(run.net)  # `fit` has checked that it is one
 
 
-def check_weights(run: Run) -> None:
-    """Raise RuntimeError, on all workers, if their weights are not the same bits any more.
+def check_equal_weights(run: Run) -> None:
+    """Raise RuntimeError, on all workers, unless their weights are equal bit for bit.
 
-    They part without a word where something is not the same on all: an optimizer that draws, a
-    handler of the user's own. Nobody would see it in the figures, which are of all of them.
+    They may drift apart silently, through an optimizer that draws random numbers or a user's
+    handler. The figures, which are averaged over all workers, would not show it.
     """
     trained = _mxnet.trained_parameters(run.trainer)
     own = [zlib.crc32(param.list_data()[0].asnumpy().tobytes()) for param in trained]
@@ -126,10 +127,10 @@ def check_weights(run: Run) -> None:
         for param, ours, theirs in zip(trained, first, other, strict=True):
             if ours != theirs:
                 raise RuntimeError(
-                    f"worker {rank} has another {param.name!r} than worker 0 after epoch "
-                    f"{run.position.epoch}: every worker has to take the same steps; look for an "
-                    "optimizer that draws random numbers (SGLD), and for a handler that changes "
-                    "weights or rates by what its own worker sees"
+                    f"weights differ between workers 0 and {rank} after epoch "
+                    f"{run.position.epoch}: {param.name!r}; the usual cause is an optimizer that "
+                    "draws random numbers (SGLD), or a handler that changes weights or rates by "
+                    "the data of its own worker"
                 )
 
 
@@ -143,7 +144,7 @@ def _versions() -> dict[str, Any]:
 
 
 def _described(run: Run) -> dict[str, Any]:
-    """Return what of the run must be the same on all workers, by what it is called."""
+    """Return the settings that must be equal on all workers, by name."""
     described: dict[str, Any] = {"network": class_of(run.net)}
     params = _mxnet.parameters_by_structure(run.net)
     described["list of the network's parameters"] = list(params)
@@ -165,7 +166,7 @@ def _described(run: Run) -> dict[str, Any]:
 
 def _are_alike(name: str, ours: Any, theirs: Any) -> bool:
     if name.startswith("shape of") and isinstance(ours, list) and isinstance(theirs, list):
-        # What is not known yet is 0, or -1.
+        # An unknown length is 0 or -1.
         return len(ours) == len(theirs) and all(
             a == b or a < 1 or b < 1 for a, b in zip(ours, theirs, strict=True)
         )
@@ -175,7 +176,7 @@ def _are_alike(name: str, ours: Any, theirs: Any) -> bool:
 
 
 def _shown(theirs: Any, ours: Any) -> str:
-    """Return two values in words; of two lists of names what one has and the other has not."""
+    """Return two values as text; of two lists of names only the differences."""
     if not (isinstance(theirs, list) and theirs and isinstance(theirs[0], str)):
         return f"{theirs} instead of {ours}".replace("None", "none")
     more = ", ".join(str(item) for item in theirs if item not in ours)

@@ -16,7 +16,7 @@ from scripted import Corrections, Scripted
 
 
 def estimator_of(problem):
-    return runs.estimator_of(problem, logger="test_giving_up")
+    return runs.estimator_of(problem, logger="test_payoff")
 
 
 def run(ratios, epochs, **arguments):
@@ -30,7 +30,8 @@ def run(ratios, epochs, **arguments):
     return corrections.counts, svrg, meter
 
 
-AGAIN = {"give_up_above": 0.3}
+AGAIN = {"max_variance_ratio": 0.3}
+ABOVE = {"max_variance_ratio": 1 / 3}
 
 
 @pytest.mark.parametrize(
@@ -38,22 +39,22 @@ AGAIN = {"give_up_above": 0.3}
     [
         # The first point is at half of an epoch: with 0 at the snapshot, 0.2 averages to 0.15.
         # Until then the first epoch is plain.
-        ([0.2] * 4, {"give_up_above": 1 / 3}, [5, 10, 10, 10]),
+        ([0.2] * 4, ABOVE, [5, 10, 10, 10]),
         # 0.4 averages to 0.3: too much to begin with, in the first epoch or later, not to go on.
-        ([0.4] * 4, {"give_up_above": 1 / 3}, [0, 0, 0, 0]),
-        ([0.2, 0.4, 0.4], {"give_up_above": 1 / 3}, [5, 10, 10]),
-        ([0.6, 0.4, 0.2, 0.2], {"give_up_above": 1 / 3, "look_again_every": 2}, [0, 0, 0, 10]),
-        ([0.6] * 4, {"give_up_above": 1 / 3}, [0, 0, 0, 0]),
-        ([0.1, 0.6, 0.1, 0.1], {"give_up_above": 1 / 3}, [5, 5, 0, 10]),
-        ([0.6, 0.1, 0.1, 0.6, 0.1, 0.1], {"give_up_above": 1 / 3}, [0, 0, 10, 5, 0, 0]),
-        ([0.1, 0.6, 0.6, 0.1, 0.1], {"give_up_above": 1 / 3}, [5, 5, 0, 0, 0]),
+        ([0.4] * 4, ABOVE, [0, 0, 0, 0]),
+        ([0.2, 0.4, 0.4], ABOVE, [5, 10, 10]),
+        ([0.6, 0.4, 0.2, 0.2], ABOVE | {"recheck_every_n_epochs": 2}, [0, 0, 0, 10]),
+        ([0.6] * 4, ABOVE, [0, 0, 0, 0]),
+        ([0.1, 0.6, 0.1, 0.1], ABOVE, [5, 5, 0, 10]),
+        ([0.6, 0.1, 0.1, 0.6, 0.1, 0.1], ABOVE, [0, 0, 10, 5, 0, 0]),
+        ([0.1, 0.6, 0.6, 0.1, 0.1], ABOVE, [5, 5, 0, 0, 0]),
         ([0.6] * 4, {}, [10] * 4),
-        ([0.6] * 4, {"give_up_above": 2}, [5, 10, 10, 10]),
-        ([0.6] * 5, {"give_up_above": 1 / 3, "start_epoch": 2}, [0, 0, 0, 0, 0]),
-        ([0.1] * 5, {"give_up_above": 1 / 3, "start_epoch": 2}, [0, 0, 5, 10, 10]),
-        ([0.6, 0.6, 0.1, 0.1, 0.1], AGAIN | {"look_again_every": 2}, [0, 0, 0, 10, 10]),
-        ([0.6] * 7, AGAIN | {"look_again_every": 2}, [0, 0, 0, 0, 0, 0, 0]),
-        ([0.6, 0.1, 0.6, 0.1, 0.1], AGAIN | {"look_again_every": 1}, [0, 0, 5, 0, 10]),
+        ([0.6] * 4, {"max_variance_ratio": 2}, [5, 10, 10, 10]),
+        ([0.6] * 5, {"max_variance_ratio": 1 / 3, "start_epoch": 2}, [0, 0, 0, 0, 0]),
+        ([0.1] * 5, {"max_variance_ratio": 1 / 3, "start_epoch": 2}, [0, 0, 5, 10, 10]),
+        ([0.6, 0.6, 0.1, 0.1, 0.1], AGAIN | {"recheck_every_n_epochs": 2}, [0, 0, 0, 10, 10]),
+        ([0.6] * 7, AGAIN | {"recheck_every_n_epochs": 2}, [0, 0, 0, 0, 0, 0, 0]),
+        ([0.6, 0.1, 0.6, 0.1, 0.1], AGAIN | {"recheck_every_n_epochs": 1}, [0, 0, 5, 0, 10]),
     ],
 )  # fmt: skip
 def test_it_acts_as_the_ratio_says(ratios, arguments, expected):
@@ -61,7 +62,7 @@ def test_it_acts_as_the_ratio_says(ratios, arguments, expected):
 
 
 def test_after_a_second_look_nothing_is_computed_for_it():
-    _, svrg, meter = run([0.6] * 5, 5, give_up_above=1 / 3, gradient_table=False)
+    _, svrg, meter = run([0.6] * 5, 5, max_variance_ratio=1 / 3, gradient_table=False)
     assert svrg.gradient_evaluations == 0  # no full pass, and nothing corrected
     # One point of the first epoch and one of the next, which say enough: 2 batches, 2 gradients.
     assert meter.gradient_evaluations == 32 + 32
@@ -72,7 +73,7 @@ def test_after_a_second_look_nothing_is_computed_for_it():
 
 def test_to_look_again_takes_no_full_pass():
     _, svrg, meter = run(
-        [0.6] * 5, 5, give_up_above=1 / 3, look_again_every=2, gradient_table=False
+        [0.6] * 5, 5, max_variance_ratio=1 / 3, recheck_every_n_epochs=2, gradient_table=False
     )
     assert svrg.gradient_evaluations == 0
     assert [(r.epoch, r.at) for r in meter.records] == [
@@ -93,7 +94,7 @@ def test_after_it_gave_up_the_run_is_the_plain_one():
 
     problem = problems.make("mlp", samples=80)
     batches, at = problem.ndarrays(), GivesUp()
-    svrg = gs.SVRGHandler(give_up_above=1 / 3)
+    svrg = gs.SVRGHandler(max_variance_ratio=1 / 3)
     estimator_of(problem).fit(
         batches, epochs=3, event_handlers=[svrg, Scripted([0.1, 0.6, 0.6]), at]
     )
@@ -109,20 +110,20 @@ def test_points_on_one_batch():
     problem = problems.make("softmax", samples=16)
     corrections = Corrections()
     meter = Scripted([0.6, 0.1, 0.1, 0.1], at=(50, 75, 100))
-    handlers = [gs.SVRGHandler(give_up_above=1 / 3), meter, corrections]
+    handlers = [gs.SVRGHandler(max_variance_ratio=1 / 3), meter, corrections]
     estimator_of(problem).fit(problem.ndarrays(), epochs=4, event_handlers=handlers)
     assert corrections.counts == [0, 0, 2, 2]
 
 
 def test_it_does_not_look_where_svrg_has_ended():
-    counts, _, meter = run([0.6, 0.1, 0.1], 3, give_up_above=1 / 3, stop_epoch=2)
+    counts, _, meter = run([0.6, 0.1, 0.1], 3, max_variance_ratio=1 / 3, stop_epoch=2)
     assert counts == [0, 0, 0]
     assert [record.epoch for record in meter.records] == [0]
 
 
 def test_an_estimated_coefficient_is_in_the_row_of_the_epoch_that_gave_up():
     problem = problems.make("softmax", samples=80)
-    handlers = [gs.SVRGHandler(coefficient="auto", give_up_above=1 / 3)]
+    handlers = [gs.SVRGHandler(coefficient="auto", max_variance_ratio=1 / 3)]
     handlers.append(Scripted([0.1, 0.6, 0.6]))
     result = estimator_of(problem).fit(problem.ndarrays(), epochs=3, event_handlers=handlers)
     assert 0 < result.history[0]["coefficient"] <= 1  # SVRG began in the middle of it
@@ -134,17 +135,21 @@ def test_an_estimated_coefficient_is_in_the_row_of_the_epoch_that_gave_up():
 def test_the_last_point_decides_whether_svrg_begins_again(at):
     problem = problems.make("softmax", samples=80)
     corrections = Corrections()
-    handlers = [gs.SVRGHandler(give_up_above=1 / 3), Scripted([0.6, 0.1, 0.1], at=at), corrections]
+    handlers = [
+        gs.SVRGHandler(max_variance_ratio=1 / 3),
+        Scripted([0.6, 0.1, 0.1], at=at),
+        corrections,
+    ]
     estimator_of(problem).fit(problem.ndarrays(), epochs=3, event_handlers=handlers)
     assert corrections.counts == [0, 0, 10]
 
 
 def test_the_log_says_when_and_why(caplog):
     caplog.set_level(logging.INFO)
-    run([0.6, 0.1, 0.6, 0.6], 4, give_up_above=1 / 3, look_again_every=1)
+    run([0.6, 0.1, 0.6, 0.6], 4, max_variance_ratio=1 / 3, recheck_every_n_epochs=1)
     assert (
         "epoch 2, 50 %: SVRG is switched off: the variance of the corrected gradient, averaged "
-        "over the epoch, is 0.45 times the plain one's, above give_up_above=0.333. The plain "
+        "over the epoch, is 0.45 times the plain one's, above max_variance_ratio=0.333. The plain "
         "optimizer continues; the next measurement is in epoch 3"
     ) in caplog.messages
     assert any(
@@ -156,17 +161,17 @@ def test_the_log_says_when_and_why(caplog):
 
 def test_the_log_says_that_it_is_not_clear(caplog):
     caplog.set_level(logging.INFO)
-    run([0.4, 0.4], 2, give_up_above=1 / 3)
+    run([0.4, 0.4], 2, max_variance_ratio=1 / 3)
     why = (
         "averaged over the epoch, is 0.3 times the plain one's, not clearly under "
-        "give_up_above=0.333: it is more than half of it"
+        "max_variance_ratio=0.333: it is more than half of it"
     )
     assert sum(why in message for message in caplog.messages) == 2
 
 
 def test_what_is_decided_is_not_measured_again():
     """At the only point of the second epoch it is switched on: nothing more is asked in it."""
-    _, svrg, meter = run([0.6, 0.1], 2, give_up_above=1 / 3)
+    _, svrg, meter = run([0.6, 0.1], 2, max_variance_ratio=1 / 3)
     assert [(r.epoch, r.at) for r in meter.records] == [(0, 0.5), (1, 0.5)]
     assert svrg.criterion.off_since is None
 
@@ -174,7 +179,9 @@ def test_what_is_decided_is_not_measured_again():
 def test_the_estimator_adds_a_meter():
     problem = problems.make("softmax", samples=80)
     estimator = estimator_of(problem)
-    estimator.fit(problem.ndarrays(), epochs=1, event_handlers=gs.SVRGHandler(give_up_above=0.5))
+    estimator.fit(
+        problem.ndarrays(), epochs=1, event_handlers=gs.SVRGHandler(max_variance_ratio=0.5)
+    )
     assert sum(isinstance(h, gs.VarianceHandler) for h in estimator.handlers) == 1
     estimator.fit(problem.ndarrays(), epochs=1, event_handlers=gs.SVRGHandler())
     assert not any(isinstance(h, gs.VarianceHandler) for h in estimator.handlers)
@@ -186,18 +193,34 @@ def test_mxnets_estimator_cannot_measure():
     data = gluon.data.DataLoader(gluon.data.ArrayDataset(*problem.batches[0]), 4)
     trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd")
     estimator = mx_estimator.Estimator(problem.net, problem.loss, trainer=trainer)
-    svrg = gs.SVRGHandler(train_data=data, give_up_above=1 / 3)
-    with pytest.raises(ValueError, match=r"give_up_above=0.33.* needs a VarianceHandler"):
+    svrg = gs.SVRGHandler(train_data=data, max_variance_ratio=1 / 3)
+    with pytest.raises(ValueError, match=r"max_variance_ratio=0.33.* needs a VarianceHandler"):
         estimator.fit(data, epochs=1, event_handlers=[svrg])
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"give_up_above": 0}, ValueError, "give_up_above must be a number above 0, got 0"),
-        ({"give_up_above": "1/3"}, TypeError, "give_up_above must be a number above 0, got '1/3'"),
-        ({"give_up_above": 1, "look_again_every": 0}, ValueError, "look_again_every must be"),
-        ({"look_again_every": 2}, ValueError, "look_again_every=2 needs give_up_above"),
+        (
+            {"max_variance_ratio": 0},
+            ValueError,
+            "max_variance_ratio must be a number above 0, got 0",
+        ),
+        (
+            {"max_variance_ratio": "1/3"},
+            TypeError,
+            "max_variance_ratio must be a number above 0, got '1/3'",
+        ),
+        (
+            {"max_variance_ratio": 1, "recheck_every_n_epochs": 0},
+            ValueError,
+            "recheck_every_n_epochs must be",
+        ),
+        (
+            {"recheck_every_n_epochs": 2},
+            ValueError,
+            "recheck_every_n_epochs=2 needs max_variance_ratio",
+        ),
         ({"coefficient": "Auto"}, TypeError, "got 'Auto': 1 is SVRG, 0 .*, and 'auto' estimates"),
         ({"lock": "yes"}, ValueError, "lock must be 'auto', 'require' or 'off', got 'yes'"),
     ],
@@ -210,7 +233,7 @@ def test_bad_arguments_are_errors(arguments, error, message):
 @pytest.mark.slow
 def test_a_second_run_begins_without_a_decision():
     problem = problems.make("softmax", samples=80)
-    estimator, svrg = estimator_of(problem), gs.SVRGHandler(give_up_above=1 / 3)
+    estimator, svrg = estimator_of(problem), gs.SVRGHandler(max_variance_ratio=1 / 3)
     counts = []
     for _ in range(2):
         corrections = Corrections()
@@ -222,7 +245,7 @@ def test_a_second_run_begins_without_a_decision():
 
 @pytest.mark.parametrize("ratio", [float("nan"), 0.0])
 def test_a_ratio_that_is_no_number_decides_nothing(ratio):
-    assert run([ratio] * 2, 2, give_up_above=1 / 3)[0] == [5, 10]
+    assert run([ratio] * 2, 2, max_variance_ratio=1 / 3)[0] == [5, 10]
 
 
 @pytest.mark.slow
@@ -247,7 +270,7 @@ def test_resume(tmp_path, stop):
             seed=3,
             transform=Compose(RandomFlipLeftRight(), ToFloat()),
         )
-        svrg = gs.SVRGHandler(give_up_above=1 / 3, look_again_every=2)
+        svrg = gs.SVRGHandler(max_variance_ratio=1 / 3, recheck_every_n_epochs=2)
         scripted = Scripted([0.6, 0.6, 0.1, 0.1])
         estimator_of(problem).fit(
             data, epochs=4, event_handlers=[svrg, scripted, *handlers], resume=resume
@@ -267,7 +290,21 @@ def test_resume(tmp_path, stop):
 
 
 def test_the_old_name_of_the_criterion():
-    svrg = gs.SVRGHandler(give_up_above=0.5)
-    with pytest.warns(DeprecationWarning, match=r"giving_up is now SVRGHandler\.criterion"):
+    svrg = gs.SVRGHandler(max_variance_ratio=0.5)
+    with pytest.warns(DeprecationWarning, match=r"giving_up is now called criterion"):
         assert svrg.giving_up is svrg.criterion
-    assert svrg.criterion.epoch is svrg.criterion.off_since is None
+
+
+def test_the_arguments_of_0_7():
+    with pytest.warns(DeprecationWarning, match="is now called") as caught:
+        svrg = gs.SVRGHandler(give_up_above=0.5, look_again_every=3)
+    assert len(caught) == 2
+    assert (svrg.max_variance_ratio, svrg.recheck_every_n_epochs) == (0.5, 3)
+    with pytest.warns(
+        DeprecationWarning, match=r"SVRGHandler\.give_up_above is now called max_var"
+    ):
+        assert svrg.give_up_above == 0.5
+    with pytest.warns(DeprecationWarning, match=r"look_again_every is now called recheck_every_n"):
+        assert svrg.look_again_every == 3
+    with pytest.warns(DeprecationWarning, match=r"PayoffCriterion\.epoch is now called off_since"):
+        assert svrg.criterion.epoch is None

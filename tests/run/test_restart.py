@@ -29,7 +29,7 @@ def test_it_goes_on_from_the_newest_checkpoint(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv(ATTEMPT, "1")
     with caplog.at_level(logging.INFO, "gluon_svrg"):
         assert fit(tmp_path / "broken", 4) == whole
-    assert "the launcher has started this job again" in caplog.text
+    assert "restart detected: resuming from the newest checkpoint" in caplog.text
 
 
 def test_it_begins_anew_without_a_checkpoint(tmp_path, monkeypatch):
