@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import mxnet as mx
 from gluon_svrg._mxnet import check_kind, has_data, has_shape, optimizer_of, trained_parameters
 from gluon_svrg.arguments import check_integer, renamed_attribute
+from gluon_svrg.checkpoint.resume import checkpoint_directories, find_checkpoint
 from gluon_svrg.checkpoint.storage import Checkpoint
 from gluon_svrg.data.base import TrainingData
 from gluon_svrg.data.inputs import batches_to_predict
