@@ -177,6 +177,14 @@ def test_predictions_and_scores_have_the_offset(loss):
     assert found > model.score(X, y, sample_weight=weight)
 
 
+def test_weighted_rates_are_counts_with_an_exposure():
+    X, y, offset, _ = data(Poisson())
+    exposure = np.exp(offset)
+    counts = SVRGRegressor("poisson", alpha=0, tol=1e-11).fit(X, y, offset=offset)
+    rates = SVRGRegressor("poisson", alpha=0, tol=1e-11).fit(X, y / exposure, exposure)
+    np.testing.assert_allclose(rates.coef_, counts.coef_, rtol=1e-6)
+
+
 def test_a_search_hands_each_fold_its_offsets():
     X, y, offset, _ = data(Poisson())
     with sklearn.config_context(enable_metadata_routing=True):
