@@ -346,8 +346,11 @@ class Descent:
 
     def _slope(self, gradient: NumPyArray, theta: NumPyArray, change: NumPyArray) -> float:
         """Return the slope of the objective at theta, just before it."""
+        # Most features do not move.
+        moves = np.nonzero(change)
+        l1, theta, change = self._l1[moves[0]], theta[moves], change[moves]
         sign = np.where(theta == 0, -np.sign(change), np.sign(theta))
-        return float(np.vdot(gradient, change) + (of_rows(self._l1, theta) * sign * change).sum())
+        return float(gradient[moves] @ change + (l1 * sign) @ change)
 
     def _length(self, snapshot: Snapshot, whole: Snapshot, step: Step) -> float:
         """Return about which part of a step leads to the least along it, by the scores alone."""

@@ -17,7 +17,8 @@ With a penalty :math:`\mu_j |\theta_j|` beside it, the second sum is that of
 :math:`h_j^*(v) = \max(|v| - \mu_j, 0)^2 / 2 \lambda_j`. Where :math:`\lambda_j` is 0 it is infinite
 beyond :math:`\mu_j`: the residuals are shrunk, all by the same factor, until none is beyond it (El
 Ghaoui, Viallon & Rabbani 2012), which keeps their sum 0. Where it is small, a factor between that
-and 1 is the best.
+and 1 is the best. What a factor adds to the first sum has a bound without another look at the rows,
+for losses of classes: see `_shrunk`.
 """
 
 from __future__ import annotations

@@ -262,12 +262,13 @@ def with_best_scale(error: np.ndarray, share: np.ndarray, epsilon: float) -> tup
     Its derivative is (1 - mean(min((error / s)^2, epsilon^2))) / 2, which rises with s.
     """
     size = np.abs(error)
-    low, high = 0.0, float(size.max(initial=0.0)) + 1e-300
-    for _ in range(2000):
+    high = float(size.max(initial=0.0)) + 1e-300
+    low = 1e-20 * high  # below it the fit of all but outliers is perfect
+    for _ in range(200):
         middle = (low + high) / 2
         if middle in (low, high):
             break
-        if share @ np.minimum(np.square(size / middle), epsilon**2) > 1:
+        if share @ np.square(np.minimum(size / middle, epsilon)) > 1:
             low = middle
         else:
             high = middle
@@ -319,8 +320,8 @@ def newton(
 ) -> tuple[float, np.ndarray]:
     """Return the least F that damped Newton steps find, in float64, and where: (p, K).
 
-    With an L1 penalty a step is that of the signs that are there, or that the gradient asks for,
-    and what would turn its sign becomes 0; where that leads no lower, a step of proximal gradients.
+    With an L1 penalty a step is over what is not 0 and what the gradient asks for, with the signs
+    that these have; what would turn its sign becomes 0. Where that leads no lower, only one joins.
     """
     shape = smooth.rows.shape[1], smooth.loss.outputs
     size = np.broadcast_to(np.asarray(l1, float).reshape(-1, 1), shape)
@@ -328,34 +329,31 @@ def newton(
     def value(theta: np.ndarray) -> float:
         return smooth.value(theta) + float((size * np.abs(theta)).sum())
 
-    def newton_step(theta: np.ndarray, length: float) -> np.ndarray:
-        new = theta + length * step
+    def after(step: np.ndarray) -> np.ndarray:
+        new = theta + step
         return np.where((size > 0) & (new * sign < 0), 0.0, new)
-
-    def proximal_step(theta: np.ndarray, length: float) -> np.ndarray:
-        square = np.maximum(hessian.diagonal().reshape(shape), 1e-300)
-        new = theta - length * gradient / square
-        return np.sign(new) * np.maximum(np.abs(new) - length * size / square, 0)
 
     theta = np.zeros(shape) if start is None else start
     best = value(theta)
     for _ in range(300):
         gradient, hessian = smooth.derivatives(theta)
         sign = np.where(theta == 0, -np.sign(gradient), np.sign(theta))
-        free = ((theta != 0) | (np.abs(gradient) > size) | (size == 0)).ravel()
-        step = np.zeros(theta.size)
-        right = (gradient + size * sign).ravel()[free]
-        step[free] = -np.linalg.lstsq(hessian[np.ix_(free, free)], right, rcond=1e-15)[0]
-        step = step.reshape(shape)
-        for move in (newton_step, proximal_step) if size.any() else (newton_step,):
+        here, excess = (theta != 0) | (size == 0), np.abs(gradient) - size
+        joins = ~here & (excess > 0)
+        worst = joins & (excess == np.where(joins, excess, 0).max())
+        for free in (here | joins, here | worst) if joins.any() else (here,):
+            step, chosen = np.zeros(theta.size), free.ravel()
+            right = (gradient + size * sign).ravel()[chosen]
+            matrix = hessian[np.ix_(chosen, chosen)]
+            step[chosen] = -np.linalg.lstsq(matrix, right, rcond=1e-15)[0]
             length = 1.0
-            while length > 1e-12 and not value(move(theta, length)) < best:
+            while length > 1e-12 and not value(after(length * step.reshape(shape))) < best:
                 length /= 2
             if length > 1e-12:
+                theta = after(length * step.reshape(shape))
                 break
         else:
             break
-        theta = move(theta, length)
         best = value(theta)
     return best, theta
 
@@ -363,7 +361,7 @@ def newton(
 def least(problem: Random, found: np.ndarray) -> tuple[float, float]:
     """Return the least F, and F of the best constant prediction.
 
-    With an L1 penalty from the coefficients of the fit, too: there the steps may end too early.
+    With an L1 penalty from the coefficients of the fit, too: from 0 the steps may end too early.
     """
     kept = problem.share > 0
     rows, target, share = problem.dense[kept], problem.target[kept], problem.share[kept]
