@@ -155,7 +155,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
         meter = CurvatureMeter(net, backward_of(estimator), _steps(estimator), _scale(estimator))
         known = self.smoothness
         try:
-            measured = _smoothness(estimator, linear, batches, meter, known)
+            measured = _measure_smoothness(estimator, linear, batches, meter, known)
             # The same on all workers, but for the last bits if their processors differ.
             self.smoothness = Smoothness(
                 *estimator.workers.of_first(list(measured), "measured curvature")
@@ -231,9 +231,9 @@ class _Batches(NamedTuple):
             raise UnsupportedProblemError(
                 f"the samples are along axis {run.batch_axis}, not along the first"
             )
-        data = _whole(run)
+        data = _undivided_data(run)
         first = _parts(run, data.batch(0) if data.is_indexed else data.first_batches(1)[0])
-        size = _length(first)
+        size = _num_samples(first)
         samples = data.num_samples
         if samples is None and data.num_batches:
             samples = data.num_batches * size
@@ -249,7 +249,7 @@ class _Batches(NamedTuple):
         step_size = size * _batches_of_a_step(run)
         return cls(data, parts, step_size, None if samples is None else max(samples, size))
 
-    def and_others(self, run: Run) -> list[BatchParts]:
+    def all_in_memory(self, run: Run) -> list[BatchParts]:
         """Return all batches if they are in memory, else these."""
         data = self.data
         if not (data.keeps_batches and data.is_indexed and data.num_batches):
@@ -257,7 +257,7 @@ class _Batches(NamedTuple):
         return [_parts(run, data.batch(index)) for index in range(data.num_batches)]
 
 
-def _whole(run: Run) -> TrainingData:
+def _undivided_data(run: Run) -> TrainingData:
     """Return the undivided training data, of which each worker has a part."""
     if not run.workers.are_several:
         return run.data
@@ -270,7 +270,7 @@ def _whole(run: Run) -> TrainingData:
     return data
 
 
-def _smoothness(
+def _measure_smoothness(
     run: Run,
     linear: LinearModel,
     batches: _Batches,
@@ -284,8 +284,8 @@ def _smoothness(
     radius = change / max(1e-30, math.sqrt(max(_largest_row(linear, p)[0] for p in batches.parts)))
     if known is not None:
         mean, _ = meter.largest(probes, weights, radius)
-        return known._replace(mean=_checked(mean))
-    everything = batches.and_others(run)
+        return known._replace(mean=_check_curvature(mean))
+    everything = batches.all_in_memory(run)
     for parts in everything:
         linear.check_batch(parts)
     point = linear.measurement_point(weights, everything)
@@ -296,8 +296,10 @@ def _smoothness(
     )
     if linear.loss.kind == "softmax" and any(weights[linear.weight].ravel()):
         here, _ = meter.largest(probes, weights, radius)
-        mean = max(mean, _checked(here))
-    return Smoothness(_checked(mean), max(_checked(of_a_sample), mean), batches.samples)
+        mean = max(mean, _check_curvature(here))
+    return Smoothness(
+        _check_curvature(mean), max(_check_curvature(of_a_sample), mean), batches.samples
+    )
 
 
 def _largest_sample(linear: LinearModel, batches: list[BatchParts]) -> tuple[float, BatchParts]:
@@ -319,7 +321,7 @@ def _largest_row(linear: LinearModel, parts: BatchParts) -> tuple[float, int]:
     return float(norms[row]), row
 
 
-def _checked(curvature: float) -> float:
+def _check_curvature(curvature: float) -> float:
     if not 0 < curvature < math.inf:
         raise UnsupportedProblemError(
             f"the measured curvature is {curvature:g}; look for NaN, infinity, zeros and very "
@@ -391,5 +393,5 @@ def _parts(run: Run, batch: object) -> BatchParts:
     return unpack_batch(batch, run.net, run.batch_axis, len(run.context))
 
 
-def _length(parts: BatchParts) -> int:
+def _num_samples(parts: BatchParts) -> int:
     return int(leaves_of(parts.data)[0].shape[0])
