@@ -105,6 +105,10 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         The interface to `train_data`, while `fit` runs.
     position : Position
         How far the run is.
+    max_epoch, max_batch, batch_axis
+        The arguments `epochs`, `batches` and `batch_axis` of the last `fit`.
+    logger : logging.Logger
+        The logger of all Estimators; you may set another one.
     stop_reason : StopReason or None
         Why the run is to end, or None if it is to continue.
     settings : dict

@@ -152,7 +152,7 @@ class FitLoop:
             return
         # MXNet's StoppingHandler counts from 0, wherever the run began.
         if answer != _NOTHING or estimator.position.epoch + 1 == estimator.max_epoch:
-            self.stops.agree(self._reason_of(answer))
+            self.stops.agree(self._stop_reason(answer))
         if is_whole and estimator.stop_reason is None:
             estimator.position.end_epoch()
             self._reach_safe_point()
@@ -160,7 +160,7 @@ class FitLoop:
     def _notify_epoch_end(self, is_whole: bool) -> list[EventHandler]:
         """Call *epoch end* of the handlers that a run before the resume has not called already."""
         position = self._estimator.position
-        waiting = _without(self._handlers.for_event("epoch_end"), position.heard)
+        waiting = _drop_by_class_name(self._handlers.for_event("epoch_end"), position.heard)
         try:
             return self._notify("epoch_end", only=waiting)
         except Interrupted as interrupted:
@@ -229,7 +229,7 @@ class FitLoop:
         self.stops.poll_handlers()
         self._estimator.stop_reason = self._estimator.stop_reason or self.stops.reason
 
-    def _reason_of(self, answer: int) -> StopReason:
+    def _stop_reason(self, answer: int) -> StopReason:
         if answer == _END:
             return StopReason.HANDLER
         is_by_epochs = self._estimator.max_epoch is not None
@@ -392,7 +392,7 @@ def at_least_one(batches: Iterable[object], name: str) -> Iterator[Any]:
         )
 
 
-def _without(handlers: list[EventHandler], names: list[str]) -> list[EventHandler]:
+def _drop_by_class_name(handlers: list[EventHandler], names: list[str]) -> list[EventHandler]:
     """Return the handlers, without one handler for each class name in `names`."""
     left = list(names)
     rest = []

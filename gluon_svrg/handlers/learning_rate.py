@@ -155,7 +155,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
         meter = CurvatureMeter(net, backward_of(estimator), _steps(estimator), _scale(estimator))
         known = self.smoothness
         try:
-            measured = _smoothness(estimator, linear, batches, meter, known)
+            measured = _measure_smoothness(estimator, linear, batches, meter, known)
             # The same on all workers, but for the last bits if their processors differ.
             self.smoothness = Smoothness(
                 *estimator.workers.of_first(list(measured), "measured curvature")
@@ -231,9 +231,9 @@ class _Batches(NamedTuple):
             raise UnsupportedProblemError(
                 f"the samples are along axis {run.batch_axis}, not along the first"
             )
-        data = _whole(run)
+        data = _undivided_data(run)
         first = _parts(run, data.batch(0) if data.is_indexed else data.first_batches(1)[0])
-        size = _length(first)
+        size = _num_samples(first)
         samples = data.num_samples
         if samples is None and data.num_batches:
             samples = data.num_batches * size
@@ -249,7 +249,7 @@ class _Batches(NamedTuple):
         step_size = size * _batches_of_a_step(run)
         return cls(data, parts, step_size, None if samples is None else max(samples, size))
 
-    def and_others(self, run: Run) -> list[BatchParts]:
+    def all_in_memory(self, run: Run) -> list[BatchParts]:
         """Return all batches if they are in memory, else these."""
         data = self.data
         if not (data.keeps_batches and data.is_indexed and data.num_batches):
@@ -257,7 +257,7 @@ class _Batches(NamedTuple):
         return [_parts(run, data.batch(index)) for index in range(data.num_batches)]
 
 
-def _whole(run: Run) -> TrainingData:
+def _undivided_data(run: Run) -> TrainingData:
     """Return the undivided training data, of which each worker has a part."""
     if not run.workers.are_several:
         return run.data
@@ -270,7 +270,7 @@ def _whole(run: Run) -> TrainingData:
     return data
 
 
-def _smoothness(
+def _measure_smoothness(
     run: Run,
     linear: LinearModel,
     batches: _Batches,
@@ -285,7 +285,7 @@ def _smoothness(
     if known is not None:
         mean, _ = meter.largest(probes, weights, radius)
         return known._replace(mean=_check_curvature(mean))
-    everything = batches.and_others(run)
+    everything = batches.all_in_memory(run)
     for parts in everything:
         linear.check_batch(parts)
     point = linear.measurement_point(weights, everything)
@@ -393,5 +393,5 @@ def _parts(run: Run, batch: object) -> BatchParts:
     return unpack_batch(batch, run.net, run.batch_axis, len(run.context))
 
 
-def _length(parts: BatchParts) -> int:
+def _num_samples(parts: BatchParts) -> int:
     return int(tree_leaves(parts.data)[0].shape[0])

@@ -155,7 +155,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         seed: int = 0,
         priority: float = Order.VARIANCE,
     ) -> None:
-        self.at = _checked_points(at)
+        self.at = _check_points(at)
         self.batches = check_integer(
             "batches", batches, 2, "the variance is taken over that many batches"
         )
@@ -331,7 +331,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
     def _moments(self, estimator: Run, epoch: int, number: int) -> GradientMoments:
         key = (epoch, estimator.position.batch_in_epoch)
         sequence = np.random.SeedSequence(self.seed, spawn_key=key)
-        batches = _drawn(self._data, number, sequence, estimator)
+        batches = _random_batches(self._data, number, sequence, estimator)
         scale = _mxnet.loss_scale_of(estimator.trainer)
         if self._controller is None or not self._controller.is_on:
             backward = backward_of(estimator)
@@ -372,7 +372,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         return coefficient if isinstance(coefficient, float) else moments.optimal_coefficients()
 
 
-def _drawn(
+def _random_batches(
     data: TrainingData, number: int, sequence: np.random.SeedSequence, estimator: Run
 ) -> Iterator[IndexedBatch]:
     """Yield `number` random batches, or the first ones of data without an index."""
@@ -381,7 +381,7 @@ def _drawn(
         yield from enumerate(data.first_batches(number))
         return
     # A smaller batch varies more than the others.
-    is_last_smaller = _size_of(data.batch(length - 1), estimator) < _size_of(
+    is_last_smaller = _num_samples(data.batch(length - 1), estimator) < _num_samples(
         data.batch(0), estimator
     )
     candidates = length - (is_last_smaller and length > 2)
@@ -390,7 +390,7 @@ def _drawn(
         yield index, data.batch(index)
 
 
-def _checked_points(at: object) -> tuple[float, ...]:
+def _check_points(at: object) -> tuple[float, ...]:
     points = tuple(at) if isinstance(at, (list, tuple)) else (at,)
     if not points:
         raise ValueError(
@@ -417,7 +417,7 @@ def _check_length(data: TrainingData) -> None:
         )
 
 
-def _size_of(batch: object, estimator: Run) -> int:
+def _num_samples(batch: object, estimator: Run) -> int:
     """Return the number of samples of a batch, on all workers."""
     data = next(iter(tree_leaves(batch)), None)
     samples = data.shape[estimator.batch_axis] if isinstance(data, (NDArray, np.ndarray)) else 0

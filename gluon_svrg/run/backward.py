@@ -43,6 +43,11 @@ class TrainingBackward:
     ----------
     run : Run
         The run, with its network, batch processor and batch axis.
+
+    Attributes
+    ----------
+    is_stateful : bool
+        Whether the batch processor carries a state.
     """
 
     def __init__(self, run: Run) -> None:

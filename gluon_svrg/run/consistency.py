@@ -59,7 +59,7 @@ def check_handlers_for_workers(handlers: Iterable[EventHandler]) -> None:
     """Raise ValueError for a handler of MXNet's that works in a single process only."""
     for handler in handlers:
         for kind, reason in _SINGLE_PROCESS_HANDLERS.items():
-            if isinstance(handler, kind) and not _is_ours(type(handler), kind.__name__):
+            if isinstance(handler, kind) and not _inherits_own_class(type(handler), kind.__name__):
                 raise ValueError(
                     f"{type(handler).__name__} is MXNet's {kind.__name__}, which {reason}: give "
                     f"gluon_svrg.{kind.__name__}, or a class that inherits from it"
@@ -76,16 +76,17 @@ def check_same_setup(run: Run, settings: Mapping[str, Any]) -> None:
     settings : mapping
         Other settings that must be equal: plain data by name.
     """
-    local = {**_versions(), **settings, **_described(run)}
+    local = {**_versions(), **settings, **_run_settings(run)}
     all_workers = run.workers.gather_plain(local, "start of fit")
     first = all_workers[0]
     for rank, other in enumerate(all_workers):
         for name in (*first, *other):
-            ours, theirs = first.get(name), other.get(name)
-            if not _are_alike(name, ours, theirs):
+            expected, actual = first.get(name), other.get(name)
+            if not _are_equal(name, expected, actual):
+                difference = _describe_difference(expected, actual)
                 raise ValueError(
-                    f"worker {rank} has a different {name} than worker 0, {_shown(theirs, ours)}: "
-                    "every worker has to run the same script, with the same arguments and versions"
+                    f"worker {rank} has a different {name} than worker 0, {difference}: every "
+                    "worker has to run the same script, with the same arguments and versions"
                 )
 
 
@@ -121,11 +122,11 @@ def check_equal_weights(run: Run) -> None:
     handler. The figures, which are averaged over all workers, would not show it.
     """
     trained = _mxnet.trained_parameters(run.trainer)
-    own = [zlib.crc32(param.list_data()[0].asnumpy().tobytes()) for param in trained]
-    first, *others = run.workers.gather_plain(own, "weights at the end of an epoch")
+    checksums = [zlib.crc32(param.list_data()[0].asnumpy().tobytes()) for param in trained]
+    first, *others = run.workers.gather_plain(checksums, "weights at the end of an epoch")
     for rank, other in enumerate(others, 1):
-        for param, ours, theirs in zip(trained, first, other, strict=True):
-            if ours != theirs:
+        for param, expected, actual in zip(trained, first, other, strict=True):
+            if expected != actual:
                 raise RuntimeError(
                     f"weights differ between workers 0 and {rank} after epoch "
                     f"{run.position.epoch}: {param.name!r}; the usual cause is an optimizer that "
@@ -143,7 +144,7 @@ def _versions() -> dict[str, Any]:
     }
 
 
-def _described(run: Run) -> dict[str, Any]:
+def _run_settings(run: Run) -> dict[str, Any]:
     """Return the settings that must be equal on all workers, by name."""
     described: dict[str, Any] = {"network": class_of(run.net)}
     params = _mxnet.parameters_by_structure(run.net)
@@ -164,29 +165,29 @@ def _described(run: Run) -> dict[str, Any]:
     return described
 
 
-def _are_alike(name: str, ours: Any, theirs: Any) -> bool:
-    if name.startswith("shape of") and isinstance(ours, list) and isinstance(theirs, list):
+def _are_equal(name: str, expected: Any, actual: Any) -> bool:
+    if name.startswith("shape of") and isinstance(expected, list) and isinstance(actual, list):
         # An unknown length is 0 or -1.
-        return len(ours) == len(theirs) and all(
-            a == b or a < 1 or b < 1 for a, b in zip(ours, theirs, strict=True)
+        return len(expected) == len(actual) and all(
+            a == b or a < 1 or b < 1 for a, b in zip(expected, actual, strict=True)
         )
-    if name.startswith("shape of") and (ours is None or theirs is None):
+    if name.startswith("shape of") and (expected is None or actual is None):
         return True
-    return bool(ours == theirs or (ours != ours and theirs != theirs))
+    return bool(expected == actual or (expected != expected and actual != actual))
 
 
-def _shown(theirs: Any, ours: Any) -> str:
+def _describe_difference(expected: Any, actual: Any) -> str:
     """Return two values as text; of two lists of names only the differences."""
-    if not (isinstance(theirs, list) and theirs and isinstance(theirs[0], str)):
-        return f"{theirs} instead of {ours}".replace("None", "none")
-    more = ", ".join(str(item) for item in theirs if item not in ours)
-    fewer = ", ".join(str(item) for item in ours if item not in theirs)
-    told = [f"with {more}"] if more else []
-    told += [f"without {fewer}"] if fewer else []
-    return " and ".join(told) or f"{theirs} instead of {ours}"
+    if not (isinstance(actual, list) and actual and isinstance(actual[0], str)):
+        return f"{actual} instead of {expected}".replace("None", "none")
+    more = ", ".join(str(item) for item in actual if item not in expected)
+    fewer = ", ".join(str(item) for item in expected if item not in actual)
+    differences = [f"with {more}"] if more else []
+    differences += [f"without {fewer}"] if fewer else []
+    return " and ".join(differences) or f"{actual} instead of {expected}"
 
 
-def _is_ours(kind: type, name: str) -> bool:
+def _inherits_own_class(kind: type, name: str) -> bool:
     """Return whether a class inherits from this package's class of that name."""
     return any(
         base.__name__ == name and base.__module__.startswith("gluon_svrg.") for base in kind.__mro__

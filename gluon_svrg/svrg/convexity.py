@@ -17,9 +17,9 @@ from gluon_svrg.run.batch_parts import BatchParts
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 
-_KNOWN = (
-    "those that are known are SoftmaxCrossEntropyLoss, SigmoidBinaryCrossEntropyLoss, LogisticLoss "
-    "(of outputs that are no probabilities yet), L2Loss and HuberLoss"
+_SUPPORTED_LOSSES = (
+    "supported losses are SoftmaxCrossEntropyLoss, SigmoidBinaryCrossEntropyLoss and LogisticLoss "
+    "(of outputs that are not probabilities), L2Loss and HuberLoss"
 )
 
 
@@ -66,12 +66,14 @@ class LinearModel(NamedTuple):
         """
         known = _mxnet.known_loss(loss)
         if known is None:
-            raise UnsupportedProblemError(f"its loss is {type(loss).__name__}, and {_KNOWN}")
-        nodes, head = _graph_of(net)
-        layer = nodes[_through(nodes, head)]
+            raise UnsupportedProblemError(
+                f"its loss is {type(loss).__name__}, and {_SUPPORTED_LOSSES}"
+            )
+        nodes, head = _read_graph(net)
+        layer = nodes[_skip_reshapes(nodes, head)]
         if layer["op"] != "FullyConnected":
             raise UnsupportedProblemError(_describe_node(layer))
-        inputs = [nodes[_through(nodes, index)] for index, *_ in layer["inputs"]]
+        inputs = [nodes[_skip_reshapes(nodes, index)] for index, *_ in layer["inputs"]]
         for node, name in zip(inputs, ("data", None, None), strict=False):
             if node["op"] != "null" or (node["name"] == "data") != (name == "data"):
                 raise UnsupportedProblemError(_describe_node(node))
@@ -170,7 +172,7 @@ class _Node(dict):  # type: ignore[type-arg]
     """A node of MXNet's JSON."""
 
 
-def _graph_of(net: gluon.Block) -> tuple[list[_Node], int]:
+def _read_graph(net: gluon.Block) -> tuple[list[_Node], int]:
     """Return the nodes of the network's graph, and the index of its output."""
     try:
         # It is called as hybridizing calls it; it keeps nothing, and hooks are silent.
@@ -186,7 +188,7 @@ def _graph_of(net: gluon.Block) -> tuple[list[_Node], int]:
     return graph["nodes"], graph["heads"][0][0]
 
 
-def _through(nodes: list[_Node], index: int) -> int:
+def _skip_reshapes(nodes: list[_Node], index: int) -> int:
     """Return the node before those that only reshape its numbers, from `index` backwards."""
     while nodes[index]["op"] in _mxnet.SAME_NUMBERS:
         index = nodes[index]["inputs"][0][0]

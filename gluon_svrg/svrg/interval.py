@@ -273,7 +273,7 @@ class Interval:
             "lock": self.masks.state_dict(),
             "draw": None if self._data is None else self._data.locked_draw,
             "has_table": self.table is not None,
-            "decision": self._table_policy.last_message,
+            "decision": self._table_policy.is_on,
             "is_at_snapshot": self._is_at_snapshot,
             "gradient_evaluations": self.gradient_evaluations,
             **self._backward.state_dict(),
@@ -303,7 +303,7 @@ class Interval:
             If `data` gives another full gradient.
         """
         self.table = None
-        self._table_policy.last_message = state["decision"]
+        self._table_policy.load(state["decision"])
         self._training_data(data).unlock()
         if state["draw"] is not None:
             data.lock(state["draw"])

@@ -39,6 +39,11 @@ class MaskLock:
     workers : Workers, optional
         The processes of the run. All use the first one's seed, the others together with their
         rank, so that their rows of a batch have different masks. By default a single process.
+
+    Attributes
+    ----------
+    is_needed : bool
+        Whether the network draws random numbers, as far as is known; False if `is_on` is.
     """
 
     def __init__(

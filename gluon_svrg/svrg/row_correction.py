@@ -36,6 +36,11 @@ class RowCorrection:
     row_shares : dict of str to NDArray
         p of each of their rows: see :class:`gluon_svrg.svrg.gradient.FullGradient`.
 
+    Attributes
+    ----------
+    is_sparse : bool
+        Whether the mode is 'sparse'.
+
     Raises
     ------
     ValueError

@@ -18,7 +18,6 @@ from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import CSRNDArray
 
 _WAY_OUT = "give batches that repeat exactly, or gradient_table=False"
-_TABLE_ON, _TABLE_OFF = "SVRG: gradient table on", "SVRG: gradient table off"
 
 
 class GradientTable:
@@ -201,8 +200,9 @@ class TablePolicy:
 
     Attributes
     ----------
-    last_message : str
-        The last log line; saved in checkpoints, so that a resume does not log it again.
+    is_on : bool or None
+        The last decision, None before the first; saved in checkpoints, so that a resume does not
+        log it again.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class TablePolicy:
         is_locked: bool,
         logger: logging.Logger,
     ) -> None:
-        self.last_message = ""
+        self.is_on: bool | None = None
         self._has_overflowed = False
         self._gradient_table = gradient_table
         self._table_memory = table_memory
@@ -222,7 +222,7 @@ class TablePolicy:
     def make_table(
         self, data: TrainingData, nbytes: int, has_rows: bool = False
     ) -> GradientTable | None:
-        """Return an empty table for `data`, or None; log the reason, if it is a new one.
+        """Return an empty table for `data`, or None; log the reason, if the decision is new.
 
         Parameters
         ----------
@@ -243,7 +243,7 @@ class TablePolicy:
         is_made, reason = self._decide(data, nbytes)
         if has_rows and is_made:
             reason += " without the rows of row_sparse gradients"
-        self._log(f"{_TABLE_ON if is_made else _TABLE_OFF}: {reason}")
+        self._set(is_made, reason)
         is_limited = has_rows and self._gradient_table == "auto"
         memory = self._table_memory if is_limited else math.inf
         return GradientTable(not data.keeps_batches, memory) if is_made else None
@@ -254,13 +254,19 @@ class TablePolicy:
             return table
         self._has_overflowed = True
         limit = self._table_memory / 2**20
-        self._log(f"{_TABLE_OFF}: with its rows it takes more than table_memory={limit:.1f} MiB")
+        self._set(False, f"with its rows it takes more than table_memory={limit:.1f} MiB")
         return None
 
-    def _log(self, decision: str) -> None:
-        if decision != self.last_message:
-            self.last_message = decision
-            self._logger.info(decision)
+    def load(self, saved: bool | str | None) -> None:
+        """Restore :attr:`is_on`; up to version 0.7 a checkpoint has the log line instead."""
+        if isinstance(saved, str):
+            saved = saved.startswith("SVRG keeps") if saved else None
+        self.is_on = saved
+
+    def _set(self, is_on: bool, reason: str) -> None:
+        if is_on != self.is_on:
+            self.is_on = is_on
+            self._logger.info("SVRG: gradient table %s: %s", "on" if is_on else "off", reason)
 
     def _decide(self, data: TrainingData, nbytes: int) -> tuple[bool, str]:
         if self._gradient_table is False:

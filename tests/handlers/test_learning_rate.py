@@ -457,7 +457,7 @@ LEFT = {
     "a momentum of 1": ({"momentum": 1.0}, {}, r"the momentum is 1, and must be in \[0, 1\)"),
     "a deep network": ({"net": deep}, {}, "its graph has the operator Activation"),
     "another loss": ({"loss": gluon.loss.SoftmaxCELoss(from_logits=True)}, {},
-                     "its loss is SoftmaxCrossEntropyLoss, and those that are known are"),
+                     "its loss is SoftmaxCrossEntropyLoss, and supported losses are"),
 }  # fmt: skip
 
 

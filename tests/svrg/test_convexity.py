@@ -146,7 +146,7 @@ def test_losses(loss, kind):
         assert of(net, loss).loss.kind == kind
         return
     with pytest.raises(
-        UnsupportedProblemError, match=f"its loss is {type(loss).__name__}, and those that"
+        UnsupportedProblemError, match=f"its loss is {type(loss).__name__}, and supported"
     ):
         of(net, loss)
 
