@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from provenglm.data.csr import CsrRows, made_of
-from provenglm.data.rows import DenseRows
+from provenglm.data.csr import made_of
 from provenglm.duality import duality_gap
 from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses
 from provenglm.objective import Objective, Scaling, Snapshot, products
@@ -84,7 +83,9 @@ def is_for_classes(objective: Objective) -> bool:
     penalty = objective.penalty[:-1][objective.scaling.inverse > 0]
     is_penalised = penalty.min(initial=np.inf) > 0
     has_room = 4 * n * max(p, 2 * outputs) <= MOST_BYTES
-    if outputs == 1 or not (isinstance(objective.rows, DenseRows) and is_penalised and has_room):
+    if outputs == 1 or objective.rows.is_sparse or objective.rows.is_on_disk:
+        return False
+    if not (is_penalised and has_room):
         return False
     has_few = n <= _ROWS_OF_A_CLASS * outputs
     most = _MOST_CURVATURE if has_few else _MOST_CURVATURE_OF_DENSE
@@ -113,7 +114,7 @@ def states(
     # The penalty is that of theta's coordinates.
     used = int(np.argmax(objective.scaling.inverse))
     l2 = float(objective.penalty[used] / objective.scaling.inverse[used] ** 2)
-    if not isinstance(rows, CsrRows) or is_for(rows.block(slice(0, objective.n)), l2):
+    if not rows.is_sparse or is_for(rows.block(slice(0, objective.n)), l2):
         first = objective.snapshot(start)
         yield State(objective, first, np.inf, objective.passes, name="sdca", is_cheap=True)
         dual = _Dual(objective, l2, first, settings.is_precise, rng)
@@ -158,7 +159,7 @@ class _Dual:
     ) -> None:
         self._objective, self._l2, self._rng = objective, l2, rng
         rows, share, outputs = objective.rows, objective.share, objective.loss.outputs
-        self._is_softmax, self._is_dense = outputs > 1, isinstance(rows, DenseRows)
+        self._is_softmax, self._is_dense = outputs > 1, not rows.is_sparse
         n, p = rows.shape
         self._center = objective.scaling.center if self._is_dense else np.zeros(p)
         if not self._is_dense:
@@ -167,9 +168,10 @@ class _Dual:
         from provenglm import sdca_kernels as kernels  # imports Numba: half a second
 
         self._run: Callable[..., tuple[float, float]]
-        if isinstance(rows, CsrRows):
+        self._rows: tuple[NumPyArray, ...]
+        block: Any
+        if rows.is_sparse:
             block = rows.block(slice(0, n))
-            self._rows: tuple[NumPyArray, ...]
             self._rows = block.data.astype(dtype, copy=False), block.indices, block.indptr
             self._run = kernels.softmax if self._is_softmax else kernels.logistic
             squares = made_of(np.square(block.data), block.indices, block.indptr, block.shape)
