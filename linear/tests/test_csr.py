@@ -14,8 +14,7 @@ from provenglm.data.rows import rows_of
 from provenglm.duality import duality_gap
 from provenglm.objective import products
 from provenglm.solve import Settings, solve
-from scipy.sparse import csr_array, csr_matrix
-from scipy.sparse import random as random_matrix
+from scipy.sparse import csr_array, csr_matrix, random as random_matrix
 
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 
