@@ -39,8 +39,8 @@ _OF_BIAS, _PART_OF_BIAS = 0.1, 0.005
 """By how much a row's step moves its own score by way of the intercept, for a residual of 1: at
 least, and beside what it moves it by way of the weights. On text with C from 0.1 to 100, 0.03 took
 as many epochs, 0.3 up to 3 more, and 1 twice as many. On 1,000 classes with a mean curvature of 300
-the intercepts stood still with 0.1; 22 epochs were enough with 1.5. Text with C = 100 takes the same
-number of epochs with 0.5."""
+the intercepts stood still with 0.1; 22 epochs were enough with 1.5. Text with C = 100 takes as
+many epochs with 0.5."""
 
 _MOST_CURVATURE = 1e4
 """The mean over the rows of |x|^2 / n l2. With raw counts of words this took 0.7 of the seconds of
