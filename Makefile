@@ -73,13 +73,13 @@ format: .venv/dev.installed  ## put the code into the form that `make lint` want
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(BENCHMARKS)  ## every comparison, one after the other, into docs/benchmarks.md
+bench: $(BENCHMARKS)  ## every comparison, one after the other, into docs/benchmarks
 
 bench-versions: .venv/dev.installed  ## this version beside another: OTHER=a checkout of it
-	$(BIN)/python benchmarks/versions.py $(OTHER) --out docs/benchmarks.md
+	$(BIN)/python benchmarks/versions.py $(OTHER) --out docs/benchmarks/versions.md
 
 soak: .venv/dev.installed  ## trainings whose processes and hosts are killed and stopped: the same bits, nothing left over; goes on where it stopped
-	$(BIN)/python benchmarks/soak.py --out docs/benchmarks.md
+	$(BIN)/python benchmarks/soak.py --out docs/benchmarks/soak.md
 
 fuzz: .venv/dev.installed  ## damaged models, checkpoints, .npy and Parquet files: no crash, no hang, one sentence each
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/fuzz.py
@@ -90,11 +90,11 @@ fuzz-linear: .venv/dev.installed  ## 5,000 random linear problems, each judged b
 faults: .venv/dev.installed  ## a full and a broken disk at each call of a run that changes a file: nothing is half-written
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/faults.py
 
-endurance: .venv/dev.installed  ## 32 threads on one Predictor for a minute, 10^5 predictions, 10^6 steps: memory does not grow; into docs/benchmarks.md
-	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/endurance.py --out docs/benchmarks.md
+endurance: .venv/dev.installed  ## 32 threads on one Predictor for a minute, 10^5 predictions, 10^6 steps: memory does not grow; into docs/benchmarks
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/endurance.py --out docs/benchmarks/endurance.md
 
-repeatability: .venv/dev.installed  ## every optimizer on a ResNet-20, in seven runs each, bit for bit, into docs/benchmarks.md
-	$(BIN)/python benchmarks/repeatability.py --out docs/benchmarks.md
+repeatability: .venv/dev.installed  ## every optimizer on a ResNet-20, in seven runs each, bit for bit, into docs/benchmarks
+	$(BIN)/python benchmarks/repeatability.py --out docs/benchmarks/repeatability.md
 
 # What is given: MXNET=a checkout of MXNet at 1.9.1, BOOK=of d2l-en at v0.17.5, GLUONCV=of gluon-cv. ONLY=a pattern.
 upstream: .venv/dev.installed  ## other people's tests, scripts and chapters, with this package's classes
@@ -111,7 +111,7 @@ evidence: .venv/dev.installed  ## what the papers claim, tried: the runs that ar
 bench-linear bench-large bench-convex bench-resnet bench-communication: .venv/peers.installed
 
 $(BENCHMARKS): bench-%: .venv/dev.installed
-	$(BIN)/python benchmarks/$*.py --out docs/benchmarks.md
+	$(BIN)/python benchmarks/$*.py --out docs/benchmarks/$*.md
 
 clean:
 	rm -rf .venv runs

@@ -102,7 +102,6 @@ def main() -> None:
     steps = communication_steps.measure(max(1, options.rounds // 4), jobs)
     text = "\n\n".join(
         [
-            "## What workers cost",
             "From a second barrier until all workers have the sums of their float32 arrays; one "
             "message that all gather, as the vote at each batch's end; and from the command that "
             "starts the job to the first barrier. Medians of the rounds (quartiles), a thread "

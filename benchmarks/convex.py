@@ -2,7 +2,7 @@
 
 Fashion-MNIST, 60,000 x 784, rows scaled to a mean norm of 1; the mean cross-entropy plus L2/2 times
 the squared weights (not the biases). Every solver runs in a process of its own; the rounds are
-interleaved. Run it by ``make bench-convex``, which puts the tables into docs/benchmarks.md.
+interleaved. Run it by ``make bench-convex``, which puts the tables into docs/benchmarks/convex.md.
 """
 
 from __future__ import annotations
@@ -214,10 +214,9 @@ def table(results: dict[str, Result]) -> str:
 def section(
     results: dict[float, dict[str, Result]], rounds: int, cap: int, picture: Path | None
 ) -> str:
-    tables = "\n\n".join(f"### L2 {l2:g}\n\n{table(of_l2)}" for l2, of_l2 in results.items())
-    image = f"\n\n![Gap against seconds](images/{picture.name})" if picture else ""
-    return f"""## Convex problems: softmax regression
-
+    tables = "\n\n".join(f"## L2 {l2:g}\n\n{table(of_l2)}" for l2, of_l2 in results.items())
+    image = f"\n\n![Gap against seconds](../images/{picture.name})" if picture else ""
+    return f"""\
 Seconds until the objective is 1e-8 above its optimum: Fashion-MNIST, 60,000 x 784, rows scaled to a
 mean norm of 1, mean cross-entropy plus L2/2 times the squared weights; the biases are free. Each
 solver in a process of its own, all cores unless its settings say otherwise, the data in memory in

@@ -1,7 +1,7 @@
 """Time the ways to serve gluoncv's cifar_resnet20_v1 on the CPU.
 
 They take turns, call by call. Run it by ``make bench-deploy``, which puts the table into
-docs/benchmarks.md.
+docs/benchmarks/deploy.md.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ def main() -> None:
     )
     packages = ("mxnet", "numpy", "gluoncv", "onnxruntime")
     provenance = report.provenance("bench-deploy", packages)
-    text = f"""## Serving
-
+    text = f"""\
 `cifar_resnet20_v1`, 3 x 32 x 32, float32 and int8, from NumPy arrays to NumPy arrays, all cores;
 {options.rounds} seconds a batch size, for all ways in turn, in a random order. "eager" is the graph
 run operator by operator from Python, "onnxruntime" the ONNX file without this package.

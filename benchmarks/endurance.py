@@ -151,9 +151,7 @@ def main() -> int:
             train(options.steps),
         ]
     header = ["what", "done", "wrong", "MiB after a tenth", "MiB at the end"]
-    text = f"""## Long runs
-
-One process, one after the other; resident memory. {report.provenance("endurance")}
+    text = f"""One process, one after the other; resident memory. {report.provenance("endurance")}
 
 {report.markdown_table(header, [outcome.row() for outcome in outcomes])}"""
     report.publish("endurance", text, options.out)

@@ -1,7 +1,7 @@
 """The suggestion of find_learning_rate beside the best rate of a searched grid.
 
 Three networks, each with three optimizers. Run it by ``make bench-finder``, which puts
-the table into docs/benchmarks.md.
+the table into docs/benchmarks/finder.md.
 """
 
 from __future__ import annotations
@@ -198,8 +198,7 @@ def section(rows: list[Row]) -> str:
         )
         for row in rows
     ]
-    return f"""## The learning rate that find_learning_rate suggests
-
+    return f"""\
 Each rate is the first one of a run in which it falls linearly to 0 (mean of two seeds, one for
 ResNet-20). The grid has powers of 2, until two on either side of the best are worse; the best has
 the least validation loss at the end. The MLP (64-128-64-10) and the ResNet-20 of gluoncv (images of

@@ -1,7 +1,7 @@
 """Measure the memory of a cross validation: 100 folds in one process, beside a bare loop.
 
 Each contestant is a process of its own. Run it by ``make bench-folds``, which puts the table into
-docs/benchmarks.md.
+docs/benchmarks/folds.md.
 """
 
 from __future__ import annotations
@@ -102,8 +102,7 @@ def section(options: argparse.Namespace) -> str:
         )
     header = ["what", "after 1 fold, MiB", f"after {options.folds // 2 + 1}"]
     header += [f"after {options.folds}", "largest", "by that of the bare loop"]
-    return f"""## Memory of a cross validation
-
+    return f"""\
 {options.folds} networks {FEATURES}-{HIDDEN}-{HIDDEN}-{CLASSES} one after the other in one process,
 as the folds of a cross validation: {BATCHES} batches of {BATCH_SIZE}, {options.epochs} epochs each.
 Nothing asks for a garbage collection. Resident memory after each fold; a gradient table has

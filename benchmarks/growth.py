@@ -1,7 +1,7 @@
 """Measure how cost and memory grow: with samples, batch size and snapshots, and at import.
 
 Memory and imports are measured in processes of their own. Run it by ``make bench-growth``, which
-puts the tables into docs/benchmarks.md.
+puts the tables into docs/benchmarks/growth.md.
 """
 
 from __future__ import annotations
@@ -249,8 +249,7 @@ def imports(rounds: int) -> str:
 
 def section(options: argparse.Namespace) -> str:
     rounds = options.rounds
-    return f"""## How cost grows
-
+    return f"""\
 {rounds} interleaved rounds each. {report.provenance("bench-growth", ("mxnet", "numpy", "gluoncv"))}
 
 With samples: the second epoch of a fit, batches of {resnet.BATCH_SIZE}, a snapshot every epoch.

@@ -3,7 +3,7 @@
 The problems are those of ``large_problems.py``; each is timed to 1e-6 above its optimum, as in
 ``linear.py``: nothing but C (and the share of L1) given to ours, the best budgets that were found
 to the peers, every fit in a process of its own, interleaved rounds. ``make bench-large`` runs all
-and puts the tables into docs/benchmarks.md.
+and puts the tables into docs/benchmarks/large.md.
 
 What was measured is kept line by line in ``results/large.jsonl``, so that a part may be run again;
 so are the optima, which count for the same data only, and the peers' budgets: they are searched

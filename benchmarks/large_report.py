@@ -150,9 +150,8 @@ def versions_of(lines: list[Row]) -> str:
 def section(lines: list[Row], cap: int) -> str:
     packages = ("numpy", "scipy", "scikit-learn")
     sparse = [name for name in PROBLEMS if name not in ("bytes", "path")]
-    return f"""## Linear models: sparse data, files larger than memory, L1, paths
-
-Wall time until the objective is 1e-6 above its optimum, as above: (F - F*) / (F(0) - F*), judged in
+    return f"""\
+Wall time until the objective is 1e-6 above its optimum: (F - F*) / (F(0) - F*), judged in
 float64 on the original data by one function. F* by Newton's steps with conjugate gradients in
 float64 (with L1: among the weights that are not zero), down to a duality gap of 1e-11 of the whole.
 Ours is given C, and the share of L1 where there is one; its seconds are those of the whole `fit`,
@@ -168,7 +167,7 @@ celer has no logistic loss with both penalties, and liblinear none with many cla
 
 {speed_table(lines, sparse)}
 
-### A file larger than memory might be
+## A file larger than memory might be
 
 {TITLES["bytes"]}; `X` is `numpy.load(path, mmap_mode="r")`. Peak memory is that of the process
 (`ru_maxrss`). scikit-learn's other solvers want 16 GB of float64 for these rows;
@@ -176,7 +175,7 @@ celer has no logistic loss with both penalties, and liblinear none with many cla
 
 {bytes_table(lines)}
 
-### A path of C with cross-validation
+## A path of C with cross-validation
 
 `SVRGClassifierCV` and `LogisticRegressionCV`: 20 C from 1e-4 to 1e4, 5 folds, accuracy, and the fit
 on all rows with the best C. The gap is the worst of the first fold's 20 optima. newton-cholesky has

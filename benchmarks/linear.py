@@ -3,7 +3,7 @@
 Twelve problems (``linear_problems.py``), nothing but C or alpha given to ours, the best settings
 that were found to the peers. Every fit runs in a process of its own; the rounds of a problem are
 interleaved. What was measured is kept line by line in ``results/linear.jsonl``, so that a part may
-be run again; ``make bench-linear`` runs all and puts the tables into docs/benchmarks.md.
+be run again; ``make bench-linear`` runs all and puts the tables into docs/benchmarks/linear.md.
 
 A problem's arrays and its optimum are written once, into ``runs/bench/linear``: remove that folder
 after a change of ``linear_problems.py``.

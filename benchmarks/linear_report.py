@@ -151,7 +151,7 @@ def section(lines: list[Row], cap: int, picture: Path | None) -> str:
     image = ""
     if picture is not None and speed:
         plot(picture, speed)
-        image = f"\n\n![Gap against seconds](images/{picture.name})"
+        image = f"\n\n![Gap against seconds](../images/{picture.name})"
     versions = sorted(
         {
             f"{PEERS[peer].package} {row['version']}"
@@ -161,8 +161,7 @@ def section(lines: list[Row], cap: int, picture: Path | None) -> str:
         }
     )
     packages = ("numpy", "scipy", "scikit-learn")
-    return f"""## Linear models: the solver without knobs
-
+    return f"""\
 Wall time until the objective is 1e-6 above its optimum, as a part of what it is above it at zero:
 (F - F*) / (F(0) - F*), judged in float64 on the original data by one function; F* by Newton steps
 in float64, to a decrement of 1e-13. Ours is given C (or alpha) and nothing else, and float64 rows:
@@ -176,14 +175,14 @@ had come. {", ".join(versions)}. {report.provenance("bench-linear", packages)}
 
 {speed_table(speed)}{image}
 
-### Default against default
+## Default against default
 
 What each leaves above the optimum when nothing is said but the strength of the penalty (and the
 solver's name), its seconds, and whether it warned; one fit each.
 
 {default_table(default)}
 
-### Other seeds
+## Other seeds
 
 Passes of ours over the data on siblings of the problems, drawn (or ordered) by other seeds.
 

@@ -1,7 +1,7 @@
 """Time a training step of a small network in our Estimator, in MXNet's, and in a bare loop.
 
 All in one process; the rounds are interleaved. Run it by ``make bench-loop``, which puts the
-table into docs/benchmarks.md.
+table into docs/benchmarks/loop.md.
 """
 
 from __future__ import annotations
@@ -211,8 +211,7 @@ def section(seconds: dict[str, list[float]], batches: int, rounds: int) -> str:
         name = f"{slow} / {fast.removeprefix(OF_IMAGES)}".replace("*", "")
         text = f"{report.median(quotients):.2f} ({report.spread(quotients, digits=2)})"
         ratios.append((name, text, bound))
-    return f"""## The loop around a small network
-
+    return f"""\
 Microseconds a training step, to `waitall`: {FEATURES}-{HIDDEN}-{CLASSES} perceptron, float32,
 hybridized with its loss, SGD, batches of {BATCH_SIZE} from arrays in memory, an accuracy that sees
 every batch. One epoch of {batches} batches a round, in an Estimator one call of `fit`; one process,

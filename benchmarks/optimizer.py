@@ -1,7 +1,7 @@
 """Time a whole `trainer.step` of LARS, NAG, Signum, AdamW, MARS and SGD on ResNet-50's parameters.
 
 Ours stands beside MXNet's in one process; the rounds are interleaved. Run it by
-``make bench-optimizer``, which puts the table into docs/benchmarks.md.
+``make bench-optimizer``, which puts the table into docs/benchmarks/optimizer.md.
 """
 
 from __future__ import annotations
@@ -118,9 +118,7 @@ def section(seconds: dict[str, list[float]], rounds: int) -> str:
     header = ["step", "median, ms", "25 % to 75 %, ms", "times as fast as MXNet's"]
     floor = medians["SGD with momentum, MXNet, one by one"] + medians["two reads of the memory"]
     adam = medians["Adam, MXNet"]
-    return f"""## Optimizers
-
-A whole `trainer.step` on ResNet-50's 25.6 million weights in 193 parameters,
+    return f"""A whole `trainer.step` on ResNet-50's 25.6 million weights in 193 parameters,
 float32, to `waitall`; {rounds} interleaved rounds. {report.provenance("bench-optimizer")}
 
 {report.markdown_table(header, rows)}

@@ -2,7 +2,7 @@
 
 Each run has weight decay and an evaluation after each epoch. Five runs are processes of their own,
 two are jobs of two workers. Run it by ``make repeatability``, which puts the table into
-docs/benchmarks.md.
+docs/benchmarks/repeatability.md.
 """
 
 from __future__ import annotations
@@ -100,8 +100,7 @@ def section(alone: dict[str, list[str]], together: dict[str, list[str]]) -> str:
         for name in alone
     ]
     table = report.markdown_table(["optimizer", "one process", "two workers"], rows)
-    return f"""## Results that repeat
-
+    return f"""\
 The number of different results among the runs, all parameters compared bit for bit. The
 network is gluoncv's `cifar_resnet20_v1`, float32, in three epochs of three batches of 32, with
 weight decay 0.01 and an evaluation after each epoch. `sgld` draws random numbers, other ones on

@@ -1,7 +1,7 @@
 """Time SVRG epochs of a CIFAR ResNet-20: ours, MXNet's SVRGModule, and PyTorch's.
 
 Every contestant lives in a process of its own, which waits for its turn; the rounds are
-interleaved. Run it by ``make bench-resnet``, which puts the tables into docs/benchmarks.md.
+interleaved. Run it by ``make bench-resnet``, which puts the tables into docs/benchmarks/resnet.md.
 """
 
 from __future__ import annotations
@@ -269,11 +269,10 @@ def section(
     picture: Path | None,
 ) -> str:
     samples = BATCH_SIZE * options.batches
-    image = f"\n\n![Samples a second](images/{picture.name})" if picture else ""
+    image = f"\n\n![Samples a second](../images/{picture.name})" if picture else ""
     packages = ("mxnet", "numpy", "gluoncv")
     torch = f"PyTorch {version}: " if version else "PyTorch: "
-    return f"""## SVRG epochs of ResNet-20
-
+    return f"""\
 Samples of an epoch by its seconds, the full pass and the copy of the weights included:
 `{MODEL}` ({PARAMETERS:,} parameters), float32, {options.batches} batches of
 {BATCH_SIZE} random images of 3 x 32 x 32, a snapshot every epoch unless said otherwise, SGD with

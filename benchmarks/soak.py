@@ -4,7 +4,7 @@ The training is tests/training_worker.py: SVRG with a table, LARS, dropout, Batc
 every three batches. It says in which phase it is. A worker, mpiexec, mpiexec's proxy or the
 supervisor (which is started again then) is killed or stopped there; and, with an sshd on each of
 two loopback addresses, whole hosts. ``make soak`` runs it, and puts the tables into
-docs/benchmarks.md.
+docs/benchmarks/soak.md.
 
 What was done is kept in ``--state``, job by job. With ``--seconds`` no job is begun after that
 time, and the same line goes on where it stopped; the tables are written when all is done.
@@ -272,8 +272,7 @@ def section(kills: Sequence[Kill], jobs: int) -> str:
         row = ("a whole host, over ssh", *figures(whole))
         tables.append(report.markdown_table(["killed", *header], [row]))
     joined = "\n\n".join(tables)
-    return f"""## What survives
-
+    return f"""\
 A training by `python -m gluon_svrg.launch` (SVRG with a table, LARS, dropout, BatchNorm, a
 checkpoint every three batches), of which a process was killed or stopped {len(one)} times at random
 moments of a phase, and a whole host {len(whole)} times (an sshd on a loopback address with all that

@@ -1,7 +1,7 @@
 """Measure a step on sparse rows: plain SGD, and SVRG's two ways for row_sparse gradients.
 
 Each contestant is a loop by hand over the same batches. Run it by ``make bench-sparse``, which puts
-the tables into docs/benchmarks.md.
+the tables into docs/benchmarks/sparse.md.
 """
 
 from __future__ import annotations
@@ -141,8 +141,7 @@ def section(options) -> str:
             for name in list(some)[1:]
         ]
         growth.append((f"{columns:,}", *cells, *more))
-    return f"""## Sparse rows in Gluon
-
+    return f"""\
 Softmax regression with {CLASSES} classes on {options.rows:,} rows of {COLUMNS:,} columns, {STORED}
 numbers each, drawn by Zipf's law; batches of {BATCH_SIZE}, float32. Milliseconds (quartiles) a step
 of a loop by hand with MXNet's SGD, and its ratio to plain SGD's in the same round. The gradient is

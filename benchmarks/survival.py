@@ -1,7 +1,7 @@
 """Time what it costs that a run can be killed, watched and read: checkpoints, guards, bars, logs.
 
 All in one process; the rounds are interleaved. Run it by ``make bench-survival``, which puts the
-tables into docs/benchmarks.md.
+tables into docs/benchmarks/survival.md.
 """
 
 from __future__ import annotations
@@ -211,9 +211,7 @@ def section(options: argparse.Namespace) -> str:
         ["network", "without, us a step", "with", "more (25 % to 75 %)", "bound"],
         watcher_rows(options),
     )
-    return f"""## What it costs that a run survives and can be read
-
-**Checkpoints**: a `CheckpointHandler(every_n_batches={EVERY})` in a run of {RESNET},
+    return f"""**Checkpoints**: a `CheckpointHandler(every_n_batches={EVERY})` in a run of {RESNET},
 batches of {BATCH_SIZE}, {options.checkpoints} checkpoints: from the moment when the device has
 nothing left to do until the checkpoint is flushed to the disk and the older one removed.
 

@@ -2,7 +2,7 @@
 
 Each contestant is a process of its own, with its own environment; they take turns, and busy
 processes beside them make the load. Run it by ``make bench-threads``, which puts the table into
-docs/benchmarks.md.
+docs/benchmarks/threads.md.
 """
 
 from __future__ import annotations
@@ -224,8 +224,7 @@ HEADER = (
 
 
 def section(rows: list[tuple[Any, ...]], rounds: int) -> str:
-    return f"""## Threads
-
+    return f"""\
 How long a short epoch takes, with the processor time of all threads, alone and beside processes
 that are always busy. Each contestant is a process of its own; {rounds} interleaved rounds, whose
 medians are shown, with the median of the quotients of each round. A thread that waits for another

@@ -1,7 +1,7 @@
 """Time training steps of gluoncv's networks before and after tune_for_cpu.
 
 All in one process; the rounds are interleaved. Run it by ``make bench-tuning``, which puts the
-table into docs/benchmarks.md.
+table into docs/benchmarks/tuning.md.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ def main() -> None:
     rows = [measure(*network, options.rounds) for network in NETWORKS]
     provenance = report.provenance("bench-tuning", ("mxnet", "numpy", "gluoncv"))
     header = ["network", "layers changed", "as it comes, ms", "tuned, ms", "times as fast"]
-    text = f"""## CPU tuning
-
+    text = f"""\
 A training step to `waitall`, float32, hybridized with static memory, all cores; medians and
 quartiles of {options.rounds} interleaved rounds. {provenance}
 

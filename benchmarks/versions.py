@@ -2,7 +2,7 @@
 
 Each version runs in processes of its own, from its own checkout; they stay alive and take turns.
 Run it by ``make bench-versions OTHER=path/to/the/other/checkout``, which puts the table into
-docs/benchmarks.md. What is timed uses only what both versions have.
+docs/benchmarks/versions.md. What is timed uses only what both versions have.
 """
 
 from __future__ import annotations
@@ -370,9 +370,8 @@ def section(
         now = "this checkout"  # its changes are not released yet
     header = ["case", now, other, f"{now} / {other}, median (25 % to 75 %)"]
     packages = ("mxnet", "numpy", "gluoncv")
-    return f"""## {now.capitalize()} beside {other}
-
-What the benchmarks above time of this package, in both versions, each in processes of its own that
+    return f"""\
+What the other benchmarks time of this package, in both versions, each in processes of its own that
 take turns: {options.rounds} rounds, first {now} then {other}, in the next round the other way
 round; the processes were started {options.launches} times. The ratio is taken round by round; it is
 to be at most {BOUND}. The bare loop calls nothing of this package: what its ratio is off 1 is the

@@ -12,7 +12,7 @@ MXNet also takes half of the machine's cores (``src/engine/openmp.cc`` halves
 ``omp_get_num_procs`` on x86, as if every core were a hyper-thread) and reads
 ``OMP_NUM_THREADS`` once, when its library is loaded. While a thread waits for another, OpenMP keeps
 its core busy: ``GOMP_SPINCOUNT`` lets it sleep sooner, which leaves the core to others and changes
-no result (docs/benchmarks.md has the figures).
+no result (docs/benchmarks/threads.md has the figures).
 """
 
 from __future__ import annotations

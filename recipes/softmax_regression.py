@@ -334,13 +334,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--lr",
         type=positive_or_auto,
         default=BY_HAND,
-        help=f"constant step of SVRG and SGD; auto: one found by itself, beside {BY_HAND:g}",
+        help=f"learning rate of SVRG and SGD; auto: a measured one, beside {BY_HAND:g}",
     )
     # On digits the best of a grid: steps 2, 4, ... 128 by half-lives of 1/16, 1/8, ... 4 epochs.
     parser.add_argument(
-        "--decayed-lr", type=POSITIVE, default=16.0, help="first step of decayed SGD"
+        "--decayed-lr", type=POSITIVE, default=16.0, help="first learning rate of decayed SGD"
     )
-    parser.add_argument("--half-life", type=POSITIVE, default=0.5, help="of that step, in epochs")
+    parser.add_argument(
+        "--half-life", type=POSITIVE, default=0.5, help="epochs after which --decayed-lr is halved"
+    )
     parser.add_argument("--l2", type=POSITIVE, default=1e-3)
     parser.add_argument(
         "--update-freq", type=integer(1), default=1, help="epochs from snapshot to snapshot"

@@ -62,13 +62,30 @@ def test_a_solver_that_stands_still_is_not_asked_for_ever():
     assert max(asked) < 2**17
 
 
-def test_every_benchmark_has_its_section_with_a_table():
+# Not those of a name: L-BFGS, ResNet-18, 0.7.0.
+NUMBER = r"(?<![\w.-])(\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?)x?(?!\w|[.,]\d)"
+PAGES = sorted((ROOT / "docs" / "benchmarks").glob("*.md"))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_page_begins_with_its_result_in_figures_of_its_tables(path):
+    title, result, rest = path.read_text().split("\n\n", 2)
+    assert title.startswith("# ")
+    assert re.search(r"\| ?--- ?\|", rest)
+    known = set(re.findall(NUMBER, rest))
+    for figure in re.findall(NUMBER, result):
+        assert figure in known, figure
+    for image in re.findall(r"\((\.\./images/.*?)\)", rest):
+        assert (path.parent / image).is_file()
+
+
+def test_every_benchmark_has_its_page():
     targets = re.search(r"^BENCHMARKS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    page = (ROOT / "docs" / "benchmarks.md").read_text()
-    for target in targets[1].split():
-        assert (ROOT / "benchmarks" / f"{target.removeprefix('bench-')}.py").is_file()
-        section = page.split(f"<!-- {target} -->")[1].split(f"<!-- /{target} -->")[0]
-        assert re.search(r"\| ?--- ?\|", section)
-        assert f"`make {target}`" in section
-    for image in re.findall(r"\(images/(.*?)\)", page):
-        assert (ROOT / "docs" / "images" / image).is_file()
+    assert {target.removeprefix("bench-") for target in targets[1].split()} < {
+        path.stem for path in PAGES
+    }
+    index = (ROOT / "docs" / "benchmarks.md").read_text()
+    for path in PAGES:
+        assert f"(benchmarks/{path.name})" in index
+        targets = re.findall(r"`make ([a-z-]+)`", path.read_text())
+        assert path.stem in {target.removeprefix("bench-") for target in targets}

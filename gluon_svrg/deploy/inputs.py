@@ -91,9 +91,11 @@ def _as_array(x: object, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
     if isinstance(x, NDArray):
         x = x.asnumpy()
     if not isinstance(x, np.ndarray):
+        way_out = f"make one of the numbers by numpy.asarray(data, dtype='{dtype}')"
+        if not isinstance(x, list | tuple | int | float):
+            way_out = "give images and image files to predict_images()"
         raise TypeError(
-            f"{name} must be a NumPy array or an NDArray, got a {type(x).__name__}: give images "
-            "and image files to predict_images()"
+            f"{name} must be a NumPy array or an NDArray, got a {type(x).__name__}: {way_out}"
         )
     if x.dtype != dtype and x.dtype.kind != dtype.kind and x.dtype.kind + dtype.kind != "ui":
         raise TypeError(
@@ -101,9 +103,10 @@ def _as_array(x: object, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
             "pixels to predict_images(), which normalises them"
         )
     if x.shape[1:] != shape and x.shape != shape:
+        batch = f"(N, {', '.join(map(str, shape))})" if shape else "(N,)"
         raise ValueError(
-            f"{name} must have the shape {('N', *shape)} or {shape}, got {x.shape}: give it in "
-            "the shape of the training data"
+            f"{name} must have the shape {batch} or {shape}, got {x.shape}: give it in the shape "
+            "of the training data"
         )
     if x.shape[:1] == (0,):
         raise ValueError(f"{name} has no sample, its shape is {x.shape}: give at least one")

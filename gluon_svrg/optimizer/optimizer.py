@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import logging
 import math
 import numbers
@@ -29,6 +30,16 @@ Class = TypeVar("Class", bound=type)
 
 State: TypeAlias = Any
 """What a subclass's `create_state` returns: an NDArray, a tuple of them, None."""
+
+# What PyTorch, optax and Keras call an argument, and what MXNet does.
+_ELSEWHERE = {
+    "lr": "learning_rate",
+    "weight_decay": "wd",
+    "eps": "epsilon",
+    "beta_1": "beta1",
+    "beta_2": "beta2",
+    "clipvalue": "clip_gradient",
+}
 
 _Lists: TypeAlias = tuple[list[int], list[NDArray], list[NDArray], list[State]]
 
@@ -172,13 +183,17 @@ class Optimizer(mxnet_optimizer.Optimizer):
         ------
         ValueError
             If neither has an optimizer of that name.
+        TypeError
+            If it has no such argument.
         """
         known = {**mxnet_optimizer.Optimizer.opt_registry, **Optimizer.opt_registry}
         if name.lower() not in known:
             near = difflib.get_close_matches(name.lower(), known, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"known are {sorted(known)}"
             raise ValueError(f"there is no optimizer named {name!r}: {hint}")
-        return known[name.lower()](**kwargs)
+        found = known[name.lower()]
+        _check_arguments(found, kwargs)
+        return found(**kwargs)
 
     def fused_step(
         self, indices: list[int], weights: list[NDArray], grads: list[NDArray], states: list[State]
@@ -412,6 +427,25 @@ def _replace_base_lr(scheduler: LRScheduler, learning_rate: float) -> None:
     # MXNet sets only base_lr, which these two overwrite with base_lr_orig at the first update.
     if isinstance(scheduler, CosineScheduler | PolyScheduler):
         scheduler.base_lr_orig = learning_rate
+
+
+def _check_arguments(optimizer: type[mxnet_optimizer.Optimizer], given: Mapping[str, Any]) -> None:
+    """Raise TypeError for an argument that neither a class nor those it hands on to has."""
+    known: list[str] = []
+    for base in optimizer.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        parameters = list(inspect.signature(base).parameters.values())
+        known += [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+        if all(each.kind is not each.VAR_KEYWORD for each in parameters):
+            break
+    for name in given:
+        if name in known:
+            continue
+        near = [_ELSEWHERE[name]] if name in _ELSEWHERE else []
+        near = [each for each in near if each in known] or difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(dict.fromkeys(known))}"
+        raise TypeError(f"{optimizer.__name__} has no argument {name!r}: {hint}")
 
 
 def _as_lists(indices: Any, weights: Any, grads: Any, states: Any) -> _Lists:

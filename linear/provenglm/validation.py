@@ -351,7 +351,7 @@ def classes_with_weight(name: str, labels: Labels, weight: NumPyArray | None) ->
             codes = np.maximum(np.cumsum(there) - 1, 0)[codes] * there[codes]
             classes = classes[there]
     if len(classes) < 2:
-        only = f"the one class {classes[0]!s}" if len(classes) else "no class"
+        only = f"the one class {classes[:1].tolist()[0]!r}" if len(classes) else "no class"
         where = "" if weight is None else " with a positive weight"
         raise ValueError(
             f"y has {only} in its {len(codes)} rows{where}, and {name} needs at least two classes "

@@ -128,8 +128,8 @@ REFUSED = {
     ),
     "one class": (
         lambda: classify(y=np.full(40, "spam")),
-        "y has the one class spam in its 40 rows, and SVRGClassifier needs at least two classes to "
-        "tell apart: is the data sorted by class, and cut into parts?",
+        "y has the one class 'spam' in its 40 rows, and SVRGClassifier needs at least two classes "
+        "to tell apart: is the data sorted by class, and cut into parts?",
     ),
     "one row": (
         lambda: classify(X=X[:1], y=LABELS[:1]),

@@ -208,7 +208,7 @@ def test_export_onnx_on_a_sample(model, x, tmp_path, capsys):
     assert command_line.main([*arguments, str(tmp_path / "data.npz")]) == 0
     np.savez(tmp_path / "bad.npz", x[:, :2])
     assert command_line.main([*arguments, str(tmp_path / "bad.npz")]) == 2
-    assert "data must have the shape ('N', 3, 8, 6)" in capsys.readouterr().err
+    assert "data must have the shape (N, 3, 8, 6)" in capsys.readouterr().err
 
 
 def test_ctrl_c_is_one_line(model, image, capsys, monkeypatch):

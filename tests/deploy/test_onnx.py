@@ -173,7 +173,7 @@ def test_an_old_directory_is_compared_on_the_sample(tmp_path):
         deploy.export_onnx(model, tmp_path / "model.onnx")
     for sample in (tokens, [mx.nd.array(tokens)], tokens[0]):
         assert deploy.export_onnx(model, tmp_path / "model.onnx", sample=sample) < 1e-4
-    with pytest.raises(ValueError, match=r"data must have the shape \('N', 7\)"):
+    with pytest.raises(ValueError, match=r"data must have the shape \(N, 7\)"):
         deploy.export_onnx(model, tmp_path / "model.onnx", sample=tokens[:, :3])
 
 

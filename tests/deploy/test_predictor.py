@@ -149,12 +149,13 @@ def test_classes_without_names_are_their_indices(net, x, tmp_path):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        (np.zeros((2, 3, 8, 7), "f"), ValueError, r"shape \('N', 3, 8, 6\) or \(3, 8, 6\), got"),
+        (np.zeros((2, 3, 8, 7), "f"), ValueError, r"shape \(N, 3, 8, 6\) or \(3, 8, 6\), got"),
         (np.zeros((8, 6), "f"), ValueError, r"data must have the shape"),
         (np.zeros((0, 3, 8, 6), "f"), ValueError, "data has no sample"),
         (np.zeros((3, 8, 6), "uint8"), TypeError, "data must be float32, got uint8: convert it as"),
         (np.zeros((3, 8, 6), "complex64"), TypeError, "data must be float32, got complex64"),
         (np.full((3, 8, 6), "a"), TypeError, "data must be float32, got <U1"),
+        ([[1.5]], TypeError, r"got a list: make one .* by numpy.asarray\(data, dtype='float32'\)"),
         ("cat.png", TypeError, "got a str: give images and image files to predict_images"),
     ],
 )

@@ -85,6 +85,27 @@ def test_an_unknown_name_is_answered_with_the_near_ones(name, message):
         gs.SVRGTrainer(parameters(), name)
 
 
+@pytest.mark.parametrize(
+    ("name", "argument", "message"),
+    [
+        ("sgd", "lr", r"SGD has no argument 'lr': did you mean learning_rate\?"),
+        ("lars", "weight_decay", r"LARS has no argument 'weight_decay': did you mean wd\?"),
+        ("adam", "eps", r"Adam has no argument 'eps': did you mean epsilon\?"),
+        ("sgd", "momentun", r"SGD has no argument 'momentun': did you mean momentum\?"),
+        ("sgd", "eps", r"SGD has no argument 'eps': it has momentum, lazy_update, .*learning_rate"),
+    ],
+)
+def test_an_unknown_argument_is_answered_with_the_near_one(name, argument, message):
+    with pytest.raises(TypeError, match=message):
+        gs.SVRGTrainer(parameters(), name, {argument: 0.1})
+
+
+@pytest.mark.parametrize("name", sorted(mx.optimizer.Optimizer.opt_registry))
+def test_what_all_optimizers_take_is_taken(name):
+    made = package.create(name, learning_rate=0.5, wd=0.25, clip_gradient=1.0, rescale_grad=2.0)
+    assert (made.wd, made.clip_gradient, made.rescale_grad) == (0.25, 1.0, 2.0)
+
+
 def test_the_trainer_gives_the_optimizer_its_parameters():
     trainer = gs.SVRGTrainer(parameters(), "signum", {"learning_rate": 0.5, "momentum": 0.0})
     assert type(trainer.optimizer) is gs.Signum

@@ -235,8 +235,7 @@ def escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
-ABOUT = """## Other people's code
-
+ABOUT = """\
 Each script runs twice, as it is, on small generated data and with small batches: with MXNet's
 Trainer, and with `SVRGTrainer` in its place. After each step all parameters of the two runs are
 compared, to the bit: *arrays* is how many there are, running statistics included. A script is
@@ -274,7 +273,7 @@ def page(found: dict[str, list[tuple[Task, list[dict[str, Any]]]]]) -> str:
                 f"{counts['not repeatable']} differ from themselves, {counts['no step']} took no "
                 f"step, {counts['no result']} without a result, {counts['not run']} not run."
             )
-        parts.append(f"### {title}\n\n{summary}\n\n{report.markdown_table(columns, rows)}")
+        parts.append(f"## {title}\n\n{summary}\n\n{report.markdown_table(columns, rows)}")
     return "\n".join(parts)
 
 
