@@ -8,7 +8,8 @@ constant or rare, some rows weigh nothing, some classes are nearly separable. Ru
 3569, with scores of tens of thousands (docs/linear/solver.md, "What it is not"), and 1294, whose
 ``gap_`` is the objective, which is 1e-7 too low.
 
-``--kind`` makes other problems of the same data: with an L1 penalty, with Huber's loss, on disk.
+``make fuzz-linear KIND=l1`` (or ``huber``, or ``disk``) makes other problems of the same data: with
+an L1 penalty, with Huber's loss and its scale, in files.
 """
 
 from __future__ import annotations
