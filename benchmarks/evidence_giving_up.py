@@ -72,7 +72,7 @@ def work(job: common.Row) -> common.Row:
     estimator = gs.Estimator(
         net, gluon.loss.SoftmaxCELoss(), mx.metric.Loss("loss"), trainer=trainer
     )
-    svrg, meter = gs.SVRGHandler(give_up_above=ABOVE), gs.VarianceHandler()
+    svrg, meter = gs.SVRGHandler(max_variance_ratio=ABOVE), gs.VarianceHandler()
     corrections = Corrections()
     handlers = [svrg, meter, corrections, *([Ends(svrg)] if model in ARE_ENDED else [])]
     data = common.loader_of(train, common.BATCH_SIZE, seed=job["seed"], augments=is_deep)

@@ -81,7 +81,7 @@ _SPIN = "10000"
 SLOW_TO_IMPORT = {"sklearn", "scipy.stats"}
 """What MXNet's import takes if it is there, and does as well without. It is more than half of its
 time: 2.9 of 5.2 s. scikit-learn is a base class of the retired ``mxnet.model.FeedForward`` and of
-nothing else; ``_mxnet/late.py`` gives ``scipy.stats`` back."""
+nothing else; ``_mxnet/lazy_scipy.py`` gives ``scipy.stats`` back."""
 
 WITHOUT_MXNET = {"_compat", "_lazy", "arguments", "files", "linear", "svrg", "svrg.rule"}
 WITHOUT_MXNET |= {"run", "run.logger", "run.verbosity"}
@@ -300,28 +300,48 @@ MOVED = {
     "history": "run.history",
     "metric_state": "checkpoint.metrics",
     "monitor": "run.monitor",
-    "resume": "checkpoint.contents",
+    "resume": "checkpoint.run_state",
     "states": "checkpoint.optimizer_states",
     "tuning": "machine.cpu_tuning",
+    "checkpoint.folder": "checkpoint.storage",
+    "data.batch": "arrays.batch",
     "data.counter": "data.draw",
     "data.limit": "data.training_data",
     "data.locking": "data.training_data",
     "data.soft_labels": "data.transforms.labels",
     "data.transform": "data.transforms.base",
+    "deploy.card": "deploy.model_dir",
+    "handlers.carried_state": "handlers.batch_processor_state",
     "handlers.full_pass": "svrg.interval",
     "handlers.giving_up": "svrg.snapshot_schedule",
-    "handlers.update": "handlers.step",
+    "handlers.guard": "handlers.nan_guard",
+    "handlers.signals": "handlers.signal",
+    "handlers.step": "handlers.gradient_update",
+    "handlers.update": "handlers.gradient_update",
+    "run.generators": "run.rng",
+    "run.together": "run.consistency",
     "svrg.finite": "arrays.finite",
     "svrg.fused": "arrays.fused",
+    "svrg.linear_net": "svrg.convexity",
+    "svrg.over_workers": "svrg.collective",
     "svrg.randomness": "svrg.locks",
+    "svrg.row_sums": "svrg.gradient_sums",
 }
 """Old names of modules, and what they are now, both without the package's name."""
+
+SPLIT = {
+    "handlers.log": ("handlers.history_file", "handlers.tensorboard"),
+    "handlers.stopping": ("handlers.early_stopping", "handlers.time_limit"),
+}
+"""Old names of modules whose content is in several modules now."""
 
 
 def _place(name: str) -> str:
     """Return where the module `name` of an earlier version is now; empty if it is nowhere."""
     if name in MOVED:
         return f"{__package__}.{MOVED[name]}"
+    if name in SPLIT:
+        return " and ".join(f"{__package__}.{part}" for part in SPLIT[name])
     room, _, rest = name.partition(".")
     there = f"provenglm.{rest}"  # where the linear models of 0.7 are
     try:
@@ -330,10 +350,15 @@ def _place(name: str) -> str:
         return ""
 
 
-class OldModules(MetaPathFinder, Loader):
-    """Finds a module by its name in an earlier version, and warns. The last to be asked.
+def _public_names(module: ModuleType) -> dict[str, object]:
+    return {name: value for name, value in vars(module).items() if not name.startswith("_")}
 
-    The old name is another one for the same module: its classes are the same classes.
+
+class OldModules(MetaPathFinder, Loader):
+    """Finds a module by its name in an earlier version, and warns. The second to be asked.
+
+    The old name is another one for the same module: its classes are the same classes. Python's own
+    finder would make a second copy of a module in a package that has moved.
     """
 
     def find_spec(
@@ -348,13 +373,18 @@ class OldModules(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Put the module that has moved in the place of `module`."""
-        new = _place(module.__name__.partition(".")[2])
+        old = module.__name__.partition(".")[2]
+        new = _place(old)
         warnings.warn(
             f"{module.__name__} is {new} now: import it by that name",
             DeprecationWarning,
             stacklevel=2,
         )
-        sys.modules[module.__name__] = importlib.import_module(new)
+        if old in SPLIT:
+            for part in new.split(" and "):
+                vars(module).update(_public_names(importlib.import_module(part)))
+        else:
+            sys.modules[module.__name__] = importlib.import_module(new)
 
 
 class WhatIsNeeded(MetaPathFinder):
@@ -435,8 +465,7 @@ class AroundMXNet(Loader):
 
 
 if not any(isinstance(finder, OldModules) for finder in sys.meta_path):
-    sys.meta_path.append(OldModules())
-    sys.meta_path.insert(0, WhatIsNeeded())
+    sys.meta_path[:0] = [WhatIsNeeded(), OldModules()]
 NAMES_PUT_BACK = restore_numpy_names(numpy)
 if sys.modules.get("mxnet") is not None:
     use_every_core(os.environ, mxnet_is_loaded=True)

@@ -8,7 +8,7 @@ import math
 import numbers
 import warnings
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
@@ -55,6 +55,33 @@ def renamed(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P, 
         return with_old_names
 
     return decorate
+
+
+def renamed_attribute(old: str, new: str) -> property:
+    """Return a property that lets an attribute or a method keep its old name.
+
+    Parameters
+    ----------
+    old, new : str
+        The two names. Reading or setting the old one warns with a DeprecationWarning.
+    """
+
+    def warn(owner: object) -> None:
+        warnings.warn(
+            f"{type(owner).__name__}.{old} is now called {new}: the old name will be removed",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+
+    def get(owner: object) -> Any:
+        warn(owner)
+        return getattr(owner, new)
+
+    def set_(owner: object, value: object) -> None:
+        warn(owner)
+        setattr(owner, new, value)
+
+    return property(get, set_, doc=f"The old name of `{new}`.")
 
 
 def check_integer(name: str, value: object, least: int, meaning: str) -> int:

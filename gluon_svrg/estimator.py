@@ -15,33 +15,33 @@ from typing import Any, TypeAlias
 
 import mxnet as mx
 from gluon_svrg._mxnet import check_kind, has_data, has_shape, optimizer_of, trained_parameters
-from gluon_svrg.arguments import check_integer
-from gluon_svrg.checkpoint.folder import Checkpoint
-from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
+from gluon_svrg.arguments import check_integer, renamed_attribute
+from gluon_svrg.checkpoint.resume import checkpoint_directories, find_checkpoint
+from gluon_svrg.checkpoint.storage import Checkpoint
 from gluon_svrg.data.base import TrainingData
 from gluon_svrg.data.inputs import batches_to_predict
-from gluon_svrg.data.sharding import how_shared, sharded
+from gluon_svrg.data.sharding import describe_sharding, shard
 from gluon_svrg.data.training_data import check_data, length_of, training_data
-from gluon_svrg.events import EvaluationEnd, EventHandler, HandlerList, Handlers
+from gluon_svrg.events import EvaluationEnd, EventHandler, EventHandlers, HandlerList
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
 from gluon_svrg.handlers.profiler import ProfilerHandler
-from gluon_svrg.handlers.schedule import tell_what_is_left
+from gluon_svrg.handlers.schedule import warn_of_leftover_value
 from gluon_svrg.loop import FitLoop, evaluate
 from gluon_svrg.machine.cpu_tuning import tune_for_cpu
 from gluon_svrg.run.batch_processor import BatchProcessor
-from gluon_svrg.run.history import History
-from gluon_svrg.run.logger import quiet, run_logger
-from gluon_svrg.run.metrics import metrics_for
-from gluon_svrg.run.position import FitResult, Located, Position, StopReason
-from gluon_svrg.run.prediction import predicted
-from gluon_svrg.run.settings import Settings, class_of, settings_of
-from gluon_svrg.run.together import (
-    begin_alike,
-    check_handlers,
-    check_that_all_do_the_same,
-    failing_together,
-    share_random_numbers,
+from gluon_svrg.run.consistency import (
+    abort_on_error,
+    broadcast_rng,
+    broadcast_weights,
+    check_handlers_for_workers,
+    check_same_setup,
 )
+from gluon_svrg.run.history import History
+from gluon_svrg.run.logger import get_logger, suppress_info
+from gluon_svrg.run.metrics import make_metrics
+from gluon_svrg.run.position import FitResult, Position, RunWithPosition, StopReason
+from gluon_svrg.run.prediction import predict
+from gluon_svrg.run.settings import Settings, class_of, settings_of
 from gluon_svrg.run.verbosity import Verbose, check_verbose, evaluation_bar
 from gluon_svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import current
@@ -51,7 +51,7 @@ from mxnet.gluon.contrib import estimator as mx_estimator
 _Resume: TypeAlias = str | PathLike[str] | None
 
 
-class Estimator(mx_estimator.Estimator, Located):
+class Estimator(mx_estimator.Estimator, RunWithPosition):
     """MXNet's Estimator, with any iterable as data, exact events and a result.
 
     The constructor, `fit` and `evaluate` take what those of
@@ -64,17 +64,16 @@ class Estimator(mx_estimator.Estimator, Located):
     net : gluon.Block
         The network to train.
     loss : gluon.loss.Loss or Block
-        Called with output and label, returns one loss per sample. A Block that is called otherwise,
-        as GluonCV's ``SSDMultiBoxLoss``, needs a `batch_processor`.
+        Called with output and label, returns one loss per sample. A Block with other arguments,
+        such as GluonCV's ``SSDMultiBoxLoss``, needs a `batch_processor`.
     train_metrics, val_metrics : EvalMetric, str, callable, or list of them, optional
-        Metrics, names of MXNet's (``'acc'``), functions of label and output (NumPy arrays). Their
-        names get the prefix ``training`` or ``validation``. By default those that suit the loss.
-        Unless there is an ``mx.metric.Loss``, the loss is one: ``training loss``.
+        Metrics, names of MXNet's metrics (``'acc'``), or functions of label and output (NumPy
+        arrays). Their names get the prefix ``training`` or ``validation``. By default one that
+        suits the loss. The loss is added (``training loss``) unless there is an ``mx.metric.Loss``.
     initializer : Initializer, optional
         For a network that is not initialised yet.
     trainer : gluon.Trainer, optional
-        By default SGD with a learning rate of 0.001. Over several workers an SVRGTrainer, which
-        knows of the others.
+        By default SGD with a learning rate of 0.001. Several workers need an SVRGTrainer.
     context : Context or list of Context, optional
         By default the contexts of the network's parameters or, if it is not initialised, the
         first GPU or else the CPU.
@@ -83,41 +82,46 @@ class Estimator(mx_estimator.Estimator, Located):
     val_loss : gluon.loss.Loss, optional
         By default `loss`.
     batch_processor : BatchProcessor, optional
-        An object with ``fit_batch`` and ``evaluate_batch``, for batches of another shape or a
-        forward pass of another kind.
+        An object with ``fit_batch`` and ``evaluate_batch``, for other kinds of batches or forward
+        passes.
     cpu_tuning : bool
-        Whether :func:`gluon_svrg.tune_for_cpu` is applied to `net` if all contexts are CPUs:
-        the same outputs and gradients, sooner.
+        Whether to apply :func:`gluon_svrg.tune_for_cpu` to `net` if all contexts are CPUs:
+        the same outputs and gradients, faster.
 
     Attributes
     ----------
     history : History
         One row for each epoch of the last call of `fit`, those before a resume included.
     figures : dict of str to number
-        What handlers add to the row of the epoch under way.
+        What handlers add to the history's row of the current epoch, as `self.log` does in
+        Lightning.
     last_evaluation : dict of str to float
-        What :meth:`evaluate` returned last, until a row of the history has it.
+        The last result of :meth:`evaluate`, until the history has it.
     evaluation_seconds : float
-        How long all evaluations have taken together.
+        The total time of all evaluations.
     train_data, val_data : iterable
-        The data while `fit` runs, as it was given them.
+        The data that `fit` got, while it runs.
     data : TrainingData
-        What the run asks of `train_data`, while `fit` runs.
+        The interface to `train_data`, while `fit` runs.
     position : Position
-        Where the run stands.
+        How far the run is.
+    max_epoch, max_batch, batch_axis
+        The arguments `epochs`, `batches` and `batch_axis` of the last `fit`.
+    logger : logging.Logger
+        The logger of all Estimators; you may set another one.
     stop_reason : StopReason or None
         Why the run is to end, or None if it is to continue.
     settings : dict
-        What optimizer, schedule, loss and handlers were given when `fit` began, as plain data.
+        The arguments of optimizer, schedule, loss and handlers when `fit` began, as plain data.
     handlers : HandlerList
-        Those of the last call of `fit`, in their order.
+        The handlers of the last call of `fit`, in their order.
     resumed_from : Checkpoint or None
-        The checkpoint that the run continues from.
+        The checkpoint from which the run continues.
     workers : Workers
         The processes that train together: those of the trainer.
     evaluation_weights : callable
         Returns a context manager inside which the network has the weights to evaluate: its own,
-        or those that a handler has put there.
+        or an average that a handler keeps.
     """
 
     _loop: FitLoop | None = None
@@ -139,7 +143,7 @@ class Estimator(mx_estimator.Estimator, Located):
         super().__init__(
             net,
             loss,
-            *metrics_for(loss, train_metrics, val_metrics),
+            *make_metrics(loss, train_metrics, val_metrics),
             initializer,
             trainer,
             context or _contexts_of(net),
@@ -147,7 +151,7 @@ class Estimator(mx_estimator.Estimator, Located):
             val_loss,
             batch_processor or BatchProcessor(),
         )
-        self.logger = run_logger()
+        self.logger = get_logger()
         self.train_data: object = None
         self.val_data: Iterable[object] | None = None
         self.history = History()
@@ -169,13 +173,13 @@ class Estimator(mx_estimator.Estimator, Located):
         if cpu_tuning and all(ctx.device_type.startswith("cpu") for ctx in self.context):
             tune_for_cpu(net)
 
-    @failing_together
+    @abort_on_error
     def fit(
         self,
         train_data: Iterable[object],
         val_data: Iterable[object] | None = None,
         epochs: int | None = None,
-        event_handlers: Handlers = None,
+        event_handlers: EventHandlers = None,
         batches: int | None = None,
         batch_axis: int = 0,
         resume: str | PathLike[str] | None = None,
@@ -189,9 +193,9 @@ class Estimator(mx_estimator.Estimator, Located):
         Parameters
         ----------
         train_data : iterable of (data, label)
-            Iterated once an epoch: a DataLoader, an ArrayLoader, a list of batches, an
-            ``mx.io.DataIter``, any object with ``__iter__``. An ArrayLoader is told the number of
-            the epoch, from `initial_epoch` on.
+            Iterated once per epoch: a DataLoader, an ArrayLoader, a list of batches, an
+            ``mx.io.DataIter``, any object with ``__iter__``. The order of an ArrayLoader depends on
+            the number of the epoch, from `initial_epoch` on.
         val_data : iterable of (data, label), optional
             Evaluated at the end of each epoch.
         epochs, batches : int
@@ -202,36 +206,37 @@ class Estimator(mx_estimator.Estimator, Located):
             HistoryHandler, SanityCheckHandler and ProgressHandler (which also a LoggingHandler
             replaces); with a CheckpointHandler or `resume`, SignalHandler and RandomStateHandler.
         batch_axis : int
-            The axis of the data that counts the samples.
+            The axis of the samples.
         resume : None, 'auto' or path
-            Go on from a checkpoint: 'auto' takes the newest in the folder of the CheckpointHandler
-            among `event_handlers`, and begins anew if there is none; a path is that of a
-            checkpoint, or of a folder of them. What the launcher starts again after a failure goes
-            on by itself. `epochs` and `batches` count from the very beginning of the run.
+            Continue from a checkpoint: 'auto' takes the newest in the folder of the
+            CheckpointHandler among `event_handlers`, and starts from scratch if there is none; a
+            path is that of a checkpoint or of a folder of checkpoints. If the launcher restarts the
+            job after a failure, it resumes by itself. `epochs` and `batches` count from the first
+            epoch of the run.
         verbose : 'auto', 0, 1 or 2
-            0: nothing but warnings; 1: bars and a line per epoch; 2: the lines alone. 'auto': bars
-            on a terminal and in a notebook only.
+            0: only warnings; 1: progress bars and a line per epoch; 2: only the lines. 'auto': bars
+            only on a terminal and in a notebook.
         sanity_check : bool
-            Whether the first batch is looked at before anything is trained: see
+            Whether to check the first batch before the training: see
             :class:`gluon_svrg.SanityCheckHandler`.
         initial_epoch : int
             The number of the first epoch, as in Keras: ``fit(data, epochs=20, initial_epoch=10)``
-            trains 10 epochs more. Schedules, the order of the data and the history go on;
-            handlers that count by themselves (EarlyStoppingHandler, EMAHandler) begin anew.
+            trains 10 more epochs. Schedules, the order of the data and the history continue;
+            handlers with counts of their own (EarlyStoppingHandler, EMAHandler) start from zero.
 
         Returns
         -------
         FitResult
-            With `stop_reason`, `epochs_run` and `history`; its ``report(path)`` writes a page.
+            Has `stop_reason`, `epochs_run` and `history`; its ``report(path)`` writes an HTML page.
 
         Raises
         ------
         ValueError
-            If the data cannot be used, an epoch has no batch, the network is on other contexts
-            than the Estimator or was initialised in the other of MXNet's two modes, or not exactly
-            one of `epochs` and `batches` is a positive integer; if `initial_epoch` is not below
-            `epochs`, or is given with `resume`; if no parameter is trained; if the checkpoint is
-            of another network, trainer, or data.
+            If the data cannot be used or an epoch has no batch; if the network is on other contexts
+            than the Estimator, or was initialised in the other of MXNet's two modes; unless exactly
+            one of `epochs` and `batches` is given, a positive integer; if `initial_epoch` is not
+            below `epochs`, or is given with `resume`; if no parameter is trained; if the checkpoint
+            is of another network, trainer or data.
         FileNotFoundError
             If there is no checkpoint at the path `resume`.
         """
@@ -250,16 +255,8 @@ class Estimator(mx_estimator.Estimator, Located):
             self, val_data, event_handlers, resume is not None, sanity_check
         )
         self.settings = settings_of(self)
-        folders = checkpoint_folders(self.handlers)
-        with quiet(self.logger, verbose):
-            if self.workers.are_several:
-                data = self._begin_together(data, val_data)
-            resume = self._resume_of(resume, folders)
-            self.resumed_from = checkpoint_for(resume, folders, self.logger, self.workers)
-            if self.resumed_from is None:
-                tell_what_is_left(self, self.handlers)
-            elif self.workers.are_several:
-                begin_alike(self, data.first_batches(1)[0])
+        with suppress_info(self.logger, verbose):
+            data = self._prepare(data, val_data, resume)
         self.train_data, self.val_data, self.data = train_data, val_data, data
         self.verbose = verbose
         self.history = self.history.before(initial_epoch)
@@ -268,7 +265,7 @@ class Estimator(mx_estimator.Estimator, Located):
         self.stop_reason = None
         self._loop = FitLoop(self, self.handlers)
         try:
-            with quiet(self.logger, verbose):
+            with suppress_info(self.logger, verbose):
                 result = self._loop.run()
             return replace(
                 result,
@@ -279,20 +276,20 @@ class Estimator(mx_estimator.Estimator, Located):
                 profile=_profile_of(self.handlers),
             )
         except BaseException as exception:
-            self.handlers.notify_each("exception_raised", self, exception=exception)
+            self.handlers.notify_safely("exception_raised", self, exception=exception)
             raise
         finally:
-            # What holds the user's data, or this Estimator: memory is not to wait for the gc.
+            # References to the data or back to this Estimator would keep memory until the next gc.
             self.train_data = self.val_data = self._loop = None
             self.verbose = "auto"
             del self.data
 
-    @failing_together
+    @abort_on_error
     def evaluate(
         self,
         val_data: Iterable[object] | None,
         batch_axis: int = 0,
-        event_handlers: Handlers = None,
+        event_handlers: EventHandlers = None,
         *,
         verbose: Verbose | None = None,
     ) -> dict[str, float]:
@@ -303,11 +300,11 @@ class Estimator(mx_estimator.Estimator, Located):
         val_data : iterable of (data, label)
             The batches.
         batch_axis : int
-            The axis of the data that counts the samples.
+            The axis of the samples.
         event_handlers : EventHandler or list of EventHandler, optional
             In addition to a MetricHandler, unless one is given.
         verbose : 'auto', 0, 1 or 2, optional
-            Whether there is a bar, as for :meth:`fit`; by default as in the `fit` under way.
+            Whether to show a bar, as for :meth:`fit`; by default as in the current `fit`.
 
         Returns
         -------
@@ -319,11 +316,11 @@ class Estimator(mx_estimator.Estimator, Located):
         ValueError
             If the data cannot be used or has no batch.
         """
-        data = self._data_to_evaluate(val_data, batch_axis)
+        data = self._validation_data(val_data, batch_axis)
         handlers = evaluation_handlers(self, event_handlers)
         verbose = self.verbose if verbose is None else check_verbose(verbose)
         shown = verbose if self.workers.is_first else 0
-        with evaluation_bar(shown, length_of(val_data), data.one_pass()) as batches:
+        with evaluation_bar(shown, length_of(val_data), data.iterate_once()) as batches:
             inside_fit: Iterable[object] = [] if self._loop is None else self.handlers
             listeners = [h for h in inside_fit if isinstance(h, EvaluationEnd)]
             return evaluate(self, handlers, batches, batch_axis, listeners)
@@ -331,15 +328,17 @@ class Estimator(mx_estimator.Estimator, Located):
     def predict(self, data: object, batch_size: int | None = None, batch_axis: int = 0) -> Any:
         """Return the network's outputs for all samples, in their order, on the CPU.
 
-        In prediction, with the :attr:`evaluation_weights`.
+        It runs in prediction mode, with the :attr:`evaluation_weights`.
 
         Parameters
         ----------
         data : iterable of batches, NDArray, numpy.ndarray or dict of arrays
-            Batches as for :meth:`evaluate`, whose labels are not used, or of data alone (an array,
-            a tuple of one item, a dict without a label); or whole arrays.
-        batch_size, batch_axis : int
-            For whole arrays, by default 128; the axis of data and outputs that counts the samples.
+            Batches as for :meth:`evaluate` (labels are ignored) or without labels (an array, a
+            tuple of one item, a dict without a label); or whole arrays.
+        batch_size : int, optional
+            For whole arrays; by default 128.
+        batch_axis : int
+            The axis of the samples in data and outputs.
 
         Returns
         -------
@@ -351,12 +350,12 @@ class Estimator(mx_estimator.Estimator, Located):
             If the data cannot be used, have no batch, or give outputs that cannot be joined.
         """
         check_kind(self.val_net)
-        return predicted(self, batches_to_predict(data, batch_size), batch_axis)
+        return predict(self, batches_to_predict(data, batch_size), batch_axis)
 
     def describe(
-        self, val_data: Iterable[object] | None = None, event_handlers: Handlers = None
+        self, val_data: Iterable[object] | None = None, event_handlers: EventHandlers = None
     ) -> None:
-        """Print the loop: each event, with the handlers that `fit` would call, in their order.
+        """Print the loop: each event with the handlers that `fit` would call, in their order.
 
         Parameters
         ----------
@@ -367,51 +366,53 @@ class Estimator(mx_estimator.Estimator, Located):
             print(fit_handlers(self, val_data, event_handlers, resumes=False).describe())
 
     def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
-        """End the run after the batch that is under way: `epoch_end` and `train_end` still fire.
+        """End the run after the current batch: `epoch_end` and `train_end` still fire.
 
-        SVRG's full pass and the evaluation of a ValidationHandler are broken off after the batch
-        that is under way in them. Outside of `fit` it does nothing.
+        SVRG's full pass and the evaluation of a ValidationHandler end after their current batch.
+        Outside of `fit` it does nothing.
 
         Parameters
         ----------
         reason : StopReason
-            What `fit` returns as the reason; the first that was given counts.
+            The reason that `fit` returns; the first one counts.
         """
-        # Noted here, at any moment (a signal may come at any), and acted on at the next safe point.
+        # May be called at any moment, by a signal as well; takes effect at the next safe point.
         loop = self._loop
         if loop is not None:
-            loop.stops.add(reason)
+            loop.stops.request(reason)
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the run is to end: who does something long in it may ask at any moment."""
-        return self._loop is not None and self._loop.stops.has_come()
+        """Whether a stop was requested on this worker; may be read at any moment."""
+        return self._loop is not None and self._loop.stops.is_requested()
 
-    def stop_agreed(self, at: str) -> bool:
-        """Return whether the run is to end, on whichever worker that was asked for.
+    def should_stop_together(self, label: str) -> bool:
+        """Return whether a stop was requested on any worker: all call this together.
 
-        All workers ask this together, and get one answer; a process alone gets `stop_requested`.
+        A single process gets `stop_requested`.
 
         Parameters
         ----------
-        at : str
-            Where the run stands.
+        label : str
+            The name of this call, which must be the same on all workers.
         """
-        return self._loop is not None and self._loop.stops.has_come_to_any(at)
+        return self._loop is not None and self._loop.stops.is_requested_anywhere(label)
 
-    def interruption(self) -> Callable[[], bool]:
-        """Return what tells whether something long that begins now is to be broken off.
+    def stop_check(self) -> Callable[[], bool]:
+        """Return a function that says whether to abort a long pass that begins now.
 
-        That is so if a signal or a time limit ends the run already, or if any stop comes from now
-        on. Over several workers all ask for it together, and all ask it together.
+        It returns True if a signal or a time limit has ended the run already, or if any stop is
+        requested from now on. All of several workers call this together, and the function, too.
         """
-        return (lambda: False) if self._loop is None else self._loop.stops.interruption()
+        return (lambda: False) if self._loop is None else self._loop.stops.stop_check()
+
+    interruption = renamed_attribute("interruption", "stop_check")
 
     def roll_back(self, reason: str) -> None:
-        """Go back to the newest checkpoint after the event that is under way, and on from there.
+        """Go back to the newest checkpoint after the current event, and continue from there.
 
-        Neither *safe point* nor, out of a batch, *epoch end* follows; and the step of a batch that
-        is under way is taken.
+        Neither *safe point* nor, inside an epoch, *epoch end* follows; the optimizer still takes
+        the step of the current batch.
 
         Parameters
         ----------
@@ -436,24 +437,38 @@ class Estimator(mx_estimator.Estimator, Located):
         part = self.position.batch_in_epoch / batches if batches else 0.0
         return min(1.0, (self.position.epoch + part) / self.max_epoch)
 
-    def _begin_together(
+    def _prepare(
+        self, data: TrainingData, val_data: Iterable[object] | None, resume: _Resume
+    ) -> TrainingData:
+        """Synchronize the workers, and find the checkpoint; return this worker's data."""
+        if self.workers.are_several:
+            data = self._synchronize_start(data, val_data)
+        folders = checkpoint_directories(self.handlers)
+        resume = self._resolve_resume(resume, folders)
+        self.resumed_from = find_checkpoint(resume, folders, self.logger, self.workers)
+        if self.resumed_from is None:
+            warn_of_leftover_value(self, self.handlers)
+        elif self.workers.are_several:
+            broadcast_weights(self, data.first_batches(1)[0])
+        return data
+
+    def _synchronize_start(
         self, data: TrainingData, val_data: Iterable[object] | None
     ) -> TrainingData:
-        """Synchronize all workers before training; return the data with this worker's rows.
+        """Check that all workers train the same, and synchronize them; return this worker's data.
 
         Raises
         ------
         ValueError
-            If the trainer knows nothing of other workers, or the workers have other settings.
+            If the trainer is not an SVRGTrainer, or the workers' settings differ.
         """
         workers, trainer = self.workers, self.trainer
         if not isinstance(trainer, SVRGTrainer):
             raise ValueError(
-                f"there are {workers.size} workers, and the trainer is a "
-                f"{type(trainer).__name__}, which would train on each of them apart: give the "
-                "Estimator a gluon_svrg.SVRGTrainer, which takes the same arguments"
+                f"{type(trainer).__name__} does not average gradients over {workers.size} workers: "
+                "give the Estimator a gluon_svrg.SVRGTrainer, which takes the same arguments"
             )
-        check_handlers(self.handlers)
+        check_handlers_for_workers(self.handlers)
         settings: dict[str, object] = {
             "number of epochs": self.max_epoch,
             "number of batches": self.max_batch,
@@ -463,42 +478,42 @@ class Estimator(mx_estimator.Estimator, Located):
             kind = None if given is None else training_data(given, name)
             settings[f"kind of {name}"] = kind and kind.kind
             described = kind.description() if kind else {}
-            # A seed that nobody gave is drawn: all will have the first worker's.
+            # A seed that was not given is random: all workers will get the first one's.
             settings |= {f"{key} of {name}": v for key, v in described.items() if key != "seed"}
-        check_that_all_do_the_same(self, settings)
-        share_random_numbers(workers)
-        self.data = data = sharded(data, workers, self.batch_axis)
+        check_same_setup(self, settings)
+        broadcast_rng(workers)
+        self.data = data = shard(data, workers, self.batch_axis)
         trainer.synchronize(self.net, again=True)
-        self.logger.info("%s; batch_size is that of all together", how_shared(self.data, workers))
+        self.logger.info(
+            "%s; batch_size is the total of all workers", describe_sharding(self.data, workers)
+        )
         batch_size = settings.get("batch_size of train_data")
         if isinstance(batch_size, int) and batch_size < workers.size:
             self.logger.warning(
-                "batch_size=%d is less than the %d workers: some of them have nothing to compute; "
-                "start fewer, or give larger batches",
+                "batch_size=%d is smaller than the number of workers, %d: some have nothing to "
+                "compute; start fewer workers, or give larger batches",
                 batch_size,
                 workers.size,
             )
         return data
 
-    def _resume_of(self, resume: _Resume, folders: Sequence[Path]) -> _Resume:
-        """Return `resume`, or 'auto' if the launcher has started the job again."""
+    def _resolve_resume(self, resume: _Resume, folders: Sequence[Path]) -> _Resume:
+        """Return `resume`, or 'auto' if the launcher has restarted the job."""
         if resume is not None or not folders or not is_started_again():
             return resume
-        self.logger.info(
-            "the launcher has started this job again: it goes on from its newest checkpoint"
-        )
+        self.logger.info("restart detected: resuming from the newest checkpoint")
         return "auto"
 
-    def _data_to_evaluate(self, val_data: object, batch_axis: int) -> TrainingData:
-        """Return the data, of which each worker has its rows; with one network on all of them."""
+    def _validation_data(self, val_data: object, batch_axis: int) -> TrainingData:
+        """Return this worker's part of the data; `val_net` is synchronized first."""
         check_kind(self.val_net)
         if isinstance(self.trainer, SVRGTrainer):
-            # Inside of fit nobody draws them anew.
+            # Inside fit the weights are equal already.
             self.trainer.synchronize(self.val_net, again=self._loop is None)
-        return sharded(training_data(val_data, "val_data"), self.workers, batch_axis)
+        return shard(training_data(val_data, "val_data"), self.workers, batch_axis)
 
     def _check_loss(self, loss: object) -> mx.gluon.Block:
-        # MXNet's own takes a gluon.loss.Loss alone; a batch processor calls it as it likes.
+        # MXNet's own accepts only a gluon.loss.Loss; a batch processor may call any Block.
         if not isinstance(loss, mx.gluon.Block):
             raise ValueError(
                 f"loss must be a gluon.loss.Loss, or another Block, got {loss!r}: give "
@@ -507,7 +522,7 @@ class Estimator(mx_estimator.Estimator, Located):
         return loss
 
     def metric_names(self) -> list[str]:
-        """Return the names of the metrics that the history of this run has."""
+        """Return the names of the metrics in the history of this run."""
         metrics = list(self.train_metrics)
         if any(isinstance(handler, mx_estimator.ValidationHandler) for handler in self.handlers):
             metrics += self.val_metrics
@@ -550,7 +565,7 @@ def _configuration_of(estimator: Estimator) -> Settings:
 
 
 def _profile_of(handlers: Iterable[EventHandler]) -> History:
-    """Return what the run's ProfilerHandler has measured; without one, nothing."""
+    """Return the profile of the run's ProfilerHandler; an empty one without it."""
     found = (handler.profile for handler in handlers if isinstance(handler, ProfilerHandler))
     return next(found, History())
 

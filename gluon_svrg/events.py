@@ -1,4 +1,4 @@
-"""The events of a run and who hears them.
+"""The events of a run and the handlers that get them.
 
 The loop of :class:`gluon_svrg.Estimator`, with each event where it fires::
 
@@ -27,9 +27,9 @@ The loop of :class:`gluon_svrg.Estimator`, with each event where it fires::
 
 Every event gets the estimator; ``batch_begin`` also ``batch``; ``gradient_ready`` and
 ``batch_end`` also ``batch``, ``pred``, ``label`` and ``loss`` (lists, one item per context);
-``exception_raised`` also ``exception``. A handler hears the events whose classes below it
-inherits, in the order of the handlers' ``priority`` (the lower, the earlier; 0 without one), and
-in list order if that is equal.
+``exception_raised`` also ``exception``. A handler gets the events of those classes below that it
+inherits from, in the order of the handlers' ``priority`` (lower values first; 0 by default), and in
+list order for equal values.
 
 What still fires after each way to stop, besides the rest of the handlers of the same event:
 
@@ -45,43 +45,44 @@ an exception                       no           no         no          no       
 =================================  ===========  =========  ==========  =========  ================
 
 ``safe_point`` follows every ``epoch_begin`` and ``batch_end``, and the ``epoch_end`` of each epoch
-that was not cut short by ``stop()`` or by the number of batches: at it, the run could be ended and
-continued later. An exception leaves it out, as it does all others.
+that was not cut short by ``stop()`` or by the number of batches: here the run could be ended and
+continued later. After an exception neither it nor any other event fires.
 
-What takes long between two steps is broken off by a stop, after the batch that is under way, and
-made again from its beginning after a resume:
+A stop also interrupts the two passes that take long between two steps, after their current batch. A
+resume repeats them from the beginning:
 
-- SVRG's full pass: the epoch counts as not begun. No more handlers hear its ``epoch_begin``, which
-  fires again after the resume, and a ``safe_point`` follows. Other passes that SVRG makes for a
-  resume are broken off, too.
+- SVRG's full pass: the epoch counts as not begun. The remaining handlers do not get its
+  ``epoch_begin``, which fires again after the resume; a ``safe_point`` follows. Other passes that
+  SVRG makes for a resume are interrupted, too.
 - The evaluation of a ValidationHandler: it gives no figures, and the rest of the event follows.
   At the ``epoch_end`` of a whole epoch a ``safe_point`` comes first; after a resume from there
-  the ValidationHandler and those handlers that come after it hear ``epoch_end`` once more. It is
-  not begun at all if a signal or a time limit has ended the run already.
+  the ValidationHandler and the handlers after it get ``epoch_end`` once more. The evaluation does
+  not begin if a signal or a time limit has ended the run already.
 
-A checkpoint that is being written is finished. So is an evaluation that anybody else asks for.
+The writing of a checkpoint is always completed, and so is an evaluation by any other caller.
 
-Several workers all run this loop, each with its rows of every batch; one that has no row of a batch
-gets an empty one (:func:`gluon_svrg.data.batch.is_empty`), and empty lists of ``pred``, ``label``
-and ``loss``. Before each ``safe_point`` they exchange what was asked of any of them: true answers,
-``stop()``, ``roll_back()``, a signal, a time limit. It counts for all, at the same place, also
-where something long is broken off. An exception on one ends the others by a WorkerError. A handler
-that asks the others for something does so in the same event on all of them.
+Several workers all run this loop, each with its rows of every batch. A worker without a row gets an
+empty batch (:func:`gluon_svrg.arrays.batch.is_empty`) and empty lists ``pred``, ``label`` and
+``loss``. Before each ``safe_point`` the workers exchange all requests: true answers, ``stop()``,
+``roll_back()``, a signal, a time limit. A request on one worker counts for all, at the same place,
+also in a pass that is interrupted. An exception on one worker ends the others by a WorkerError. A
+handler that communicates with the other workers has to do so in the same event on all of them.
 
-The six classes of MXNet are MXNet's own, so that its handlers run here unchanged. A handler that
-keeps something from one event to the next, and is to continue with it after a resume, inherits
-:class:`Stateful` too.
+The six classes of MXNet's events are MXNet's own, so MXNet's handlers run here unchanged. A handler
+whose state is to survive a resume also inherits from :class:`Stateful`.
 """
 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import mxnet as mx
+from gluon_svrg.arguments import renamed_attribute
 from mxnet import gluon
 from mxnet.gluon.contrib.estimator import BatchProcessor
 from mxnet.gluon.contrib.estimator.event_handler import (
@@ -95,7 +96,7 @@ from mxnet.gluon.contrib.estimator.event_handler import (
 )
 
 if TYPE_CHECKING:
-    from gluon_svrg.checkpoint.folder import Checkpoint
+    from gluon_svrg.checkpoint.storage import Checkpoint
     from gluon_svrg.data.training_data import TrainingData
     from gluon_svrg.run.history import History
     from gluon_svrg.run.position import Position, StopReason
@@ -105,10 +106,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EVENTS",
+    "AddsPasses",
     "BatchBegin",
     "BatchEnd",
-    "CatchesUp",
-    "DecidesAboutNaN",
     "EpochBegin",
     "EpochEnd",
     "EvaluationEnd",
@@ -116,13 +116,14 @@ __all__ = [
     "ExceptionRaised",
     "GradientReady",
     "HandlerList",
-    "HasCompanions",
-    "HasPasses",
+    "HandlesNonFinite",
     "InsteadOfGradientReady",
     "Interrupted",
     "MayStop",
     "NotFiniteError",
     "Order",
+    "RequiresHandlers",
+    "ResumesInterrupted",
     "Run",
     "SafePoint",
     "State",
@@ -132,18 +133,18 @@ __all__ = [
 ]
 
 
-Handlers = EventHandler | Sequence[EventHandler] | None
-"""What `event_handlers` may be."""
+EventHandlers = EventHandler | Iterable[EventHandler] | None
+"""The type of the argument `event_handlers`."""
 
 State = dict[str, Any]
 """Plain data: None, numbers, strings, NumPy arrays, NDArrays, and lists, tuples, dicts of them."""
 
 
 class Run(Protocol):
-    """What a handler may ask of the estimator that every event brings along.
+    """What a handler can use of the estimator, the first argument of every event.
 
-    :class:`gluon_svrg.Estimator` has all of it, and documents it. MXNet's own Estimator has the
-    first block only.
+    :class:`gluon_svrg.Estimator` has and documents all of it; MXNet's own Estimator only the first
+    block of attributes. Handlers call this object `estimator`; other code calls it `run`.
     """
 
     net: gluon.Block
@@ -176,7 +177,7 @@ class Run(Protocol):
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the run is to end: may be asked at any moment, of this worker alone."""
+        """Whether a stop was requested on this worker; may be read at any moment."""
 
     @property
     def train_metrics(self) -> list[mx.metric.EvalMetric]:
@@ -191,37 +192,40 @@ class Run(Protocol):
         """The fraction of the run that is done, in [0, 1]."""
 
     def stop(self, reason: StopReason = ...) -> None:
-        """End the run after the batch that is under way."""
+        """End the run after the current batch."""
 
-    def stop_agreed(self, at: str) -> bool:
-        """Return whether the run is to end on any worker: all ask this together, at one place."""
+    def should_stop_together(self, label: str) -> bool:
+        """Return whether a stop was requested on any worker: all workers call this together."""
 
-    def interruption(self) -> Callable[[], bool]:
-        """Return what tells whether something long that begins now is to be broken off."""
+    def stop_check(self) -> Callable[[], bool]:
+        """Return a function that says whether to abort a long pass that begins now."""
 
     def roll_back(self, reason: str) -> None:
-        """Go back to the newest checkpoint after the event that is under way."""
+        """Go back to the newest checkpoint after the current event."""
 
     def evaluate(
-        self, val_data: Iterable[object], batch_axis: int = ..., event_handlers: Handlers = ...
+        self, val_data: Iterable[object], batch_axis: int = ..., event_handlers: EventHandlers = ...
     ) -> dict[str, float]:
         """Compute the validation metrics."""
 
     def metric_names(self) -> list[str]:
-        """Return the names of the metrics that the history of this run has."""
+        """Return the names of the metrics in the history of this run."""
 
 
 class Order(float, Enum):
-    """The places of this package's handlers in an event: the lower, the earlier.
+    """The priorities of this package's handlers: the lower, the earlier in an event.
 
-    A number of your own goes between two of them: ``priority = Order.SVRG + 100``. A handler
-    without a priority has 0.
+    Your own handler may go between two of them: ``priority = Order.SVRG + 100``. A handler without
+    a priority has 0.
     """
 
+    SANITY_CHECK = -6000.0
+    BATCH_PROCESSOR = -5000.0
     SCHEDULE = -4000.0
     SVRG = -3000.0
     GUARD = -2500.0
     STEP = -2000.0
+    RUNNING_STATISTICS = -1900.0
     AVERAGE = -1500.0
     METRIC = -1000.0
     VALIDATION = -1000.0
@@ -232,7 +236,7 @@ class Order(float, Enum):
 
 
 class GradientReady(EventHandler):
-    """Hears *gradient ready*: after the backward pass, before the optimizer's step.
+    """Gets *gradient ready*: after the backward pass, before the optimizer's step.
 
     Here a handler may change the gradients.
     """
@@ -242,18 +246,18 @@ class GradientReady(EventHandler):
 
 
 class InsteadOfGradientReady(BatchEnd):
-    """Hears *batch end* in MXNet's Estimator only, which fires no *gradient ready*.
+    """Gets *batch end* in MXNet's Estimator only, which has no *gradient ready*.
 
-    By its priority it can be the last to hear it before the optimizer's step.
+    With the right priority it is the last handler before the optimizer's step.
     """
 
 
 class SafePoint(EventHandler):
-    """Hears *safe point*: between two steps, when all handlers have done with the last event.
+    """Gets *safe point*: between two steps, when all handlers have finished the last event.
 
-    Nothing is under way here, so this is where a checkpoint is written. It fires again if a stop
-    was requested while it fired. ``estimator.position`` says which safe point it is, and
-    ``estimator.stop_reason`` whether it is the last.
+    Here a checkpoint can be written. The event fires again if a stop was requested while it fired.
+    ``estimator.position`` says which safe point it is, and ``estimator.stop_reason`` is None unless
+    it is the last.
     """
 
     def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -261,9 +265,9 @@ class SafePoint(EventHandler):
 
 
 class ExceptionRaised(EventHandler):
-    """Hears *exception raised*: an exception, Ctrl-C included, has ended the run.
+    """Gets *exception raised*: an exception, also Ctrl-C, has ended the run.
 
-    Here a handler closes what it holds open; the exception continues afterwards.
+    Here a handler closes its files; afterwards the exception continues.
     """
 
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -271,17 +275,17 @@ class ExceptionRaised(EventHandler):
 
 
 class Stateful(EventHandler):
-    """Has a state that a checkpoint holds.
+    """Has a state that is saved in checkpoints.
 
     The state is plain data: None, numbers, strings, NumPy arrays, NDArrays (of any context; they
-    come back on the CPU), and lists, tuples and dicts of them. It is asked for at a *safe point*,
-    on all workers together; what differs from worker to worker is kept for each of them.
+    come back on the CPU), and lists, tuples and dicts of them. It is read at a *safe point*, on all
+    workers together; values that differ between workers are saved for each of them.
 
     Attributes
     ----------
     state_key : str or None
-        What the state is filed under. It stays the same for ever, whatever becomes of the class's
-        name and module; None, for a class that does not declare one, stands for both.
+        The key of the state in a checkpoint, which never changes, even if the class is renamed or
+        moved. By default, None, the key is made from module and name of the class.
     """
 
     state_key: ClassVar[str | None] = None
@@ -291,72 +295,71 @@ class Stateful(EventHandler):
         raise NotImplementedError(f"{type(self).__name__} has to define state_dict()")
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
-        """Go on from `state`, which `state_dict` returned in another run.
+        """Continue from `state`, which `state_dict` returned in another run.
 
-        Called after *train begin*, when network, trainer and ``estimator.position`` are back.
+        Called after *train begin*, when network, trainer and ``estimator.position`` are restored.
         """
         raise NotImplementedError(f"{type(self).__name__} has to define load_state_dict()")
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
-        """Return the state with which a worker goes on from those of another number of workers.
+        """Return a worker's state on a resume with another number of workers.
 
-        By default the first worker's: most states are the same on all.
+        By default the first worker's state: most states are the same on all workers.
 
         Parameters
         ----------
         states : sequence of dict
-            What `state_dict` returned on each of the workers that wrote the checkpoint; not to be
-            changed.
+            The state of each of the workers that wrote the checkpoint; do not change them.
         is_first : bool
-            Whether it is for the first of the workers that go on.
+            Whether the state is for the first worker of the resumed run.
 
         Raises
         ------
         ValueError
-            If it cannot be.
+            If the states cannot be merged.
         """
         return states[0]
 
 
-class HasCompanions(EventHandler):
+class RequiresHandlers(EventHandler):
     """Needs other handlers, which `fit` adds unless one of their class is given."""
 
-    def companions(self) -> list[type[EventHandler]]:
-        """Return their classes; each is made without arguments."""
-        raise NotImplementedError(f"{type(self).__name__} has to define companions()")
+    def required_handlers(self) -> list[type[EventHandler]]:
+        """Return their classes; `fit` creates each without arguments."""
+        raise NotImplementedError(f"{type(self).__name__} has to define required_handlers()")
 
 
-class HasPasses(EventHandler):
-    """Runs forward and backward passes besides the training's own."""
+class AddsPasses(EventHandler):
+    """Runs forward and backward passes in addition to the training's own."""
 
-    def passes(self) -> list[str]:
+    def extra_passes(self) -> list[str]:
         """Return lines that say how many per sample, for :func:`gluon_svrg.summary`."""
-        raise NotImplementedError(f"{type(self).__name__} has to define passes()")
+        raise NotImplementedError(f"{type(self).__name__} has to define extra_passes()")
 
 
 class MayStop(EventHandler):
-    """May have a reason to end the run at any moment, between two events as well."""
+    """May end the run at any moment, also between two events."""
 
     def stop_if_due(self, estimator: Run) -> None:
         """Call ``estimator.stop()``, once, if there is a reason."""
         raise NotImplementedError(f"{type(self).__name__} has to define stop_if_due()")
 
 
-class CatchesUp(EventHandler):
-    """Does after a resume what a stop has broken off."""
+class ResumesInterrupted(EventHandler):
+    """Repeats after a resume what a stop has interrupted, such as an evaluation."""
 
-    def catch_up(self, estimator: Run) -> bool:
-        """Do it, when the run is as it was; return whether there was anything to do."""
-        raise NotImplementedError(f"{type(self).__name__} has to define catch_up()")
+    def resume_interrupted(self, estimator: Run) -> bool:
+        """Repeat it, now that the run is restored; return whether there was anything to repeat."""
+        raise NotImplementedError(f"{type(self).__name__} has to define resume_interrupted()")
 
 
 class Interrupted(Exception):  # noqa: N818  # no error: it was asked for
-    """A stop has broken off something long; a resume makes it again from its beginning.
+    """A stop has interrupted a long pass, which a resume repeats from its beginning.
 
     Parameters
     ----------
     handler : EventHandler, optional
-        Who was at it, at *epoch end*.
+        The handler whose *epoch end* was interrupted.
     """
 
     def __init__(self, handler: EventHandler | None = None) -> None:
@@ -365,15 +368,15 @@ class Interrupted(Exception):  # noqa: N818  # no error: it was asked for
 
 
 class NotFiniteError(FloatingPointError):
-    """A NaN or an infinity about which a handler has decided: the run ends with this."""
+    """Ends the run: a handler has decided so after a NaN or an infinity."""
 
 
-class DecidesAboutNaN(EventHandler):
-    """Decides what becomes of the run when any handler raises FloatingPointError."""
+class HandlesNonFinite(EventHandler):
+    """Decides what happens if any handler raises FloatingPointError."""
 
-    def report(self, estimator: Run, message: str) -> None:
+    def on_non_finite(self, estimator: Run, message: str) -> None:
         """Stop the run, roll it back, or raise :class:`NotFiniteError`."""
-        raise NotImplementedError(f"{type(self).__name__} has to define report()")
+        raise NotImplementedError(f"{type(self).__name__} has to define on_non_finite()")
 
 
 EVENTS: dict[str, type[EventHandler]] = {
@@ -387,20 +390,20 @@ EVENTS: dict[str, type[EventHandler]] = {
     "train_end": TrainEnd,
     "exception_raised": ExceptionRaised,
 }
-"""Each event's name, which is its method's, and the class of the handlers that hear it."""
+"""The class of the handlers of each event, by the name of the event, which is the method's."""
 
 
-Observer = Callable[[str, Sequence[EventHandler], Run, dict[str, Any]], list[EventHandler]]
-"""Calls handlers as :meth:`HandlerList.notify` does, and returns what that returns."""
+Interceptor = Callable[[str, Sequence[EventHandler], Run, dict[str, Any]], list[EventHandler]]
+"""Calls the handlers of an event in place of :meth:`HandlerList.notify`, with the same result."""
 
 
 class EvaluationEnd(EventHandler):
-    """A handler of a run that hears of the end of each evaluation in it."""
+    """Gets the end of each evaluation in a run."""
 
     def evaluation_end(self, estimator: Run) -> None:
-        """Hear of the figures, ``estimator.last_evaluation``.
+        """Read the figures, ``estimator.last_evaluation``.
 
-        The network has the weights that were evaluated: the average, for example, and the mean of
+        The network still has the weights that were evaluated, such as an average, with the mean of
         running statistics. Called in the order of `priority`.
         """
 
@@ -420,13 +423,13 @@ class HandlerList:
 
     Attributes
     ----------
-    observer : callable or None
-        Called instead of the handlers of an event, which it is to call, with the event, the
-        handlers, the estimator and the details: for a handler that measures the others.
+    interceptor : callable or None
+        Called in place of the handlers, with the event, the handlers, the estimator and the other
+        arguments. It has to call the handlers itself: for a profiler of the others.
     """
 
     def __init__(self, handlers: Sequence[EventHandler]) -> None:
-        self.observer: Observer | None = None
+        self.interceptor: Interceptor | None = None
         for handler in handlers:
             if isinstance(handler, type):
                 raise ValueError(
@@ -452,8 +455,8 @@ class HandlerList:
         """Iterate over the handlers."""
         return iter(self._handlers)
 
-    def hearing(self, event: str) -> list[EventHandler]:
-        """Return those that hear `event`, in their order."""
+    def for_event(self, event: str) -> list[EventHandler]:
+        """Return the handlers of `event`, in their order."""
         return list(self._by_event[event])
 
     def notify(
@@ -465,17 +468,21 @@ class HandlerList:
     ) -> list[EventHandler]:
         """Call every handler of `event`, or `only` these; return those with a true answer."""
         handlers = self._by_event[event] if only is None else only
-        if self.observer is not None:
-            return self.observer(event, handlers, estimator, details)
+        if self.interceptor is not None:
+            return self.interceptor(event, handlers, estimator, details)
         return [handler for handler in handlers if getattr(handler, event)(estimator, **details)]
 
-    def notify_each(self, event: str, estimator: Run, **details: Any) -> None:
-        """Call every handler of `event`, also after one that raises, which is logged."""
+    def notify_safely(self, event: str, estimator: Run, **details: Any) -> None:
+        """Call every handler of `event`; log exceptions, and continue with the next handler."""
         for handler in self._by_event[event]:
             try:
                 getattr(handler, event)(estimator, **details)
             except Exception:
                 estimator.logger.exception("%s.%s failed", type(handler).__name__, event)
+
+    observer = renamed_attribute("observer", "interceptor")
+    hearing = renamed_attribute("hearing", "for_event")
+    notify_each = renamed_attribute("notify_each", "notify_safely")
 
     def describe(self) -> str:
         """Return the loop as text: each event, indented as it fires, with its handlers."""
@@ -497,3 +504,30 @@ class HandlerList:
 def _priority(handler: EventHandler) -> float:
     # MXNet's handlers carry a priority or none: this attribute is part of their protocol.
     return float(getattr(handler, "priority", 0))
+
+
+# By the old name: the new name, and the old and the new name of its method.
+_RENAMED = {
+    "CatchesUp": ("ResumesInterrupted", "catch_up", "resume_interrupted"),
+    "DecidesAboutNaN": ("HandlesNonFinite", "report", "on_non_finite"),
+    "HasCompanions": ("RequiresHandlers", "companions", "required_handlers"),
+    "HasPasses": ("AddsPasses", "passes", "extra_passes"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return a class of handlers under its old name, with a DeprecationWarning."""
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new, old_method, method = _RENAMED[name]
+    warnings.warn(
+        f"gluon_svrg.events.{name} is now called {new}, and its method {old_method} {method}: the "
+        "old names will be removed",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+
+    def call_old_method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self, old_method)(*args, **kwargs)
+
+    return type(name, (globals()[new],), {method: call_old_method, "__module__": __name__})

@@ -1,4 +1,4 @@
-"""The loop of a run: epochs of batches, the safe points between them, and the ways back and out."""
+"""FitLoop: the loop over epochs and batches, with safe points, roll-backs and ways to stop."""
 
 from __future__ import annotations
 
@@ -7,67 +7,67 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg.checkpoint.contents import restored
-from gluon_svrg.checkpoint.folder import Checkpoint
-from gluon_svrg.checkpoint.locate import checkpoint_folders, newest_for_roll_back
-from gluon_svrg.data.waiting import DataWatch
+from gluon_svrg.checkpoint.resume import checkpoint_directories, find_rollback_checkpoint
+from gluon_svrg.checkpoint.run_state import restore_run
+from gluon_svrg.checkpoint.storage import Checkpoint
+from gluon_svrg.data.stalls import StallDetector
 from gluon_svrg.events import (
-    CatchesUp,
-    DecidesAboutNaN,
     EvaluationEnd,
     EventHandler,
     HandlerList,
+    HandlesNonFinite,
     Interrupted,
     NotFiniteError,
+    ResumesInterrupted,
     Run,
 )
 from gluon_svrg.run.batch_processor import evaluate_batch, fit_batch
-from gluon_svrg.run.generators import host_states, set_host_states
-from gluon_svrg.run.history import plain_figure
+from gluon_svrg.run.consistency import broadcast_weights, check_equal_weights
+from gluon_svrg.run.history import to_python_number
 from gluon_svrg.run.position import FitResult, StopReason
-from gluon_svrg.run.running_statistics import evened_out
+from gluon_svrg.run.rng import collect_rng_states, set_rng_states
+from gluon_svrg.run.running_statistics import averaged_running_statistics
 from gluon_svrg.run.stops import BATCH_END, StopRequests
-from gluon_svrg.run.together import begin_alike, check_weights
 from mxnet.gluon.contrib.estimator import StoppingHandler
 
-# What the handlers of an event have answered: the greater one counts, of all workers.
+# The combined answer of the handlers to an event: the largest one of all workers counts.
 _NOTHING, _END_BY_COUNT, _END = range(3)
 
 
 class FitLoop:
     """One call of `Estimator.fit`.
 
-    Over several workers the loops of all of them run in step: after each event that may ask for
-    something they exchange what was asked (:meth:`StopRequests.exchange`), and all do the same.
+    The loops of several workers run in step: after each event that may request something they
+    exchange the requests (:meth:`StopRequests.synchronize`), and all do the same.
 
     Parameters
     ----------
     estimator : Run
-        Whose position, history and reason to stop it moves on.
+        The run; the loop updates its position, history and reason to stop.
     handlers : HandlerList
-        Who hears its events.
+        The handlers that get its events.
 
     Attributes
     ----------
     stops : StopRequests
         The requests to end the run at the next safe point.
     roll_back_because : str or None
-        Why the run is to go back to the newest checkpoint after the event that is under way.
+        Why the run goes back to the newest checkpoint after the current event; None if it does not.
     """
 
     def __init__(self, estimator: Run, handlers: HandlerList) -> None:
         self._estimator = estimator
         self._handlers = handlers
-        # Those that are left of an epoch that has begun, here or in the run resumed; else None.
+        # The remaining batches of an epoch that has begun, maybe in the resumed run; else None.
         self._batches: Iterator[Any] | None = None
-        self._watch = DataWatch()
+        self._watch = StallDetector()
         self.stops = StopRequests(estimator, handlers)
         self.roll_back_because: str | None = None
         self._is_first_batch = estimator.workers.are_several
-        # Ours ask for nothing there; what a user's own asks for counts at once, on all workers.
+        # This package's handlers request nothing there; a request of a user's counts at once.
         self._asks_after_safe_points = estimator.workers.are_several and any(
             not type(handler).__module__.startswith("gluon_svrg.")
-            for handler in handlers.hearing("safe_point")
+            for handler in handlers.for_event("safe_point")
         )
 
     def run(self) -> FitResult:
@@ -75,20 +75,20 @@ class FitLoop:
         try:
             return self._run()
         finally:
-            self.stops.end()
+            self.stops.close()
 
     def _run(self) -> FitResult:
         estimator = self._estimator
         self._notify("train_begin")
-        self._exchange("train begin")
-        self._accept_stop()
+        self._synchronize("train begin")
+        self._apply_stop()
         if estimator.resumed_from is not None:
-            self._go_on_from(estimator.resumed_from)
-        while self._is_to_go_on():
+            self._restore(estimator.resumed_from)
+        while self._should_continue():
             try:
                 self._fit_epoch()
             except FloatingPointError as error:
-                self._report(error)
+                self._handle_non_finite(error)
             if self.roll_back_because is not None:
                 self._roll_back()
         self._notify("train_end")
@@ -96,41 +96,41 @@ class FitLoop:
         assert estimator.stop_reason is not None  # or the loop would not have ended
         return FitResult(estimator.stop_reason, epochs_run, estimator.history)
 
-    def _is_to_go_on(self) -> bool:
-        """Return whether another epoch is to be trained, or one that was under way to end."""
+    def _should_continue(self) -> bool:
+        """Return whether to train another epoch, or to finish one that has begun."""
         return self._batches is not None or self._estimator.stop_reason is None
 
     def _begin_epoch(self) -> None:
         """Begin the next epoch."""
         estimator = self._estimator
-        # Before the event: what a handler asks of the data there is of this epoch.
-        batches = self._ask_for_batches()
-        drawn = host_states()
+        # Before the event, so that handlers see the data of this epoch.
+        batches = self._open_batches()
+        rng_states = collect_rng_states()
         estimator.position.begin_epoch()
         try:
             self._notify("epoch_begin")
         except Interrupted:
-            # As if it had not begun: after a resume the full pass draws the same numbers again.
-            set_host_states(drawn)
+            # As if it had not begun: after a resume the full pass draws the same random numbers.
+            set_rng_states(rng_states)
             estimator.position.is_in_epoch = False
         else:
             self._batches = batches
-        self._exchange("epoch begin")
+        self._synchronize("epoch begin")
         if self.roll_back_because is None:
             self._reach_safe_point()
 
-    def _ask_for_batches(self) -> Iterator[Any]:
-        """Return the batches that are left of the epoch at which the run stands."""
+    def _open_batches(self) -> Iterator[Any]:
+        """Return an iterator over the remaining batches of the current epoch."""
         position, data = self._estimator.position, self._estimator.data
         if position.is_cut or position.heard:
             return iter(())
-        batches = self._watch.watched(
-            data.begin_epoch(position.epoch, position.batch_in_epoch), self._estimator
+        batches = self._watch.watch(
+            data.iterate_epoch(position.epoch, position.batch_in_epoch), self._estimator
         )
         return batches if position.batch_in_epoch else at_least_one(batches, "train_data")
 
     def _fit_epoch(self) -> None:
-        """Begin an epoch, unless one is under way, train on its batches, and end it."""
+        """Begin an epoch unless one has begun, train on its batches, and end it."""
         estimator = self._estimator
         if self._batches is None:
             self._begin_epoch()
@@ -142,147 +142,153 @@ class FitLoop:
             self._end_epoch()
 
     def _end_epoch(self) -> None:
-        """End the epoch, or what has been trained of it."""
+        """End the epoch, also one that was cut short."""
         estimator = self._estimator
         is_whole = estimator.stop_reason is None
         if estimator.workers.are_several:
-            check_weights(estimator)
-        answer = self._exchange("epoch end", self._notify_of_epoch_end(is_whole))
+            check_equal_weights(estimator)
+        answer = self._synchronize("epoch end", self._notify_epoch_end(is_whole))
         if self.roll_back_because is not None:
             return
         # MXNet's StoppingHandler counts from 0, wherever the run began.
         if answer != _NOTHING or estimator.position.epoch + 1 == estimator.max_epoch:
-            self.stops.decide(self._reason_of(answer))
+            self.stops.agree(self._stop_reason(answer))
         if is_whole and estimator.stop_reason is None:
             estimator.position.end_epoch()
             self._reach_safe_point()
 
-    def _notify_of_epoch_end(self, is_whole: bool) -> list[EventHandler]:
-        """Call those that have not heard it before a resume; a stop may break off an evaluation."""
+    def _notify_epoch_end(self, is_whole: bool) -> list[EventHandler]:
+        """Call *epoch end* of the handlers that a run before the resume has not called already."""
         position = self._estimator.position
-        waiting = _without(self._handlers.hearing("epoch_end"), position.heard)
+        waiting = _drop_by_class_name(self._handlers.for_event("epoch_end"), position.heard)
         try:
             return self._notify("epoch_end", only=waiting)
         except Interrupted as interrupted:
             index = [id(handler) for handler in waiting].index(id(interrupted.handler))
-        self._exchange("an evaluation that was broken off")
+        self._synchronize("an evaluation that was broken off")
         if self.roll_back_because is None and is_whole:
             position.heard += [type(handler).__name__ for handler in waiting[:index]]
             self._reach_safe_point()
-        rest = [handler for handler in waiting[index:] if not isinstance(handler, CatchesUp)]
+        rest = [
+            handler for handler in waiting[index:] if not isinstance(handler, ResumesInterrupted)
+        ]
         return self._notify("epoch_end", only=rest)
 
     def _fit_batch(self, batch: object) -> dict[str, Any]:
         estimator = self._estimator
         if self._is_first_batch:
             self._is_first_batch = False
-            begin_alike(estimator, batch)
+            broadcast_weights(estimator, batch)
         _, label, pred, loss = fit_batch(estimator, batch)
         outputs = outputs_of_batch(label, pred, loss)
         self._notify("gradient_ready", batch=batch, **outputs)
         return outputs
 
     def _end_batch(self, asked_to_stop: list[EventHandler]) -> bool:
-        """Return whether no batch is to follow in this epoch."""
+        """Return whether this was the last batch of the epoch."""
         estimator = self._estimator
-        answer = self._exchange(BATCH_END, asked_to_stop)
+        answer = self._synchronize(BATCH_END, asked_to_stop)
         if self.roll_back_because is not None:
             return True
         estimator.position.end_batch()
         if estimator.position.batch == estimator.max_batch:
-            self.stops.decide(StopReason.BATCHES_DONE)
+            self.stops.agree(StopReason.BATCHES_DONE)
         elif answer != _NOTHING:
             estimator.position.is_cut = True
         self._reach_safe_point()
         return answer != _NOTHING or estimator.stop_reason is not None
 
-    def _exchange(self, event: str, asked_to_stop: Iterable[EventHandler] = ()) -> int:
-        """Let all workers know what any of them is asked for; return what handlers answered."""
+    def _synchronize(self, event: str, asked_to_stop: Iterable[EventHandler] = ()) -> int:
+        """Exchange stop and roll-back requests between workers; return the combined answer."""
         position = self._estimator.position
-        own = max(
+        answer = max(
             (
                 _END_BY_COUNT if isinstance(handler, StoppingHandler) else _END
                 for handler in asked_to_stop
             ),
             default=_NOTHING,
         )
-        answer, self.roll_back_because = self.stops.exchange(
-            f"{event}, epoch {position.epoch}, batch {position.batch}", own, self.roll_back_because
+        answer, self.roll_back_because = self.stops.synchronize(
+            f"{event}, epoch {position.epoch}, batch {position.batch}",
+            answer,
+            self.roll_back_because,
         )
         return answer
 
     def _reach_safe_point(self) -> None:
-        self._accept_stop()
+        self._apply_stop()
         self._notify("safe_point")
         if self._asks_after_safe_points:
-            self._exchange("safe point")
+            self._synchronize("safe point")
         if self._estimator.stop_reason is None and self.stops.reason is not None:
-            # It has come meanwhile: whoever writes a last checkpoint is to know.
-            self._accept_stop()
+            # Requested meanwhile: a handler that writes a last checkpoint needs to know.
+            self._apply_stop()
             self._notify("safe_point")
 
-    def _accept_stop(self) -> None:
-        self.stops.ask()
+    def _apply_stop(self) -> None:
+        self.stops.poll_handlers()
         self._estimator.stop_reason = self._estimator.stop_reason or self.stops.reason
 
-    def _reason_of(self, answer: int) -> StopReason:
+    def _stop_reason(self, answer: int) -> StopReason:
         if answer == _END:
             return StopReason.HANDLER
         is_by_epochs = self._estimator.max_epoch is not None
         return StopReason.EPOCHS_DONE if is_by_epochs else StopReason.BATCHES_DONE
 
-    def _go_on_from(self, checkpoint: Checkpoint) -> None:
-        """Put everything back, and ask for the batches that are left of the epoch under way."""
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Restore the run from `checkpoint`, with the remaining batches of its epoch."""
         estimator = self._estimator
         estimator.resumed_from = checkpoint
-        with restored(estimator, checkpoint):
+        with restore_run(estimator, checkpoint):
             if estimator.position.is_in_epoch:
-                self._batches = self._ask_for_batches()
-        self._exchange("resume")
-        self._accept_stop()
+                self._batches = self._open_batches()
+        self._synchronize("resume")
+        self._apply_stop()
         if estimator.stop_reason is None:
-            self._catch_up()
+            self._resume_interrupted()
         position = estimator.position
         if estimator.max_epoch is not None and position.epoch >= estimator.max_epoch:
-            self._note_that_all_is_done(StopReason.EPOCHS_DONE, f"epochs={estimator.max_epoch}")
+            self._stop_as_complete(StopReason.EPOCHS_DONE, f"epochs={estimator.max_epoch}")
         if estimator.max_batch is not None and position.batch >= estimator.max_batch:
-            self._note_that_all_is_done(StopReason.BATCHES_DONE, f"batches={estimator.max_batch}")
-        self._accept_stop()
+            self._stop_as_complete(StopReason.BATCHES_DONE, f"batches={estimator.max_batch}")
+        self._apply_stop()
 
-    def _catch_up(self) -> None:
-        """Let handlers do what a stop has broken off; as after a batch, a safe point follows."""
-        handlers = [handler for handler in self._handlers if isinstance(handler, CatchesUp)]
-        done = [handler for handler in handlers if handler.catch_up(self._estimator)]
+    def _resume_interrupted(self) -> None:
+        """Let handlers repeat what a stop interrupted; a safe point follows, as after a batch."""
+        handlers = [
+            handler for handler in self._handlers if isinstance(handler, ResumesInterrupted)
+        ]
+        done = [handler for handler in handlers if handler.resume_interrupted(self._estimator)]
         if done:
-            self._exchange("resume")
+            self._synchronize("resume")
             self._reach_safe_point()
 
-    def _note_that_all_is_done(self, reason: StopReason, target: str) -> None:
-        self.stops.decide(reason)
+    def _stop_as_complete(self, reason: StopReason, target: str) -> None:
+        self.stops.agree(reason)
         self._estimator.logger.info(
-            "the checkpoint has reached %s already: there is nothing to train; give a greater "
-            "number to continue",
+            "nothing to train: the checkpoint has reached %s already; give a larger number to "
+            "continue",
             target,
         )
 
     def _roll_back(self) -> None:
-        """Go back to the newest checkpoint, and forget why the run was to end after it."""
+        """Go back to the newest checkpoint, and drop requests to stop that came after it."""
         reason, self.roll_back_because = self.roll_back_because or "", None
-        folders = checkpoint_folders(self._handlers)
+        folders = checkpoint_directories(self._handlers)
         estimator = self._estimator
-        checkpoint = newest_for_roll_back(folders, reason, estimator.logger, estimator.workers)
+        checkpoint = find_rollback_checkpoint(folders, reason, estimator.logger, estimator.workers)
         self.stops.roll_back()
         estimator.stop_reason = None
-        self._go_on_from(checkpoint)
+        self._restore(checkpoint)
 
-    def _report(self, error: FloatingPointError) -> None:
-        """Let a handler that decides about NaN do so with what another has found, or raise."""
-        judge = next((h for h in self._handlers if isinstance(h, DecidesAboutNaN)), None)
-        if judge is None or isinstance(error, NotFiniteError):
+    def _handle_non_finite(self, error: FloatingPointError) -> None:
+        """Pass a non-finite error to the handler that decides about NaN; without one, raise it."""
+        handler = next((h for h in self._handlers if isinstance(h, HandlesNonFinite)), None)
+        if handler is None or isinstance(error, NotFiniteError):
             raise error
-        judge.report(self._estimator, str(error))
-        self._exchange("a NaN or an infinity")
-        self._accept_stop()
+        handler.on_non_finite(self._estimator, str(error))
+        self._synchronize("a NaN or an infinity")
+        self._apply_stop()
 
     def _notify(self, event: str, **details: Any) -> list[EventHandler]:
         return self._handlers.notify(event, self._estimator, **details)
@@ -297,21 +303,24 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the values of the validation metrics over `batches`: see `Estimator.evaluate`.
 
-    The `listeners` hear of them while the network still has the weights that were evaluated.
+    The `listeners` get them while the network still has the weights that were evaluated.
     """
 
     def run_batch(batch: object) -> dict[str, list[Any]]:
         _, label, pred, loss = evaluate_batch(estimator, batch, batch_axis)
         return outputs_of_batch(label, pred, loss)
 
-    mx.nd.waitall()  # what the training still computes is not the evaluation's
+    mx.nd.waitall()  # else the evaluation's time would include the training's last operators
     axis, estimator.batch_axis = estimator.batch_axis, batch_axis
     begin = time.perf_counter()
     for metric in estimator.val_metrics:
         metric.reset()
     try:
         handlers.notify("epoch_begin", estimator)
-        with estimator.evaluation_weights(), evened_out(estimator.val_net, estimator.workers):
+        with (
+            estimator.evaluation_weights(),
+            averaged_running_statistics(estimator.val_net, estimator.workers),
+        ):
             run_epoch(
                 estimator,
                 handlers,
@@ -321,14 +330,14 @@ def evaluate(
             )
             handlers.notify("epoch_end", estimator)
             estimator.last_evaluation = {
-                name: plain_figure(value)
+                name: to_python_number(value)
                 for metric in estimator.val_metrics
                 for name, value in metric.get_name_value()
             }
             for listener in listeners:
                 listener.evaluation_end(estimator)
     except BaseException as exception:
-        handlers.notify_each("exception_raised", estimator, exception=exception)
+        handlers.notify_safely("exception_raised", estimator, exception=exception)
         raise
     finally:
         estimator.batch_axis = axis
@@ -348,13 +357,13 @@ def run_epoch(
     Parameters
     ----------
     estimator, handlers
-        What the events bring along, and who hears them.
+        The argument of all events; the handlers that get them.
     batches : iterable
-        What is left of the epoch.
+        The remaining batches of the epoch.
     run_batch : callable
-        From a batch to what *batch end* gets besides it.
+        Takes a batch; returns the other arguments of *batch end*.
     is_over : callable
-        Called with the handlers that answered *batch end* with True: whether no batch follows.
+        Takes the handlers that answered *batch end* with True; returns whether to stop here.
     """
     for batch in batches:
         handlers.notify("batch_begin", estimator, batch=batch)
@@ -364,15 +373,15 @@ def run_epoch(
 
 
 def outputs_of_batch(label: object, pred: object, loss: object) -> dict[str, list[Any]]:
-    """Return what the events of a batch bring along: lists, one item per context.
+    """Return the arguments of a batch's events as lists, with one item per context.
 
-    A batch processor of the user's own may return arrays by themselves.
+    A user's batch processor may return single arrays.
     """
     return {"label": _as_list(label), "pred": _as_list(pred), "loss": _as_list(loss)}
 
 
 def at_least_one(batches: Iterable[object], name: str) -> Iterator[Any]:
-    """Yield the batches; raise ValueError, which names the data, if there is none."""
+    """Yield the batches; raise ValueError if there is none."""
     batch = None
     for batch in batches:
         yield batch
@@ -383,8 +392,8 @@ def at_least_one(batches: Iterable[object], name: str) -> Iterator[Any]:
         )
 
 
-def _without(handlers: list[EventHandler], names: list[str]) -> list[EventHandler]:
-    """Return the handlers but for one of the class of each of the names."""
+def _drop_by_class_name(handlers: list[EventHandler], names: list[str]) -> list[EventHandler]:
+    """Return the handlers, without one handler for each class name in `names`."""
     left = list(names)
     rest = []
     for handler in handlers:

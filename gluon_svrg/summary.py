@@ -17,8 +17,8 @@ from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import reason_of
 from gluon_svrg.data.training_data import training_data
-from gluon_svrg.events import EventHandler, HandlerList, HasPasses
-from gluon_svrg.run.batch_parts import arguments_of, call
+from gluon_svrg.events import AddsPasses, EventHandler, HandlerList
+from gluon_svrg.run.batch_parts import call_network, network_arguments
 from gluon_svrg.run.text_table import terminal_width
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
@@ -193,7 +193,7 @@ def _arrays_of_first_batch(data: object, net: Block) -> Sequence[NDArray | NumPy
     first = _first_batch_of(data)
     batch = first[0] if isinstance(first, list | tuple) and first else first
     batch = batch["data"] if isinstance(batch, dict) and "data" in batch else batch
-    arrays = list(arguments_of(net, batch))
+    arrays = list(network_arguments(net, batch))
     if not all(isinstance(array, (NDArray, np.ndarray)) for array in arrays):
         raise TypeError(
             f"{message}, whose first batch is {reprlib.repr(first)}: give the data of a batch "
@@ -221,7 +221,7 @@ def _outputs_of(net: Block, blocks: dict[str, Block], inputs: list[NDArray]) -> 
     hooks = [block.register_forward_hook(note) for block in blocks.values()]
     try:
         with _called_by_themselves(blocks), autograd.pause(train_mode=False):
-            for array in _arrays_in(call(net, inputs)):
+            for array in _arrays_in(call_network(net, inputs)):
                 array.wait_to_read()  # here MXNet raises what went wrong
     except (mx.base.MXNetError, ValueError, TypeError, AssertionError) as e:
         shapes = ", ".join(str(array.shape) for array in inputs)
@@ -360,6 +360,6 @@ def _passes_of(handlers: HandlerList) -> list[str]:
         "  the training itself: 1",
     ]
     for handler in handlers:
-        if isinstance(handler, HasPasses):
-            lines += [f"  {line}" for line in handler.passes()]
+        if isinstance(handler, AddsPasses):
+            lines += [f"  {line}" for line in handler.extra_passes()]
     return lines

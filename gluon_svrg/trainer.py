@@ -10,15 +10,15 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg import _mxnet
-from gluon_svrg.checkpoint.optimizer_states import States, load_states, states_of
+from gluon_svrg.checkpoint.optimizer_states import TrainerStates, load_states, trainer_states
 from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.events import Run
 from gluon_svrg.optimizer import create
-from gluon_svrg.run.position import Located
+from gluon_svrg.run.position import RunWithPosition
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
+from gluon_svrg.svrg.collective import match_storage_types, mean_batch_gradient, mean_over_workers
 from gluon_svrg.svrg.control_variate import ControlVariate, by_parameter
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
-from gluon_svrg.svrg.over_workers import mean_of_batch, mean_over_workers, stored_as_gradients
 from gluon_svrg.svrg.row_correction import check_sparse_correction
 from gluon_svrg.svrg.sparse_checks import check_has_shares, check_row_sparse
 from gluon_svrg.workers import Single, Workers
@@ -45,9 +45,9 @@ _STAND_IN_ADDED = (
 class SVRGTrainer(gluon.Trainer):
     r"""A drop-in `gluon.Trainer` with a control variate.
 
-    With no control variate set its steps are those of `gluon.Trainer`, bit for bit; the names
-    'nag' and 'lars' stand for the optimizers of this package. With one, each batch's gradient is
-    corrected before it is reduced over devices and given to the optimizer:
+    Without a control variate its steps are those of `gluon.Trainer`, bit for bit, except that the
+    names 'nag' and 'lars' stand for the optimizers of this package. With one, each batch's gradient
+    is corrected before it is reduced over devices and passed to the optimizer:
 
     .. math:: g = \nabla f_B(w) - \alpha\,(\nabla f_B(\tilde w) - \mu)
 
@@ -72,7 +72,7 @@ class SVRGTrainer(gluon.Trainer):
     Attributes
     ----------
     control_variate : ControlVariate
-        What gradients are corrected by; its `full_gradient` is None if they are not.
+        Corrects the gradients; its `full_gradient` is None while they are not corrected.
     is_corrected : bool
         Whether the gradients that wait for a step are corrected.
     workers : Workers
@@ -109,9 +109,9 @@ class SVRGTrainer(gluon.Trainer):
             optimizer, optimizer_params = create(optimizer, **(optimizer_params or {})), None
         _check_is_optimizer(optimizer)
         self.workers, self._sum, kvstore = workers_and_local(kvstore)
-        self._is_alone = not self.workers.are_several
-        on_kvstore = update_on_kvstore if self._is_alone else False
-        self._half, compression_params = half_or_none(compression_params)
+        self._is_single_process = not self.workers.are_several
+        on_kvstore = update_on_kvstore if self._is_single_process else False
+        self._fp16, compression_params = half_or_none(compression_params)
         super().__init__(
             params, optimizer, optimizer_params, kvstore, compression_params, on_kvstore
         )
@@ -121,9 +121,9 @@ class SVRGTrainer(gluon.Trainer):
                 f"kvstore={kvstore!r}: leave update_on_kvstore out, or pass "
                 "kvstore=mx.kv.create('device')"
             )
-        if not self._is_alone:
+        if not self._is_single_process:
             check_can_be_added_up(self._params, update_on_kvstore, compression_params)
-        self._start = SameStart(self.workers)
+        self._initial_sync = SameStart(self.workers)
         loop_of(self.workers).join(self)
         self._given = loop_of(self.workers).given  # up to the last step
         self.is_corrected = False
@@ -146,7 +146,7 @@ class SVRGTrainer(gluon.Trainer):
 
     @property
     def optimal_coefficient(self) -> OptimalCoefficient | None:
-        """What estimates the coefficient; None if it is a number."""
+        """The estimator of the coefficient; None if the coefficient is a number."""
         return self.control_variate.optimal
 
     @property
@@ -156,7 +156,7 @@ class SVRGTrainer(gluon.Trainer):
 
     @property
     def loss_scale(self) -> float:
-        """What MXNet's AMP multiplies the losses by at the moment; 1.0 without it."""
+        """The present loss scale of MXNet's AMP; 1.0 without AMP."""
         return _mxnet.loss_scale_of(self)
 
     def lower_loss_scale(self) -> bool:
@@ -174,8 +174,9 @@ class SVRGTrainer(gluon.Trainer):
         Parameters
         ----------
         full_gradient : FullGradient
-            The gradient of all samples at the snapshot; of this worker's, the mean over all workers
-            is taken. A dense mean of a row_sparse gradient is taken for its rows that are not 0.
+            The mean gradient at the snapshot. If it is that of this worker's samples, it is
+            averaged over all workers. A dense mean of a row_sparse gradient stands for its rows
+            that are not 0.
         coefficient : float in [0, 1] or OptimalCoefficient
             1 is SVRG; 0 leaves the gradient as it is. An :class:`OptimalCoefficient` estimates it,
             from this snapshot on.
@@ -193,8 +194,8 @@ class SVRGTrainer(gluon.Trainer):
             coefficient = check_coefficient(coefficient)
         trained = _mxnet.trained_parameters(self)
         _check_is_full_gradient(full_gradient, trained)
-        self._begin_alike()
-        means = stored_as_gradients(mean_over_workers(full_gradient, self.workers).means, trained)
+        self._sync_new_parameters()
+        means = match_storage_types(mean_over_workers(full_gradient, self.workers).means, trained)
         on_all_contexts = by_parameter(means, trained, self._scale_of(full_gradient))
         check_row_sparse(self, coefficient, sparse_correction)
         check_has_shares(sparse_correction, means, full_gradient.row_shares)
@@ -244,7 +245,7 @@ class SVRGTrainer(gluon.Trainer):
         Parameters
         ----------
         samples : int
-            The number of samples that the gradients are of, on all workers: what `step` is given.
+            The number of samples in the batch, on all workers: the argument of `step`.
 
         Raises
         ------
@@ -257,7 +258,7 @@ class SVRGTrainer(gluon.Trainer):
                 "corrected_gradient() after it, before step() or allreduce_grads()"
             )
         used = [] if self.control_variate.is_idle else [p.name for p in self._corrected_params()]
-        means = mean_of_batch(_mxnet.trained_parameters(self), used, samples, self.workers)
+        means = mean_batch_gradient(_mxnet.trained_parameters(self), used, samples, self.workers)
         return FullGradient(means, samples, self.loss_scale, is_of_all_workers=True)
 
     def _check_can_be_corrected(self) -> None:
@@ -283,22 +284,23 @@ class SVRGTrainer(gluon.Trainer):
     def synchronize(self, net: gluon.Block | None = None, *, again: bool = False) -> None:
         """Give all workers the first one's weights and running statistics, once.
 
-        To be called before the first forward pass, if the workers may have made other weights.
-        `fit` does so. Parameters that wait for their shape get it, if any worker knows it.
+        Call it before the first forward pass, if the workers may have different initial weights;
+        `fit` does so. Parameters without a shape get it, if any worker knows it.
 
         Parameters
         ----------
         net : Block, optional
-            Whose parameters are meant, too: there may be some that are not trained.
+            Its parameters are synchronized, too: some may not be trained.
         again : bool
-            Whether those that were given before are compared, and given again if they differ.
+            Whether to compare parameters that were synchronized before, and to copy them again if
+            they differ.
         """
         more = [] if net is None else net.collect_params().values()
-        self._start.give([*self._params, *more], again=again)
+        self._initial_sync.give([*self._params, *more], again=again)
 
-    def _begin_alike(self) -> None:
-        if not self._is_alone:
-            self._start.give_late(self._params)
+    def _sync_new_parameters(self) -> None:
+        if not self._is_single_process:
+            self._initial_sync.give_late(self._params)
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Divide the gradients by the samples, add them up over contexts and workers, and update.
@@ -319,7 +321,7 @@ class SVRGTrainer(gluon.Trainer):
             If `batch_size` is neither of these two numbers.
         """
         samples = self._samples_of_all(batch_size)
-        self._begin_alike()
+        self._sync_new_parameters()
         super().step(samples, ignore_stale_grad)
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
@@ -331,7 +333,7 @@ class SVRGTrainer(gluon.Trainer):
             If a control variate is set and the gradients are not corrected.
         """
         samples = self._samples_of_all(batch_size)
-        self._begin_alike()
+        self._sync_new_parameters()
         if not self._is_reduced:
             self._check_is_corrected()
         self.is_corrected = False
@@ -361,12 +363,12 @@ class SVRGTrainer(gluon.Trainer):
         if self._divides_by_loop:
             self._check_is_divided()
             self._drop_stand_in()
-        self._begin_alike()
+        self._sync_new_parameters()
         super().allreduce_grads()
 
     @property
     def _divides_by_loop(self) -> bool:
-        return not self._is_alone and not self.data_are_divided
+        return not self._is_single_process and not self.data_are_divided
 
     def _check_is_divided(self) -> None:
         if loop_of(self.workers).given == self._given:
@@ -379,7 +381,7 @@ class SVRGTrainer(gluon.Trainer):
             )
 
     def _samples_of_all(self, batch_size: int) -> int:
-        """Return the samples that the gradients of all workers are of, if the loop divides them."""
+        """Return the number of samples in the batch on all workers, if the loop divides batches."""
         if not self._divides_by_loop:
             return batch_size
         self._check_is_divided()
@@ -388,9 +390,9 @@ class SVRGTrainer(gluon.Trainer):
         adds = any(p.grad_req == "add" for p in _mxnet.trained_parameters(self))
         given = loop.given.since(self._given) if adds else loop.last
         self._given = loop.given
-        told = [batch_size, given.samples, given.rows]
-        everybody = self.workers.gather_plain(told, "samples of a step")
-        sizes, samples, rows = zip(*everybody, strict=True)
+        counts = [batch_size, given.samples, given.rows]
+        all_workers = self.workers.gather_plain(counts, "samples of a step")
+        sizes, samples, rows = zip(*all_workers, strict=True)
         total: int = sum(samples)
         if not all(size in (own, total) for size, own in zip(sizes, rows, strict=True)):
             raise ValueError(
@@ -404,7 +406,7 @@ class SVRGTrainer(gluon.Trainer):
         return total
 
     def _drop_stand_in(self) -> None:
-        """Zero the gradients of a batch that stands in for none: other workers have its samples."""
+        """Zero the gradients of a stand-in batch, whose samples belong to other workers."""
         if not (self._divides_by_loop and loop_of(self.workers).last.stand_ins):
             return
         for param in _mxnet.trained_parameters(self):
@@ -435,13 +437,13 @@ class SVRGTrainer(gluon.Trainer):
                 "after loading them",
                 fname,
             )
-        states_of(self).write(fname)
+        trainer_states(self).write(fname)
 
     def load_states(self, fname: str | os.PathLike[str]) -> None:
-        """Continue from what :meth:`save_states` wrote, on whatever devices this trainer runs.
+        """Continue from what :meth:`save_states` wrote, also on other devices.
 
-        As with `gluon.Trainer` the learning rate and whatever else the optimizer was made with
-        come from the file too. The optimizer stays the same object. Load the network's parameters
+        As with `gluon.Trainer` the learning rate and the other arguments of the optimizer come from
+        the file, too. The optimizer stays the same object. Load the network's parameters
         first: with ``update_on_kvstore`` MXNet empties the states when parameters are set.
 
         Parameters
@@ -457,13 +459,13 @@ class SVRGTrainer(gluon.Trainer):
         RuntimeError
             If the servers of a dist kvstore run the optimizer.
         """
-        load_states(self, States.read(fname))
+        load_states(self, TrainerStates.read(fname))
 
     def _allreduce_grads(self) -> None:
         # step() and allreduce_grads() both pass here: the last moment to notice it.
         self._check_is_corrected()
         self.is_corrected, self._is_reduced = False, True
-        if self._is_alone:
+        if self._is_single_process:
             # A kvstore that runs the optimizer calls it back from C++.
             with _mxnet.callback_errors():
                 super()._allreduce_grads()
@@ -472,7 +474,7 @@ class SVRGTrainer(gluon.Trainer):
         self._mark_corrected_gradients(fresh=True)
         agree_on_stale(trained, self.workers)
         super()._allreduce_grads()
-        add_up(trained, self._sum, self._half, may_overflow=_mxnet.scales_losses(self))
+        add_up(trained, self._sum, self._fp16, may_overflow=_mxnet.scales_losses(self))
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         # Corrected gradients are all to be used, those that the backward pass did not reach too.
@@ -484,7 +486,7 @@ class SVRGTrainer(gluon.Trainer):
 
     def _mark_corrected_gradients(self, fresh: bool) -> None:
         for param in [] if self.control_variate.is_idle else self._corrected_params():
-            for data in _mxnet.data_of(param):
+            for data in _mxnet.list_data(param):
                 _mxnet.mark_fresh(data, fresh)
 
 
@@ -509,13 +511,13 @@ def _check_is_full_gradient(full_gradient: object, trained: Sequence[gluon.Param
         )
 
 
-def svrg_trainer_of(run: Run) -> SVRGTrainer:
-    """Return the trainer of `run`, if SVRG can run with it.
+def require_svrg_trainer(run: Run) -> SVRGTrainer:
+    """Return the SVRGTrainer of `run`.
 
     Raises
     ------
     ValueError
-        If it is no SVRGTrainer, or has several workers, and the run is of MXNet's Estimator.
+        If its trainer is not an SVRGTrainer; if it has several workers with MXNet's Estimator.
     """
     trainer = run.trainer
     if not isinstance(trainer, SVRGTrainer):
@@ -523,19 +525,19 @@ def svrg_trainer_of(run: Run) -> SVRGTrainer:
             f"SVRGHandler needs an SVRGTrainer, got {type(trainer).__name__}: make it with "
             "gluon_svrg.SVRGTrainer, which takes the same arguments as gluon.Trainer"
         )
-    workers_of(run)
+    require_workers(run)
     return trainer
 
 
-def workers_of(run: Run) -> Workers:
-    """Return the workers of `run`; MXNet's Estimator, which does not tell them, has one.
+def require_workers(run: Run) -> Workers:
+    """Return the workers of `run`; a single process for MXNet's Estimator.
 
     Raises
     ------
     ValueError
-        If it is MXNet's, and its trainer has several.
+        If it is MXNet's Estimator, and its trainer has several workers.
     """
-    if isinstance(run, Located):
+    if isinstance(run, RunWithPosition):
         return run.workers
     trainer: gluon.Trainer = run.trainer
     if isinstance(trainer, SVRGTrainer) and trainer.workers.are_several:

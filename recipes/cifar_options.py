@@ -29,7 +29,7 @@ class Preset(NamedTuple):
 
 _OF_SVRG = (
     *("coefficient", "alpha_decay", "update_freq", "lock"),
-    *("give_up_above", "look_again_every"),
+    *("max_variance_ratio", "recheck_every_n_epochs"),
 )
 _FASHION_MNIST = {
     "data": "fashion-mnist",
@@ -191,10 +191,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--lock", choices=["auto", "require", "off"], help="of the augmentation to the snapshot")
     add("--meter", action="store_true",
         help="measure the variance ratio; without --svrg, what it would be")  # fmt: skip
-    add("--give-up-above", type=float, metavar="RATIO",
+    add("--max-variance-ratio", type=float, metavar="RATIO",
         help="the variance ratio from which on SVRG does not pay: 0.333")  # fmt: skip
-    add("--look-again-every", type=integer(1), metavar="EPOCHS",
-        help="measure again after giving up")  # fmt: skip
+    add("--recheck-every-n-epochs", type=integer(1), metavar="EPOCHS",
+        help="measure again after SVRG was switched off")  # fmt: skip
     return show_defaults(parser)
 
 

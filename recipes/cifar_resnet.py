@@ -5,7 +5,7 @@
     python recipes/cifar_resnet.py --preset fashion-mnist-nag --out runs/nag
     python recipes/cifar_resnet.py --preset gluoncv-cifar10 --data-dir ~/cifar10 --download
     python recipes/cifar_resnet.py --preset fashion-mnist-nag --svrg --alpha-decay 0.75 --meter
-    python recipes/cifar_resnet.py --svrg --coefficient auto --give-up-above 0.333
+    python recipes/cifar_resnet.py --svrg --coefficient auto --max-variance-ratio 0.333
     python recipes/cifar_resnet.py --augment --cutout 8 --mixup 0.2 --label-smoothing 0.1
     python recipes/cifar_resnet.py --epochs 50 --resume  # killed, started again, the same weights
     python -m gluon_svrg.launch -n 2 recipes/cifar_resnet.py --epochs 50 --resume
@@ -33,7 +33,7 @@ import run_report
 from cifar_options import parse
 from gluon_svrg import deploy
 from gluon_svrg.data import ArrayLoader, transforms
-from gluon_svrg.deploy.card import check_target
+from gluon_svrg.deploy.model_dir import check_target
 from gluon_svrg.events import BatchBegin, EpochEnd
 from gluon_svrg.optimizer import exclude_from_decay
 from gluoncv.model_zoo import get_model
@@ -176,7 +176,7 @@ def make_schedule(options: argparse.Namespace, batches: int) -> gs.ScheduleHandl
 def make_svrg(options: argparse.Namespace) -> list[gs.SVRGHandler | gs.VarianceHandler]:
     """Return what ``--svrg``, its variants and ``--meter`` ask for."""
     handlers: list[gs.SVRGHandler | gs.VarianceHandler] = []
-    if options.meter or options.give_up_above is not None:
+    if options.meter or options.max_variance_ratio is not None:
         handlers.append(gs.VarianceHandler())
     if not options.svrg:
         return handlers
@@ -188,8 +188,8 @@ def make_svrg(options: argparse.Namespace) -> list[gs.SVRGHandler | gs.VarianceH
             options.update_freq,
             coefficient=coefficient,
             lock=options.lock or "auto",
-            give_up_above=options.give_up_above,
-            look_again_every=options.look_again_every,
+            max_variance_ratio=options.max_variance_ratio,
+            recheck_every_n_epochs=options.recheck_every_n_epochs,
         )
     except (TypeError, ValueError) as error:
         raise SystemExit(f"--svrg: {error}") from None
@@ -292,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> gs.FitResult:
         gs.NaNGuardHandler(),
         *svrg,
         evaluations,
-        gs.LogHandler(options.out / "history.csv", overwrite=True),
+        gs.HistoryFileHandler(options.out / "history.csv", overwrite=True),
         gs.SignalHandler(),
     ]
     if options.resume:

@@ -67,7 +67,7 @@ def full_estimator():
 def full_handlers(folder):
     """Return handlers of every kind that keeps a state."""
     return [
-        gs.SVRGHandler(update_freq=2, coefficient="auto", give_up_above=50.0),
+        gs.SVRGHandler(update_freq=2, coefficient="auto", max_variance_ratio=50.0),
         gs.VarianceHandler(at=(25, 100), batches=2),
         gs.GradientUpdateHandler(accumulate=2, clip_norm=5.0),
         gs.EMAHandler(),

@@ -12,6 +12,7 @@ from gluon_svrg.arguments import (
     check_number,
     check_periods,
     renamed,
+    renamed_attribute,
 )
 
 
@@ -53,6 +54,29 @@ def test_both_names_are_an_error(args, kwargs):
 def test_a_function_with_old_names_shows_the_new_ones():
     assert str(inspect.signature(limits)) == "(smallest=0, largest=10, *, step=1)"
     assert (limits.__name__, limits.__doc__) == ("limits", "The docstring.")
+
+
+class Limit:
+    def __init__(self, largest):
+        self.largest = largest
+
+    def is_above(self, value):
+        return value > self.largest
+
+    most = renamed_attribute("most", "largest")
+    exceeds = renamed_attribute("exceeds", "is_above")
+
+
+def test_an_old_attribute_is_read_and_set_with_a_warning():
+    limit = Limit(5)
+    with pytest.warns(DeprecationWarning, match=r"Limit\.most is now called largest") as caught:
+        assert limit.most == 5
+    with pytest.warns(DeprecationWarning, match=r"Limit\.most is now called largest"):
+        limit.most = 7
+    assert vars(limit) == {"largest": 7}
+    assert caught[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match=r"Limit\.exceeds is now called is_above"):
+        assert [limit.exceeds(value) for value in (7, 8)] == [False, True]
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])

@@ -294,7 +294,7 @@ def test_data_that_is_not_there_says_how_to_get_it(tmp_path, recipe):
         (["--preset", "resnet"], r"--preset must be one of gluoncv-cifar10, .*got 'resnet'"),
         (["--dtype", "float16"], r"float16 needs --gpu: MXNet has no float16 matrix product on"),
         (["--gpu", "--devices", "9"], r"--gpu --devices 9 needs as many GPUs, MXNet sees \d"),
-        (["--give-up-above", "0.3"], r"--give-up-above needs --svrg"),
+        (["--max-variance-ratio", "0.3"], r"--max-variance-ratio needs --svrg"),
         (["--alpha-decay", "0.5"], r"--alpha-decay needs --svrg"),
         (["--svrg", "--alpha-decay", "1.5"], r"start must be in \[0, 1\], got 1.5"),
         (["--coefficient", "1"], r"--coefficient needs --svrg"),

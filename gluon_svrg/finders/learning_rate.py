@@ -13,7 +13,7 @@ import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_finite, check_integer, check_number
-from gluon_svrg.events import Handlers, Run
+from gluon_svrg.events import EventHandlers, Run
 from gluon_svrg.finders.dry_run import DryRun, check_arguments, without_trace
 from gluon_svrg.run.history import new_figure
 from mxnet.ndarray import NDArray
@@ -104,7 +104,7 @@ def find_learning_rate(
     *,
     smoothing: float = 0.9,
     divergence: float = 4.0,
-    event_handlers: Handlers = None,
+    event_handlers: EventHandlers = None,
     batch_axis: int = 0,
 ) -> LearningRateTest:
     """Find a learning rate by a short test in which it rises exponentially, step by step.

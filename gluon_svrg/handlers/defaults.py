@@ -1,29 +1,25 @@
-"""The handlers that a run has besides those that it is given."""
+"""The handlers that `fit` and `evaluate` add to the given ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import mxnet as mx
 from gluon_svrg._mxnet import check_metrics_of_handlers
-from gluon_svrg.events import EventHandler, HandlerList, HasCompanions, Run
-from gluon_svrg.handlers.carried_state import CarriedStateHandler
+from gluon_svrg.events import EventHandler, EventHandlers, HandlerList, RequiresHandlers, Run
+from gluon_svrg.handlers.batch_processor_state import BatchProcessorStateHandler
+from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.running_statistics import RunningStatisticsHandler
 from gluon_svrg.handlers.sanity_check import SanityCheckHandler
-from gluon_svrg.handlers.signals import SignalHandler
-from gluon_svrg.handlers.step import GradientUpdateHandler
+from gluon_svrg.handlers.signal import SignalHandler
 from gluon_svrg.handlers.validation import ValidationHandler
-from gluon_svrg.run.backward import hears_of_epochs
+from gluon_svrg.run.backward import needs_epoch_begin
 from gluon_svrg.run.metrics import LOSS
 from mxnet.gluon.contrib import estimator as mx_estimator
-
-EventHandlers: TypeAlias = EventHandler | Iterable[EventHandler] | None
-"""What `fit` and `evaluate` take as `event_handlers`."""
 
 
 def fit_handlers(
@@ -38,13 +34,13 @@ def fit_handlers(
     Parameters
     ----------
     estimator : Estimator
-        Whose metrics are updated.
+        The estimator, with its metrics.
     val_data, event_handlers
         The arguments of `fit`.
     resumes : bool
         Whether the run continues from a checkpoint.
     sanity_check : bool
-        Whether the first batch is looked at.
+        Whether to check the first batch.
     """
     given = _as_list(event_handlers)
     defaults: list[EventHandler] = [
@@ -54,24 +50,24 @@ def fit_handlers(
         defaults.append(GradientUpdateHandler())
     if not _has(given, mx_estimator.MetricHandler):
         defaults.append(MetricHandler(estimator.train_metrics))
-    defaults += _for_the_loss(given, estimator.train_metrics)
+    defaults += _loss_handlers(given, estimator.train_metrics)
     if val_data is not None and not _has(given, mx_estimator.ValidationHandler):
         defaults.append(ValidationHandler(val_data))
     if not _has(given, HistoryHandler):
         defaults.append(HistoryHandler())
     if not _has(given, ProgressHandler, mx_estimator.LoggingHandler):
         defaults.append(ProgressHandler())
-    if hears_of_epochs(estimator.batch_processor):
-        defaults.append(CarriedStateHandler())
+    if needs_epoch_begin(estimator.batch_processor):
+        defaults.append(BatchProcessorStateHandler())
     are_several = estimator.workers.are_several or len(estimator.context) > 1
     if are_several and not _has(given, RunningStatisticsHandler):
         defaults.append(RunningStatisticsHandler())
     if sanity_check and not _has(given, SanityCheckHandler):
         defaults.append(SanityCheckHandler())
-    for companion in _companions(given, resumes):
-        if not _has([*given, *defaults], companion):
-            defaults.append(companion())
-    return _checked(given + defaults, estimator.train_metrics + estimator.val_metrics)
+    for kind in _required_handlers(given, resumes):
+        if not _has([*given, *defaults], kind):
+            defaults.append(kind())
+    return _make_handler_list(given + defaults, estimator.train_metrics + estimator.val_metrics)
 
 
 def evaluation_handlers(estimator: Run, event_handlers: EventHandlers) -> HandlerList:
@@ -79,14 +75,14 @@ def evaluation_handlers(estimator: Run, event_handlers: EventHandlers) -> Handle
     handlers = _as_list(event_handlers)
     if not _has(handlers, mx_estimator.MetricHandler):
         handlers = [*handlers, MetricHandler(estimator.val_metrics)]
-    handlers = [*handlers, *_for_the_loss(handlers, estimator.val_metrics)]
-    return _checked(handlers, estimator.val_metrics)
+    handlers = [*handlers, *_loss_handlers(handlers, estimator.val_metrics)]
+    return _make_handler_list(handlers, estimator.val_metrics)
 
 
-def _for_the_loss(
+def _loss_handlers(
     given: list[EventHandler], metrics: list[mx.metric.EvalMetric]
 ) -> list[EventHandler]:
-    """Return what updates the metric of the loss, if MetricHandlers are given that do not."""
+    """Return a MetricHandler for the loss, if MetricHandlers are given without it."""
     updated = [
         id(metric)
         for handler in given
@@ -97,19 +93,21 @@ def _for_the_loss(
     return [MetricHandler(missing)] if updated and missing else []
 
 
-def _companions(given: list[EventHandler], resumes: bool) -> list[type[EventHandler]]:
-    """Return the classes of the handlers that those given need, and that a resume needs."""
-    companions = [
-        companion
+def _required_handlers(given: list[EventHandler], resumes: bool) -> list[type[EventHandler]]:
+    """Return the classes of the handlers that the given handlers and a resume require."""
+    required = [
+        kind
         for handler in given
-        if isinstance(handler, HasCompanions)
-        for companion in handler.companions()
+        if isinstance(handler, RequiresHandlers)
+        for kind in handler.required_handlers()
     ]
-    # As with a CheckpointHandler: a resume alone needs the random numbers of the checkpoint, too.
-    return [*companions, SignalHandler, RandomStateHandler] if resumes else companions
+    # A resume without a CheckpointHandler needs the random numbers of the checkpoint, too.
+    return [*required, SignalHandler, RandomStateHandler] if resumes else required
 
 
-def _checked(handlers: list[EventHandler], metrics: list[mx.metric.EvalMetric]) -> HandlerList:
+def _make_handler_list(
+    handlers: list[EventHandler], metrics: list[mx.metric.EvalMetric]
+) -> HandlerList:
     # MXNet's own check, kept for MXNet's handlers: one that watches a metric of another Estimator
     # would see values that never change.
     check_metrics_of_handlers(handlers, set(metrics))

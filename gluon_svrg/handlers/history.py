@@ -9,8 +9,8 @@ from typing import Any
 
 from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, State, Stateful, TrainBegin
 from gluon_svrg.run.batch_parts import count_samples
-from gluon_svrg.run.history import plain_figure
-from gluon_svrg.run.position import check_is_located
+from gluon_svrg.run.history import to_python_number
+from gluon_svrg.run.position import require_estimator
 from gluon_svrg.workers import Workers
 
 
@@ -47,7 +47,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
     each training metric, and in an epoch with an evaluation each validation metric
         By its name.
 
-    Over several workers all have the row of the first one: the measured figures are its own.
+    Over several workers, all have the row of worker 0, with the figures that it has measured.
 
     A figure that is an array becomes a number if it has one element, else a list of numbers.
     ``gluon_svrg.run.history.MEASURED`` names the figures that differ from run to run.
@@ -68,7 +68,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Start the clock, and forget an evaluation that came before the run."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self._start(estimator)
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -98,11 +98,11 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
         row.update(estimator.figures)
         estimator.figures = {}
         self._start(estimator)
-        row = {name: plain_figure(value) for name, value in row.items()}
+        row = {name: to_python_number(value) for name, value in row.items()}
         estimator.history.append(_row_of_first(row, estimator.workers))
 
     def state_dict(self, estimator: Run) -> State:
-        """Return the times and the number of samples of the epoch under way."""
+        """Return the times and the number of samples of the current epoch."""
         seconds = [time.perf_counter() - self._begin, estimator.evaluation_seconds]
         of_all = estimator.workers.gather_plain([self._own, *seconds], "samples and times")
         self._samples += sum(samples for samples, *_ in of_all)

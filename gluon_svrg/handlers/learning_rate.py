@@ -8,27 +8,27 @@ from typing import Any, NamedTuple
 import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.arrays.nested import leaves_of
+from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.data.training_data import TrainingData, training_data
-from gluon_svrg.events import EpochBegin, HasPasses, Order, Run, State, Stateful, TrainBegin
+from gluon_svrg.events import AddsPasses, EpochBegin, Order, Run, State, Stateful, TrainBegin
+from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.handlers.schedule import ScheduleHandler
-from gluon_svrg.handlers.step import GradientUpdateHandler
 from gluon_svrg.optimizer.nag import NAG
 from gluon_svrg.run.backward import backward_of, shape_inference_of
-from gluon_svrg.run.batch_parts import BatchParts, parts_of
+from gluon_svrg.run.batch_parts import BatchParts, unpack_batch
 from gluon_svrg.run.batch_processor import BatchProcessor
-from gluon_svrg.run.position import check_is_located
-from gluon_svrg.svrg.curvature import CurvatureMeter, Step
-from gluon_svrg.svrg.linear_net import LinearNet, NotKnownError
+from gluon_svrg.run.position import require_estimator
+from gluon_svrg.svrg.convexity import LinearModel, UnsupportedProblemError
+from gluon_svrg.svrg.curvature import CurvatureMeter, StepScaling
 from gluon_svrg.svrg.smoothness import Smoothness
 
-# By how much an output changes at most from the middle of a difference of gradients to its ends.
+# The largest change of an output between the middle and an end of a difference of gradients.
 _CHANGE = 0.1
-# A learning rate that would be lowered by less stays.
+# A learning rate is not lowered by less than this fraction.
 _MARGIN = 0.05
 
 
-class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, HasPasses):
+class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
     """Sets the learning rate of a convex problem from its measured curvature: nothing to search.
 
     At the beginning of the run's first epoch, where SVRG takes its first snapshot, it measures the
@@ -90,7 +90,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, HasPasses):
         self._first = 0  # the epoch that began with the first measurement
         self._next: int | None = 0  # the one that begins with the next; None: there is none
 
-    def passes(self) -> list[str]:
+    def extra_passes(self) -> list[str]:
         """Return what the measurement costs in passes per sample."""
         return [
             "AutoLearningRateHandler adds about one to the first epoch, less if an epoch has more "
@@ -99,18 +99,18 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, HasPasses):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that nothing else sets the learning rate, and forget earlier runs."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         _check_owner(estimator)
         self._forget()
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Measure and set the learning rate, if it is time."""
+        """Measure and set the learning rate, if this epoch is due for it."""
         epoch = estimator.position.epoch
         if self._next is None or epoch < self._next:
             return
         try:
             self._measure(estimator, epoch)
-        except NotKnownError as reason:
+        except UnsupportedProblemError as reason:
             self._next = None
             estimator.logger.warning(
                 "AutoLearningRateHandler leaves the learning rate at %.4g: %s",
@@ -119,7 +119,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, HasPasses):
             )
 
     def state_dict(self, estimator: Run) -> State:
-        """Return what was measured, and when to measure again; nothing, if nothing was."""
+        """Return the measurement and the epoch of the next; empty without a measurement."""
         if self.smoothness is None:
             return {}
         return {
@@ -147,15 +147,15 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, HasPasses):
     def _measure(self, estimator: Run, epoch: int) -> None:
         momentum = _momentum_of(estimator)
         net, trained = estimator.net, _mxnet.trained_parameters(estimator.trainer)
-        linear = LinearNet.of(net, estimator.loss, trained)
+        linear = LinearModel.of(net, estimator.loss, trained)
         batches = _Batches.of(estimator, self.samples)
         shape_inference_of(estimator)(batches.parts[0])
         for parts in batches.parts:
-            linear.check_data(parts)
+            linear.check_batch(parts)
         meter = CurvatureMeter(net, backward_of(estimator), _steps(estimator), _scale(estimator))
         known = self.smoothness
         try:
-            measured = _smoothness(estimator, linear, batches, meter, known)
+            measured = _measure_smoothness(estimator, linear, batches, meter, known)
             # The same on all workers, but for the last bits if their processors differ.
             self.smoothness = Smoothness(
                 *estimator.workers.of_first(list(measured), "measured curvature")
@@ -174,7 +174,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, HasPasses):
     def _set(
         self, estimator: Run, rate: float, batch_size: int, momentum: float, is_first: bool
     ) -> None:
-        """Set the learning rate, or lower it, and tell it."""
+        """Set or lower the learning rate, and log it."""
         assert self.smoothness is not None
         before = estimator.trainer.learning_rate
         if not is_first and rate > (1 - _MARGIN) * before:
@@ -205,7 +205,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, HasPasses):
 
 
 class _Batches(NamedTuple):
-    """What is measured on: whole batches, by each of several workers.
+    """The batches of a measurement: whole batches, on each of several workers.
 
     Attributes
     ----------
@@ -228,10 +228,12 @@ class _Batches(NamedTuple):
     def of(cls, run: Run, wanted: int) -> _Batches:
         """Return batches of at most `wanted` samples, but at least one."""
         if run.batch_axis != 0:
-            raise NotKnownError(f"the samples are along axis {run.batch_axis}, not along the first")
-        data = _whole(run)
+            raise UnsupportedProblemError(
+                f"the samples are along axis {run.batch_axis}, not along the first"
+            )
+        data = _undivided_data(run)
         first = _parts(run, data.batch(0) if data.is_indexed else data.first_batches(1)[0])
-        size = _length(first)
+        size = _num_samples(first)
         samples = data.num_samples
         if samples is None and data.num_batches:
             samples = data.num_batches * size
@@ -247,7 +249,7 @@ class _Batches(NamedTuple):
         step_size = size * _batches_of_a_step(run)
         return cls(data, parts, step_size, None if samples is None else max(samples, size))
 
-    def and_others(self, run: Run) -> list[BatchParts]:
+    def all_in_memory(self, run: Run) -> list[BatchParts]:
         """Return all batches if they are in memory, else these."""
         data = self.data
         if not (data.keeps_batches and data.is_indexed and data.num_batches):
@@ -255,53 +257,57 @@ class _Batches(NamedTuple):
         return [_parts(run, data.batch(index)) for index in range(data.num_batches)]
 
 
-def _whole(run: Run) -> TrainingData:
-    """Return the data of which the run's workers have their parts."""
+def _undivided_data(run: Run) -> TrainingData:
+    """Return the undivided training data, of which each worker has a part."""
     if not run.workers.are_several:
         return run.data
     data = training_data(run.train_data)
     if not data.is_indexed:
-        raise NotKnownError(
+        raise UnsupportedProblemError(
             f"each of {run.workers.size} workers has only its own part of {data.kind}; give an "
             "ArrayLoader or a list, or measure with one worker, and set what it logs"
         )
     return data
 
 
-def _smoothness(
+def _measure_smoothness(
     run: Run,
-    linear: LinearNet,
+    linear: LinearModel,
     batches: _Batches,
     meter: CurvatureMeter,
     known: Smoothness | None,
 ) -> Smoothness:
-    """Return the two numbers; if they are `known` of another epoch, the first of them anew."""
-    probes = [linear.probe(parts) for parts in batches.parts]
+    """Measure the smoothness; if it is `known` from an earlier epoch, only the mean's curvature."""
+    probes = [linear.measurement_batch(parts) for parts in batches.parts]
     weights = meter.weights()
     change = _CHANGE * min(1.0, linear.loss.width)
     radius = change / max(1e-30, math.sqrt(max(_largest_row(linear, p)[0] for p in batches.parts)))
     if known is not None:
         mean, _ = meter.largest(probes, weights, radius)
-        return known._replace(mean=_checked(mean))
-    everything = batches.and_others(run)
+        return known._replace(mean=_check_curvature(mean))
+    everything = batches.all_in_memory(run)
     for parts in everything:
-        linear.check_data(parts)
-    point = linear.point(weights, everything)
+        linear.check_batch(parts)
+    point = linear.measurement_point(weights, everything)
     mean, _ = meter.largest(probes, point, radius)
     norm, sample = _largest_sample(linear, everything)
-    of_a_sample, _ = meter.largest([linear.probe(sample)], point, change / math.sqrt(norm))
+    of_a_sample, _ = meter.largest(
+        [linear.measurement_batch(sample)], point, change / math.sqrt(norm)
+    )
     if linear.loss.kind == "softmax" and any(weights[linear.weight].ravel()):
         here, _ = meter.largest(probes, weights, radius)
-        mean = max(mean, _checked(here))
-    return Smoothness(_checked(mean), max(_checked(of_a_sample), mean), batches.samples)
+        mean = max(mean, _check_curvature(here))
+    return Smoothness(
+        _check_curvature(mean), max(_check_curvature(of_a_sample), mean), batches.samples
+    )
 
 
-def _largest_sample(linear: LinearNet, batches: list[BatchParts]) -> tuple[float, BatchParts]:
-    """Return the squared norm of the longest row, by weight, and the batch of it alone."""
+def _largest_sample(linear: LinearModel, batches: list[BatchParts]) -> tuple[float, BatchParts]:
+    """Return the largest weighted squared norm of a row, and a batch with that row alone."""
     rows = ((*_largest_row(linear, parts), parts) for parts in batches)
     norm, row, parts = max(rows, key=lambda item: math.inf if item[0] != item[0] else item[0])
     if not 0 < norm < math.inf:
-        raise NotKnownError(
+        raise UnsupportedProblemError(
             f"the longest row of the data has the squared norm {norm:g}; look for zeros, NaN and "
             "infinity in them"
         )
@@ -309,15 +315,15 @@ def _largest_sample(linear: LinearNet, batches: list[BatchParts]) -> tuple[float
     return norm, BatchParts(*alone)
 
 
-def _largest_row(linear: LinearNet, parts: BatchParts) -> tuple[float, int]:
+def _largest_row(linear: LinearModel, parts: BatchParts) -> tuple[float, int]:
     norms = linear.squared_norms(parts)
     row = int(norms.argmax())  # of NaN, the first NaN
     return float(norms[row]), row
 
 
-def _checked(curvature: float) -> float:
+def _check_curvature(curvature: float) -> float:
     if not 0 < curvature < math.inf:
-        raise NotKnownError(
+        raise UnsupportedProblemError(
             f"the measured curvature is {curvature:g}; look for NaN, infinity, zeros and very "
             "large numbers in the data"
         )
@@ -340,10 +346,16 @@ def _check_owner(run: Run) -> None:
 
 
 def _momentum_of(run: Run) -> float:
-    """Return the momentum; raises NotKnownError for other optimizers, and batches of one's own."""
+    """Return the momentum.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        If the optimizer is neither SGD nor NAG, or the batch processor has its own `fit_batch`.
+    """
     optimizer = _mxnet.optimizer_of(run.trainer)
     if type(optimizer) not in (mx.optimizer.SGD, mx.optimizer.NAG, NAG):
-        raise NotKnownError(
+        raise UnsupportedProblemError(
             f"the optimizer is {type(optimizer).__name__}, and the rule is one for SGD and NAG; "
             "give the trainer 'sgd' or 'nag'"
         )
@@ -351,10 +363,12 @@ def _momentum_of(run: Run) -> float:
     if not (
         issubclass(processor, BatchProcessor) and processor.fit_batch is BatchProcessor.fit_batch
     ):
-        raise NotKnownError(f"the batch processor {processor.__name__} may compute anything")
+        raise UnsupportedProblemError(
+            f"the batch processor {processor.__name__} may compute anything"
+        )
     momentum = float(vars(optimizer)["momentum"])
     if not 0 <= momentum < 1:
-        raise NotKnownError(f"the momentum is {momentum:g}, and must be in [0, 1)")
+        raise UnsupportedProblemError(f"the momentum is {momentum:g}, and must be in [0, 1)")
     return momentum
 
 
@@ -363,10 +377,10 @@ def _batches_of_a_step(run: Run) -> int:
     return found[0] if found else 1
 
 
-def _steps(run: Run) -> dict[str, Step]:
+def _steps(run: Run) -> dict[str, StepScaling]:
     decay = _mxnet.optimizer_of(run.trainer).wd
     return {
-        param.name: Step(float(param.lr_mult), float(decay * param.wd_mult))
+        param.name: StepScaling(float(param.lr_mult), float(decay * param.wd_mult))
         for param in _mxnet.trained_parameters(run.trainer)
     }
 
@@ -376,8 +390,8 @@ def _scale(run: Run) -> float:
 
 
 def _parts(run: Run, batch: object) -> BatchParts:
-    return parts_of(batch, run.net, run.batch_axis, len(run.context))
+    return unpack_batch(batch, run.net, run.batch_axis, len(run.context))
 
 
-def _length(parts: BatchParts) -> int:
-    return int(leaves_of(parts.data)[0].shape[0])
+def _num_samples(parts: BatchParts) -> int:
+    return int(tree_leaves(parts.data)[0].shape[0])

@@ -15,7 +15,7 @@ from gluon_svrg.handlers.checkpoint import CheckpointHandler
 from gluon_svrg.handlers.svrg import SVRGHandler
 from gluon_svrg.run.history import History
 from gluon_svrg.run.operator_trace import OperatorTrace
-from gluon_svrg.run.position import check_is_located
+from gluon_svrg.run.position import require_estimator
 from gluon_svrg.run.timings import PhaseClock, table_of
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -135,14 +135,14 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
             If the run is one of MXNet's own Estimator, or has another ProfilerHandler.
         """
         self._reset()
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         if not estimator.workers.is_first:
             return
-        if estimator.handlers.observer is not None:
+        if estimator.handlers.interceptor is not None:
             raise ValueError("a run can have one ProfilerHandler, got two: leave one out")
         if self.trace is not None:
             _check_file(self.trace, self.overwrite)
-        estimator.handlers.observer = self._observe
+        estimator.handlers.interceptor = self._observe
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Log the table."""
@@ -153,7 +153,7 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
             estimator.logger.info("%s", self.table())
         else:
             estimator.logger.warning(
-                "the ProfilerHandler has no epoch: epochs=%r are none of this run's",
+                "nothing was profiled: epochs=%r are not among the epochs of this run",
                 sorted(self.epochs or ()),
             )
         if self.trace is not None and not self._has_traced:
@@ -168,7 +168,7 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
             self._tracing.cancel()
             self._tracing = None
         if getattr(estimator, "handlers", None) is not None:
-            estimator.handlers.observer = None
+            estimator.handlers.interceptor = None
 
     def table(self) -> str:
         """Return the phases of all profiled epochs as text, with their shares."""
@@ -268,7 +268,7 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
 
     def _end(self, estimator: Run) -> None:
         """End the last epoch, and no longer listen."""
-        estimator.handlers.observer = None
+        estimator.handlers.interceptor = None
         clock, self._clock = self._clock, None
         if clock is not None:
             if self._tracing is not None:

@@ -22,8 +22,8 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.run.curves import RATIO, RATIO_AT
-from gluon_svrg.run.logger import lines_above_bars
-from gluon_svrg.run.position import check_is_located
+from gluon_svrg.run.logger import redirect_to_tqdm
+from gluon_svrg.run.position import require_estimator
 from gluon_svrg.run.verbosity import shows_bars
 from tqdm.auto import tqdm
 
@@ -80,7 +80,7 @@ class ProgressHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Open the bar of the run."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self._close_bars()
         self._has_bars = shows_bars(estimator.verbose, self._file)
         if estimator.resumed_from is None:  # at a resume the position is not known yet
@@ -92,7 +92,7 @@ class ProgressHandler(
         self._open_bars(estimator)
 
     def state_dict(self, estimator: Run) -> State:
-        """Return nothing: the estimator's position is all that is needed."""
+        """Return an empty state: the estimator's position is enough."""
         return {}
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -132,7 +132,7 @@ class ProgressHandler(
         if self._has_bars:
             # Lines of the log are written above the bars, not into them.
             self._redirection.close()
-            self._redirection.enter_context(lines_above_bars(estimator.logger))
+            self._redirection.enter_context(redirect_to_tqdm(estimator.logger))
             self._opened_run_bar(estimator)
             if estimator.position.is_in_epoch:
                 self._opened_epoch_bar(estimator)

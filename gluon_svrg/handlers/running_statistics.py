@@ -1,4 +1,4 @@
-"""RunningStatisticsHandler: BatchNorm's running statistics, evened out over all copies."""
+"""RunningStatisticsHandler: average BatchNorm's running statistics over contexts and workers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 from gluon_svrg.events import EpochEnd, Order, Run
 from gluon_svrg.handlers.ema import EMAHandler
-from gluon_svrg.run.running_statistics import even_out, running_statistics_of
+from gluon_svrg.run.running_statistics import average_copies, find_running_statistics
 
 
 class RunningStatisticsHandler(EpochEnd):
     """Replaces running statistics, at the end of each epoch, by their mean over all copies.
 
-    Each worker and each context normalises its own rows of a batch, and its running statistics are
-    of these: the mean of all copies takes their place, on all of them. Where they are equal nothing
-    changes, bit for bit. An EMAHandler's averages of them are evened out, too. `fit` adds this
-    handler if there are several workers or contexts.
+    Each worker and each context normalises its own rows of a batch, so its running statistics
+    describe only these; the mean replaces them on all of them. If all copies are equal nothing
+    changes, bit for bit. An EMAHandler's averages of running statistics are averaged, too. `fit`
+    adds this handler if there are several workers or contexts.
 
     Parameters
     ----------
@@ -23,12 +23,12 @@ class RunningStatisticsHandler(EpochEnd):
         After the optimizer's step, before an average of the weights and an evaluation.
     """
 
-    def __init__(self, priority: float = Order.STEP + 100) -> None:
+    def __init__(self, priority: float = Order.RUNNING_STATISTICS) -> None:
         self.priority = float(priority)
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Even them out."""
-        even_out(running_statistics_of(estimator.net), estimator.workers)
+        """Average the running statistics."""
+        average_copies(find_running_statistics(estimator.net), estimator.workers)
         for handler in estimator.handlers:
             if isinstance(handler, EMAHandler):
-                handler.even_out(estimator.workers)
+                handler.average_running_statistics(estimator.workers)

@@ -23,7 +23,7 @@ from gluon_svrg.events import (
     TrainBegin,
 )
 from gluon_svrg.run.monitor import Monitor
-from gluon_svrg.run.position import check_is_located
+from gluon_svrg.run.position import require_estimator
 from gluon_svrg.schedules import Schedule, check_schedule
 
 # Numbers of every optimizer that are no hyper-parameters: counts, what the trainer sets at each
@@ -32,7 +32,7 @@ _NOT_TO_BE_SET = {"aggregate_num", "begin_num_update", "lr", "num_update", "resc
 
 
 @dataclass
-class _Left:
+class _Leftover:
     """A value that was there before the first schedule, and the last one that a schedule set."""
 
     before: float
@@ -40,7 +40,7 @@ class _Left:
 
 
 # By trainer and hyper-parameter: what schedules of earlier runs have left.
-_left: WeakKeyDictionary[mx.gluon.Trainer, dict[str, _Left]] = WeakKeyDictionary()
+_leftover_values: WeakKeyDictionary[mx.gluon.Trainer, dict[str, _Leftover]] = WeakKeyDictionary()
 
 
 class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
@@ -98,7 +98,7 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that the optimizer has the hyper-parameter, and that nothing else sets it."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         _check_owner(self, estimator)
         value = _value_of(self.hyperparameter, estimator.trainer)
         if self.hyperparameter == "momentum" and value == 0:
@@ -107,8 +107,8 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
                 "without momentum make no state for it; make this one with momentum=0.9, or "
                 "whatever the schedule begins with"
             )
-        left = _left.setdefault(estimator.trainer, {}).setdefault(
-            self.hyperparameter, _Left(value, value)
+        left = _leftover_values.setdefault(estimator.trainer, {}).setdefault(
+            self.hyperparameter, _Leftover(value, value)
         )
         if left.last != value:  # the user has set it since
             left.before = left.last = value
@@ -133,12 +133,12 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
                 "of 0; begin and end with a small one"
             )
         _set_value(self.hyperparameter, estimator.trainer, value)
-        _left[estimator.trainer][self.hyperparameter].last = value
+        _leftover_values[estimator.trainer][self.hyperparameter].last = value
 
 
-def tell_what_is_left(estimator: Run, handlers: Iterable[EventHandler]) -> None:
+def warn_of_leftover_value(estimator: Run, handlers: Iterable[EventHandler]) -> None:
     """Warn, once, of each value that an earlier schedule has left and none of `handlers` sets."""
-    left = _left.get(estimator.trainer, {})
+    left = _leftover_values.get(estimator.trainer, {})
     set_now = {h.hyperparameter for h in handlers if isinstance(h, ScheduleHandler)}
     for name in sorted(left.keys() - set_now):
         before, last = left[name].before, left.pop(name).last
@@ -246,7 +246,7 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check figure and hyper-parameter, and forget earlier runs."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         self.monitor.check(estimator)
         _check_owner(self, estimator)
         _value_of(self.hyperparameter, estimator.trainer)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
 from gluon_svrg import _mxnet, events
-from gluon_svrg.checkpoint.optimizer_states import names_by_place
-from gluon_svrg.data.sharding import sharded
+from gluon_svrg.arguments import renamed, renamed_attribute
+from gluon_svrg.checkpoint.optimizer_states import names_by_structure
+from gluon_svrg.data.sharding import shard
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import Order, Run, State
 from gluon_svrg.handlers.variance import VarianceHandler
 from gluon_svrg.run.backward import backward_of, shape_inference_of
-from gluon_svrg.run.mxnet_run import MXNetRun, located
+from gluon_svrg.run.mxnet_run import MXNetRun, run_with_position
 from gluon_svrg.svrg import GradientTable, Interval, OptimalCoefficient
 from gluon_svrg.svrg.coefficient import Coefficient, checked_coefficient
 from gluon_svrg.svrg.controller import SVRGController
 from gluon_svrg.svrg.interval import check_interval_options
 from gluon_svrg.svrg.snapshot_schedule import PayoffCriterion, SnapshotSchedule
 from gluon_svrg.svrg.sparse_checks import check_run_with_rows, warn_of_other_batches
-from gluon_svrg.trainer import svrg_trainer_of
+from gluon_svrg.trainer import require_svrg_trainer
 
 
 class SVRGHandler(
@@ -32,10 +32,10 @@ class SVRGHandler(
     events.EpochEnd,
     events.TrainEnd,
     events.ExceptionRaised,
-    events.CatchesUp,
+    events.ResumesInterrupted,
     events.Stateful,
-    events.HasCompanions,
-    events.HasPasses,
+    events.RequiresHandlers,
+    events.AddsPasses,
 ):
     """Run SVRG: take a snapshot every `update_freq` epochs, and correct each batch's gradient.
 
@@ -45,7 +45,8 @@ class SVRGHandler(
     Parameters
     ----------
     update_freq : int
-        A snapshot every that many epochs. Johnson & Zhang (2013) took 2 (convex problems) and 5.
+        The number of epochs from one snapshot to the next. Johnson & Zhang (2013) used 2 for convex
+        problems and 5 for neural networks.
     coefficient : float in [0, 1], callable, 'auto' or OptimalCoefficient
         1 is SVRG, 0 the plain optimizer, without a snapshot. A callable gets training progress in
         [0, 1] at each snapshot. 'auto' is ``OptimalCoefficient()``, estimated for each parameter.
@@ -54,7 +55,7 @@ class SVRGHandler(
     start_epoch, stop_epoch : int
         The first epoch with SVRG, after a warm start by the plain optimizer; the first without it.
     train_data : iterable of batches, optional
-        For MXNet's Estimator, which does not tell its own.
+        The training data, for MXNet's Estimator, which does not expose them.
     progress_bar : bool
         Whether the full pass shows a bar, on a terminal on which `fit` shows bars.
     priority : float
@@ -62,25 +63,26 @@ class SVRGHandler(
     table_memory : float
         The largest table that 'auto' makes, in bytes: one copy of the gradients per batch, device.
     lock : 'auto', 'require' or 'off'
-        Whether augmentation and masks stay from one full pass to the next; 'require': or an error.
-    give_up_above : float, optional
-        Switch SVRG off when the variance ratio of an epoch exceeds this (it pays under about 1/3),
-        and on again if the next one's is at most half of it. This package's Estimator measures.
-        The epoch of the first snapshot begins plain: the full pass comes within its first third,
-        or, if the ratio is too great, not at all
+        Whether augmentation and dropout masks are the same from one full pass to the next
+        ("transform locking"); 'require' raises an error if they cannot be.
+    max_variance_ratio : float, optional
+        Switch SVRG off when the variance ratio of an epoch exceeds this (it pays below about 1/3),
+        and on again if that of the next is at most half of it. Needs this package's Estimator,
+        which measures the ratio. The epoch of the first snapshot begins with the plain optimizer:
+        the full pass follows within its first third, or not at all if the ratio is too large
         (:class:`gluon_svrg.svrg.snapshot_schedule.PayoffCriterion`).
-    look_again_every : int, optional
-        Measure again every that many epochs after SVRG was switched off.
+    recheck_every_n_epochs : int, optional
+        Measure again every n epochs after SVRG was switched off.
     sparse_correction : 'exact' or 'sparse'
-        Whether row_sparse gradients are corrected on each row that ever occurs, or the batch's.
+        Whether row_sparse gradients are corrected on all rows that occur, or on the batch's.
 
     Attributes
     ----------
     interval : Interval
-        What lives from snapshot to snapshot.
+        The snapshot, its gradients and its locks.
     criterion : PayoffCriterion
-        Whether SVRG is on: ``criterion.off_since`` is the epoch in which it was switched off, or
-        None.
+        Decides whether SVRG is on: ``criterion.off_since`` is the epoch in which it was switched
+        off, or None.
 
     Raises
     ------
@@ -90,6 +92,7 @@ class SVRGHandler(
 
     state_key = "svrg"
 
+    @renamed(give_up_above="max_variance_ratio", look_again_every="recheck_every_n_epochs")
     def __init__(
         self,
         update_freq: int = 1,
@@ -103,8 +106,8 @@ class SVRGHandler(
         priority: float = Order.SVRG,
         table_memory: float = 2**30,
         lock: str = "auto",
-        give_up_above: float | None = None,
-        look_again_every: int | None = None,
+        max_variance_ratio: float | None = None,
+        recheck_every_n_epochs: int | None = None,
         sparse_correction: str = "exact",
     ) -> None:
         self._schedule = SnapshotSchedule(update_freq, start_epoch, stop_epoch)
@@ -114,35 +117,29 @@ class SVRGHandler(
         self.gradient_table, self.table_memory, self.lock = gradient_table, table_memory, lock
         self.train_data, self.progress_bar = train_data, progress_bar
         self.priority, self.sparse_correction = float(priority), sparse_correction
-        self.criterion = PayoffCriterion(give_up_above, look_again_every, stop_epoch)
-        self.give_up_above, self.look_again_every = give_up_above, look_again_every
+        self.criterion = PayoffCriterion(max_variance_ratio, recheck_every_n_epochs, stop_epoch)
+        self.max_variance_ratio = max_variance_ratio
+        self.recheck_every_n_epochs = recheck_every_n_epochs
 
-    @property
-    def giving_up(self) -> PayoffCriterion:
-        """The name of `criterion` up to version 0.7."""
-        warnings.warn(
-            "SVRGHandler.giving_up is now SVRGHandler.criterion, and giving_up.epoch is "
-            "criterion.off_since",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.criterion
+    give_up_above = renamed_attribute("give_up_above", "max_variance_ratio")
+    look_again_every = renamed_attribute("look_again_every", "recheck_every_n_epochs")
+    giving_up = renamed_attribute("giving_up", "criterion")
 
     @property
     def table(self) -> GradientTable | None:
-        """The table in use, after a run its counts; None if gradients are recomputed."""
+        """The gradient table (after a run only its counts); None if gradients are recomputed."""
         return self.interval.table if "interval" in vars(self) else None
 
     @property
     def gradient_evaluations(self) -> int:
-        """How many samples' gradients SVRG has computed, in addition to the network's own."""
+        """How many gradients (one per sample) SVRG has computed in addition to the training's."""
         return self.interval.gradient_evaluations if "interval" in vars(self) else 0
 
-    def companions(self) -> list[type[events.EventHandler]]:
-        """Return the handlers that SVRG needs: a VarianceHandler, if `give_up_above` is set."""
-        return [] if self.give_up_above is None else [VarianceHandler]
+    def required_handlers(self) -> list[type[events.EventHandler]]:
+        """Return the required handlers: a VarianceHandler, if `max_variance_ratio` is set."""
+        return [] if self.max_variance_ratio is None else [VarianceHandler]
 
-    def passes(self) -> list[str]:
+    def extra_passes(self) -> list[str]:
         """Return how many passes per sample SVRG adds to the training's own, for the summary."""
         if self.coefficient == 0:
             return ["SVRG adds none: its coefficient is 0"]
@@ -172,11 +169,13 @@ class SVRGHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check trainer and data, and begin with the plain optimizer."""
-        trainer = svrg_trainer_of(estimator)
-        check_run_with_rows(trainer, self.coefficient, self.sparse_correction, self.give_up_above)
+        trainer = require_svrg_trainer(estimator)
+        check_run_with_rows(
+            trainer, self.coefficient, self.sparse_correction, self.max_variance_ratio
+        )
         given = None if self.train_data is None else training_data(self.train_data)
-        self._run = run = located(estimator, given)
-        data = sharded(given or run.data, run.workers, run.batch_axis)
+        self._run = run = run_with_position(estimator, given)
+        data = shard(given or run.data, run.workers, run.batch_axis)
         if self.sparse_correction == "sparse" and self.coefficient != 0:
             warn_of_other_batches(trainer, self.update_freq, data, estimator.logger)
         self.interval = Interval(
@@ -189,7 +188,7 @@ class SVRGHandler(
             loss_scaler=trainer,
             infer_shapes=shape_inference_of(estimator),
             progress_bar=self.progress_bar and run.verbose not in (0, 2),
-            is_cancelled=lambda: run.stop_agreed("batch of the full pass"),
+            is_cancelled=lambda: run.should_stop_together("batch of the full pass"),
             workers=trainer.workers,
             logger=estimator.logger,
         )
@@ -208,9 +207,9 @@ class SVRGHandler(
         meters = [handler for handler in run.handlers if isinstance(handler, VarianceHandler)]
         for meter in meters:
             meter.attach(self._controller)
-        if self.give_up_above is not None and not meters:
+        if self.max_variance_ratio is not None and not meters:
             raise ValueError(
-                f"give_up_above={self.give_up_above!r} needs a VarianceHandler, which "
+                f"max_variance_ratio={self.max_variance_ratio!r} needs a VarianceHandler, which "
                 f"{type(estimator).__module__}.{type(estimator).__name__} does not have: use "
                 "gluon_svrg.Estimator"
             )
@@ -222,7 +221,7 @@ class SVRGHandler(
         self._controller.epoch_begin()
 
     def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Let the network draw the random numbers that are drawn at the snapshot."""
+        """Seed MXNet so that the network draws the same numbers as at the snapshot."""
         self._controller.before(kwargs["batch"])
 
     def gradient_ready(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -241,7 +240,7 @@ class SVRGHandler(
             self._run.position.end_epoch()
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Leave a trainer that steps by itself again, and keep nothing of the run."""
+        """Stop correcting the trainer's gradients, and free what belongs to the run."""
         if "_controller" in vars(self):  # else an exception came before train begin
             self._controller.turn_off()
             self.interval.release()
@@ -249,8 +248,8 @@ class SVRGHandler(
 
     exception_raised = train_end
 
-    def catch_up(self, estimator: Run) -> bool:
-        """Take the snapshot that a stop has broken off in the middle of an epoch."""
+    def resume_interrupted(self, estimator: Run) -> bool:
+        """Take the snapshot that a stop has interrupted in the middle of an epoch."""
         return self._controller.take_due_snapshot()
 
     def state_dict(self, estimator: Run) -> State:
@@ -258,8 +257,8 @@ class SVRGHandler(
         return self._controller.state_dict(self._names(estimator))
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
-        """Continue from `state`; computes a table again, if the current epoch needs it."""
+        """Continue from `state`; recompute a gradient table, if the current epoch needs it."""
         self._controller.load_state_dict(state, self._names(estimator), estimator.context)
 
     def _names(self, estimator: Run) -> dict[str, str]:
-        return names_by_place(estimator.net, _mxnet.parameters_of(self._controller.trainer))
+        return names_by_structure(estimator.net, _mxnet.parameters_of(self._controller.trainer))

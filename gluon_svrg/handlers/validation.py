@@ -6,31 +6,31 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gluon_svrg.arguments import check_periods
-from gluon_svrg.arrays.waiting import wait_for
+from gluon_svrg.arrays.sync import wait_for
 from gluon_svrg.data.training_data import check_data
 from gluon_svrg.events import (
     BatchBegin,
     BatchEnd,
-    CatchesUp,
     EventHandler,
     Interrupted,
     Order,
+    ResumesInterrupted,
     Run,
 )
-from gluon_svrg.run.generators import host_states, set_host_states
-from gluon_svrg.run.position import check_is_located
+from gluon_svrg.run.position import require_estimator
+from gluon_svrg.run.rng import collect_rng_states, set_rng_states
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 
-class ValidationHandler(mx_estimator.ValidationHandler, CatchesUp):
+class ValidationHandler(mx_estimator.ValidationHandler, ResumesInterrupted):
     """Evaluates on `val_data` at the end of every few epochs, or after every few batches.
 
     `fit` adds one, for each epoch, if it gets `val_data` and no such handler. The row of an epoch
     has the figures of the last evaluation in it.
 
-    A stop (Ctrl-C, SIGTERM, a time limit, ``estimator.stop()``) that comes during an evaluation
-    breaks it off after the batch that is under way: it gives no figures, and is made again after a
-    resume. Only a signal or a time limit that came before it keeps it from beginning.
+    A stop (Ctrl-C, SIGTERM, a time limit, ``estimator.stop()``) during an evaluation interrupts it
+    after the current batch: it gives no figures, and is repeated after a resume. A signal or a time
+    limit before an evaluation prevents it; ``estimator.stop()`` does not.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class ValidationHandler(mx_estimator.ValidationHandler, CatchesUp):
     Attributes
     ----------
     is_due : bool
-        Whether a stop has broken off the evaluation after the last batch.
+        Whether a stop has interrupted the evaluation after the last batch.
 
     Raises
     ------
@@ -76,7 +76,7 @@ class ValidationHandler(mx_estimator.ValidationHandler, CatchesUp):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Begin to count, from where the run begins."""
-        check_is_located(self, estimator)
+        require_estimator(self, estimator)
         position = estimator.position
         self.current_batch, self.current_epoch = position.batch, position.epoch
         self.is_due = False
@@ -87,7 +87,7 @@ class ValidationHandler(mx_estimator.ValidationHandler, CatchesUp):
         if self.batch_period and self.current_batch % self.batch_period == 0:
             self._evaluate_after(estimator, estimator.position.batch_in_epoch + 1)
 
-    def catch_up(self, estimator: Run) -> bool:
+    def resume_interrupted(self, estimator: Run) -> bool:
         """Evaluate, if a stop has broken off the evaluation after the last batch."""
         was_due = self.is_due
         if was_due:
@@ -99,7 +99,7 @@ class ValidationHandler(mx_estimator.ValidationHandler, CatchesUp):
         self.current_epoch += 1
         if self.epoch_period and self.current_epoch % self.epoch_period == 0:
             try:
-                if self.is_due:  # a stop has broken off another one just now
+                if self.is_due:  # a stop has just interrupted another evaluation
                     raise Interrupted
                 self._evaluate(estimator)
             except Interrupted:
@@ -122,33 +122,33 @@ class ValidationHandler(mx_estimator.ValidationHandler, CatchesUp):
         )
 
     def _evaluate(self, estimator: Run) -> dict[str, float]:
-        """Evaluate; raise Interrupted, with random numbers as before, if a stop breaks it off."""
-        drawn = host_states()
+        """Evaluate; if a stop interrupts it, restore the random states and raise Interrupted."""
+        rng_states = collect_rng_states()
         given = self.event_handlers
         given = [given] if isinstance(given, EventHandler) else list(given or ())
         try:
-            handlers = [_BreaksOff(estimator.interruption()), *given]
+            handlers = [_StopCheck(estimator.stop_check()), *given]
             return estimator.evaluate(self.val_data, estimator.batch_axis, handlers)
         except Interrupted:
-            set_host_states(drawn)
+            set_rng_states(rng_states)
             raise
 
 
-class _BreaksOff(BatchBegin, BatchEnd):
-    """Ends an evaluation before the next batch once a stop has come."""
+class _StopCheck(BatchBegin, BatchEnd):
+    """Ends an evaluation before the next batch after a stop was requested."""
 
     priority = -float("inf")
 
-    def __init__(self, is_asked_for: Callable[[], bool]) -> None:
-        self._is_asked_for = is_asked_for
+    def __init__(self, is_to_stop: Callable[[], bool]) -> None:
+        self._is_to_stop = is_to_stop
         self._losses: list[Any] = []
 
     def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Raise Interrupted, if it is time."""
-        if self._is_asked_for():
+        """Raise Interrupted if a stop was requested."""
+        if self._is_to_stop():
             raise Interrupted
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Wait for the batch before: else all are under way before the first is computed."""
+        """Wait for the last batch: else all would be in memory before the first is computed."""
         wait_for(self._losses)
         self._losses = kwargs["loss"]

@@ -1,4 +1,4 @@
-"""VarianceHandler: measures in training what SVRG does to the variance of the gradient."""
+"""VarianceHandler: measures during training how SVRG changes the variance of the gradient."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.arrays.nested import leaves_of
-from gluon_svrg.arrays.replicas import replicas_of
+from gluon_svrg.arrays.nested import tree_leaves
+from gluon_svrg.arrays.replicas import distinct_replicas
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import (
     BatchEnd,
@@ -26,11 +26,11 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.run.backward import backward_of
-from gluon_svrg.run.generators import seed_mxnet, seed_of
-from gluon_svrg.run.position import Located
+from gluon_svrg.run.position import require_estimator
+from gluon_svrg.run.rng import seed_mxnet, worker_seed
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.controller import SVRGController
-from gluon_svrg.svrg.full_pass import Numbered
+from gluon_svrg.svrg.full_pass import IndexedBatch
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.svrg.snapshot_schedule import (
     Phase,
@@ -44,26 +44,27 @@ from mxnet.ndarray import NDArray
 
 @dataclass(frozen=True)
 class VarianceRecord:
-    """What was measured at one point of a run.
+    """A measurement at one point of a run.
 
     Attributes
     ----------
     epoch : int
         The number of the epoch.
     at : float
-        The part of the epoch that was done, in (0, 1].
+        The fraction of the epoch that was done, in (0, 1]. (The argument `at` of the handler is in
+        percent.)
     ratio : float
-        The variance of the corrected gradient by that of the plain one.
+        The variance of the corrected gradient, divided by that of the plain one.
     svrg_ratio : float
-        What it would be with the coefficient 1.
+        The same with the coefficient 1.
     optimal_ratio : float
-        What it would be with the best coefficient for each parameter.
+        The same with the best coefficient of each parameter.
     optimal_coefficient : float
-        The best single one.
+        The best single coefficient for all parameters.
     variance : float
-        That of the plain gradient of a batch: the mean squared distance from its mean.
+        The variance of a batch's plain gradient: its mean squared distance from the mean.
     average : float
-        The ratio, averaged over the epoch so far, with this one for the rest of it.
+        The average of the ratio over the epoch, if it stays at its present value for the rest.
     """
 
     epoch: int
@@ -77,21 +78,22 @@ class VarianceRecord:
 
 
 class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
-    """Measures whether SVRG pays: what the correction does to the variance of the gradient.
+    """Measures whether SVRG pays: how the correction changes the variance of the gradient.
 
-    At some points of an epoch it computes, for a few batches drawn at random (of a DataLoader, the
-    first of a new iteration), the gradient at the weights and at the snapshot, and from them the
-    variance ratio: the variance of the corrected gradient divided by that of the plain one. An
-    epoch with SVRG takes about three gradients per sample, so the ratio has to be under 1/3 for it
-    to pay (Defazio & Bottou 2019, who measured at the points that are the default here). With
-    ``SVRGHandler(give_up_above=...)`` it tells the SVRGHandler.
+    At some points of an epoch it computes, for a few random batches (the first of a new iteration
+    of a DataLoader), the gradient at the weights and at the snapshot, and from them the variance
+    ratio: the variance of the corrected gradient divided by that of the plain one. An epoch with
+    SVRG takes about three gradients per sample, so SVRG pays if the ratio is below 1/3 (Defazio &
+    Bottou 2019; the default points are theirs). With ``SVRGHandler(max_variance_ratio=...)`` the
+    SVRGHandler acts on it.
 
-    While SVRG is off it measures what it *would* do, from a copy of the weights at the beginning of
-    the epoch. That needs no full pass, since the variance does not depend on the full gradient,
-    which is a constant: a plain run with a VarianceHandler says whether SVRG would pay. (After SVRG
-    has been switched off, only in the epochs in which it is to be measured again.) Where it decides
-    whether SVRG begins, it takes at most 2.5 % of an epoch's batches, but 3, and 15 % in two
-    epochs: before the first snapshot at one or two points of the first third, then at one to four.
+    While SVRG is off it measures what SVRG *would* do, with a copy of the weights from the
+    beginning of the epoch as the snapshot. That needs no full pass, since the variance does not
+    depend on the full gradient, a constant. So a plain run with a VarianceHandler says whether SVRG
+    would pay. After SVRG was switched off, it measures only in the epochs of a recheck. A
+    measurement that decides whether to switch SVRG on takes at most 2.5 % of an epoch's batches (at
+    least 3 batches), and all of them at most 15 %: one or two points in the first third of the
+    first epoch, one to four in the next.
 
     A row of the history gets ``variance_ratio``, the ratio averaged over the epoch, and
     ``variance_ratio_at_11``, the ratio when 11 % of it are done, for each point.
@@ -101,25 +103,25 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
     at : sequence of float
         When to measure: percentages of an epoch's batches, in (0, 100].
     batches : int
-        How many batches each measurement takes, at least 2. It computes two gradients of each,
-        one if SVRG has a gradient table. With the default and 4 points that is 64 batches an
-        epoch, 5 % of the time of an epoch of SVRG over 469 batches.
+        The number of batches of each measurement, at least 2. It computes two gradients of each,
+        or one if SVRG has a gradient table. The default with 4 points takes 64 gradients of a batch
+        per epoch: 5 % of the time of an SVRG epoch of 469 batches.
     every_n_epochs : int
-        Measure in each `every_n_epochs`-th epoch from the first on.
+        Measure in every n-th epoch, from the first on.
     coefficient : float or 'auto'
-        SVRG's coefficient while SVRG is off; 'auto' is the best one for each parameter.
+        The coefficient to assume while SVRG is off; 'auto' is the best one for each parameter.
     seed : int
-        Decides which batches are taken.
+        Seed of the choice of batches.
     priority : float
         After the optimizer's step, before the history.
 
     Attributes
     ----------
     records : list of VarianceRecord
-        What was measured in this run; after a resume also before it.
+        The measurements of this run, including those before a resume.
     gradient_evaluations : int
-        How many samples' gradients that took, without those at the snapshot that the SVRGHandler
-        counts.
+        How many gradients (one per sample) the measurements took, without those at the snapshot,
+        which the SVRGHandler counts.
 
     Raises
     ------
@@ -130,9 +132,10 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
 
     Notes
     -----
-    The gradients are a frozen twin's: neither BatchNorm's statistics nor gradients change. Both
-    gradients of a batch see the same random numbers. For that MXNet is seeded, so that, unless SVRG
-    seeds it anyway, the masks of training are others than without this handler.
+    The gradients are computed on a copy: neither BatchNorm's statistics nor the network's gradients
+    change. Both gradients of a batch see the same random numbers. For that MXNet is seeded, so the
+    dropout masks of the training differ from those without this handler, unless SVRG seeds MXNet
+    anyway.
 
     References
     ----------
@@ -152,7 +155,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         seed: int = 0,
         priority: float = Order.VARIANCE,
     ) -> None:
-        self.at = _checked_points(at)
+        self.at = _check_points(at)
         self.batches = check_integer(
             "batches", batches, 2, "the variance is taken over that many batches"
         )
@@ -175,7 +178,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         self._data: TrainingData
         self._meter: VarianceMeter
         self._reference: Snapshot
-        # Whether the weights at the beginning of this epoch stand in for a snapshot.
+        # Whether the weights from the beginning of this epoch serve as a snapshot.
         self._has_reference = False
 
     def attach(self, controller: SVRGController) -> None:
@@ -183,12 +186,8 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         self._controller = controller
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Check whether the data can be measured on."""
-        if not isinstance(estimator, Located):
-            raise ValueError(
-                f"VarianceHandler needs gluon_svrg.Estimator, which tells its data and position, "
-                f"got {type(estimator).__module__}.{type(estimator).__name__}"
-            )
+        """Check the data, and prepare the measurements."""
+        require_estimator(self, estimator)
         _check_length(estimator.data)
         self.records, self.gradient_evaluations = [], 0
         self._has_reference = False
@@ -198,7 +197,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         self._data = estimator.data
 
     def gradient_ready(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Copy the weights before an epoch's first step, if they stand in for a snapshot."""
+        """Copy the weights before an epoch's first step, if they serve as a snapshot."""
         position = estimator.position
         if position.batch_in_epoch:
             return
@@ -207,7 +206,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             self._reference.take()
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Measure, if this is a point for it."""
+        """Measure, if this batch is a point of measurement."""
         epoch, done = estimator.position.epoch, estimator.position.batch_in_epoch + 1
         length = self._data.num_batches
         if not length or not self._measures_in(epoch):
@@ -218,7 +217,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             self._measure(estimator, epoch, done / length, batches, done == numbers[-1])
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Forget the run: the next may have another method, or none; `records` stay."""
+        """Free what belongs to the run; `records` stay."""
         self._controller = None
         if "_data" in vars(self):  # else an exception came before train begin
             self._reference.release()
@@ -228,19 +227,19 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
     exception_raised = train_end
 
     def state_dict(self, estimator: Run) -> State:
-        """Return what was measured, and the weights that stand in for a snapshot."""
+        """Return the measurements, and the weights that serve as a snapshot."""
         return {
             "records": [asdict(record) for record in self.records],
             "gradient_evaluations": self.gradient_evaluations,
             "reference": (
-                [replicas_of(arrays) for arrays in self._reference.weights.values()]
+                [distinct_replicas(arrays) for arrays in self._reference.weights.values()]
                 if self._has_reference
                 else None
             ),
         }
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
         self.records = [VarianceRecord(**record) for record in state["records"]]
         self.gradient_evaluations = state["gradient_evaluations"]
         self._has_reference = state["reference"] is not None
@@ -281,10 +280,10 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         # In the epoch of a trial the snapshot is taken in the middle.
         begin = controller.criterion.fraction_before_snapshot(epoch) if controller else 0.0
         earlier = [r for r in self.records if r.epoch == epoch and r.at > begin]
-        # At the snapshot both gradients are the same, for which 1 is the best coefficient.
+        # At the snapshot both gradients are equal, and 1 is the best coefficient.
         at_snapshot = (1 - coefficient) ** 2 if isinstance(coefficient, float) else 0.0
         if is_on and controller is not None and controller.interval.epoch < epoch:
-            # The snapshot is of an earlier epoch: continue from what was measured last.
+            # The snapshot is from an earlier epoch: continue from the last measurement.
             at_snapshot = next((r.ratio for r in reversed(self.records) if r.epoch < epoch), ratio)
         average = average_if_constant(
             [(x - begin) / (1 - begin) for x in (*(r.at for r in earlier), at)],
@@ -301,7 +300,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             variance=moments.variance(),
             average=average,
         )
-        # All workers decide by the first one's figures: their processors may round differently.
+        # All workers use the first one's figures, since their processors may round differently.
         record = VarianceRecord(**estimator.workers.of_first(asdict(own), "variance ratio"))
         self.records.append(record)
         estimator.logger.info(
@@ -321,25 +320,25 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             upper = average_if_growing(at, record.ratio, at_snapshot)
             was_needed = self._must_measure(epoch)
             controller.on_measurement(RatioBounds(epoch, at, record.average, upper, is_last))
-            if was_needed:  # else the epoch is measured to its end, whatever was decided
+            if was_needed:  # else the epoch is measured to its end, whatever the decision
                 self._has_reference = self._must_measure(epoch)
 
     def _points_of(self, at: float) -> list[float]:
-        """Return the points, in percent, for which this part of the epoch stands."""
+        """Return the points, in percent, that fall on this batch of the epoch."""
         length = self._data.num_batches or 1
         return [p for p in self.at if max(1, round(p / 100 * length)) == round(at * length)]
 
     def _moments(self, estimator: Run, epoch: int, number: int) -> GradientMoments:
         key = (epoch, estimator.position.batch_in_epoch)
         sequence = np.random.SeedSequence(self.seed, spawn_key=key)
-        batches = _drawn(self._data, number, sequence, estimator)
+        batches = _random_batches(self._data, number, sequence, estimator)
         scale = _mxnet.loss_scale_of(estimator.trainer)
         if self._controller is None or not self._controller.is_on:
             backward = backward_of(estimator)
-            seed = seed_of(estimator.workers.rank, self.seed)
+            seed = worker_seed(estimator.workers.rank, self.seed)
 
-            def masked(item: Numbered) -> object:
-                seed_mxnet(seed, *key, item[0])  # as the masks of an Interval would
+            def masked(item: IndexedBatch) -> object:
+                seed_mxnet(seed, *key, item[0])  # as the MaskLock of an Interval does
                 return backward(item[1])
 
             moments = self._meter.measure(
@@ -350,7 +349,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             return moments
         interval = self._controller.interval
 
-        def locked(item: Numbered) -> object:
+        def locked(item: IndexedBatch) -> object:
             return interval.backward_at(item[0])(item[1])
 
         moments = self._meter.measure(
@@ -373,16 +372,16 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         return coefficient if isinstance(coefficient, float) else moments.optimal_coefficients()
 
 
-def _drawn(
+def _random_batches(
     data: TrainingData, number: int, sequence: np.random.SeedSequence, estimator: Run
-) -> Iterator[Numbered]:
-    """Yield that many batches, at random, or of data without an index the first ones."""
+) -> Iterator[IndexedBatch]:
+    """Yield `number` random batches, or the first ones of data without an index."""
     length = data.num_batches
     if not data.is_indexed or length is None:
         yield from enumerate(data.first_batches(number))
         return
     # A smaller batch varies more than the others.
-    is_last_smaller = _size_of(data.batch(length - 1), estimator) < _size_of(
+    is_last_smaller = _num_samples(data.batch(length - 1), estimator) < _num_samples(
         data.batch(0), estimator
     )
     candidates = length - (is_last_smaller and length > 2)
@@ -391,7 +390,7 @@ def _drawn(
         yield index, data.batch(index)
 
 
-def _checked_points(at: object) -> tuple[float, ...]:
+def _check_points(at: object) -> tuple[float, ...]:
     points = tuple(at) if isinstance(at, (list, tuple)) else (at,)
     if not points:
         raise ValueError(
@@ -409,8 +408,8 @@ def _checked_points(at: object) -> tuple[float, ...]:
 def _check_length(data: TrainingData) -> None:
     if data.num_batches is None:
         raise ValueError(
-            f"VarianceHandler measures at parts of an epoch, and {data.kind} does not tell how "
-            "many batches it has: give train_data a __len__"
+            f"VarianceHandler measures at fractions of an epoch, and {data.kind} has no length: "
+            "give train_data a __len__"
         )
     if data.num_batches == 1:
         raise ValueError(
@@ -418,8 +417,8 @@ def _check_length(data: TrainingData) -> None:
         )
 
 
-def _size_of(batch: object, estimator: Run) -> int:
-    """Return the number of samples, which the first array of a batch has, of all workers."""
-    data = next(iter(leaves_of(batch)), None)
-    own = data.shape[estimator.batch_axis] if isinstance(data, (NDArray, np.ndarray)) else 0
-    return int(estimator.workers.total(own, "samples of a batch"))
+def _num_samples(batch: object, estimator: Run) -> int:
+    """Return the number of samples of a batch, on all workers."""
+    data = next(iter(tree_leaves(batch)), None)
+    samples = data.shape[estimator.batch_axis] if isinstance(data, (NDArray, np.ndarray)) else 0
+    return int(estimator.workers.total(samples, "samples of a batch"))

@@ -1,4 +1,4 @@
-"""The run's own forward and backward pass, for others than the loop: SVRG's, at its snapshot."""
+"""The forward and backward passes that SVRG runs at its snapshot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.batch import is_empty
-from gluon_svrg.arrays.nested import leaves_of, mapped
+from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.events import State
 from gluon_svrg.run.batch_processor import BatchProcessor, clear_idle_gradients, fit_batch
 from mxnet import gluon
@@ -20,68 +20,73 @@ if TYPE_CHECKING:
     from gluon_svrg.events import Run
 
 
-def carries_state(processor: object) -> bool:
-    """Return whether a batch processor has a `state_dict` of its own."""
+def is_stateful(processor: object) -> bool:
+    """Return whether the class of a batch processor defines `state_dict`."""
     return getattr(type(processor), "state_dict", None) not in (None, BatchProcessor.state_dict)
 
 
-def hears_of_epochs(processor: object) -> bool:
-    """Return whether it carries a state, or has a `begin_epoch` of its own."""
+def needs_epoch_begin(processor: object) -> bool:
+    """Return whether the class of a batch processor defines `begin_epoch` or `state_dict`."""
     begin = getattr(type(processor), "begin_epoch", BatchProcessor.begin_epoch)
-    return carries_state(processor) or begin is not BatchProcessor.begin_epoch
+    return is_stateful(processor) or begin is not BatchProcessor.begin_epoch
 
 
-class Backward:
-    """One batch in, its losses out, by the run's batch processor, whose state stays as it is.
+class TrainingBackward:
+    """Runs forward and backward for one batch without changing the batch processor's state.
 
-    A batch processor may carry a state from one batch to the next. A pass over all batches
-    (:meth:`begin_pass`) then carries one of its own, and keeps the one that each batch begins with:
-    :meth:`at` begins with it again, in any order, so that a batch has one and the same loss
-    function in the full pass and in the corrections.
+    A batch processor may carry a state from one batch to the next, such as the hidden state of a
+    recurrent network. A pass over all batches (:meth:`begin_pass`) then carries its own state, and
+    keeps a copy from the beginning of each batch. :meth:`at` begins with that copy, in any order,
+    so that a batch has the same loss function in the full pass and in the corrections.
 
     Parameters
     ----------
     run : Run
-        Whose network, batch processor and batch axis are used.
+        The run, with its network, batch processor and batch axis.
+
+    Attributes
+    ----------
+    is_stateful : bool
+        Whether the batch processor carries a state.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._processor: Any = run.batch_processor
-        self.carries = carries_state(self._processor)
+        self.is_stateful = is_stateful(self._processor)
         self._states: list[Any] = []
-        self._is_told = type(self._processor) is BatchProcessor
-        self._watched_index = 1
+        self._is_checked = type(self._processor) is BatchProcessor
+        self._checked_index = 1
 
     def __call__(self, batch: object) -> list[NDArray]:
-        """Run the batch, beginning with the state of the training."""
-        if not self.carries:
+        """Run the batch, beginning with the training's present state."""
+        if not self.is_stateful:
             return self._fit(batch)
         with self._from(self._processor.state_dict()):
             return self._fit(batch)
 
     def begin_pass(self, saved: State | None = None) -> None:
-        """Begin a pass over all batches, with the state of the training, or one that was saved."""
-        if self.carries:
+        """Begin a pass over all batches, with the training's state or a saved one."""
+        if self.is_stateful:
             state = self._processor.state_dict()
             if saved is not None:
-                state = unpacked(saved, self._run.context)
+                state = from_plain(saved, self._run.context)
             self._states = [_copied(state)]
 
     def at(self, index: int) -> Callable[[object], list[NDArray]]:
         """Return the pass of the batch of this index in the full pass."""
         return partial(self._fit_at, index)
 
-    def first_state(self) -> dict[str, object]:
-        """Return ``{"carried": state}``, with the state that the last pass began with."""
-        return {"carried": packed(self._states[0])} if self._states else {}
+    def state_dict(self) -> dict[str, object]:
+        """Return ``{"carried": state}``, the state at the beginning of the last pass, if any."""
+        return {"carried": to_plain(self._states[0])} if self._states else {}
 
     def _fit_at(self, index: int, batch: object) -> list[NDArray]:
-        if not self.carries:
-            if is_empty(batch) and index <= self._watched_index:
-                self._watched_index += 1  # the processor has not seen this one
-            is_watched = index == self._watched_index and not self._is_told
-            return self._watched(batch) if is_watched else self._fit(batch)
+        if not self.is_stateful:
+            if is_empty(batch) and index <= self._checked_index:
+                self._checked_index += 1  # the processor has not seen this one
+            is_to_check = index == self._checked_index and not self._is_checked
+            return self._check_keeps_no_arrays(batch) if is_to_check else self._fit(batch)
         if not self._states:
             self.begin_pass()
         with self._from(self._states[min(index, len(self._states) - 1)]):
@@ -95,7 +100,7 @@ class Backward:
 
     @contextmanager
     def _from(self, state: State | None) -> Iterator[None]:
-        """Let the batch processor have `state` inside the block, and its own after it."""
+        """Give the batch processor `state` inside the ``with`` block; then restore its own."""
         own = _copied(self._processor.state_dict())
         self._processor.load_state_dict(_copied(state))
         try:
@@ -103,8 +108,8 @@ class Backward:
         finally:
             self._processor.load_state_dict(own)
 
-    def _watched(self, batch: object) -> list[NDArray]:
-        """Warn if the batch processor keeps other arrays after the second batch than before it."""
+    def _check_keeps_no_arrays(self, batch: object) -> list[NDArray]:
+        """Run the second batch; warn if the batch processor keeps other arrays than before."""
         before = {name: _arrays_in(value) for name, value in vars(self._processor).items()}
         losses = self._fit(batch)
         names = [
@@ -112,14 +117,14 @@ class Backward:
             for name, value in vars(self._processor).items()
             if _arrays_in(value) and not _are_same(_arrays_in(value), before.get(name, []))
         ]
-        self._is_told = True
+        self._is_checked = True
         if names:
             kind = type(self._processor).__name__
             self._run.logger.warning(
                 "%s keeps arrays from batch to batch (%s), and SVRG's passes at the snapshot "
-                "change them: if the loss depends on them, it is another one than without SVRG. "
-                "Give %s state_dict() and load_state_dict(state), and SVRG carries a state of its "
-                "own",
+                "overwrite them: if the loss depends on them, it differs from that without SVRG. "
+                "Add state_dict() and load_state_dict(state) to %s, and SVRG will keep a separate "
+                "state",
                 kind,
                 ", ".join(names),
                 kind,
@@ -127,53 +132,60 @@ class Backward:
         return losses
 
 
-def backward_of(run: Run) -> Backward:
-    """Return the run's own forward and backward pass: one batch in, its losses out."""
-    return Backward(run)
+def backward_of(run: Run) -> TrainingBackward:
+    """Return the run's own forward and backward pass."""
+    return TrainingBackward(run)
 
 
-def of_own_samples(net: gluon.Block, backward: Callable[[Any], object]) -> Callable[[Any], object]:
-    """Return the pass for batches of which other workers may have all samples.
+class UserBackward:
+    """A user's function as a backward pass, for batches of which a worker may have no sample.
 
-    A run's own pass knows of them; a user's function is not called for one, whose gradients are
-    zero.
+    It is not called for such a batch, whose gradients are zero. It has the methods of
+    :class:`TrainingBackward`, but no state.
+
+    Parameters
+    ----------
+    net : gluon.Block
+        The network.
+    function : callable
+        Runs the forward and the backward pass of a batch, and returns its losses.
     """
-    if isinstance(backward, Backward):
-        return backward
 
-    def of_own(batch: object) -> object:
+    is_stateful = False
+
+    def __init__(self, net: gluon.Block, function: Callable[[Any], object]) -> None:
+        self._net = net
+        self._function = function
+
+    def __call__(self, batch: object) -> object:
+        """Run the batch."""
         if not is_empty(batch):
-            return backward(batch)
-        for context in {c for p in net.collect_params().values() for c in p.list_ctx()}:
-            clear_idle_gradients(net, context)
+            return self._function(batch)
+        for context in {c for p in self._net.collect_params().values() for c in p.list_ctx()}:
+            clear_idle_gradients(self._net, context)
         return []
 
-    return of_own
+    def begin_pass(self, saved: State | None = None) -> None:
+        """Begin a pass over all batches."""
+
+    def at(self, index: int) -> Callable[[object], object]:
+        """Return the pass of the batch of this index: the same for all."""
+        return self
+
+    def state_dict(self) -> dict[str, object]:
+        """Return an empty state."""
+        return {}
 
 
-def at_batch(backward: Callable[[Any], object], index: int) -> Callable[[Any], object]:
-    """Return the pass of the batch of this index; `backward` itself, if it is a user's function."""
-    return backward.at(index) if isinstance(backward, Backward) else backward
-
-
-def begin_pass(backward: Callable[[Any], object], saved: State | None = None) -> None:
-    """Begin a pass over all batches, with the state that :func:`first_state` has saved, if any."""
-    if isinstance(backward, Backward):
-        backward.begin_pass(saved)
-
-
-def first_state(backward: Callable[[Any], object]) -> dict[str, object]:
-    """Return ``{"carried": state}``, with the state that the last pass began with, if there is."""
-    return backward.first_state() if isinstance(backward, Backward) else {}
-
-
-def is_alike(backward: Callable[[Any], object], index: int) -> bool:
-    """Return whether this batch, as the first of an epoch, has the state that it has in a pass."""
-    return index == 0 or not (isinstance(backward, Backward) and backward.carries)
+def as_backward(
+    net: gluon.Block, function: Callable[[Any], object]
+) -> TrainingBackward | UserBackward:
+    """Return the run's own backward pass unchanged, and a user's function as a UserBackward."""
+    return function if isinstance(function, TrainingBackward) else UserBackward(net, function)
 
 
 def shape_inference_of(run: Run) -> Callable[[object], None]:
-    """Return what lets layers that infer their shapes see a batch, outside of training."""
+    """Return a function that infers missing shapes from a batch, outside of training."""
 
     def infer(batch: object) -> None:
         _infer_shapes(run, batch)
@@ -181,36 +193,36 @@ def shape_inference_of(run: Run) -> Callable[[object], None]:
     return infer
 
 
-def packed(state: object) -> State:
-    """Return `state` with its contexts, which a checkpoint does not keep."""
+def to_plain(state: object) -> State:
+    """Return a copy of `state` with its contexts, which a checkpoint does not keep."""
     contexts = [
         [leaf.ctx.device_type, leaf.ctx.device_id] if isinstance(leaf, NDArray) else None
-        for leaf in leaves_of(state)
+        for leaf in tree_leaves(state)
     ]
     return {"state": _copied(state), "contexts": contexts}
 
 
-def unpacked(saved: State, contexts: list[mx.Context]) -> Any:
-    """Return the state on its contexts; on the first of `contexts`, if the run has others."""
-    places = iter(saved["contexts"])
+def from_plain(saved: State, contexts: list[mx.Context]) -> Any:
+    """Return the state on its saved contexts, or on the first of `contexts` instead of others."""
+    saved_contexts = iter(saved["contexts"])
 
     def place(leaf: object) -> object:
-        context = next(places)
+        context = next(saved_contexts)
         if context is None or not isinstance(leaf, NDArray):
             return leaf
-        own = mx.Context(*context)
-        here = own if own in contexts else contexts[0]
-        return _mxnet.as_current(_mxnet.as_legacy(leaf).as_in_context(here))
+        saved_context = mx.Context(*context)
+        target = saved_context if saved_context in contexts else contexts[0]
+        return _mxnet.as_current(_mxnet.as_legacy(leaf).as_in_context(target))
 
-    return mapped(place, saved["state"])
+    return tree_map(place, saved["state"])
 
 
 def _copied(state: object) -> Any:
-    return mapped(lambda leaf: leaf.copy() if isinstance(leaf, NDArray) else leaf, state)
+    return tree_map(lambda leaf: leaf.copy() if isinstance(leaf, NDArray) else leaf, state)
 
 
 def _arrays_in(value: object) -> list[NDArray]:
-    return [leaf for leaf in leaves_of(value) if isinstance(leaf, NDArray)]
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, NDArray)]
 
 
 def _are_same(ours: list[NDArray], theirs: list[NDArray]) -> bool:
@@ -218,25 +230,25 @@ def _are_same(ours: list[NDArray], theirs: list[NDArray]) -> bool:
 
 
 def infer_shapes(net: gluon.Block, backward: Callable[[Any], object], batch: object) -> None:
-    """Let layers that infer their shapes see a batch: in prediction, so that it trains nothing.
+    """Infer missing shapes from a batch, in prediction mode so that nothing is trained.
 
     Parameters
     ----------
     net : gluon.Block
         The network.
     backward : callable
-        The forward and the backward pass of a batch.
+        Runs the forward and the backward pass of a batch.
     batch : object
-        What it takes.
+        The argument of `backward`.
     """
     params = net.collect_params().values()
     if is_empty(batch) or all(map(_mxnet.has_shape, params)):
-        return  # of a batch that other workers have, they tell the shapes
+        return  # other workers have the samples, and broadcast the shapes
     undo = _mxnet.forward_outside_of_training(net)
     try:
         backward(batch)
     except Exception as error:
-        # Nothing was recorded, so backward() raises: by then the shapes are known.
+        # Nothing was recorded, so backward() raises, but the shapes are known by then.
         unknown = [param.name for param in params if not _mxnet.has_shape(param)]
         if unknown and "is not in a computational graph" in str(error):
             raise RuntimeError(
@@ -251,7 +263,7 @@ def infer_shapes(net: gluon.Block, backward: Callable[[Any], object], batch: obj
 
 
 def _infer_shapes(run: Run, batch: object) -> None:
-    """Infer the shapes by `fit_batch`, and put back the attributes of the batch processor."""
+    """Infer the shapes by `fit_batch`, and restore the attributes of the batch processor."""
     attributes = vars(run.batch_processor)
     own = dict(attributes)
     try:

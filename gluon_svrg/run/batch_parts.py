@@ -1,20 +1,24 @@
-"""What a batch is made of, and how the network and the loss are called with it."""
+"""Data, label and weights of a batch; calling the network and the loss with them."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sized
-from contextlib import suppress
+from collections.abc import Mapping, Sized
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
-from weakref import WeakKeyDictionary, ref
 
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
-from gluon_svrg.arrays.nested import leaves_of, mapped
-from gluon_svrg.arrays.samples import samples_in, some_samples
-from mxnet import autograd, gluon
+from gluon_svrg.arrays.nested import describe_value, tree_leaves, tree_map
+from gluon_svrg.arrays.samples import num_samples, slice_samples
+from gluon_svrg.run.casting import (
+    call_network_with_casts,
+    call_with_casts,
+    dtype_in,
+    precision_of,
+)
+from mxnet import gluon
 from mxnet.ndarray import NDArray
 
 _KEYS = ("data", "label", "sample_weight")
@@ -22,7 +26,7 @@ _WAY_OUT = (
     "let the loader yield (data, label) or (data, label, sample_weight), as a tuple or as a dict "
     "with these keys, or give the Estimator a batch_processor that knows this batch"
 )
-_OF_ARRAYS = (
+_USE_ARRAY_LOADER = (
     "give whole arrays as gluon_svrg.data.ArrayLoader(data, label, batch_size=32), which makes "
     "batches of them"
 )
@@ -34,9 +38,9 @@ class BatchParts(NamedTuple):
     Attributes
     ----------
     data : NDArray, tuple, list or dict
-        What the network is called with: one array, several by their order, or by their names.
+        The network's arguments: one array, several by position, or a dict by name.
     label : NDArray, tuple, list or dict
-        What the loss gets as its second argument, as it is.
+        The second argument of the loss.
     weight : NDArray, tuple, list, dict or None
         The weights of the samples.
     """
@@ -45,25 +49,27 @@ class BatchParts(NamedTuple):
     label: Any
     weight: Any = None
 
-    def on(self, contexts: list[mx.Context], batch_axis: int) -> list[BatchParts]:
-        """Share the samples out: the parts of each context that gets at least one."""
+    def split(self, contexts: list[mx.Context], batch_axis: int) -> list[BatchParts]:
+        """Split the samples over the contexts; contexts without a sample are left out."""
         devices = contexts
         if len(contexts) > 1:
-            devices = contexts[: samples_in(leaves_of(self.data)[0], batch_axis)]
-        shares = [shared_out(part, devices, batch_axis) for part in self]
+            devices = contexts[: num_samples(tree_leaves(self.data)[0], batch_axis)]
+        shares = [split_over_contexts(part, devices, batch_axis) for part in self]
         return [BatchParts(*parts) for parts in zip(*shares, strict=True)]
 
 
-def parts_of(batch: object, net: gluon.Block, batch_axis: int = 0, contexts: int = 1) -> BatchParts:
-    """Return the parts of a batch, as the kind of array that MXNet is set to.
+def unpack_batch(
+    batch: object, net: gluon.Block, batch_axis: int = 0, contexts: int = 1
+) -> BatchParts:
+    """Return data, label and weights of a batch, as arrays of MXNet's present mode.
 
-    NumPy arrays get the precision of the network.
+    NumPy arrays are converted to the precision of the network.
 
     Raises
     ------
     ValueError
-        If it is no such batch, or its arrays do not have the same number of samples, or some of
-        them are ``mx.np.ndarray`` and others NDArrays.
+        If it is not such a batch, its arrays differ in the number of samples, or it mixes
+        ``mx.np.ndarray`` and NDArray.
     """
     items = _items_of(batch)
     if _is_plain_pair(items) and batch_axis == 0:
@@ -76,7 +82,7 @@ def parts_of(batch: object, net: gluon.Block, batch_axis: int = 0, contexts: int
     return parts
 
 
-def data_of(batch: object, net: gluon.Block) -> Any:
+def unpack_data(batch: object, net: gluon.Block) -> Any:
     """Return the data of a batch that may have no label, as NDArrays."""
     if isinstance(batch, (NDArray, np.ndarray)):
         data: object = batch
@@ -91,13 +97,13 @@ def data_of(batch: object, net: gluon.Block) -> Any:
     return data
 
 
-def shared_out(part: object, devices: list[mx.Context], batch_axis: int) -> list[Any]:
-    """Return the share of each device of an array, or of each array in `part`."""
+def split_over_contexts(part: object, devices: list[mx.Context], batch_axis: int) -> list[Any]:
+    """Split an array, or each array in `part`, over the devices."""
     if part is None:
         return [None] * len(devices)
     if isinstance(part, NDArray):
         return _split(part, devices, batch_axis)
-    shares = [_split(array, devices, batch_axis) for array in leaves_of(part)]
+    shares = [_split(array, devices, batch_axis) for array in tree_leaves(part)]
     return [_with_leaves(part, [share[i] for share in shares]) for i in range(len(devices))]
 
 
@@ -110,34 +116,28 @@ def _split(array: NDArray, devices: list[mx.Context], batch_axis: int) -> list[N
         return [array]
     shares = [_mxnet.as_legacy(array)]
     if len(devices) > 1:
-        each, extras = divmod(samples_in(array, batch_axis), len(devices))
+        each, extras = divmod(num_samples(array, batch_axis), len(devices))
         begins = [i * each + min(i, extras) for i in range(len(devices) + 1)]
         rows = [slice(begin, end) for begin, end in pairwise(begins)]
-        shares = [some_samples(shares[0], part, batch_axis) for part in rows]
+        shares = [slice_samples(shares[0], part, batch_axis) for part in rows]
     return [
         _mxnet.as_current(share.as_in_context(device))
         for share, device in zip(shares, devices, strict=True)
     ]
 
 
-def call(net: gluon.Block, data: object) -> Any:
+def call_network(net: gluon.Block, data: object) -> Any:
     """Return the network's output.
 
-    Several arrays are its arguments, by their order; those of a dict by the names of its
-    arguments. What the network does not take for its dtype is cast to the network's precision:
-    float first, then integers and bool too (to float16, of the integers those of 8 bits only).
+    Several arrays are its arguments by position; those of a dict by name. Arrays of a dtype that
+    the network does not accept are cast to its precision: first floats, then integers and bool,
+    too (to float16 only integers of 8 bits).
     """
-    arguments = arguments_of(net, data)
-    dtypes = _dtypes_of(arguments)
-    casts = _CASTS.setdefault(net, {})
+    arguments = network_arguments(net, data)
     try:
-        if dtypes not in casts and autograd.is_training():
-            _look_outside_of_training(net, arguments, dtypes)
-        output = _called(net, (), arguments, lambda: _dtype_of(net))
-        casts.setdefault(dtypes, None)
-        return output
+        return call_network_with_casts(net, arguments)
     except mx.base.MXNetError as error:
-        widths = [a.shape[1] for a in leaves_of(arguments) if getattr(a, "stype", "") == "csr"]
+        widths = [a.shape[1] for a in tree_leaves(arguments) if getattr(a, "stype", "") == "csr"]
         if not widths or "shape" not in str(error):
             raise
         reason = _mxnet.reason_of(error)
@@ -154,8 +154,8 @@ def call(net: gluon.Block, data: object) -> Any:
         ) from error
 
 
-def arguments_of(net: gluon.Block, data: object) -> tuple[Any, ...]:
-    """Return what the network is called with: several arrays by their order, a dict's by name."""
+def network_arguments(net: gluon.Block, data: object) -> tuple[Any, ...]:
+    """Return the network's arguments: several arrays by position, those of a dict by name."""
     if isinstance(data, NDArray):
         return (data,)
     if isinstance(data, Mapping):
@@ -163,12 +163,12 @@ def arguments_of(net: gluon.Block, data: object) -> tuple[Any, ...]:
     return tuple(data) if isinstance(data, (list, tuple)) else (data,)
 
 
-def losses_of(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> NDArray:
+def compute_losses(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> NDArray:
     """Return the losses of the samples, times their weights.
 
-    Weights of one axis are the samples': they multiply the losses. Others are those of elements,
-    and the loss gets them as its third argument, as Gluon's losses take them. Labels and weights
-    that the loss does not take for their dtype are cast to that of the output.
+    Weights with one axis belong to the samples and multiply the losses. Others belong to elements:
+    the loss gets them as its third argument, as Gluon's losses do. Labels and weights of a dtype
+    that the loss does not accept are cast to that of the output.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def losses_of(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> NDArray
     is_of_samples = isinstance(weight, NDArray) and weight.ndim == 1
     extra = () if weight is None or is_of_samples else (weight,)
     try:
-        losses: NDArray = _called(loss, (pred,), (label, *extra), lambda: _dtype_in(pred))
+        losses: NDArray = call_with_casts(loss, (pred,), (label, *extra), lambda: dtype_in(pred))
     except (AttributeError, TypeError, ValueError, AssertionError, mx.base.MXNetError) as error:
         if type(loss).__module__ != "mxnet.gluon.loss" or (
             isinstance(pred, NDArray) and isinstance(label, NDArray)
@@ -187,8 +187,8 @@ def losses_of(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> NDArray
             raise
         raise ValueError(
             f"{type(loss).__name__} takes one output and one label, and the network returned "
-            f"{_words_for(pred)} for {_words_for(label)} as label: give the Estimator a loss of "
-            "your own, a gluon.loss.Loss that is called with (outputs, labels)"
+            f"{describe_value(pred)} for {describe_value(label)} as label: give the Estimator a "
+            "loss of your own, a gluon.loss.Loss that is called with (outputs, labels)"
         ) from error
     if not is_of_samples:
         return losses
@@ -209,67 +209,9 @@ def count_samples(losses: list[NDArray], labels: list[object], batch_axis: int) 
         samples = (*loss.shape, 1)[0]
         count += samples
         if samples == 1 and loss.size == 1 and i < len(labels):
-            arrays = [leaf for leaf in leaves_of(labels[i]) if isinstance(leaf, NDArray)]
-            count += samples_in(arrays[0], batch_axis) - 1 if arrays else 0
+            arrays = [leaf for leaf in tree_leaves(labels[i]) if isinstance(leaf, NDArray)]
+            count += num_samples(arrays[0], batch_axis) - 1 if arrays else 0
     return count
-
-
-_Cast = tuple["np.dtype[Any]", str]
-
-# For each network and loss: what the dtypes that it does not take are cast to; None: they are not.
-_CASTS: WeakKeyDictionary[gluon.Block, dict[tuple[Any, ...], _Cast | None]] = WeakKeyDictionary()
-
-
-def _dtypes_of(arguments: object) -> tuple[Any, ...]:
-    return tuple([leaf.dtype for leaf in leaves_of(arguments)])
-
-
-def _look_outside_of_training(
-    net: gluon.Block, arguments: tuple[Any, ...], dtypes: tuple[Any, ...]
-) -> None:
-    """Find out what is cast, where nothing draws: a pass that fails has drawn dropout masks.
-
-    A run that continues would draw others than one that knows it from its first batch.
-    """
-    own = _dtype_of(net)
-    if all(np.dtype(dtype) == own for dtype in dtypes):
-        return
-    # If nothing helps, the pass itself raises, and tells it.
-    with (
-        suppress(Exception),
-        _mxnet.forgotten_forward(net),
-        autograd.pause(train_mode=False),
-    ):
-        _called(net, (), arguments, lambda: own)
-
-
-def _called(
-    block: Callable[..., Any],
-    first: tuple[Any, ...],
-    arguments: tuple[Any, ...],
-    dtype_of: Callable[[], np.dtype[Any]],
-) -> Any:
-    """Return ``block(*first, *arguments)``, with the arguments cast if it does not take them."""
-    casts = _CASTS.get(block) if isinstance(block, gluon.Block) else None
-    known = casts.get(_dtypes_of(arguments)) if casts else None
-    if known is not None and known[0] == dtype_of():  # it may have been cast meanwhile
-        return block(*first, *_cast(arguments, *known))
-    try:
-        return block(*first, *arguments)
-    except mx.base.MXNetError:
-        dtype, dtypes = dtype_of(), _dtypes_of(arguments)
-        for kinds in ("f", "fiub"):
-            cast = _cast(arguments, dtype, kinds)
-            if _dtypes_of(cast) == dtypes:
-                continue
-            try:
-                output = block(*first, *cast)
-            except mx.base.MXNetError:
-                continue
-            if isinstance(block, gluon.Block):
-                _CASTS.setdefault(block, {})[dtypes] = dtype, kinds
-            return output
-        raise
 
 
 def _items_of(batch: object) -> tuple[object, object, object]:
@@ -283,9 +225,9 @@ def _items_of(batch: object) -> tuple[object, object, object]:
     if not isinstance(batch, (list, tuple)) or len(batch) not in (2, 3):
         way_out = _WAY_OUT
         if isinstance(batch, (NDArray, np.ndarray)):
-            what, way_out = _words_for(batch), f"{_OF_ARRAYS}; {_WAY_OUT}"
+            what, way_out = describe_value(batch), f"{_USE_ARRAY_LOADER}; {_WAY_OUT}"
         elif hasattr(batch, "tocsr"):  # SciPy's, whose len() raises
-            what, way_out = f"a {type(batch).__name__}", f"{_OF_ARRAYS}; {_WAY_OUT}"
+            what, way_out = f"a {type(batch).__name__}", f"{_USE_ARRAY_LOADER}; {_WAY_OUT}"
         elif isinstance(batch, Sized):
             what = f"a {type(batch).__name__} of {len(batch)}"
         else:
@@ -296,7 +238,7 @@ def _items_of(batch: object) -> tuple[object, object, object]:
 
 
 def _is_plain_pair(items: tuple[object, object, object]) -> bool:
-    """Return whether it is what nearly every batch is, with nothing in it to convert or refuse."""
+    """Return whether it is a plain (data, label) pair of arrays that need no conversion."""
     data, label, weight = items
     if weight is not None or not (isinstance(data, NDArray) and isinstance(label, NDArray)):
         return False
@@ -308,7 +250,7 @@ def _is_plain_pair(items: tuple[object, object, object]) -> bool:
 
 def _check_are_of_one_kind(items: tuple[object, object, object]) -> None:
     kinds = {
-        name: {_mxnet.is_of_numpy(leaf) for leaf in leaves_of(item) if isinstance(leaf, NDArray)}
+        name: {_mxnet.is_of_numpy(leaf) for leaf in tree_leaves(item) if isinstance(leaf, NDArray)}
         for name, item in zip(_KEYS, items, strict=True)
     }
     if len(set().union(*kinds.values())) < 2:
@@ -328,29 +270,29 @@ def _check_are_of_one_kind(items: tuple[object, object, object]) -> None:
 def _check_arrays(name: str, part: object, is_needed: bool) -> None:
     if isinstance(part, NDArray) and part.ndim:
         return
-    leaves = leaves_of(part)
+    leaves = tree_leaves(part)
     if is_needed and not leaves:
         raise ValueError(f"the {name} of a batch has no array, got {part!r}: {_WAY_OUT}")
     for leaf in leaves:
         if not isinstance(leaf, NDArray) or not leaf.ndim:
             raise ValueError(
                 f"the {name} of a batch must be arrays with an axis of samples, got "
-                f"{_words_for(leaf)}: {_WAY_OUT}"
+                f"{describe_value(leaf)}: {_WAY_OUT}"
             )
 
 
 def _check_lengths(parts: BatchParts, batch_axis: int, contexts: int) -> None:
     # Along another axis than the first, and of other inputs than the first, equal lengths are
     # needed only to share a batch out.
-    data, *others = leaves_of(parts.data)
+    data, *others = tree_leaves(parts.data)
     shape = data.shape
     length = shape[batch_axis] if batch_axis < len(shape) else None
     checked = {"data": others} if contexts > 1 else {}
     if batch_axis == 0 or contexts > 1:
-        checked |= {"label": leaves_of(parts.label), "sample_weight": leaves_of(parts.weight)}
+        checked |= {"label": tree_leaves(parts.label), "sample_weight": tree_leaves(parts.weight)}
     for name, arrays in checked.items():
         for array in arrays:
-            is_equal = samples_in(array, batch_axis) == length
+            is_equal = num_samples(array, batch_axis) == length
             if is_equal or (name == "sample_weight" and array.ndim > 1 and contexts == 1):
                 continue
             raise ValueError(
@@ -359,33 +301,11 @@ def _check_lengths(parts: BatchParts, batch_axis: int, contexts: int) -> None:
             )
 
 
-# The first Parameter of each network: `collect_params` goes through all of them. A weak reference,
-# since a Parameter's trainer may lead back to the network.
-_FIRST: WeakKeyDictionary[gluon.Block, ref[gluon.Parameter]] = WeakKeyDictionary()
-
-
-def _dtype_of(net: gluon.Block) -> np.dtype[Any]:
-    """Return the network's precision: the dtype of its first Parameter."""
-    known = _FIRST.get(net)
-    first = known() if known is not None else None
-    if first is None:
-        first = next(iter(net.collect_params().values()), None)
-        if first is None:
-            return np.dtype("float32")
-        _FIRST[net] = ref(first)
-    return np.dtype(first.dtype)
-
-
-def _dtype_in(pred: object) -> np.dtype[Any]:
-    """Return the dtype of the first array; a network may return none."""
-    return np.dtype(next((leaf.dtype for leaf in leaves_of(pred)), "float32"))
-
-
 def _as_ndarrays(part: object, net: gluon.Block) -> Any:
     """Return `part` with NumPy's arrays, and what can be made one, at the network's precision."""
-    if isinstance(part, NDArray) or all(isinstance(leaf, NDArray) for leaf in leaves_of(part)):
-        return mapped(_mxnet.as_current, part)
-    dtype = _dtype_of(net)
+    if isinstance(part, NDArray) or all(isinstance(leaf, NDArray) for leaf in tree_leaves(part)):
+        return tree_map(_mxnet.as_current, part)
+    dtype = precision_of(net)
 
     def convert(array: object) -> object:
         if isinstance(array, NDArray):
@@ -399,21 +319,12 @@ def _as_ndarrays(part: object, net: gluon.Block) -> Any:
         is_narrow = dtype == np.float16 and values.dtype.kind != "f"
         return _mxnet.as_current(mx.nd.array(values, dtype="float32" if is_narrow else dtype))
 
-    return mapped(convert, part)
+    return tree_map(convert, part)
 
 
 def _with_leaves(part: object, leaves: list[NDArray]) -> Any:
     remaining = iter(leaves)
-    return mapped(lambda _: next(remaining), part)
-
-
-def _cast(arguments: object, dtype: np.dtype[Any], kinds: str) -> Any:
-    def cast(array: NDArray) -> NDArray:
-        own = np.dtype(array.dtype)
-        is_counting = own.kind in "iu" and own.itemsize > 1 and dtype == np.float16
-        return array.astype(dtype) if own.kind in kinds and not is_counting else array
-
-    return mapped(cast, arguments)
+    return tree_map(lambda _: next(remaining), part)
 
 
 def _by_name(net: gluon.Block, data: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -438,14 +349,3 @@ def _by_name(net: gluon.Block, data: Mapping[str, Any]) -> tuple[Any, ...]:
     while given and names[len(given) - 1] not in data:
         given.pop()
     return tuple(given)
-
-
-def _words_for(value: object) -> str:
-    if isinstance(value, (NDArray, np.ndarray)):
-        dtype = np.dtype(value.dtype)
-        kind = "" if dtype.kind in "fiub" else f" and dtype {dtype}"
-        return f"an array of shape {value.shape}{kind}"
-    if isinstance(value, Mapping):
-        return f"a dict with the keys {list(value)}"
-    size = f" of {len(value)}" if isinstance(value, (list, tuple)) else ""
-    return f"a {type(value).__name__}{size}"

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.batch import is_empty
-from gluon_svrg.arrays.rows import set_to_zero
+from gluon_svrg.arrays.row_sparse import set_to_zero
 from gluon_svrg.events import State
-from gluon_svrg.run.batch_parts import BatchParts, call, data_of, losses_of, parts_of, shared_out
+from gluon_svrg.run.batch_parts import (
+    BatchParts,
+    call_network,
+    compute_losses,
+    split_over_contexts,
+    unpack_batch,
+    unpack_data,
+)
 from mxnet import autograd, gluon
 from mxnet.contrib import amp
 from mxnet.gluon.contrib.estimator import BatchProcessor as _MXNetBatchProcessor
@@ -19,32 +26,32 @@ if TYPE_CHECKING:
     from gluon_svrg.events import Run
 
 
-Parts = tuple[list[Any], list[Any], list[Any], list[NDArray]]
-"""Data, label, output and loss of a batch, one item per context each."""
+BatchResult = tuple[list[Any], list[Any], list[Any], list[NDArray]]
+"""Data, label, output and loss of a batch: lists with one item per context."""
 
 
-def fit_batch(run: Run, batch: object) -> Parts:
+def fit_batch(run: Run, batch: object) -> BatchResult:
     """Run the forward and the backward pass of a batch, by the run's batch processor.
 
-    A batch of which other workers have all samples leaves the gradients as the others' sum needs
-    them: zero, or what has accumulated. Its parts are empty lists.
+    If other workers have all samples of the batch, this worker's gradients become zero (or stay
+    what has accumulated), and data, label, output and loss are empty lists.
     """
     if not is_empty(batch):
-        parts: Parts = run.batch_processor.fit_batch(run, batch, run.batch_axis)
+        parts: BatchResult = run.batch_processor.fit_batch(run, batch, run.batch_axis)
         return parts
     for context in run.context:
         clear_idle_gradients(run.net, context)
     if _mxnet.scales_losses(run.trainer):
         with amp.scale_loss([], run.trainer):
-            pass  # the trainer hears what the others' losses are multiplied by
+            pass  # this tells the trainer the loss scale that the others use
     return [], [], [], []
 
 
-def evaluate_batch(run: Run, batch: object, batch_axis: int) -> Parts:
+def evaluate_batch(run: Run, batch: object, batch_axis: int) -> BatchResult:
     """Run the forward pass of a batch, by the run's batch processor; as :func:`fit_batch`."""
     if is_empty(batch):
         return [], [], [], []
-    parts: Parts = run.batch_processor.evaluate_batch(run, batch, batch_axis)
+    parts: BatchResult = run.batch_processor.evaluate_batch(run, batch, batch_axis)
     return parts
 
 
@@ -57,17 +64,16 @@ class BatchProcessor(_MXNetBatchProcessor):
     network's output and the label as they are. Weights of one axis multiply the losses of the
     samples; others are the third argument of the loss.
 
-    A batch that the devices cannot share evenly is shared as evenly as possible; with fewer
-    samples than devices, the last devices are idle and their gradients are zero. NumPy arrays are
-    taken too, at the precision of the network, and data that the network cannot take for their
-    dtype are cast to it.
+    A batch is split over the devices as evenly as possible; with fewer samples than devices, the
+    last devices are idle and their gradients are zero. NumPy arrays are converted to the precision
+    of the network, and so are data of a dtype that the network does not accept.
 
     A class of your own defines :meth:`fit_batch`, and :meth:`evaluate_batch` if there is
     validation. If it carries something from one batch to the next (the hidden state of truncated
     backpropagation through time), it also defines :meth:`state_dict` and :meth:`load_state_dict`.
     """
 
-    def fit_batch(self, estimator: Run, train_batch: object, batch_axis: int = 0) -> Parts:
+    def fit_batch(self, estimator: Run, train_batch: object, batch_axis: int = 0) -> BatchResult:
         """Run the forward and the backward pass of one batch.
 
         Parameters
@@ -103,7 +109,7 @@ class BatchProcessor(_MXNetBatchProcessor):
             clear_idle_gradients(estimator.net, context)
         return [s.data for s in shares], [s.label for s in shares], pred, loss
 
-    def evaluate_batch(self, estimator: Run, val_batch: object, batch_axis: int = 0) -> Parts:
+    def evaluate_batch(self, estimator: Run, val_batch: object, batch_axis: int = 0) -> BatchResult:
         """Run the forward pass of one batch; parameters and results as for `fit_batch`."""
         shares = self._shares(val_batch, estimator.val_net, estimator.context, batch_axis)
         pred, loss = _forward(estimator.val_net, estimator.val_loss, shares)
@@ -127,9 +133,9 @@ class BatchProcessor(_MXNetBatchProcessor):
         if type(self).evaluate_batch is not BatchProcessor.evaluate_batch:
             pred = self.evaluate_batch(estimator, batch, batch_axis)[2]
             return list(pred) if isinstance(pred, (list, tuple)) else [pred]
-        parts = BatchParts(data_of(batch, estimator.val_net), None)
-        shares = parts.on(estimator.context, batch_axis)
-        return [call(estimator.val_net, share.data) for share in shares]
+        parts = BatchParts(unpack_data(batch, estimator.val_net), None)
+        shares = parts.split(estimator.context, batch_axis)
+        return [call_network(estimator.val_net, share.data) for share in shares]
 
     def begin_epoch(self, estimator: Run) -> None:
         """Hear that an epoch of training begins, before all handlers: here a state may be reset."""
@@ -148,23 +154,23 @@ class BatchProcessor(_MXNetBatchProcessor):
         self, batch: object, net: gluon.Block, contexts: list[mx.Context], batch_axis: int
     ) -> list[BatchParts]:
         """Return the parts of the batch for each context that gets samples."""
-        parts = parts_of(batch, net, batch_axis, len(contexts))
+        parts = unpack_batch(batch, net, batch_axis, len(contexts))
         data, label = self._get_data_and_label(parts, contexts, batch_axis)
-        weights = shared_out(parts.weight, contexts[: len(data)], batch_axis)
+        weights = split_over_contexts(parts.weight, contexts[: len(data)], batch_axis)
         return [BatchParts(*share) for share in zip(data, label, weights, strict=True)]
 
     def _get_data_and_label(
         self, batch: BatchParts, ctx: list[mx.Context], batch_axis: int = 0
     ) -> tuple[list[Any], list[Any]]:
-        shares = BatchParts(batch[0], batch[1]).on(ctx, batch_axis)
+        shares = BatchParts(batch[0], batch[1]).split(ctx, batch_axis)
         return [share.data for share in shares], [share.label for share in shares]
 
 
 def _forward(
     net: gluon.Block, loss: gluon.loss.Loss, shares: list[BatchParts]
 ) -> tuple[list[Any], list[NDArray]]:
-    preds = [call(net, share.data) for share in shares]
-    losses = [losses_of(loss, share, pred) for pred, share in zip(preds, shares, strict=True)]
+    preds = [call_network(net, share.data) for share in shares]
+    losses = [compute_losses(loss, share, pred) for pred, share in zip(preds, shares, strict=True)]
     return preds, losses
 
 
@@ -176,4 +182,4 @@ def clear_idle_gradients(net: mx.gluon.Block, context: mx.Context) -> None:
         if param.grad_req == "write":
             set_to_zero(param.grad(context))
         device = param.list_ctx().index(context)
-        _mxnet.mark_fresh(_mxnet.data_of(param)[device], True)
+        _mxnet.mark_fresh(_mxnet.list_data(param)[device], True)

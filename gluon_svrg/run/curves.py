@@ -15,9 +15,9 @@ yellow, which is faint on white. Blue, vermilion, green, purple, orange, sky blu
 # The average over an epoch and the ratio at points of it are in the same panel.
 RATIO, RATIO_AT = "variance_ratio", "variance_ratio_at_"
 SPLITS = ("training ", "validation ")
-# Of more points than that, a line has no markers.
+# A line with more points than this has no markers.
 MAX_MARKERS = 60
-# The labels of panels that have a label of their own.
+# Panels whose label is not the name of the figure.
 _LABELS = {
     "learning_rate": "learning rate",
     "coefficient": "SVRG coefficient",
@@ -125,7 +125,7 @@ def panels_of(rows: Rows) -> tuple[list[Panel], str]:
 
 
 def broken_off(rows: Rows) -> str:
-    """Return a line that names the epochs that a stop has broken off, or an empty text."""
+    """Return a line that names the epochs that a stop has interrupted, or an empty text."""
     return ", ".join(
         f"epoch {row.get('epoch', index)} was broken off after {row['batches']} "
         f"batch{'es' * (row['batches'] != 1)}"
@@ -135,7 +135,7 @@ def broken_off(rows: Rows) -> str:
 
 
 def epochs_of(rows: Rows) -> tuple[float, float]:
-    """Return the ends of the horizontal axis: those of all panels, whatever each has."""
+    """Return the ends of the horizontal axis, which is the same in all panels."""
     first, last = rows[0].get("epoch", 0), rows[-1].get("epoch", len(rows) - 1)
     margin = max(0.5, 0.03 * (last - first))
     return first - margin, last + margin
@@ -193,5 +193,5 @@ def _spans_decades(values: list[float]) -> bool:
 
 
 def _is_dwarfed_by_first(values: list[float]) -> bool:
-    """Return whether the first epoch, which warms everything up, would hide the others."""
+    """Return whether the first epoch, with its warm-up, is so slow that it hides the others."""
     return len(values) > 2 and values[0] > 3 * max(values[1:])

@@ -31,15 +31,15 @@ MEASURED = ("seconds", "samples_per_second", "peak_memory_mib")
 """The figures that differ from run to run, even if all others are the same: they are measured."""
 
 
-def plain_figure(value: object) -> Any:
-    """Return an array of one element as a number and a longer one as a list; all else as it is.
+def to_python_number(value: object) -> Any:
+    """Return an array with one element as a number, a longer one as a list, others unchanged.
 
     MXNet's metrics give NumPy's scalars, which NumPy 2 prints as ``np.float64(0.375)``.
 
     Parameters
     ----------
     value : object
-        An NDArray (which is waited for), a NumPy array or scalar, or anything else.
+        An NDArray (the call waits for it), a NumPy array or scalar, or anything else.
     """
     if isinstance(value, NDArray):
         value = value.asnumpy()
@@ -56,7 +56,7 @@ class History(list[dict[str, Any]]):
     """
 
     def before(self, epoch: int) -> History:
-        """Return a history of the rows of the epochs before this one."""
+        """Return a history with the rows of the epochs before `epoch`."""
         return History(row for row in self if row.get("epoch", epoch) < epoch)
 
     def names(self) -> list[str]:
@@ -88,9 +88,9 @@ class History(list[dict[str, Any]]):
         return [row.get(name) for row in self]
 
     def last(self, name: str) -> Any:
-        """Return the last value of a figure: that of the last epoch which has it.
+        """Return the last value of a figure, from the last epoch that has it.
 
-        An epoch without an evaluation has no validation metrics: one that Ctrl-C has broken off.
+        An epoch that Ctrl-C has interrupted has no validation metrics, for example.
 
         Parameters
         ----------
@@ -130,8 +130,8 @@ class History(list[dict[str, Any]]):
         There is one panel for the losses, one for each other metric (training and validation
         together), and one each for the learning rate, the coefficient of SVRG, the variance ratio,
         the seconds per epoch, and the figures that your handlers have added, if the history has
-        them. A line above the panels says which epoch was broken off. A learning rate or
-        coefficient that is the same in all epochs is told above the panels instead. The axis of a
+        them. A line above the panels says which epoch was interrupted. A learning rate or
+        coefficient that is the same in all epochs is given above the panels instead. The axis of a
         loss or a variance ratio is logarithmic if its values are positive and span a factor of 100.
         The first epoch's seconds are a number in their panel if they would dwarf the others.
         `matplotlib.pyplot` is not used, so none of its windows or state changes.
@@ -212,7 +212,7 @@ def _draw(axes: Axes, panel: Panel, epochs: tuple[float, float]) -> None:
 
 
 def new_figure(width: float, height: float, caller: str) -> Figure:
-    """Return a figure of that size, in inches, that belongs to no window."""
+    """Return a figure of this size, in inches, without a window."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""The logger of all runs: one in Python's hierarchy, which shows its lines if nobody else does."""
+"""The logger of all runs, which prints its lines unless the program has configured logging."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _RECORD = logging.makeLogRecord({"name": "n", "levelname": "L", "msg": "m"})
 
 
 class ConsoleHandler(_StreamHandler):
-    """Prints on the standard output what no other handler shows.
+    """Prints the records that no other handler shows on the standard output.
 
     It is silent if the root logger has a handler (the program has configured its logging), or if
-    another handler of the record's loggers writes on the standard output or error. A file that a
-    logger writes besides changes nothing. Bars of tqdm stay below its lines.
+    another handler of the record's loggers writes to the standard output or error. Handlers that
+    write to files do not matter. Progress bars of tqdm stay below its lines.
 
-    The handler that ``logging.info()`` gives to a root logger without one is no choice of the
-    program: MXNet calls that function, in FactorScheduler and in `npx.set_np`. It gets none of
-    these lines, which would come out in another format from then on.
+    The handler that ``logging.info()`` adds to a root logger without one does not count: MXNet
+    calls that function, in FactorScheduler and in `npx.set_np`. It gets none of these lines, whose
+    format would change in the middle of a run.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class ConsoleHandler(_StreamHandler):
 
     @property
     def stream(self) -> TextIO:
-        """The standard output as it is now, unless `setStream` gave another stream."""
+        """The present ``sys.stdout``, unless `setStream` has set another stream."""
         return sys.stdout if self._stream is None else self._stream
 
     @stream.setter
@@ -58,7 +58,7 @@ class ConsoleHandler(_StreamHandler):
     def _is_replaced(self, name: str) -> bool:
         found = _handlers_of(logging.getLogger(name))
         for logger, handler in found:
-            if logger is logging.root and _is_by_accident(handler):
+            if logger is logging.root and _is_from_basic_config(handler):
                 handler.addFilter(_is_of_others)  # once: a second time changes nothing
         return any(
             logger is logging.root or _is_console(handler)
@@ -67,8 +67,8 @@ class ConsoleHandler(_StreamHandler):
         )
 
 
-def run_logger(name: str = NAME) -> logging.Logger:
-    """Return the logger of every Estimator, or another of the package, with a ConsoleHandler.
+def get_logger(name: str = NAME) -> logging.Logger:
+    """Return the logger of all Estimators, or another one of the package, with a ConsoleHandler.
 
     Its level is that of the logger ``gluon_svrg``, which is INFO unless it was set to another.
     """
@@ -82,15 +82,15 @@ def run_logger(name: str = NAME) -> logging.Logger:
 
 
 @contextmanager
-def quiet(logger: logging.Logger, verbose: Verbose) -> Iterator[None]:
-    """Let only warnings and errors of this thread through, if `verbose` is 0."""
+def suppress_info(logger: logging.Logger, verbose: Verbose) -> Iterator[None]:
+    """If `verbose` is 0, log only warnings and errors of this thread."""
     if verbose != 0:
         yield
         return
     thread = threading.get_ident()
 
     def is_let_through(record: logging.LogRecord) -> bool:
-        # Another thread's run has the same logger.
+        # A run in another thread uses the same logger.
         return record.levelno >= logging.WARNING or threading.get_ident() != thread
 
     logger.addFilter(is_let_through)
@@ -101,8 +101,8 @@ def quiet(logger: logging.Logger, verbose: Verbose) -> Iterator[None]:
 
 
 @contextmanager
-def lines_above_bars(logger: logging.Logger) -> Iterator[None]:
-    """Let handlers that write on the terminal write above the bars of tqdm, not into them."""
+def redirect_to_tqdm(logger: logging.Logger) -> Iterator[None]:
+    """Let handlers that print write above tqdm's bars, as tqdm's `logging_redirect_tqdm`."""
     redirected = []
     for _, handler in _handlers_of(logger):
         if _is_console(handler) and not isinstance(handler, ConsoleHandler):
@@ -118,10 +118,10 @@ def lines_above_bars(logger: logging.Logger) -> Iterator[None]:
                 handler.setStream(stream)
 
 
-def _is_by_accident(handler: logging.Handler) -> bool:
-    """Return whether ``logging.info()`` has made it: `basicConfig` without an argument.
+def _is_from_basic_config(handler: logging.Handler) -> bool:
+    """Return whether ``logging.info()`` has added it, by `basicConfig` without an argument.
 
-    Who calls `basicConfig` to see lines of INFO sets the level, a file, a format or a stream.
+    A program that calls `basicConfig` itself sets the level, a file, a format or a stream.
     """
     return (
         type(handler) is logging.StreamHandler
@@ -139,12 +139,12 @@ def _is_of_others(record: logging.LogRecord) -> bool:
 
 
 def _handlers_of(logger: logging.Logger) -> list[tuple[logging.Logger, logging.Handler]]:
-    """Return the handlers that a record of `logger` reaches, each with the logger that has it."""
+    """Return (logger, handler) for each handler that a record of `logger` reaches."""
     found: list[tuple[logging.Logger, logging.Handler]] = []
-    at: logging.Logger | None = logger
-    while at is not None:
-        found += [(at, handler) for handler in at.handlers]
-        at = at.parent if at.propagate else None
+    current: logging.Logger | None = logger
+    while current is not None:
+        found += [(current, handler) for handler in current.handlers]
+        current = current.parent if current.propagate else None
     return found
 
 

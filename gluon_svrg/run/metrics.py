@@ -1,4 +1,4 @@
-"""The metrics of a run: what they may be given as, and the loss, which is always among them."""
+"""The metrics of a run: from the Estimator's arguments; the loss is always one of them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ LOSS = "loss"
 SPLITS = ("training", "validation")
 
 
-def metrics_for(
+def make_metrics(
     loss: mx.gluon.loss.Loss, train: object, val: object
 ) -> tuple[list[EvalMetric], list[EvalMetric]]:
-    """Return the metrics of the training, and those of the evaluation (none: the same).
+    """Return the metrics of the training, and those of the evaluation (empty: the same).
 
     Parameters
     ----------
     loss : gluon.loss.Loss
-        What the training minimizes; its mean is a metric named ``loss`` unless a ``Loss`` is given.
+        The training's loss; its mean is a metric named ``loss`` unless a ``Loss`` is given.
     train, val : EvalMetric, str, callable, list of them, or None
         As the Estimator takes them. Without a metric for the training, the one that suits the loss.
 
     Raises
     ------
     TypeError
-        If one is none of them.
+        If an argument is of another type.
     ValueError
         If MXNet has no metric of a name.
     """
@@ -46,12 +46,16 @@ def metrics_for(
     return _with_loss(training), _with_loss(evaluation) if evaluation else []
 
 
-def old_names(run: Run) -> dict[str, str]:
-    """Return what the metrics of the loss were called by version 0.2 and before, by their old name.
+def renamed_metrics(run: Run) -> dict[str, str]:
+    """Return the present names of the loss's metrics, by their names up to version 0.2.
 
-    A run without metrics of its own had the name of the loss's class in them.
+    Without metrics of its own a run used the name of the loss's class.
     """
-    parts = [part for metric in (*run.train_metrics, *run.val_metrics) for part in parts_of(metric)]
+    parts = [
+        part
+        for metric in (*run.train_metrics, *run.val_metrics)
+        for part in flatten_metrics(metric)
+    ]
     names, old = {part.name for part in parts}, run.loss.name.rstrip("0123456789")
     return {
         f"{split} {old}": f"{split} {LOSS}"
@@ -60,11 +64,11 @@ def old_names(run: Run) -> dict[str, str]:
     }
 
 
-def parts_of(metric: EvalMetric) -> Iterator[EvalMetric]:
-    """Yield the metrics that a metric is composed of, or itself."""
+def flatten_metrics(metric: EvalMetric) -> Iterator[EvalMetric]:
+    """Yield the metrics in a composite metric, or the metric itself."""
     if isinstance(metric, mx.metric.CompositeEvalMetric):
         for part in metric.metrics:
-            yield from parts_of(part)
+            yield from flatten_metrics(part)
     else:
         yield metric
 
@@ -73,7 +77,7 @@ def _metrics_of(given: object, argument: str) -> list[EvalMetric]:
     if given is None:
         return []
     if isinstance(given, mx.metric.CompositeEvalMetric):
-        return list(parts_of(given))
+        return list(flatten_metrics(given))
     if isinstance(given, (EvalMetric, str)) or callable(given):
         return [_metric_of(given, argument)]
     if not isinstance(given, Iterable):
@@ -119,7 +123,7 @@ def _no_metric(given: object, argument: str) -> ValueError:
 
 def _with_loss(metrics: list[EvalMetric]) -> list[EvalMetric]:
     for metric in metrics:
-        for part in parts_of(metric):
+        for part in flatten_metrics(metric):
             # The Estimator that has had it before has put "training" before its name.
             if isinstance(part, mx.metric.Loss) or part.name.split(" ")[-1] == LOSS:
                 return metrics

@@ -9,7 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import mxnet as mx
-from gluon_svrg.run.metrics import SPLITS, old_names
+from gluon_svrg.run.metrics import SPLITS, renamed_metrics
 
 if TYPE_CHECKING:
     from gluon_svrg.events import Run
@@ -37,7 +37,7 @@ class Monitor:
     Attributes
     ----------
     mode : 'min', 'max' or 'auto'
-        Which value is better; 'auto' if the name does not say it, which :meth:`check` refuses.
+        Which value is better; 'auto' if the name does not say it: then :meth:`check` raises.
 
     Raises
     ------
@@ -65,11 +65,11 @@ class Monitor:
 
     @property
     def name(self) -> str:
-        """The name as in the history: an Estimator puts "training" before that of its metric."""
+        """The name as in the history, where the Estimator's metrics have a prefix."""
         return self._name if isinstance(self._name, str) else self._name.name
 
     def check(self, estimator: Run) -> None:
-        """Make sure that the run has such a metric, and that it is known which value is better.
+        """Check that the run has such a metric, and that `mode` is known.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class Monitor:
             If the run has none of that name, or if the name does not say which value is better.
         """
         names = estimator.metric_names()
-        new_name = None if self.name in names else old_names(estimator).get(self.name)
+        new_name = None if self.name in names else renamed_metrics(estimator).get(self.name)
         if new_name is not None and new_name in names:
             warnings.warn(
                 f"monitor={self.name!r}: the metric of the loss is now called {new_name!r}",
@@ -103,9 +103,9 @@ class Monitor:
             )
 
     def read(self, estimator: Run) -> float | None:
-        """Return the figure of the epoch under way or, after its end, of that epoch.
+        """Return the figure of the current epoch or, between two epochs, of the last one.
 
-        None if it is not known (no evaluation yet) or NaN.
+        None if there is none (no evaluation yet) or it is NaN.
         """
         if not estimator.position.is_in_epoch or self.name in _row_of_this_epoch(estimator):
             value = estimator.history[-1].get(self.name) if estimator.history else None
@@ -126,13 +126,13 @@ class Monitor:
         return difference > min_delta
 
     def best_first(self, values: dict[_Key, float]) -> list[_Key]:
-        """Return the keys of `values` from the best value to the worst, equal ones in order."""
+        """Return the keys of `values`, sorted from the best value to the worst."""
         sign = 1 if self.mode == "min" else -1
         return sorted(values, key=lambda key: sign * values[key])
 
 
 def _row_of_this_epoch(estimator: Run) -> dict[str, Any]:
-    """Return the row of the epoch under way, if its *epoch end* has appended it already."""
+    """Return the row of the current epoch, if *epoch end* has appended it already."""
     if estimator.history and estimator.history[-1]["epoch"] == estimator.position.epoch:
         return estimator.history[-1]
     return {}

@@ -1,26 +1,26 @@
-"""MXNetRun: data and position of a run, which MXNet's own Estimator does not tell its handlers."""
+"""MXNetRun: data and position of a run of MXNet's own Estimator, which keeps neither."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gluon_svrg.run.position import Located, Position
+from gluon_svrg.run.position import Position, RunWithPosition
 
 if TYPE_CHECKING:
     from gluon_svrg.data.training_data import TrainingData
 
 
-class MXNetRun(Located):
+class MXNetRun(RunWithPosition):
     """A run of MXNet's Estimator, which keeps neither its data nor its position.
 
-    The handler that makes it moves its `position` on.
+    The handler that creates it advances its `position`.
 
     Parameters
     ----------
     estimator : mxnet.gluon.contrib.estimator.Estimator
-        Whose run it is.
+        The estimator.
     data : TrainingData
-        What its `fit` was given.
+        The training data that its `fit` got.
     """
 
     def __init__(self, estimator: Any, data: TrainingData) -> None:
@@ -32,26 +32,26 @@ class MXNetRun(Located):
         self.max_batch = estimator.max_batch
 
 
-def located(estimator: object, data: TrainingData | None) -> Located:
-    """Return who tells where a run stands: the estimator itself, or an MXNetRun.
+def run_with_position(estimator: object, data: TrainingData | None) -> RunWithPosition:
+    """Return the estimator, wrapped in an MXNetRun if it is MXNet's own.
 
     Parameters
     ----------
     estimator : Estimator
         This package's or MXNet's.
     data : TrainingData or None
-        The training data, if the handler was given them.
+        The training data, if the handler has them.
 
     Raises
     ------
     ValueError
-        If it is MXNet's, and there are no data.
+        If the estimator is MXNet's, and `data` is None.
     """
-    if isinstance(estimator, Located):
+    if isinstance(estimator, RunWithPosition):
         return estimator
     if data is None:
         raise ValueError(
-            f"SVRGHandler does not know the training data: {type(estimator).__module__}."
-            f"{type(estimator).__name__} does not tell it; give SVRGHandler(train_data=...)"
+            f"{type(estimator).__module__}.{type(estimator).__name__} does not give SVRGHandler "
+            "the training data: pass them, SVRGHandler(train_data=...)"
         )
     return MXNetRun(estimator, data)

@@ -1,4 +1,4 @@
-"""MXNet's profiler, and its file: what MXNet computed when, for Chrome and Perfetto."""
+"""OperatorTrace: a trace of MXNet's operators, for Chrome and Perfetto."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BEGIN_OF_LIST = re.compile(r'("traceEvents":\s*\[)\s*,')
 
 
 class OperatorTrace:
-    """Lets MXNet's profiler run from its construction to :meth:`finish`.
+    """Runs MXNet's profiler from the constructor to :meth:`finish`.
 
     MXNet has one profiler, whose settings these replace.
     """
@@ -60,7 +60,7 @@ class OperatorTrace:
         return sum(event["ph"] == "B" for event in events)
 
     def cancel(self) -> None:
-        """Stop, and write nothing."""
+        """Stop without writing a file."""
         self._stopped()
 
     def _stopped(self) -> str:
@@ -90,7 +90,7 @@ def _operators(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _phases(spans: Sequence[Span]) -> list[dict[str, Any]]:
-    """Return the phases as stretches of a process of their own, by MXNet's clock."""
+    """Return the phases as spans of a separate process, on MXNet's clock."""
     # MXNet counts microseconds of the system's clock.
     offset = time.time() - time.perf_counter()
     events: list[dict[str, Any]] = [

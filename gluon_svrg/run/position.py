@@ -1,4 +1,4 @@
-"""What a run is: where it stands, why it ended, and what it returns."""
+"""Position, StopReason and FitResult: how far a run is, why it ended, and what it returns."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ class StopReason(Enum):
 
 @dataclass
 class Position:
-    """Where a run stands.
+    """How far a run is.
 
     Attributes
     ----------
     epoch : int
-        The number of epochs that are done, which is the number of the one under way.
+        How many epochs are done, which is also the number of the current epoch.
     batch : int
-        The number of batches that are done, in all epochs.
+        How many batches are done, in all epochs.
     batch_in_epoch : int
-        Those of them in the epoch under way.
+        How many of them in the current epoch.
     is_in_epoch : bool
-        Whether an epoch is under way: from its *epoch begin* until after its *epoch end*.
+        Whether the run is inside an epoch: from *epoch begin* until after *epoch end*.
     is_cut : bool
-        Whether a handler has asked for no more batches in the epoch under way.
+        Whether a handler has ended the current epoch early.
     heard : list of str
-        The classes of the handlers that have heard the *epoch end* of the epoch under way, if a
-        stop has broken it off.
+        The classes of the handlers that have got the current epoch's *epoch end* already, if a stop
+        interrupted that event.
     """
 
     epoch: int = 0
@@ -68,55 +68,55 @@ class Position:
     heard: list[str] = field(default_factory=list)
 
     def at_epoch(self, epoch: int, num_batches: int | None) -> Position:
-        """Return the position before `epoch`; its batches are counted if they are not known."""
+        """Return the position before `epoch`; if it is elsewhere, with `num_batches` per epoch."""
         is_here = epoch == self.epoch and not self.is_in_epoch
         return Position(epoch, self.batch if epoch and is_here else epoch * (num_batches or 0))
 
     def begin_epoch(self) -> None:
-        """Go on to the beginning of an epoch."""
+        """Move to the beginning of an epoch."""
         self.batch_in_epoch = 0
         self.is_in_epoch = True
 
     def end_batch(self) -> None:
-        """Go on by a batch."""
+        """Move on by one batch."""
         self.batch += 1
         self.batch_in_epoch += 1
 
     def end_epoch(self) -> None:
-        """Go on to the end of the epoch."""
+        """Move to the end of the epoch."""
         self.epoch += 1
         self.batch_in_epoch = 0
         self.is_in_epoch = self.is_cut = False
         self.heard = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the fields; version 0.2 knows no `heard`, so it is left out if it is empty."""
+        """Return the fields; without an empty `heard`, which version 0.2 does not know."""
         return {name: value for name, value in asdict(self).items() if name != "heard" or value}
 
 
-class Located:
-    """A run that tells where it stands.
+class RunWithPosition:
+    """Base class of runs that know their data and position, with defaults for MXNet's Estimator.
 
     Attributes
     ----------
     data : TrainingData
         The training data.
     position : Position
-        The epochs and batches that are done.
+        How many epochs and batches are done.
     max_epoch, max_batch : int or None
-        How long the run is to be: exactly one of them is given.
+        The length of the run: exactly one of them is given.
     figures : dict of str to number
-        What is added to the row of the epoch; of MXNet's Estimator, which has no rows, nobody asks.
+        Figures for the history's row of the current epoch; MXNet's Estimator has no history.
     handlers : iterable of EventHandler
-        Those of the run; none if it does not tell them.
+        The handlers of the run; empty for MXNet's Estimator.
     verbose : 'auto', 0, 1 or 2
-        How much of it is shown.
+        How much is shown: see :meth:`Estimator.fit`.
     workers : Workers
         The processes that train together; MXNet's Estimator has one.
     batch_axis : int
-        The axis that counts the samples.
+        The axis of the samples.
     stop_requested : bool
-        Whether the run is to end; MXNet's Estimator does not tell.
+        Whether the run is to end; always False for MXNet's Estimator.
     """
 
     data: TrainingData
@@ -129,23 +129,24 @@ class Located:
     workers: Workers = Single()
     batch_axis: int = 0
 
-    def stop_agreed(self, at: str) -> bool:
-        """Return whether the run is to end, on whichever worker that was asked for."""
-        return self.workers.any(self.stop_requested, at)
+    def should_stop_together(self, label: str) -> bool:
+        """Return whether a stop was requested on any worker; all workers call this together."""
+        return self.workers.any(self.stop_requested, label)
 
     @property
     def stop_requested(self) -> bool:
         """See the class."""
         return False
 
-    def part_done(self, under_way: int = 0) -> float:
-        """Return the fraction of the run that is done, in [0, 1], by whole epochs or by batches.
+    def completed_fraction(self, extra_batches: int = 0) -> float:
+        """Return the fraction of the run that is done, in [0, 1], for a coefficient schedule.
 
-        `under_way` more batches count as done: 1 at *batch end*.
+        In a run of `epochs` it counts whole epochs; :attr:`Estimator.progress` counts batches, too.
+        `extra_batches` more batches count as done: 1 at *batch end*.
         """
         if self.max_epoch:
             return self.position.epoch / self.max_epoch
-        return (self.position.batch + under_way) / (self.max_batch or 1)
+        return (self.position.batch + extra_batches) / (self.max_batch or 1)
 
 
 @dataclass(frozen=True, repr=False)
@@ -248,11 +249,10 @@ class FitResult:
         return path
 
 
-def check_is_located(handler: EventHandler, estimator: object) -> None:
-    """Raise ValueError, with the way out, if `estimator` is MXNet's, which tells its net only."""
-    if isinstance(estimator, mx_estimator.Estimator) and not isinstance(estimator, Located):
+def require_estimator(handler: EventHandler, estimator: object) -> None:
+    """Raise ValueError if `estimator` is MXNet's, which does not know its position."""
+    if isinstance(estimator, mx_estimator.Estimator) and not isinstance(estimator, RunWithPosition):
         raise ValueError(
-            f"{type(handler).__name__} needs gluon_svrg.Estimator, which tells where a run stands, "
-            f"got {type(estimator).__module__}.{type(estimator).__name__}: it takes the same "
-            "arguments"
+            f"{type(handler).__name__} does not work with {type(estimator).__module__}."
+            f"{type(estimator).__name__}: use gluon_svrg.Estimator, which takes the same arguments"
         )

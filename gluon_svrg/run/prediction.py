@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 from gluon_svrg._mxnet import as_current, as_legacy
-from gluon_svrg.arrays.nested import leaves_of, mapped
-from gluon_svrg.arrays.waiting import wait_for
+from gluon_svrg.arrays.nested import tree_leaves, tree_map
+from gluon_svrg.arrays.sync import wait_for
 from gluon_svrg.run.batch_processor import BatchProcessor
 from mxnet import autograd
 from mxnet.ndarray import NDArray
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from gluon_svrg.events import Run
 
 
-def predicted(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
-    """Return the outputs of the run's network for evaluations, in the order of the samples.
+def predict(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
+    """Return the outputs of the run's `val_net`, in the order of the samples.
 
-    Of several workers each computes the outputs of all samples, by itself: any of them may call it,
-    and what it returns does not depend on their number.
+    Each of several workers computes the outputs of all samples by itself, so any of them may call
+    it, and the result does not depend on their number.
 
     Parameters
     ----------
     run : Run
-        Whose `val_net`, batch processor and weights to evaluate are used.
+        The run, with its `val_net`, batch processor and weights to evaluate.
     batches : iterable
-        At least one.
+        At least one batch.
     batch_axis : int
-        The axis of data and outputs that counts the samples; an output without it has them along
-        the first.
+        The axis of the samples in data and outputs; outputs with fewer axes have them along the
+        first.
 
     Raises
     ------
@@ -45,8 +45,8 @@ def predicted(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
         for batch in batches:
             wait_for(last)  # else all batches are in memory before the first is computed
             last = [column[-1] for column in columns]
-            for output in _outputs_of(run, batch, batch_axis):
-                leaves = leaves_of(output)
+            for output in _predict_batch(run, batch, batch_axis):
+                leaves = tree_leaves(output)
                 if first is None:
                     first, columns = output, [[] for _ in leaves]
                 if len(leaves) != len(columns):
@@ -61,10 +61,10 @@ def predicted(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
             "there is no batch to predict: the data are empty, or can be iterated only once"
         )
     joined = iter([_joined(column, batch_axis) for column in columns])
-    return mapped(lambda _: next(joined), first)
+    return tree_map(lambda _: next(joined), first)
 
 
-def _outputs_of(run: Run, batch: object, batch_axis: int) -> list[Any]:
+def _predict_batch(run: Run, batch: object, batch_axis: int) -> list[Any]:
     processor = run.batch_processor
     if isinstance(processor, BatchProcessor):
         return processor.predict_batch(run, batch, batch_axis)

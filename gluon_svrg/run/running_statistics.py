@@ -1,4 +1,4 @@
-"""Running statistics, as BatchNorm's: each worker and each context has its own; here their mean."""
+"""Running statistics, such as BatchNorm's: the mean over all contexts and workers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mxnet import gluon
 from mxnet.ndarray import NDArray
 
 
-def running_statistics_of(net: gluon.Block) -> list[list[NDArray]]:
-    """Return the copies, on all contexts, of each parameter that moves without a gradient."""
+def find_running_statistics(net: gluon.Block) -> list[list[NDArray]]:
+    """Return the copies, by context, of each parameter that is updated without a gradient."""
     return [
         param.list_data()
         for param in net.collect_params().values()
@@ -30,54 +30,54 @@ def is_float(array: NDArray) -> bool:
     return np.dtype(array.dtype).kind == "f"
 
 
-def even_out(copies: Sequence[Sequence[NDArray]], workers: Workers) -> None:
+def average_copies(copies: Sequence[Sequence[NDArray]], workers: Workers) -> None:
     """Replace arrays by the mean of their copies on all contexts of all workers.
 
-    Where all copies are equal nothing changes, bit for bit; and all have the same bits after it.
+    If all copies are equal nothing changes, bit for bit. All have the same bits afterwards.
 
     Parameters
     ----------
     copies : sequence of sequences of NDArray
         The copies of each array on this worker, by context.
     workers : Workers
-        Who have as many arrays.
+        The processes of the run; each has the same number of arrays.
     """
     if not copies:
         return
     # With static_shape MXNet does not order a read after the backward pass that writes them.
     mx.nd.waitall()
-    own = [[copy.asnumpy() for copy in arrays] for arrays in copies]
-    data = b"".join(copy.tobytes() for arrays in own for copy in arrays)
-    everybody = [_copies_in(part, own) for part in workers.gather(data, "running statistics")]
+    local = [[copy.asnumpy() for copy in arrays] for arrays in copies]
+    data = b"".join(copy.tobytes() for arrays in local for copy in arrays)
+    all_workers = [_copies_in(part, local) for part in workers.gather(data, "running statistics")]
     for number, arrays in enumerate(copies):
-        mean = _mean([copy for worker in everybody for copy in worker[number]])
+        mean = _mean([copy for worker in all_workers for copy in worker[number]])
         for array in arrays:
             _mxnet.as_legacy(array)[:] = mx.nd.array(mean, array.ctx, mean.dtype)
 
 
 @contextmanager
-def evened_out(net: gluon.Block, workers: Workers) -> Iterator[None]:
-    """Let the running statistics be their mean over all copies inside the ``with`` block.
+def averaged_running_statistics(net: gluon.Block, workers: Workers) -> Iterator[None]:
+    """Replace running statistics by their mean over all copies inside the ``with`` block.
 
-    So all evaluate one network: a worker or a context has seen its own rows of the batches only.
+    So all workers and contexts, which have seen different rows, evaluate the same network.
     """
-    copies = running_statistics_of(net)
+    copies = find_running_statistics(net)
     if not workers.are_several and all(len(arrays) == 1 for arrays in copies):
         yield
         return
     mx.nd.waitall()
-    own = [[array.copy() for array in arrays] for arrays in copies]
-    even_out(copies, workers)
+    saved = [[array.copy() for array in arrays] for arrays in copies]
+    average_copies(copies, workers)
     try:
         yield
     finally:
-        for arrays, saved in zip(copies, own, strict=True):
-            for array, value in zip(arrays, saved, strict=True):
+        for arrays, values in zip(copies, saved, strict=True):
+            for array, value in zip(arrays, values, strict=True):
                 value.copyto(array)
 
 
 def _copies_in(data: bytes, like: Sequence[Sequence[NumPyArray]]) -> list[list[NumPyArray]]:
-    """Return a worker's copies of each array; it may have another number of contexts."""
+    """Return a worker's copies of each array; workers may have different numbers of contexts."""
     kinds = [(arrays[0].dtype, arrays[0].shape, arrays[0].nbytes) for arrays in like]
     number = len(data) // sum(nbytes for _, _, nbytes in kinds)
     begin, copies = 0, []

@@ -1,4 +1,4 @@
-"""What a run was given: the arguments of its optimizer, schedule, loss and handlers."""
+"""The settings of a run: the arguments of its optimizer, schedule, loss and handlers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Settings: TypeAlias = dict[str, dict[str, Any]]
 
 OPTIMIZER, SCHEDULE = "optimizer", "lr_scheduler"
 
-# What a step or a name changes, and nobody has given.
+# Attributes that change with each step or name, and are no arguments.
 _COUNTS = {"rescale_grad", "num_update", "begin_num_update", "aggregate_num"}
 _NAMES = set(vars(gluon.HybridBlock()))
 
 
 def settings_of(run: Run) -> Settings:
-    """Return what the run was given, as far as it is plain data; call it when the run begins.
+    """Return the settings that are plain data; call it at the beginning of the run.
 
-    Functions, schedules of ScheduleHandlers, and handlers of a user's own are not part of it.
+    Functions, schedules of ScheduleHandlers, and handlers of the user's are not part of it.
     """
     optimizer = _mxnet.optimizer_of(run.trainer)
     public = {name: value for name, value in vars(optimizer).items() if name[0] != "_"}
@@ -38,18 +38,18 @@ def settings_of(run: Run) -> Settings:
         settings[name] |= {k.lstrip("_"): v for k, v in _plain_in(vars(block), _NAMES).items()}
     for handler in run.handlers:
         if isinstance(handler, StoppingHandler):
-            continue  # made anew by each fit, of its epochs or batches
+            continue  # each fit creates one, from `epochs` or `batches`
         name, number = type(handler).__name__, 2
         while name in settings:
             name, number = f"{type(handler).__name__} {number}", number + 1
         settings[name] = _settings_of_handler(handler)
-    for name in scheduled_in(settings).values():  # what was given to the optimizer is not used
+    for name in scheduled_in(settings).values():  # the optimizer's own value is not used
         settings[OPTIMIZER].pop("lr" if name == "learning_rate" else name, None)
     return settings
 
 
 def scheduled_in(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the hyper-parameter that each ScheduleHandler sets, by the owner of its settings."""
+    """Return the hyper-parameter of each ScheduleHandler, by the owner of its settings."""
     return {
         owner: values["hyperparameter"]
         for owner, values in settings.items()
@@ -63,7 +63,7 @@ def class_of(thing: object) -> str:
 
 
 def differences(saved: Mapping[str, Any], own: Settings) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """Return the settings that both have and that differ: the saved value and the own one."""
+    """Return the settings in both whose values differ: (saved, own) by owner and name."""
     found: dict[str, dict[str, tuple[Any, Any]]] = {}
     for owner in (owner for owner in own if owner in saved):
         both = own[owner].keys() & saved[owner].keys()
@@ -75,11 +75,14 @@ def differences(saved: Mapping[str, Any], own: Settings) -> dict[str, dict[str, 
 
 
 def _settings_of_handler(handler: EventHandler) -> dict[str, Any]:
-    """Return the arguments of a handler of this package's or of MXNet's, as it keeps them."""
+    """Return the arguments of one of this package's or MXNet's handlers, from its attributes.
+
+    So an attribute has to have the name of its argument.
+    """
     if type(handler).__module__.partition(".")[0] not in ("gluon_svrg", "mxnet"):
-        return {}  # one of the user's own may be told by what the workers differ
+        return {}  # a user's handler may differ between workers
     if isinstance(handler, MayStop):
-        return {}  # of the time that each has left, the least counts
+        return {}  # workers may have different time limits: the shortest counts
     arguments = inspect.signature(type(handler).__init__).parameters
     return _plain_in({n: v for n, v in vars(handler).items() if n in arguments}, set())
 

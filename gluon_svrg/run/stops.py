@@ -1,4 +1,4 @@
-"""StopRequests: what has been asked of a run, from anywhere, at any moment."""
+"""StopRequests: the requests to end a run."""
 
 from __future__ import annotations
 
@@ -13,104 +13,104 @@ _URGENT = (StopReason.SIGNAL, StopReason.TIME_LIMIT)
 _SURVIVES_ROLL_BACK = (StopReason.REQUESTED, *_URGENT)
 
 BATCH_END = "batch end"
-"""Where a run stands at the end of each batch of the training."""
+"""The label of the exchange at the end of each training batch."""
 
 
 class StopRequests:
     """The requests to end a run that wait for its next safe point.
 
-    Over several workers a request may come on one of them only, or on some sooner than on others.
-    It counts for all of them, and at the same place: where they :meth:`exchange` what they know,
-    before each safe point; or where all ask together if something long is to be broken off.
+    A request may come at any moment, from any thread or signal. Over several workers it may come
+    on one of them only. It counts for all of them, and at the same place: before each safe point,
+    when they :meth:`synchronize`, or when all ask together whether to abort a long pass.
 
     Parameters
     ----------
     run : Run
-        Which run.
+        The run.
     handlers : iterable of EventHandler
-        Those of it that are MayStop are asked, too.
+        Its handlers. Those that are MayStop are polled for a reason to stop.
 
     Attributes
     ----------
     reason : StopReason or None
-        Why the run is to end at the next safe point: the first reason that was given. Over several
-        workers, that all of them know: the same on all.
+        Why the run ends at the next safe point: the first reason that was given. It is the same on
+        all workers.
     """
 
     def __init__(self, run: Run, handlers: Iterable[EventHandler]) -> None:
         self._run = run
         self._workers = run.workers
-        self._is_alone = not run.workers.are_several
+        self._is_single_process = not run.workers.are_several
         self._may_stop = [handler for handler in handlers if isinstance(handler, MayStop)]
         self.reason: StopReason | None = None
-        self._noted: StopReason | None = None  # here, maybe not yet on the other workers
+        self._noted: StopReason | None = None  # on this worker; the others may not know it yet
         self._number = 0
         self._is_urgent = False
 
-    def add(self, reason: StopReason) -> None:
-        """Note a request; may be called at any moment, by a signal as well."""
+    def request(self, reason: StopReason) -> None:
+        """Request the end of the run; may be called at any moment, also by a signal."""
         self._noted = self._noted or reason
-        if self._is_alone:
+        if self._is_single_process:
             self.reason = self._noted
         self._is_urgent |= reason in _URGENT
         self._number += 1
 
-    def decide(self, reason: StopReason) -> None:
-        """Note a request that follows from what all workers know: they all make it here."""
-        self.add(reason)
+    def agree(self, reason: StopReason) -> None:
+        """Request the end for a reason that all workers know: all of them call this."""
+        self.request(reason)
         self.reason = self.reason or reason
 
-    def has_come(self) -> bool:
-        """Return whether there was one, here."""
-        self.ask()
+    def is_requested(self) -> bool:
+        """Return whether a stop was requested on this worker."""
+        self.poll_handlers()
         return self._noted is not None or self._run.stop_reason is not None
 
-    def has_come_to_any(self, at: str) -> bool:
-        """Return whether there was one on any worker; all ask this together, at the same place."""
+    def is_requested_anywhere(self, label: str) -> bool:
+        """Return whether a stop was requested on any worker; all workers call this together."""
         progress.beat()
-        return self._workers.any(self.has_come(), at)
+        return self._workers.any(self.is_requested(), label)
 
-    def interruption(self) -> Callable[[], bool]:
-        """Return what tells whether something long that begins now is to be broken off.
+    def stop_check(self) -> Callable[[], bool]:
+        """Return a function that says whether to abort a long pass that begins now.
 
-        A signal or a time limit counts whenever it came, any other request from now on. Over
-        several workers all begin and all ask together.
+        A signal or a time limit counts whenever it came, any other request only from now on. All
+        workers call this together, and the function that it returns, too.
         """
         known = 0 if self._is_urgent else self._number
         numbers = itertools.count()
 
-        def is_broken_off() -> bool:
-            self.ask()
+        def is_to_abort() -> bool:
+            self.poll_handlers()
             progress.beat()
             return self._workers.any(
                 self._number > known, f"batch {next(numbers)} of the evaluation"
             )
 
-        return is_broken_off
+        return is_to_abort
 
-    def exchange(self, at: str, answer: int, roll_back: str | None) -> tuple[int, str | None]:
-        """Let all workers know what was asked of any of them; one alone knows it.
+    def synchronize(self, label: str, answer: int, roll_back: str | None) -> tuple[int, str | None]:
+        """Exchange stop and roll-back requests between workers; return the combined answer.
 
         Parameters
         ----------
-        at : str
-            Where the run stands.
+        label : str
+            The name of this exchange, which must be the same on all workers.
         answer : int
-            What the handlers of this worker have answered to the event before.
+            The answer of this worker's handlers to the last event.
         roll_back : str or None
-            Why this worker is to go back to a checkpoint.
+            Why this worker wants to go back to a checkpoint.
 
         Returns
         -------
         answer, roll_back
-            The greatest answer of all; the reason of the first worker that has one.
+            The largest answer of all workers; the reason of the first worker that has one.
         """
         progress.beat()
-        if self._is_alone:
+        if self._is_single_process:
             return answer, roll_back
-        self.ask()
+        self.poll_handlers()
         noted = None if self._noted is None else self._noted.name
-        votes = self._workers.gather_plain([noted, answer, roll_back], at)
+        votes = self._workers.gather_plain([noted, answer, roll_back], label)
         reasons, answers, roll_backs = zip(*votes, strict=True)
         name = next(filter(None, reasons), None)
         if name is not None:
@@ -118,17 +118,17 @@ class StopRequests:
         return max(answers), next((why for why in roll_backs if why is not None), None)
 
     def roll_back(self) -> None:
-        """Forget a request that comes again if it is still wanted, now that the run goes back."""
+        """Forget requests that the repeated epochs will make again, as the run goes back."""
         if self._noted not in _SURVIVES_ROLL_BACK:
             self._noted = None
         if self.reason not in _SURVIVES_ROLL_BACK:
             self.reason = None
 
-    def end(self) -> None:
-        """Note that the run is over: the progress limit waits for nothing more."""
+    def close(self) -> None:
+        """End the run: the launcher's progress limit no longer applies."""
         progress.end()
 
-    def ask(self) -> None:
+    def poll_handlers(self) -> None:
         """Let the handlers that may stop the run do so."""
         for handler in self._may_stop:
             handler.stop_if_due(self._run)

@@ -1,4 +1,4 @@
-"""Where the time of a run goes: a clock that gives each moment to one phase, and the table."""
+"""PhaseClock: how long each phase of a run takes; the table of these times."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PHASES = (
     "checkpoint",
     "other",
 )
-"""What a moment of an epoch may be spent on, in the order of the table."""
+"""The phases of an epoch, in the order of the table."""
 
 
 class Span(NamedTuple):
-    """A stretch of time: its name, and its begin and end in seconds of ``time.perf_counter``."""
+    """A span of time: its name, begin and end, in seconds of ``time.perf_counter``."""
 
     name: str
     begin: float
@@ -31,20 +31,20 @@ class Span(NamedTuple):
 
 
 class PhaseClock:
-    """Gives each moment since it was started to one phase: their sum is the time that has passed.
+    """Measures the time of each phase; they add up to the time since the start.
 
     Parameters
     ----------
     synchronize : bool
-        Whether a phase ends only when MXNet, which computes in threads of its own, has done all
-        that it was told to.
+        Whether to wait at the end of a phase until MXNet, which computes asynchronously, has
+        finished its operators.
 
     Attributes
     ----------
     seconds : dict of str to float
-        By phase.
+        The time of each phase.
     spans : list of Span or None
-        Each stretch, while it is a list.
+        If it is a list, each span is appended.
     """
 
     def __init__(self, synchronize: bool) -> None:
@@ -53,24 +53,24 @@ class PhaseClock:
         self.start()
 
     def start(self) -> None:
-        """Begin with no time in any phase, when MXNet has done what it was told to before."""
+        """Wait for MXNet's earlier operators, and start with zero seconds in all phases."""
         mx.nd.waitall()
         self.last = time.perf_counter()
         self.clear()
 
     def clear(self) -> None:
-        """Begin with no time in any phase, at the end of the last stretch."""
+        """Set the seconds of all phases to zero; the next span begins at the end of the last."""
         self.seconds = dict.fromkeys(PHASES, 0.0)
 
     def lap(self, phase: str, name: str | None = None) -> float:
-        """Give the time since the last call to `phase`; return its seconds.
+        """Add the time since the last call to `phase`, and return it in seconds.
 
         Parameters
         ----------
         phase : str
             One of `PHASES`.
         name : str, optional
-            What the span is called, by default as its phase.
+            The name of the span; by default that of its phase.
         """
         if self._synchronize:
             mx.nd.waitall()
@@ -84,7 +84,7 @@ class PhaseClock:
 
 
 def table_of(rows: Sequence[Mapping[str, float]]) -> str:
-    """Return the sums over `rows` as text: seconds, share, and milliseconds a batch of each phase.
+    """Return the sums over `rows` as a table of seconds, share and milliseconds per batch.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How much of a run is shown: `verbose`, and the bars."""
+"""The argument `verbose`, and progress bars."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Literal, TextIO, TypeAlias
 from tqdm.auto import tqdm
 
 Verbose: TypeAlias = Literal["auto", 0, 1, 2]
-"""'auto': bars if somebody can see them, and lines; 0: nothing; 1: bars and lines; 2: lines."""
+"""0: nothing; 1: bars and lines; 2: lines; 'auto': lines, and bars if they can be seen."""
 
 
 def check_verbose(verbose: object) -> Verbose:
-    """Return `verbose`, with the numbers for True and False; raises ValueError for all else."""
+    """Return `verbose`, with True and False as numbers; raise ValueError for any other value."""
     if verbose == "auto":
         return "auto"
     for known in (0, 1, 2):
@@ -38,14 +38,14 @@ def shows_bars(verbose: Verbose, file: TextIO | None = None) -> bool:
 def evaluation_bar(
     verbose: Verbose, total: int | None, batches: Iterable[object]
 ) -> Iterator[Iterable[object]]:
-    """Return `batches`, with a bar that moves as they are drawn and goes away at the end.
+    """Return `batches`, with a progress bar that disappears at the end.
 
     Parameters
     ----------
     verbose : 'auto', 0, 1 or 2
         Whether there is a bar.
     total : int or None
-        How many batches there are, if that is known.
+        The number of batches, if it is known.
     batches : iterable
         All of them.
     """
@@ -57,6 +57,6 @@ def evaluation_bar(
 
 
 def _is_in_notebook() -> bool:
-    """Return whether bars are widgets: then no stream is a terminal, and they are seen."""
+    """Return whether bars are notebook widgets, which show although no stream is a terminal."""
     notebook = sys.modules.get("tqdm.notebook")
     return notebook is not None and issubclass(tqdm, notebook.tqdm_notebook)

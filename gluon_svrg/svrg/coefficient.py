@@ -18,19 +18,19 @@ from mxnet.symbol import Symbol
 Coefficient = float | Callable[[float], float]
 
 _SCOPES = ("parameter", "network")
-_MAX_RULES = 16  # batch sizes that are kept ready
+_MAX_RULES = 16  # cached functions, one per batch size
 _TINY = 1e-30  # 0 / 0 is 1: without variance at the snapshot the coefficient changes nothing
 
 
-class Share(NamedTuple):
-    """What one device has of a batch: one array a parameter, always the same parameters.
+class DeviceGradients(NamedTuple):
+    """The gradients of one device's samples of a batch: one array per parameter, in a fixed order.
 
     Attributes
     ----------
     grads, snapshot_grads, full_grads : sequences of NDArray
-        The sums over its samples at the weights and at the snapshot, and the full gradient.
+        The sums over its samples, at the weights and at the snapshot, and the full gradient.
     samples : float
-        What the full gradient is multiplied by to be on the scale of `grads`.
+        The factor that brings the full gradient to the scale of `grads`.
     """
 
     grads: Sequence[NDArray]
@@ -43,30 +43,30 @@ class OptimalCoefficient:
     r"""The coefficient :math:`\alpha^* = \mathrm{Cov}(c, a) / \mathrm{Var}(c)`, clamped to [0, 1].
 
     With *a* and *c* the gradients of a batch at the weights and at the snapshot, and :math:`\mu`
-    the full gradient, which is the mean of *c*, both are estimated from the batches of the interval
-    so far, each with a weight that falls by :math:`1 - 1 / \mathrm{window}` a batch:
-    :math:`\langle c - \mu, a - \mu \rangle` and :math:`\lVert c - \mu \rVert^2`. What is
-    subtracted from *a* changes the mean of the product by nothing, since *c* - :math:`\mu` has
-    none; with :math:`\mu` it is exactly 1 at the snapshot.
+    the full gradient, which is the mean of *c*, both are estimated from the batches since the
+    snapshot, with weights that fall by the factor :math:`1 - 1 / \mathrm{window}` per batch:
+    :math:`\langle c - \mu, a - \mu \rangle` and :math:`\lVert c - \mu \rVert^2`. Subtracting
+    :math:`\mu` from *a* does not change the mean of the product, since *c* - :math:`\mu` has mean
+    0, and makes the coefficient exactly 1 at the snapshot.
 
-    A batch is corrected with what the batches *before* it gave, so the corrected gradient stays
-    unbiased. The first one has 1. Both gradients are at hand in any case: it costs two sums over
-    the parameters a batch, and two numbers a parameter. Several
-    devices and workers estimate from the whole batch, for which they add up both gradients.
-    With accumulation over batches, *a* is what has accumulated until then, which makes the estimate
-    noisier. A batch whose gradient is not finite teaches nothing.
+    A batch is corrected with the estimate from the batches *before* it, so the corrected gradient
+    stays unbiased; the first batch has 1. The cost is two sums over the parameters per batch, and
+    two numbers per parameter. Several devices and workers add up both gradients, and estimate from
+    the whole batch. With accumulation over batches, *a* is the accumulated gradient, which makes
+    the estimate noisier. A batch whose gradient is not finite is not used.
 
     Parameters
     ----------
     scope : 'parameter' or 'network'
         Whether each parameter has its own coefficient, or all have one.
     window : int
-        How many batches the estimate looks back, about: fewer follow sooner and vary more.
+        The estimate averages over about this many batches: a smaller window follows changes faster
+        and varies more.
 
     References
     ----------
-    Y. Yin et al., "A coefficient makes SVRG effective", ICLR 2025, which computes it over the whole
-    data set for each element, to show what would be best, and trains with a linear decay.
+    Y. Yin et al., "A coefficient makes SVRG effective", ICLR 2025, computes the optimum over the
+    whole data set for each element, as a reference, and trains with a linear decay.
     """
 
     def __init__(self, scope: str = "parameter", window: int = 16) -> None:
@@ -81,7 +81,7 @@ class OptimalCoefficient:
         self._rules: dict[tuple[float, float, Any], tuple[FusedFunction, FusedFunction]] = {}
 
     def reset(self) -> None:
-        """Begin a new interval: forget the batches so far."""
+        """Start a new estimate, at a new snapshot."""
         self._sums = {}
 
     def correct(
@@ -100,47 +100,50 @@ class OptimalCoefficient:
         device : int
             Its number.
         grads, snapshot_grads, full_grads : sequences of NDArray
-            One a parameter, always the same ones in an interval: the sums over the batch at the
-            weights and at the snapshot, and the full gradient.
+            One array per parameter, in a fixed order: the sums over the batch at the weights and
+            at the snapshot, and the full gradient.
         samples : float
-            What the full gradient is multiplied by to be on the scale of `grads`.
+            The factor that brings the full gradient to the scale of `grads`.
         snapshot_scale : float
-            What `snapshot_grads` are multiplied by to be on that scale.
+            The factor that brings `snapshot_grads` to that scale.
         """
         sums = self._sums_of(device, grads)
         corrected, learned = self._rules_for(samples, snapshot_scale, sums)
         alphas = self._alphas(sums, grads)
-        # In this order: what this batch gives is for the next one.
+        # The estimate from this batch is for the next one.
         self._sums[device] = learned(grads, snapshot_grads, full_grads, sums)
         corrected(grads, snapshot_grads, full_grads, alphas, out=grads)
 
-    def correct_shares(
-        self, shares: Sequence[Share], whole: Share, snapshot_scale: float = 1.0
+    def correct_devices(
+        self,
+        devices: Sequence[DeviceGradients],
+        whole: DeviceGradients,
+        snapshot_scale: float = 1.0,
     ) -> None:
         """Correct the gradients of several devices in place, then learn from the whole batch.
 
-        So the estimate does not depend on how many have shared the batch out.
+        So the estimate does not depend on the number of devices and workers.
 
         Parameters
         ----------
-        shares : sequence of Share
-            What each device of this worker has of the batch.
-        whole : Share
+        devices : sequence of DeviceGradients
+            Those of each device of this worker.
+        whole : DeviceGradients
             The sums over all devices and workers, on the first device.
         snapshot_scale : float
             As for :meth:`correct`.
         """
         sums = self._sums_of(0, whole.grads)
         alphas = self._alphas(sums, whole.grads)
-        for share in shares:
-            if share.samples:
-                corrected, _ = self._rules_for(share.samples, snapshot_scale, sums)
-                here = [alpha.as_in_context(share.grads[0].ctx) for alpha in alphas]
+        for device in devices:
+            if device.samples:
+                corrected, _ = self._rules_for(device.samples, snapshot_scale, sums)
+                here = [alpha.as_in_context(device.grads[0].ctx) for alpha in alphas]
                 corrected(
-                    share.grads, share.snapshot_grads, share.full_grads, here, out=share.grads
+                    device.grads, device.snapshot_grads, device.full_grads, here, out=device.grads
                 )
         _, learned = self._rules_for(whole.samples, snapshot_scale, sums)
-        # Those of other devices, which a run in one process may have had, are in them from now on.
+        # From now on these include the sums of other devices, if a run in one process had some.
         self._sums = {0: learned(whole.grads, whole.snapshot_grads, whole.full_grads, sums)}
 
     def values(self) -> list[float]:
@@ -151,7 +154,7 @@ class OptimalCoefficient:
         return [_clamped(total) for total in totals]
 
     def value(self) -> float:
-        """Return the one coefficient that would be best for all; waits for the devices."""
+        """Return the best single coefficient for all parameters; waits for the devices."""
         return _clamped(_sum(self._totals()))
 
     def state_dict(self) -> State:
@@ -159,7 +162,7 @@ class OptimalCoefficient:
         return {"sums": {device: list(sums) for device, sums in self._sums.items()}}
 
     def load_state_dict(self, state: State, contexts: Sequence[mx.Context]) -> None:
-        """Go on from what :meth:`state_dict` returned, on these devices."""
+        """Continue from what :meth:`state_dict` returned, on these devices."""
         saved = state["sums"]
         self._sums = {
             device: [mx.nd.array(pair, ctx=context, dtype=pair.dtype) for pair in saved[device]]
@@ -205,7 +208,7 @@ class OptimalCoefficient:
 
 
 def checked_coefficient(value: object) -> Coefficient | OptimalCoefficient:
-    """Return what SVRGHandler's `coefficient` stands for: 'auto' is an OptimalCoefficient.
+    """Return SVRGHandler's `coefficient`, checked; 'auto' becomes an OptimalCoefficient.
 
     Raises
     ------
@@ -227,7 +230,7 @@ def checked_coefficient(value: object) -> Coefficient | OptimalCoefficient:
 def resumed_coefficient(
     coefficient: Coefficient | OptimalCoefficient, saved: float | Mapping[str, object]
 ) -> float | OptimalCoefficient:
-    """Return what a run continues with whose checkpoint has `saved`: a number, or an estimate.
+    """Return the coefficient for a resume: the `saved` number, or the estimate to restore.
 
     Raises
     ------
@@ -322,7 +325,7 @@ def linear_decay(start: float = 0.75, end: float = 0.0) -> Callable[[float], flo
 def _rules(
     samples: float, snapshot_scale: float, memory: float, dtype: str
 ) -> tuple[FusedFunction, FusedFunction]:
-    """Return the functions that correct a gradient, and that move its sums on."""
+    """Return two functions: one corrects a gradient, the other updates its sums."""
 
     def control(snapshot_grad: Symbol, full_grad: Symbol) -> Symbol:
         if snapshot_scale != 1:

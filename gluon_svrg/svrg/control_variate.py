@@ -1,4 +1,4 @@
-"""ControlVariate: full gradient and coefficient by which a trainer's gradients are corrected."""
+"""ControlVariate: corrects a trainer's gradients by a full gradient and a coefficient."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
-from gluon_svrg.arrays.rows import is_row_sparse, set_to_zero
+from gluon_svrg.arrays.row_sparse import is_row_sparse, set_to_zero
 from gluon_svrg.arrays.samples import with_axis
-from gluon_svrg.svrg.coefficient import OptimalCoefficient, Share
+from gluon_svrg.svrg.coefficient import DeviceGradients, OptimalCoefficient
 from gluon_svrg.svrg.gradient import BatchGradient
 from gluon_svrg.svrg.row_correction import RowCorrection
 from gluon_svrg.svrg.rule import correct
@@ -17,28 +17,28 @@ from gluon_svrg.workers import Single, Workers
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
-# Batch sizes (of whole and of last batches, by device) times coefficients that are kept ready.
+# Cached rules: one per batch size (whole and last batches, by device) and coefficient.
 _MAX_RULES = 16
 
 
 class ControlVariate:
-    """The rule of SVRG with its full gradient, on all devices; none before :meth:`set`.
+    """The rule of SVRG with a full gradient, on all devices; inactive before :meth:`set`.
 
     Parameters
     ----------
     workers : Workers, optional
-        Who share the batches out.
+        The processes that share the batches.
 
     Attributes
     ----------
     full_gradient : dict of str to list of NDArray, or None
         The mean gradient over all samples at the snapshot, by parameter name and context.
     optimal : OptimalCoefficient or None
-        What estimates the coefficient; None if it is a number.
+        Estimates the coefficient; None if it is a number.
     row_shares : dict of str to NDArray
         As of the FullGradient.
     is_idle : bool
-        Whether gradients stay as they are, bit for bit: it is not set, or its coefficient is 0.
+        Whether gradients stay the same, bit for bit: nothing is set, or the coefficient is 0.
     """
 
     def __init__(self, workers: Workers | None = None) -> None:
@@ -47,9 +47,9 @@ class ControlVariate:
         self.optimal: OptimalCoefficient | None = None
         self.row_shares: Mapping[str, NDArray] = {}
         self.is_idle = True
-        self._of_rows: RowCorrection | None = None
+        self._row_correction: RowCorrection | None = None
         self._coefficient = 0.0
-        # They outlive the snapshot: to write a rule down anew takes as long as some steps.
+        # They outlive the snapshot: to make a rule takes as long as a few steps.
         self._rules: dict[tuple[int, float, float, float], FusedFunction] = {}
 
     def set(
@@ -59,10 +59,10 @@ class ControlVariate:
         row_shares: Mapping[str, NDArray] | None = None,
         sparse_correction: str = "exact",
     ) -> None:
-        """Correct by this full gradient from now on; row_sparse parts as RowCorrection says."""
+        """Correct by this full gradient from now on; row_sparse parts by RowCorrection."""
         self.full_gradient, self.row_shares = full_gradient, row_shares or {}
         sparse = {n: means for n, means in full_gradient.items() if is_row_sparse(means[0])}
-        self._of_rows = (
+        self._row_correction = (
             RowCorrection(sparse_correction, sparse, self.row_shares) if sparse else None
         )
         self.optimal = coefficient if isinstance(coefficient, OptimalCoefficient) else None
@@ -74,7 +74,7 @@ class ControlVariate:
     def clear(self) -> None:
         """Correct nothing from now on."""
         self.full_gradient, self.optimal, self._coefficient = None, None, 0.0
-        self.row_shares, self._of_rows, self.is_idle = {}, None, True
+        self.row_shares, self._row_correction, self.is_idle = {}, None, True
 
     def coefficient(self) -> float:
         """Return the coefficient; if it is estimated, the best for all parameters together."""
@@ -85,7 +85,7 @@ class ControlVariate:
         if self.optimal is None:
             return [self._coefficient] * number
         values = self.optimal.values()
-        # Before the first batch, or since a parameter was frozen, there is no estimate.
+        # There is no estimate before the first batch, or after a parameter was frozen.
         return values if len(values) == number else [1.0] * number
 
     def correct(
@@ -101,22 +101,22 @@ class ControlVariate:
         Parameters
         ----------
         params : sequence of Parameter
-            Those of which the full gradient is known; their gradients are corrected.
+            The parameters with a full gradient; their gradients are corrected.
         gradient : BatchGradient
-            That of the batch at the snapshot.
+            The gradient of the batch at the snapshot.
         scale, snapshot_scale : float
             As for :meth:`apply`.
         uses_all : bool
-            Whether gradients that no backward pass has written since the last step are used, too.
+            Whether to use gradients, too, that no backward pass has written since the last step.
         """
         for device, samples in enumerate(gradient.samples):
             _clear_stale(params, device, bool(samples) and not uses_all)
         if not params:
             return
         full_gradient = self.full_gradient or {}
-        if self._of_rows is not None:
+        if self._row_correction is not None:
             params = self._correct_rows(
-                self._of_rows, params, gradient, full_gradient, scale, snapshot_scale
+                self._row_correction, params, gradient, full_gradient, scale, snapshot_scale
             )
             if not params:
                 return
@@ -130,8 +130,10 @@ class ControlVariate:
             columns = own, there, means
         devices = list(zip(*columns, gradient.samples, strict=True))
         if self.optimal is not None and (self._workers.are_several or len(devices) > 1):
-            shares = [Share(a, c, mu, samples * scale) for a, c, mu, samples in devices]
-            self._correct_shares(self.optimal, shares, scale / snapshot_scale)
+            gradients = [
+                DeviceGradients(a, c, mu, samples * scale) for a, c, mu, samples in devices
+            ]
+            self._correct_devices(self.optimal, gradients, scale / snapshot_scale)
             return
         for device, (grads, snapshot_grads, full_grads, samples) in enumerate(devices):
             if samples:  # .grad holds sums over the samples of one device; an idle one has none
@@ -141,7 +143,7 @@ class ControlVariate:
 
     def _correct_rows(
         self,
-        of_rows: RowCorrection,
+        row_correction: RowCorrection,
         params: Sequence[Parameter],
         gradient: BatchGradient,
         full_gradient: Mapping[str, list[NDArray]],
@@ -152,7 +154,7 @@ class ControlVariate:
         dense = []
         for param in params:
             if is_row_sparse(full_gradient[param.name][0]):
-                of_rows.correct(
+                row_correction.correct(
                     param.name,
                     param.list_grad(),
                     gradient.sums[param.name],
@@ -197,16 +199,16 @@ class ControlVariate:
         rule = self._rule_for(samples, scale, snapshot_scale)
         rule(grads, snapshot_grads, full_grads, out=grads)
 
-    def _correct_shares(
-        self, optimal: OptimalCoefficient, shares: list[Share], snapshot_scale: float
+    def _correct_devices(
+        self, optimal: OptimalCoefficient, devices: list[DeviceGradients], snapshot_scale: float
     ) -> None:
-        """Correct by an estimate from the whole batch, of which the workers have parts."""
-        grads = _sums(share.grads for share in shares)
-        snapshot_grads = _sums(share.snapshot_grads for share in shares)
+        """Estimate the coefficient from all workers' gradients, and correct the local ones."""
+        grads = _sums(device.grads for device in devices)
+        snapshot_grads = _sums(device.snapshot_grads for device in devices)
         self._workers.sum([*grads, *snapshot_grads])
-        samples = self._workers.total(sum(share.samples for share in shares), "auto coefficient")
-        whole = Share(grads, snapshot_grads, shares[0].full_grads, samples)
-        optimal.correct_shares(shares, whole, snapshot_scale)
+        samples = self._workers.total(sum(device.samples for device in devices), "auto coefficient")
+        whole = DeviceGradients(grads, snapshot_grads, devices[0].full_grads, samples)
+        optimal.correct_devices(devices, whole, snapshot_scale)
 
     def _rule_for(self, samples: int, scale: float, snapshot_scale: float) -> FusedFunction:
         coefficient = self._coefficient
@@ -247,7 +249,7 @@ def by_parameter(
 def _clear_stale(params: Sequence[Parameter], device: int, clears: bool) -> None:
     """Clear the gradients that hold an earlier batch's; until the next pass all are used."""
     for param in params:
-        data = _mxnet.data_of(param)[device]
+        data = _mxnet.list_data(param)[device]
         if clears and not _mxnet.is_fresh(data) and param.grad_req == "write":
             set_to_zero(param.list_grad()[device])
         _mxnet.mark_fresh(data, False)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
-from gluon_svrg.arrays.rows import is_row_sparse, row_sparse, rows_of, values_of
+from gluon_svrg.arrays.row_sparse import is_row_sparse, row_indices, row_sparse, stored_values
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted, State
-from gluon_svrg.run.generators import host_states, set_host_states
-from gluon_svrg.run.position import Located
+from gluon_svrg.run.position import RunWithPosition
+from gluon_svrg.run.rng import collect_rng_states, set_rng_states
 from gluon_svrg.svrg.coefficient import (
     Coefficient,
     OptimalCoefficient,
@@ -38,14 +38,14 @@ class SVRGController:
 
     Parameters
     ----------
-    run : Located
+    run : RunWithPosition
         The run.
     data : TrainingData
         The batches of a full pass.
     trainer : SVRGTrainer
         The trainer, which corrects the gradients.
     interval : Interval
-        Everything that lives from one snapshot to the next.
+        The snapshot, its gradients and its locks.
     schedule : SnapshotSchedule
         The epochs of the snapshots.
     criterion : PayoffCriterion
@@ -60,7 +60,7 @@ class SVRGController:
 
     def __init__(
         self,
-        run: Located,
+        run: RunWithPosition,
         data: TrainingData,
         trainer: SVRGTrainer,
         interval: Interval,
@@ -77,7 +77,7 @@ class SVRGController:
 
     @property
     def is_on(self) -> bool:
-        """Whether gradients are corrected at present; a user may clear the control variate, too."""
+        """Whether gradients are corrected; False also after the user clears the control variate."""
         return self.trainer.full_gradient is not None
 
     def train_begin(self) -> None:
@@ -96,7 +96,7 @@ class SVRGController:
             coefficient = self.next_coefficient()
             if self.criterion.phase is Phase.WAITING and coefficient != 0:
                 self.turn_off()
-                self.interval.expect(self._data)
+                self.interval.lock_data(self._data)
                 self.criterion.start_trial(epoch)
             else:
                 self._take_snapshot(coefficient, 0.0)
@@ -104,7 +104,7 @@ class SVRGController:
             self.record_coefficient()
 
     def before(self, batch: object) -> None:
-        """Let the network draw the random numbers for `batch` that it draws at the snapshot."""
+        """Seed MXNet so that the network draws the same numbers for `batch` as at the snapshot."""
         if self.is_on and self.interval.masks.is_needed:
             self.interval.before(batch, self._run.position.batch_in_epoch)
 
@@ -133,7 +133,7 @@ class SVRGController:
     def take_due_snapshot(self, extra_batches: int = 0) -> bool:
         """Take the snapshot that the trial of this epoch has decided on; return whether it was due.
 
-        If a stop breaks the full pass off, the snapshot stays due, and a resume takes it. If the
+        If a stop interrupts the full pass, the snapshot stays due, and a resume takes it. If the
         epoch has no more batches, the next one begins with it.
 
         Parameters
@@ -145,13 +145,13 @@ class SVRGController:
         fraction = (position.batch_in_epoch + extra_batches) / length
         is_due = self.criterion.phase is Phase.DUE and position.is_in_epoch and not position.is_cut
         # Nor if the run ends with this batch.
-        if not is_due or fraction >= 1 or self._run.part_done(extra_batches) >= 1:
+        if not is_due or fraction >= 1 or self._run.completed_fraction(extra_batches) >= 1:
             return False
-        drawn = host_states()
+        rng_states = collect_rng_states()
         try:
             self._take_snapshot(self.next_coefficient(extra_batches), fraction)
         except Interrupted:
-            set_host_states(drawn)
+            set_rng_states(rng_states)
         else:
             # Plain gradients that wait for an accumulated step are right as they are.
             self.trainer.is_corrected = self.trainer.has_waiting_gradient()
@@ -160,10 +160,10 @@ class SVRGController:
 
     def next_coefficient(self, extra_batches: int = 0) -> float | OptimalCoefficient:
         """Return the coefficient of a snapshot that is taken now."""
-        return coefficient_at(self._coefficient, self._run.part_done(extra_batches))
+        return coefficient_at(self._coefficient, self._run.completed_fraction(extra_batches))
 
     def record_coefficient(self) -> None:
-        """Put the coefficient into the epoch's row; if it is estimated, wait for the devices."""
+        """Record the coefficient in the history; an estimated one waits for the devices."""
         if self.is_on:
             self._run.figures["coefficient"] = self.trainer.coefficient
 
@@ -174,8 +174,8 @@ class SVRGController:
 
     def _take_snapshot(self, coefficient: float | OptimalCoefficient, fraction_done: float) -> None:
         """Take a snapshot, and correct by its full gradient from now on."""
-        # What the last interval held goes before the full pass takes its own memory; with the
-        # coefficient 0 it is the plain optimizer, bit for bit: no pass, no random number drawn.
+        # First free the old gradients, before the full pass takes its own memory. The coefficient 0
+        # is the plain optimizer, bit for bit: no pass, no random number drawn.
         self.turn_off()
         if coefficient != 0:
             full_gradient = self.interval.begin(self._data, self._run.position.epoch)
@@ -203,8 +203,8 @@ class SVRGController:
         Parameters
         ----------
         names : dict of str to str
-            The name of each of the trainer's parameters by its place in the network: a network that
-            is made again may have other names.
+            The name of each of the trainer's parameters, by its structural name: a network that is
+            created again may have other names.
         """
         full_gradient, optimal = self.trainer.full_gradient, self.trainer.optimal_coefficient
         shares = self.trainer.control_variate.row_shares
@@ -226,7 +226,7 @@ class SVRGController:
     def load_state_dict(
         self, state: State, names: Mapping[str, str], contexts: Sequence[mx.Context]
     ) -> None:
-        """Continue from `state`; computes a table again, if the current epoch needs it.
+        """Continue from `state`; recompute a gradient table, if the current epoch needs it.
 
         Parameters
         ----------
@@ -274,12 +274,12 @@ def _full_gradient_of(saved: Mapping[str, Any], context: mx.Context) -> FullGrad
 
 
 def _to_saved(mean: NDArray, shares: NDArray | None) -> Any:
-    """Return a full gradient's array as data; of a row_sparse one the rows."""
+    """Return an array of a full gradient as plain data; a row_sparse one as its rows."""
     if not is_row_sparse(mean) or shares is None:
         return mean
     return {
-        "rows": rows_of(mean),
-        "values": values_of(mean),
+        "rows": row_indices(mean),
+        "values": stored_values(mean),
         "shares": shares.asnumpy(),
         "shape": list(mean.shape),
     }

@@ -11,36 +11,36 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import as_legacy
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.svrg.smoothness import largest_eigenvalue
-from gluon_svrg.svrg.snapshot import Backward, Snapshot
+from gluon_svrg.svrg.snapshot import BackwardFunction, Snapshot
 from mxnet import gluon
 
 
-class Step(NamedTuple):
-    """What the optimizer does with the gradient of a parameter besides the learning rate.
+class StepScaling(NamedTuple):
+    """How the optimizer scales the step of a parameter, besides the learning rate.
 
     Attributes
     ----------
-    multiple : float
-        What the learning rate is multiplied by: `lr_mult`.
-    decay : float
+    lr_mult : float
+        Factor of the learning rate.
+    weight_decay : float
         The weight decay.
     """
 
-    multiple: float = 1.0
-    decay: float = 0.0
+    lr_mult: float = 1.0
+    weight_decay: float = 0.0
 
 
 class CurvatureMeter:
-    r"""Measures the largest curvature of the mean loss of some batches, without a trace.
+    r"""Measures the largest curvature of the mean loss of batches, without changing the network.
 
     The largest eigenvalue of :math:`M^{1/2} (H + C) M^{1/2}`, with the Hessian H of the mean loss,
-    the weight decay C and the multiples M of the learning rate, both diagonal: that of which the
-    optimizer's steps are made. A product with H is the central difference
+    the weight decay C and the factors M of the learning rate, both diagonal: the matrix that the
+    optimizer's steps apply. A product with H is the central difference
 
     .. math:: H d \approx (\nabla f(w + r d) - \nabla f(w - r d)) / (2 r)
 
-    at a frozen twin's weights, so the network, its gradients and its running statistics stay as
-    they are. Only for losses of a sample that do not depend on the other samples of the batch.
+    on a copy of the weights, so the network, its gradients and its running statistics do not
+    change. The loss of a sample must not depend on the other samples of the batch.
 
     Parameters
     ----------
@@ -48,8 +48,8 @@ class CurvatureMeter:
         The network, whose parameters are initialised.
     backward : callable
         As for :meth:`Snapshot.gradient`.
-    steps : dict of str to Step
-        The names of the parameters that are trained.
+    steps : dict of str to StepScaling
+        The scaling of each trained parameter, by name.
     scale : float
         What the optimizer multiplies the mean gradient by, divided by what the losses are
         multiplied by.
@@ -61,7 +61,11 @@ class CurvatureMeter:
     """
 
     def __init__(
-        self, net: gluon.Block, backward: Backward, steps: Mapping[str, Step], scale: float = 1.0
+        self,
+        net: gluon.Block,
+        backward: BackwardFunction,
+        steps: Mapping[str, StepScaling],
+        scale: float = 1.0,
     ) -> None:
         self._snapshot = Snapshot(net, steps)
         self._snapshot.take()
@@ -70,13 +74,13 @@ class CurvatureMeter:
         weights = self.weights()
         self._shapes = {name: weights[name].shape for name in steps}
         sizes = [int(np.prod(shape)) for shape in self._shapes.values()]
-        self._roots = np.repeat([np.sqrt(step.multiple) for step in steps.values()], sizes)
-        self._decays = np.repeat([step.decay for step in steps.values()], sizes)
+        self._roots = np.repeat([np.sqrt(step.lr_mult) for step in steps.values()], sizes)
+        self._decays = np.repeat([step.weight_decay for step in steps.values()], sizes)
         self._ends = np.cumsum(sizes)[:-1]
         self.gradient_evaluations = 0
 
     def weights(self) -> dict[str, NumPyArray]:
-        """Return the network's weights when the meter was made: float64, by name."""
+        """Return the network's weights when the meter was created: float64, by name."""
         return {
             name: arrays[0].asnumpy().astype("float64")
             for name, arrays in self._snapshot.weights.items()

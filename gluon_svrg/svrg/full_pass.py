@@ -1,4 +1,4 @@
-"""FullPass: once over all batches at the snapshot, and what can break it off."""
+"""FullPass: the pass over all batches at the snapshot."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import mxnet as mx
-from gluon_svrg.arrays.nested import leaves_of
-from gluon_svrg.arrays.waiting import wait_for
-from gluon_svrg.data.csr import check_batch
+from gluon_svrg.arrays.nested import tree_leaves
+from gluon_svrg.arrays.sync import wait_for
+from gluon_svrg.data.array_sources import check_batch
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted
-from gluon_svrg.run.backward import at_batch
+from gluon_svrg.run.backward import TrainingBackward, UserBackward
+from gluon_svrg.svrg.collective import mean_over_workers, raise_on_all
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.locks import MaskLock
-from gluon_svrg.svrg.over_workers import fail_together, mean_over_workers
-from gluon_svrg.svrg.snapshot import Backward, Snapshot
+from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.svrg.table import GradientTable
 from gluon_svrg.workers import Workers
 from tqdm.auto import tqdm
@@ -23,63 +23,64 @@ from tqdm.auto import tqdm
 if TYPE_CHECKING:
     from gluon_svrg.trainer import SVRGTrainer
 
-Numbered = tuple[int, object]
+IndexedBatch = tuple[int, object]
 """A batch with its index."""
 
 
 class FullPass(NamedTuple):
-    """The pass over all batches that gives the full gradient.
+    """The pass over all batches that computes the full gradient.
 
     Attributes
     ----------
     snapshot, masks : Snapshot, MaskLock
-        Where the gradients are taken, and the random numbers of each batch.
-    backward : callable
-        As for :meth:`Snapshot.gradient`.
+        The weights at which gradients are computed; the random numbers of each batch.
+    backward : TrainingBackward or UserBackward
+        Runs the forward and the backward pass of a batch.
     loss_scaler : SVRGTrainer or None
-        Knows what the losses are multiplied by.
+        Knows AMP's loss scale.
     has_bar : bool
-        Whether it shows a bar; only ever on a terminal.
+        Whether it shows a progress bar, if the output is a terminal.
     is_cancelled : callable
-        Is asked before each batch: whether to break the pass off. All workers answer alike.
+        Called before each batch; if it returns True, the pass is abandoned. It returns the same on
+        all workers.
     workers : Workers
-        Who make the pass together, each over its samples of every batch.
+        The processes that share the pass: each takes its samples of every batch.
     """
 
     snapshot: Snapshot
     masks: MaskLock
-    backward: Backward
+    backward: TrainingBackward | UserBackward
     loss_scaler: SVRGTrainer | None
     has_bar: bool
     is_cancelled: Callable[[], bool]
     workers: Workers
 
     def loss_scale(self) -> float | None:
-        """Return what the losses are multiplied by at the moment; None if nobody says it."""
+        """Return the present loss scale; None without a loss scaler."""
         return None if self.loss_scaler is None else self.loss_scaler.loss_scale
 
     def lower_loss_scale(self) -> bool:
-        """Halve it, after an overflow; return whether there is one to halve."""
+        """Halve the loss scale after an overflow; return whether there is one to halve."""
         return self.loss_scaler is not None and self.loss_scaler.lower_loss_scale()
 
-    def over(
+    def run(
         self,
         data: TrainingData,
-        batches: Iterator[Numbered],
+        batches: Iterator[IndexedBatch],
         table: GradientTable | None,
-        watches: bool = True,
+        detect_randomness: bool = True,
     ) -> FullGradient:
         """Return the full gradient over all workers; fill the table if there is one.
 
         Parameters
         ----------
-        data
-            The batches, for their number.
-        batches
-            All of them, in the order of their index.
-        table
-            What keeps the gradients.
-        watches
+        data : TrainingData
+            Says how many batches there are, for the bar.
+        batches : iterator of IndexedBatch
+            All batches, in the order of their index.
+        table : GradientTable or None
+            Keeps the gradients.
+        detect_randomness : bool
             Whether to find out with the first batch if the network draws random numbers.
 
         Raises
@@ -91,43 +92,43 @@ class FullPass(NamedTuple):
         """
         full_gradient, failure = None, None
         try:
-            full_gradient = self._own(data, batches, table, watches)
+            full_gradient = self._local_gradient(data, batches, table, detect_randomness)
         except FloatingPointError as error:
             failure = error
-        fail_together(failure, self.workers)
+        raise_on_all(failure, self.workers)
         assert full_gradient is not None  # or it has failed
         return mean_over_workers(full_gradient, self.workers)
 
-    def _own(
+    def _local_gradient(
         self,
         data: TrainingData,
-        batches: Iterator[Numbered],
+        batches: Iterator[IndexedBatch],
         table: GradientTable | None,
-        watches: bool,
+        detect_randomness: bool,
     ) -> FullGradient:
-        """Return the full gradient of the samples of this worker."""
+        """Return the full gradient of this worker's samples."""
         scale = self.loss_scale()
         last: object = None
         index = 0
 
-        def masked(numbered: Numbered) -> object:
+        def masked(numbered: IndexedBatch) -> object:
             nonlocal last, index
             index, batch = numbered
-            for leaf in leaves_of(batch):
+            for leaf in tree_leaves(batch):
                 check_batch(index, leaf)
-            backward = at_batch(self.backward, index)
-            if index == 0 and watches:
+            backward = self.backward.at(index)
+            if index == 0 and detect_randomness:
                 return self.masks.watch(lambda: backward(batch), self.snapshot.contexts)
             self.masks.lock(index)
             losses = backward(batch)
-            # Else all batches are under way before the first is computed.
+            # Without this wait all batches would be in memory before the first is computed.
             wait_for(last)
             last = losses
             return losses
 
-        def keep(numbered: Numbered, gradient: BatchGradient) -> None:
+        def keep(numbered: IndexedBatch, gradient: BatchGradient) -> None:
             if table is not None:
-                table.append(gradient._replace(loss_scale=scale), leaves_of(numbered[1]))
+                table.append(gradient._replace(loss_scale=scale), tree_leaves(numbered[1]))
 
         with tqdm(
             self._unless_cancelled(batches),
@@ -148,7 +149,7 @@ class FullPass(NamedTuple):
                 ) from error
         return full_gradient._replace(loss_scale=scale)
 
-    def _unless_cancelled(self, batches: Iterator[Numbered]) -> Iterator[Numbered]:
+    def _unless_cancelled(self, batches: Iterator[IndexedBatch]) -> Iterator[IndexedBatch]:
         for batch in batches:
             if self.is_cancelled():
                 raise Interrupted

@@ -1,4 +1,4 @@
-"""What a gradient at the snapshot is: of one batch, and of all samples."""
+"""BatchGradient and FullGradient: the gradients at the snapshot."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gluon_svrg.arrays.rows import nbytes_of
+from gluon_svrg.arrays.row_sparse import stored_nbytes
 from mxnet.ndarray import NDArray
 
 
@@ -16,13 +16,11 @@ class BatchGradient(NamedTuple):
     Attributes
     ----------
     sums : dict of str to list of NDArray
-        For each parameter by name: one array per context. They may be buffers, which the next
-        batch overwrites.
+        For each parameter by name: one array per context. The next batch may overwrite them.
     samples : list of int
-        The number of samples that each context had.
+        The number of samples on each context.
     loss_scale : float or None
-        What the losses were multiplied by (MXNet's AMP does that); None for the trainer's present
-        scale.
+        The loss scale (of MXNet's AMP) in the gradients; None for the trainer's present scale.
     """
 
     sums: dict[str, list[NDArray]]
@@ -32,7 +30,7 @@ class BatchGradient(NamedTuple):
     @property
     def nbytes(self) -> int:
         """The size of the sums, in bytes."""
-        return sum(nbytes_of(array) for grads in self.sums.values() for array in grads)
+        return sum(stored_nbytes(array) for grads in self.sums.values() for array in grads)
 
 
 class FullGradient(NamedTuple):
@@ -41,19 +39,19 @@ class FullGradient(NamedTuple):
     Attributes
     ----------
     means : dict of str to NDArray
-        For each parameter by name: the mean over all samples, on its first context. Of the
-        gradient's dtype; for float16, float32. Of a row_sparse gradient row_sparse: the rows that
-        occur.
+        For each parameter by name: the mean over all samples, on its first context, with the
+        gradient's dtype (float32 for float16). For a row_sparse gradient it is row_sparse, with the
+        rows that occur.
     samples : int
         The number of samples.
     loss_scale : float or None
         As for :class:`BatchGradient`.
     is_of_all_workers : bool
-        Whether it is the mean over the samples of all workers, and not of this one's own.
+        Whether it is the mean over the samples of all workers, and not only of this one's.
     row_shares : dict of str to NDArray
-        For each row_sparse mean by name: the share of the samples that are in a batch whose
-        gradient has the row, in (0, 1], for each row that occurs; float64. With batches of one
-        size, the share of the batches.
+        For each row_sparse mean by name, for each row that occurs: the fraction of samples that
+        are in a batch with this row, in (0, 1]; float64. If all batches have the same size, it is
+        the fraction of batches with the row.
     """
 
     means: dict[str, NDArray]

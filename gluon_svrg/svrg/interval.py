@@ -1,4 +1,4 @@
-"""Interval: all that lives from one snapshot to the next, of one network."""
+"""Interval: a snapshot of one network and everything that is kept until the next."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gluon_svrg import _mxnet
-from gluon_svrg.arrays.nested import leaves_of
-from gluon_svrg.arrays.replicas import replicas_of
-from gluon_svrg.arrays.rows import are_close, largest_values
-from gluon_svrg.data.batch import Batch, is_empty
-from gluon_svrg.data.data_iter import check_has_no_padding, pair_of
+from gluon_svrg.arrays.batch import Batch, is_empty
+from gluon_svrg.arrays.nested import tree_leaves
+from gluon_svrg.arrays.replicas import distinct_replicas
+from gluon_svrg.arrays.row_sparse import are_close, max_abs_values
+from gluon_svrg.data.data_iter import as_pair, check_has_no_padding
 from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import Interrupted, State
 from gluon_svrg.run import backward as run_backward
-from gluon_svrg.run.backward import at_batch, begin_pass, first_state, is_alike, of_own_samples
-from gluon_svrg.svrg.full_pass import FullPass, Numbered
+from gluon_svrg.run.backward import as_backward
+from gluon_svrg.svrg.collective import infer_shapes_together
+from gluon_svrg.svrg.full_pass import FullPass, IndexedBatch
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.locks import AugmentationLock, MaskLock
-from gluon_svrg.svrg.over_workers import find_shapes
 from gluon_svrg.svrg.row_correction import check_sparse_correction
-from gluon_svrg.svrg.snapshot import Backward, Snapshot
+from gluon_svrg.svrg.snapshot import BackwardFunction, Snapshot
 from gluon_svrg.svrg.table import GradientTable, TablePolicy
 from gluon_svrg.workers import Workers, current
 from mxnet import gluon
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 class Interval:
-    """The snapshot, its full gradient, and the gradient of each batch at it until the next.
+    """A snapshot, its full gradient, and the gradient of each batch at it, until the next one.
 
-    The rule needs the same samples with the same random numbers at both points. So besides the
-    :class:`Snapshot` this holds the dropout masks of each batch, the lock on the data's
-    augmentation and, if batches repeat, a table of the full pass's gradients. By hand::
+    SVRG needs the same samples with the same random numbers at the weights and at the snapshot. So
+    this also holds the dropout masks of each batch, the lock on the data's augmentation and, if
+    batches repeat, a table of the full pass's gradients. A loop by hand::
 
         interval = gs.svrg.Interval(net, backward)
         batches = gs.data.share(train_data)
@@ -51,8 +51,8 @@ class Interval:
                 trainer.step(len(loss))
             interval.check()
 
-    `index` is the batch's number in the epoch; an ArrayLoader's have an index of their own. Layers
-    that have yet to infer their shapes do so from the first batch. `train_data` may be an
+    `index` is the batch's number in the epoch; batches of an ArrayLoader have an index themselves.
+    Layers without a shape infer it from the first batch. `train_data` may be an
     ``mx.io.DataIter``: `backward` gets its batches with ``batch.data`` and ``batch.label``, also in
     the full pass, and the loop calls ``train_data.reset()`` after each epoch. After :meth:`end` the
     data may shuffle and augment again.
@@ -79,11 +79,12 @@ class Interval:
     progress_bar : bool
         Whether the full pass shows a bar, on a terminal.
     is_cancelled : callable, optional
-        Is asked by all workers before each batch of a full pass: whether to break it off.
+        All workers call it before each batch of a full pass; if it returns True, they abandon the
+        pass.
     workers : Workers, optional
-        Who share the batches out; by default those of this process.
+        The processes that share the batches; by default those that this process belongs to.
     logger : logging.Logger, optional
-        Is told what was decided about table and lock.
+        Logs what was decided about table and lock.
 
     Attributes
     ----------
@@ -92,14 +93,14 @@ class Interval:
     table : GradientTable or None
         The table in use; None if gradients at the snapshot are recomputed.
     gradient_evaluations, epoch : int
-        How many samples' gradients all workers had computed at the last :meth:`check`; the
-        snapshot's epoch.
+        How many gradients (one per sample) all workers had computed at the last :meth:`check`; the
+        epoch of the snapshot.
     """
 
     def __init__(
         self,
         net: gluon.Block,
-        backward: Backward,
+        backward: BackwardFunction,
         params: Iterable[str] | None = None,
         *,
         gradient_table: str | bool = "auto",
@@ -117,10 +118,10 @@ class Interval:
         self.masks = MaskLock(is_on=lock != "off", workers=self._workers)
         self.table: GradientTable | None = None
         self.gradient_evaluations = 0
-        self._own_evaluations = 0  # of this worker, since the last count
+        self._local_evaluations = 0  # of this worker, since the last count
         self.epoch = 0
         self._net = net
-        self._backward = of_own_samples(net, backward)
+        self._backward = as_backward(net, backward)
         self._pass = FullPass(
             self.snapshot,
             self.masks,
@@ -137,7 +138,7 @@ class Interval:
         self._table_policy = TablePolicy(gradient_table, table_memory, lock != "off", self._logger)
         self._source: object = None
         self._data: TrainingData | None = None
-        self._numbers_batches = False
+        self._has_batch_index = False
         self._is_at_snapshot = False
 
     def begin(self, data: object, epoch: int = 0) -> FullGradient:
@@ -146,16 +147,16 @@ class Interval:
         Parameters
         ----------
         data, epoch : TrainingData or what :func:`gluon_svrg.data.training_data` takes, int
-            All batches; the epoch that begins, which is noted in `epoch`.
+            All batches; the epoch that begins, which becomes :attr:`epoch`.
 
         Raises
         ------
         ValueError
-            If there is no batch, or `data` is not what was required of it.
+            If there is no batch, or ``lock='require'`` or ``gradient_table=True`` cannot be met.
         FloatingPointError
             If a gradient is NaN or infinite, at any loss scale.
         Interrupted
-            If `is_cancelled` says so; it is as if the pass had not begun.
+            If `is_cancelled` returned True; everything is as if the pass had not begun.
         """
         batches_of_run = self._training_data(data)
         self._augmentation_lock.lock(batches_of_run, self.masks.snapshot + 1)
@@ -166,7 +167,7 @@ class Interval:
                 "the full gradient needs at least one batch, got none: train_data is empty, or "
                 "can be iterated only once"
             )
-        find_shapes(self._net, self._infer_shapes, first[1], self._workers)
+        infer_shapes_together(self._net, self._infer_shapes, first[1], self._workers)
         self.snapshot.take()
         before = self.masks.state_dict()
         self.masks.next_snapshot()
@@ -178,29 +179,29 @@ class Interval:
             batches_of_run.unlock()
             raise
         self.masks.release()
-        self._augmentation_lock.after_pass(batches_of_run)
+        self._augmentation_lock.unlock_after_pass(batches_of_run)
         self.gradient_evaluations += full_gradient.samples
         self.table = self._table_policy.keep_or_drop(self.table)
         self._is_at_snapshot = True
         self.epoch = epoch
         return full_gradient
 
-    def expect(self, data: object) -> None:
-        """Lock `data` as the next :meth:`begin` will, for an epoch that is under way by then."""
-        self._augmentation_lock.expect(self._training_data(data), self.masks.snapshot + 1)
+    def lock_data(self, data: object) -> None:
+        """Lock the data now, for a snapshot that :meth:`begin` will take later in this epoch."""
+        self._augmentation_lock.lock_before_pass(self._training_data(data), self.masks.snapshot + 1)
 
     def before(self, batch: object, index: int | None = None) -> None:
-        """Let the network draw the random numbers that the snapshot's pass draws for `batch`."""
+        """Seed MXNet so that the network draws the same numbers for `batch` as in the full pass."""
         check_has_no_padding(batch)
-        self.masks.lock(_index_of(batch, index, self._numbers_batches))
+        self.masks.lock(_index_of(batch, index, self._has_batch_index))
 
     def gradient(self, batch: object, index: int | None = None) -> BatchGradient:
-        """Return the gradient at the snapshot of the batch that was trained on just now.
+        """Return the gradient at the snapshot of the batch that has just been trained on.
 
         Parameters
         ----------
         batch, index : object, int, optional
-            The batch; its number in the epoch, unless it has one of its own.
+            The batch; its number in the epoch, unless the batch has an index itself.
 
         Raises
         ------
@@ -209,9 +210,11 @@ class Interval:
             at the first step after the snapshot, when the two are the same.
         """
         batch = loop_of(self._workers).own_part(batch)
-        index = _index_of(batch, index, self._numbers_batches)
+        index = _index_of(batch, index, self._has_batch_index)
         gradient = self.gradient_at(batch, index)
-        is_comparable = is_alike(self._backward, index) and not is_empty(batch)
+        # At the first step of an epoch only batch 0 has the same state as in the full pass.
+        has_same_state = index == 0 or not self._backward.is_stateful
+        is_comparable = has_same_state and not is_empty(batch)
         if self.table is not None and self._is_at_snapshot and is_comparable:
             _check_against_network(gradient, self._net, index)
         self._is_at_snapshot = False
@@ -219,40 +222,40 @@ class Interval:
         return gradient
 
     def gradient_at(self, batch: object, index: int | None = None) -> BatchGradient:
-        """Return the gradient at the snapshot of any batch, to measure with; masks stay locked."""
-        index = _index_of(batch, index, self._numbers_batches)
-        batch = pair_of(batch)
+        """Return the gradient at the snapshot of any batch, for measurements; masks stay locked."""
+        index = _index_of(batch, index, self._has_batch_index)
+        batch = as_pair(batch)
         if self.table is not None:
-            return self.table.gradient(index, leaves_of(batch))
+            return self.table.gradient(index, tree_leaves(batch))
         gradient = self.snapshot.gradient(self.backward_at(index), batch)
-        self._own_evaluations += sum(gradient.samples)
+        self._local_evaluations += sum(gradient.samples)
         if not self._workers.are_several:
             self._count_evaluations()
         return gradient._replace(loss_scale=self._pass.loss_scale())
 
-    def backward_at(self, index: int) -> Backward:
-        """Return the pass of the batch of this index: with its masks, and the state it carries."""
+    def backward_at(self, index: int) -> BackwardFunction:
+        """Return the pass of the batch of this index, with its masks and its saved state."""
         self.masks.lock(index)
-        return at_batch(self._backward, index)
+        return self._backward.at(index)
 
     def check(self) -> None:
-        """Raise ValueError if batches since the last call had other contents than in the pass."""
+        """Raise ValueError if a batch since the last call differs from that of the full pass."""
         if self.table is not None:
             self.table.check()
         self._count_evaluations()
 
     def end(self) -> None:
-        """Let the data draw an augmentation of each epoch's own again."""
+        """Unlock the data: each epoch draws a new augmentation again."""
         if self._data is not None:
             self._data.unlock()
 
     def break_off(self) -> None:
-        """End in the middle of an epoch: its batches are under way, so the data stay locked."""
+        """End in the middle of an epoch: drop the table, but keep the data locked."""
         self.check()
         self.table = None
 
     def release(self) -> None:
-        """Forget the run, for good: the counts stay, also the table's; all arrays are freed."""
+        """Free all arrays at the end of the run; the counts stay, the table's too."""
         self.snapshot.release()
         if self.table is not None:
             self.table.free()
@@ -262,18 +265,18 @@ class Interval:
             delattr(self, name)
 
     def state_dict(self) -> State:
-        """Return the snapshot and what a table can be computed from again, not the table."""
+        """Return the state: the snapshot, and all that is needed to recompute the table."""
         self._count_evaluations()
         return {
-            # By their order: a network that is made anew may have other names.
-            "weights": [replicas_of(arrays) for arrays in self.snapshot.weights.values()],
+            # By order: a network that is created again may have other names.
+            "weights": [distinct_replicas(arrays) for arrays in self.snapshot.weights.values()],
             "lock": self.masks.state_dict(),
             "draw": None if self._data is None else self._data.locked_draw,
             "has_table": self.table is not None,
-            "decision": self._table_policy.last_message,
+            "decision": self._table_policy.is_on,
             "is_at_snapshot": self._is_at_snapshot,
             "gradient_evaluations": self.gradient_evaluations,
-            **first_state(self._backward),
+            **self._backward.state_dict(),
         }
 
     def load_state_dict(
@@ -290,9 +293,9 @@ class Interval:
         state, data : dict, TrainingData
             What :meth:`state_dict` returned; the training data.
         full_gradient : FullGradient or None
-            The one at the snapshot; None if SVRG is off.
+            The full gradient at the snapshot; None if SVRG is off.
         is_used : bool
-            Whether there is still a batch to come whose gradient at the snapshot is wanted.
+            Whether a batch is still to come that needs its gradient at the snapshot.
 
         Raises
         ------
@@ -300,7 +303,7 @@ class Interval:
             If `data` gives another full gradient.
         """
         self.table = None
-        self._table_policy.last_message = state["decision"]
+        self._table_policy.load(state["decision"])
         self._training_data(data).unlock()
         if state["draw"] is not None:
             data.lock(state["draw"])
@@ -308,16 +311,16 @@ class Interval:
             names = self._net.collect_params().keys()
             self.snapshot.load(dict(zip(names, state["weights"], strict=True)))
         self.masks.load_state_dict(state["lock"])
-        begin_pass(self._backward, state.get("carried"))
+        self._backward.begin_pass(state.get("carried"))
         if full_gradient is not None and is_used and (state["has_table"] or "carried" in state):
             try:
-                self._compute_table_again(data, full_gradient)
+                self._rebuild_table(data, full_gradient)
             except Interrupted:  # no batch is to come that needs it
                 self.table = None
             self.masks.load_state_dict(state["lock"])
         self._is_at_snapshot = state["is_at_snapshot"]
         self.gradient_evaluations = state["gradient_evaluations"]
-        self._own_evaluations = 0
+        self._local_evaluations = 0
 
     def _training_data(self, data: object) -> TrainingData:
         if self._data is None or data is not self._source:
@@ -325,16 +328,16 @@ class Interval:
                 self._data.unlock()  # the former ones
             self._source = data
             self._data = training_data(data)
-            self._numbers_batches = self._data.numbers_batches
+            self._has_batch_index = self._data.has_batch_index
         return self._data
 
-    def _full_gradient(self, data: TrainingData, batches: Iterator[Numbered]) -> FullGradient:
-        """Run the full pass, anew with a smaller loss scale after each overflow."""
+    def _full_gradient(self, data: TrainingData, batches: Iterator[IndexedBatch]) -> FullGradient:
+        """Run the full pass; after an overflow run it again with a smaller loss scale."""
         while True:
             self.table = self._make_table(data)
-            begin_pass(self._backward)
+            self._backward.begin_pass()
             try:
-                return self._pass.over(data, batches, self.table)
+                return self._pass.run(data, batches, self.table)
             except FloatingPointError:
                 if not self._pass.lower_loss_scale():
                     raise
@@ -346,23 +349,23 @@ class Interval:
         )
 
     def _count_evaluations(self) -> None:
-        """Count what the workers have computed since the last time; all of them are here."""
-        own, self._own_evaluations = self._own_evaluations, 0
+        """Add up the gradients that all workers have computed since the last call, together."""
+        own, self._local_evaluations = self._local_evaluations, 0
         self.gradient_evaluations += self._workers.total(own, "gradient evaluations")
 
-    def _compute_table_again(self, data: TrainingData, known: FullGradient) -> None:
-        """Make the full pass over the same batches once more, with the same random numbers."""
-        self._logger.info("SVRG computes the gradients of its table again")
+    def _rebuild_table(self, data: TrainingData, known: FullGradient) -> None:
+        """Repeat the full pass over the same batches, with the same random numbers."""
+        self._logger.info("resume: one pass over the data to rebuild SVRG's gradient table")
         table = self._make_table(data)
         batches = enumerate(data.in_order())
-        _check_is_known(self._pass.over(data, batches, table, watches=False), known)
+        _check_is_same(self._pass.run(data, batches, table, detect_randomness=False), known)
         self.table = self._table_policy.keep_or_drop(table)
 
 
 def check_interval_options(
     gradient_table: object, table_memory: object, lock: object, sparse_correction: object = "exact"
 ) -> None:
-    """Raise TypeError or ValueError if one of these arguments is none that SVRG takes."""
+    """Raise TypeError or ValueError if one of these arguments is invalid."""
     check_sparse_correction(sparse_correction)
     if gradient_table not in ("auto", False, True):
         raise ValueError(f"gradient_table must be 'auto' or a bool, got {gradient_table!r}")
@@ -390,7 +393,7 @@ def _index_of(batch: object, index: int | None, is_own: bool) -> int:
     return index
 
 
-def _chain(first: Numbered, rest: Iterator[Numbered]) -> Iterator[Numbered]:
+def _chain(first: IndexedBatch, rest: Iterator[IndexedBatch]) -> Iterator[IndexedBatch]:
     yield first
     yield from rest
 
@@ -407,9 +410,9 @@ def _check_against_network(gradient: BatchGradient, net: gluon.Block, index: int
         own = params[name]
         if own.grad_req != "write":  # it may hold other batches' too
             continue
-        for kept, grad, data in zip(grads, own.list_grad(), _mxnet.data_of(own), strict=True):
+        for kept, grad, data in zip(grads, own.list_grad(), _mxnet.list_data(own), strict=True):
             if _mxnet.is_fresh(data):
-                largest, apart = largest_values(kept, grad)
+                largest, apart = max_abs_values(kept, grad)
                 scale, difference = max(scale, largest), max(difference, apart)
     if difference > 0.01 * scale:
         raise ValueError(
@@ -422,8 +425,8 @@ def _check_against_network(gradient: BatchGradient, net: gluon.Block, index: int
         )
 
 
-def _check_is_known(full_gradient: FullGradient, known: FullGradient) -> None:
-    """Raise ValueError if the full gradient of a resumed run is not the one that it had."""
+def _check_is_same(full_gradient: FullGradient, known: FullGradient) -> None:
+    """Raise ValueError unless the full gradient is equal to the one before the resume."""
     scale = full_gradient.loss_scale or 1.0
     for name, mean in full_gradient.means.items():
         # Kernels may add up in another order, above all on another machine.

@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import State
-from gluon_svrg.run.generators import next_random_numbers, seed_mxnet, seed_of
+from gluon_svrg.run.rng import draw_random_numbers, seed_mxnet, worker_seed
 from gluon_svrg.workers import Single, Workers
 
 Result = TypeVar("Result")
@@ -35,10 +35,15 @@ class MaskLock:
         Non-negative. By default drawn from MXNet's generator at the first snapshot, so that
         ``mx.random.seed`` decides it.
     is_on : bool
-        Whether it does anything. Without, each pass draws as it comes.
+        If False, nothing is locked: each pass draws new random numbers.
     workers : Workers, optional
-        Those of the run: the seed is the first one's, and the others seed by their rank, too, since
-        their rows of a batch are to have masks of their own. By default this process is alone.
+        The processes of the run. All use the first one's seed, the others together with their
+        rank, so that their rows of a batch have different masks. By default a single process.
+
+    Attributes
+    ----------
+    is_needed : bool
+        Whether the network draws random numbers, as far as is known; False if `is_on` is.
     """
 
     def __init__(
@@ -57,7 +62,7 @@ class MaskLock:
         return self._snapshot
 
     def state_dict(self) -> State:
-        """Return the state, for a run that is to continue later."""
+        """Return the state, for a checkpoint."""
         return {
             "seed": self._seed,
             "snapshot": self._snapshot,
@@ -66,7 +71,7 @@ class MaskLock:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Continue from what :meth:`state_dict` returned."""
         seed = state["seed"]
         self._seed = None if seed is None else index(seed)
         self._snapshot, self._releases = index(state["snapshot"]), index(state["releases"])
@@ -81,22 +86,22 @@ class MaskLock:
         self._snapshot += snapshots
 
     def next_snapshot(self) -> None:
-        """Begin a new snapshot: every batch draws anew."""
+        """Begin a new snapshot: every batch gets a new seed."""
         if self._seed is None and self._is_on:
             drawn = int(mx.nd.random.randint(0, 2**31 - 1).asscalar())
             self._seed = self._workers.of_first(drawn, "the seed of masks")
         self._snapshot += 1
 
     def lock(self, batch: int) -> None:
-        """Seed MXNet, on every device, for the batch of this index, if masks are needed at all."""
+        """Seed MXNet on every device for the batch of this index, if the network draws masks."""
         if self.is_needed:
             self._seed_mxnet(self._snapshot, batch)
 
     def release(self) -> None:
-        """Reseed MXNet for draws outside a batch, each time with a new seed, if masks are needed.
+        """Seed MXNet with a new seed for draws outside a batch, if the network draws masks.
 
-        So whatever draws between two batches (an optimizer's noise, augmentation) does not repeat
-        from epoch to epoch as the masks do.
+        Without it, draws between two batches (an optimizer's noise, augmentation) would repeat
+        from epoch to epoch, as the masks do.
         """
         if self.is_needed:
             self._releases += 1
@@ -117,16 +122,16 @@ class MaskLock:
             self.lock(0)
             return run()
         self.lock(0)
-        untouched = next_random_numbers(contexts)
+        untouched = draw_random_numbers(contexts)
         self.lock(0)
         result = run()
-        has_drawn = not np.array_equal(untouched, next_random_numbers(contexts))
+        has_drawn = not np.array_equal(untouched, draw_random_numbers(contexts))
         self.release()
         self.is_needed = self._workers.any(has_drawn, "a look at masks")
         return result
 
     def _seed_mxnet(self, *key: int) -> None:
-        seed_mxnet(seed_of(self._workers.rank, self._seed), *key)
+        seed_mxnet(worker_seed(self._workers.rank, self._seed), *key)
 
 
 class AugmentationLock:
@@ -135,10 +140,10 @@ class AugmentationLock:
     Parameters
     ----------
     policy : 'auto', 'require' or 'off'
-        As `lock` of :class:`gluon_svrg.SVRGHandler`; with 'off' nothing is locked but for the full
-        pass itself.
+        As `lock` of :class:`gluon_svrg.SVRGHandler`; with 'off' the data are locked only during the
+        full pass. "Transform locking" is the term of Defazio & Bottou (2019).
     logger : logging.Logger
-        Gets a warning if the data cannot be locked.
+        Warns if the data cannot be locked.
     """
 
     def __init__(self, policy: str, logger: logging.Logger) -> None:
@@ -147,7 +152,7 @@ class AugmentationLock:
         self._warned_of: TrainingData | None = None
 
     def lock(self, data: TrainingData, draw: int) -> None:
-        """Lock `data` to this draw, or warn, once, that it cannot be locked.
+        """Lock `data` to this draw, or warn once that it cannot be locked.
 
         Raises
         ------
@@ -158,21 +163,21 @@ class AugmentationLock:
         if data.can_lock:
             data.lock(draw)
             return
-        reason = "" if self._policy == "off" or is_known else data.why_not_locked()
+        reason = "" if self._policy == "off" or is_known else data.reason_not_lockable()
         if reason and self._policy == "require":
             raise ValueError(
-                f"lock='require', but train_data is not locked: {reason}; or give lock='auto'"
+                f"lock='require', but train_data cannot be locked: {reason}; or give lock='auto'"
             )
         if reason:
             self._logger.warning(
-                "SVRG's train_data is not locked: %s. If a sample is augmented anew each time, the "
-                "full gradient belongs to other samples than the batches do, so the corrected "
-                "gradient is biased and a gradient table would raise its variance",
+                "SVRG's train_data cannot be locked: %s. If a sample is augmented differently in "
+                "each pass, the full gradient belongs to other samples than the batches do: the "
+                "corrected gradient is biased, and a gradient table would raise its variance",
                 reason,
             )
 
-    def expect(self, data: TrainingData, draw: int) -> None:
-        """Lock `data` already before the full pass.
+    def lock_before_pass(self, data: TrainingData, draw: int) -> None:
+        """Lock `data` some batches before the full pass.
 
         Raises
         ------
@@ -182,7 +187,7 @@ class AugmentationLock:
         if self._policy != "off":
             self.lock(data, draw)
 
-    def after_pass(self, data: TrainingData) -> None:
-        """Let `data` draw anew after the full pass, if nothing is to be locked."""
+    def unlock_after_pass(self, data: TrainingData) -> None:
+        """Unlock `data` after the full pass if the policy is 'off'."""
         if self._policy == "off":
             data.unlock()

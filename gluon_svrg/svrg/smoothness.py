@@ -1,8 +1,9 @@
-"""From the largest curvatures of an objective to the learning rate of SVRG: numbers alone."""
+"""Smoothness: the learning rate of SVRG from the largest curvatures of the objective."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from gluon_svrg._compat import NumPyArray
 
 
 class Smoothness(NamedTuple):
-    r"""How strongly an objective is curved: the two numbers that decide the learning rate.
+    r"""The largest curvatures of an objective, which decide the learning rate.
 
     The objective is the mean of n functions, one per sample. The mean of a batch of b of them,
     drawn without replacement, has the expected smoothness
@@ -31,7 +32,7 @@ class Smoothness(NamedTuple):
     sample : float
         L_max, the largest curvature of one sample's function.
     samples : int or None
-        n; None if it is not known, and counts as infinite.
+        n; None if it is not known, which counts as infinite.
     """
 
     mean: float
@@ -48,9 +49,18 @@ class Smoothness(NamedTuple):
         size, rest = self._size_and_rest(batch_size)
         return rest / size * self.sample
 
-    def of_a_batch(self, batch_size: int) -> float:
-        """Return L(b)."""
+    def expected(self, batch_size: int) -> float:
+        """Return the expected smoothness L(b) of batches of this size."""
         return self.common(batch_size) + self.noise(batch_size)
+
+    def of_a_batch(self, batch_size: int) -> float:
+        """Return what :meth:`expected` returns; the old name."""
+        warnings.warn(
+            "Smoothness.of_a_batch is now called expected: the old name will be removed",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.expected(batch_size)
 
     def learning_rate(self, batch_size: int, momentum: float = 0.0) -> float:
         r"""Return the learning rate of SVRG by SGD or NAG.
@@ -100,12 +110,12 @@ class Smoothness(NamedTuple):
 def largest_eigenvalue(
     times: Callable[[NumPyArray], NumPyArray], size: int, tolerance: float = 0.02, most: int = 20
 ) -> tuple[float, int]:
-    """Return the largest eigenvalue of a symmetric matrix of which only products are known.
+    """Return the largest eigenvalue of a symmetric matrix, from its products with vectors.
 
     By Lanczos' recurrence: a power iteration that uses all of its products, with two vectors of
-    memory. It ends when the residual of the eigenvector is at most `tolerance` of the eigenvalue,
-    which is then that near to one of the matrix, and never above the largest. It starts from
-    numbers of a generator of its own.
+    memory. It ends when the residual of the eigenvector is at most `tolerance` times the
+    eigenvalue; the result is then that close to an eigenvalue, and never above the largest. The
+    first vector is random, with a fixed seed.
 
     Parameters
     ----------

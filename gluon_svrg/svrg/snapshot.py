@@ -1,4 +1,4 @@
-"""The frozen twin of a network: its gradient on a batch, and its full gradient."""
+"""Snapshot: a frozen copy of a network, its gradient on a batch, and its full gradient."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import write_replicas
-from gluon_svrg.arrays.rows import set_to_zero, zeros_for
+from gluon_svrg.arrays.row_sparse import set_to_zero, zeros_for
 from gluon_svrg.arrays.samples import samples_of_loss
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.gradient_sums import GradientSums
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 
-Backward = Callable[[Any], object]
-"""From a batch to its losses: forward and backward pass."""
+BackwardFunction = Callable[[Any], object]
+"""Runs the forward and the backward pass of a batch, and returns its losses."""
 
 
 class Snapshot:
     """A frozen copy of a network's weights at which gradients are computed.
 
-    The twin is the network itself wearing the copied weights: while a gradient is computed here,
-    every Parameter holds the copy and the copy's gradient buffers. So there is a twin of every
-    Block, hybridized exactly as the network is, with the same flags, on all its contexts; a loss, a
-    batch processor or a forward pass with Python control flow sees nothing unusual; and BatchNorm
-    updates the copy's running statistics, never the network's. Forward hooks are silent meanwhile.
+    While a gradient is computed here, every Parameter of the network holds the copied weights and
+    the copy's gradient buffers; afterwards it holds its own again. So this works with every Block,
+    hybridized as it is, on all its contexts; a loss, a batch processor or a forward pass with
+    Python control flow sees nothing unusual; and BatchNorm updates the copy's running statistics,
+    never the network's. Forward hooks are silent meanwhile.
 
     It takes two copies of the parameters, three while :meth:`full_gradient` runs. Activations are
     not held twice, but for a Block hybridized with ``static_shape=True``, whose cached operator
-    is bound to its arrays: there the twin has an operator, and static memory, of its own.
+    is bound to its arrays: there the copy has its own operator and static memory.
 
     Parameters
     ----------
@@ -89,14 +89,14 @@ class Snapshot:
         }
         if layout == self._layout:
             for name, param in self._params.items():
-                for copy, data in zip(self._data[name], _mxnet.whole_data(param), strict=True):
+                for copy, data in zip(self._data[name], _mxnet.full_data(param), strict=True):
                     data.copyto(copy)
             return
         self._layout = layout
         self._allocate()
 
     def release(self) -> None:
-        """Free all arrays; :meth:`take` makes them anew."""
+        """Free all arrays; :meth:`take` allocates them again."""
         self._data, self._pulled, self._grads, self._fixed_grads = {}, {}, {}, {}
         self._params, self._layout, self._blocks = {}, {}, []
 
@@ -142,7 +142,7 @@ class Snapshot:
         """Whether a gradient at the snapshot is row_sparse."""
         return any(self._grad_stype(name) != "default" for name in self._grad_reqs)
 
-    def gradient(self, backward: Backward, batch: object) -> BatchGradient:
+    def gradient(self, backward: BackwardFunction, batch: object) -> BatchGradient:
         """Return the gradient of `batch` at the snapshot.
 
         Parameters
@@ -172,7 +172,7 @@ class Snapshot:
 
     def full_gradient(
         self,
-        backward: Backward,
+        backward: BackwardFunction,
         batches: Iterable[object],
         keep: Callable[[Any, BatchGradient], None] | None = None,
     ) -> FullGradient:
@@ -202,7 +202,7 @@ class Snapshot:
         """
         if not self._data:
             raise RuntimeError("there is no snapshot yet: call take() before full_gradient()")
-        # Between two steps the network's own gradient buffers are idle: a copy less.
+        # Between two steps nothing needs the network's gradient buffers: using them saves a copy.
         self._grads = {}
         self._write_gradients_to(
             {name: self._params[name].list_grad() for name in self._grad_reqs}
@@ -225,9 +225,9 @@ class Snapshot:
             )
         return sums.full_gradient({name: self._params[name].dtype for name in self._grad_reqs})
 
-    def _gradient(self, backward: Backward, batch: object) -> BatchGradient:
-        # One call of backward may be several backward passes; two batches are never added up:
-        # the correction of each is added to the network's accumulated gradient on its own.
+    def _gradient(self, backward: BackwardFunction, batch: object) -> BatchGradient:
+        # One call may run several backward passes, which add up. Two batches do not: each
+        # correction is added to the network's accumulated gradient separately.
         for name, grads in self._grads.items():
             if self._grad_reqs[name] == "add":
                 for grad in grads:
@@ -246,11 +246,11 @@ class Snapshot:
 
     @contextmanager
     def _in_network(self) -> Iterator[None]:
-        """Replace the network's arrays by the snapshot's inside the ``with`` block.
+        """Temporarily replace the network's arrays by the snapshot's, as torch's `functional_call`.
 
-        Why the network itself, and no copy of it: ``copy.deepcopy`` fails once a network has a
-        trainer with a kvstore, and a copy that is rebuilt from its symbol excludes plain Blocks,
-        Python control flow and losses that look at the network.
+        Why not a copy of the network: ``copy.deepcopy`` fails once a network has a trainer with a
+        kvstore, and a copy rebuilt from its symbol excludes plain Blocks, Python control flow and
+        losses that look at the network.
         """
         own = [(param, *_mxnet.arrays_of(param)) for param in self._params.values()]
         entered, ends = [], []
@@ -258,7 +258,7 @@ class Snapshot:
             for name, param in self._params.items():
                 _mxnet.set_arrays(param, self._arrays_of(name), self._grads.get(name))
                 if name in self._pulled:
-                    ends.append(_mxnet.wear_rows_of(param, self._data[name]))
+                    ends.append(_mxnet.override_row_source(param, self._data[name]))
             for state in self._blocks:
                 entered.append(state)
                 state.enter()
@@ -272,7 +272,7 @@ class Snapshot:
                 _mxnet.set_arrays(param, data, grad)
 
     def _write_gradients_to(self, grads: dict[str, list[NDArray]]) -> None:
-        """Let the twin's backward pass write into `grads`."""
+        """Let the copy's backward pass write into `grads`."""
         self._grads = grads
         pairs = [
             (data, grad, self._grad_reqs[name])
@@ -303,10 +303,10 @@ class Snapshot:
         return any(state.has_own_operator() for state in self._blocks)
 
     def _gradients_of_the_network_are_idle(self) -> bool:
-        """Return whether nothing that a step is still to use is in the network's gradients."""
+        """Return whether the network's gradient buffers hold nothing that a step still needs."""
         return not self._has_own_operator() and all(
             self._params[name].grad_req == "write"
-            and not any(map(_mxnet.is_fresh, _mxnet.data_of(self._params[name])))
+            and not any(map(_mxnet.is_fresh, _mxnet.list_data(self._params[name])))
             for name in self._grad_reqs
         )
 
@@ -327,7 +327,7 @@ class Snapshot:
 
     def _allocate(self) -> None:
         self._data = {
-            name: [data.copy() for data in _mxnet.whole_data(param)]
+            name: [data.copy() for data in _mxnet.full_data(param)]
             for name, param in self._params.items()
         }
         self._pulled = {

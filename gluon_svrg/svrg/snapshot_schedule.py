@@ -1,4 +1,4 @@
-"""When SVRG is on: in which epochs it takes a snapshot, and whether it pays. Numbers only."""
+"""SnapshotSchedule and PayoffCriterion: when SVRG takes snapshots, and whether it pays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.arguments import check_integer, check_number, renamed_attribute
 from gluon_svrg.events import State
 
 # To switch SVRG on, the ratio must be at most this part of the bound. Three batches give the ratio
@@ -95,7 +95,7 @@ class Phase(Enum):
 
 
 class RatioBounds(NamedTuple):
-    """What is known of the variance ratio's average over an epoch.
+    """Bounds of the average variance ratio over an epoch.
 
     Attributes
     ----------
@@ -159,8 +159,8 @@ class PayoffCriterion:
     Parameters
     ----------
     max_ratio, recheck_every
-        As `give_up_above` and `look_again_every` of :class:`gluon_svrg.SVRGHandler`, by whose names
-        errors call them.
+        `max_variance_ratio` and `recheck_every_n_epochs` of :class:`gluon_svrg.SVRGHandler`; error
+        messages use those names.
     stop_epoch : int, optional
         The first epoch without SVRG, whatever is measured.
 
@@ -183,7 +183,7 @@ class PayoffCriterion:
     ) -> None:
         if max_ratio is not None:
             check_number(
-                "give_up_above",
+                "max_variance_ratio",
                 max_ratio,
                 "SVRG is switched off if the variance ratio is greater, and pays under about 1/3",
                 least=0,
@@ -191,15 +191,15 @@ class PayoffCriterion:
             )
         if recheck_every is not None:
             check_integer(
-                "look_again_every",
+                "recheck_every_n_epochs",
                 recheck_every,
                 1,
-                "the ratio is measured again every that many epochs",
+                "the ratio is measured again every n epochs",
             )
             if max_ratio is None:
                 raise ValueError(
-                    f"look_again_every={recheck_every} needs give_up_above: nothing is switched "
-                    "off without it"
+                    f"recheck_every_n_epochs={recheck_every} needs max_variance_ratio: without it "
+                    "SVRG is never switched off"
                 )
         self.max_ratio = max_ratio
         self.recheck_every = recheck_every
@@ -215,10 +215,7 @@ class PayoffCriterion:
         self.snapshot_fraction = 0.0
         self._failed_recheck: int | None = None
 
-    @property
-    def epoch(self) -> int | None:
-        """The name of `off_since` up to version 0.7."""
-        return self.off_since
+    epoch = renamed_attribute("epoch", "off_since")
 
     def start_trial(self, epoch: int) -> None:
         """Measure in this plain epoch whether the first snapshot will pay."""
@@ -320,7 +317,7 @@ class PayoffCriterion:
 
     def reason(self, decision: Decision, ratio: float) -> str:
         """Return how the ratio compares with the bound, for the log."""
-        bound = f"give_up_above={self.max_ratio:.3g}"
+        bound = f"max_variance_ratio={self.max_ratio:.3g}"
         if decision in (Decision.SWITCHED_ON, Decision.SWITCHED_ON_AGAIN):
             return f"under {bound}"
         if self.max_ratio is not None and ratio > self.max_ratio:
@@ -338,7 +335,7 @@ class PayoffCriterion:
             self.phase, self.snapshot_fraction = Phase.SCHEDULED, fraction_done
 
     def fraction_before_snapshot(self, epoch: int) -> float:
-        """Return how much of `epoch` was done when its snapshot was taken: 0 but in the trial."""
+        """Return how much of `epoch` was done when its snapshot was taken, in the trial; else 0."""
         return self.snapshot_fraction if epoch == self.trial_epoch else 0.0
 
     def _switch_off(self, epoch: int) -> None:
@@ -346,7 +343,7 @@ class PayoffCriterion:
         self.times_off += 1
 
     def state_dict(self) -> State:
-        """Return what was decided, by the names of version 0.4."""
+        """Return the decisions so far, with the keys of version 0.4."""
         state: State = {
             "epoch": self.off_since,
             "times": self.times_off,
@@ -381,7 +378,7 @@ class PayoffCriterion:
 def average_if_constant(
     points: Sequence[float], ratios: Sequence[float], at_snapshot: float
 ) -> float:
-    """Return the ratio's average from the snapshot to the end of the epoch, if it stays as it is.
+    """Return the average ratio from the snapshot to the end of the epoch, if it stays constant.
 
     Straight lines connect the measurements, and the last ratio holds from there on. The ratio grows
     with the distance from the snapshot as a rule, so this is a lower bound.
@@ -401,7 +398,7 @@ def average_if_constant(
 
 
 def average_if_growing(fraction_done: float, ratio: float, at_snapshot: float) -> float:
-    """Return the ratio's average over the epoch, if it continues to grow in proportion.
+    """Return the average ratio over the epoch, if it grows in proportion to the progress.
 
     It saturates as a rule, so this is an upper bound.
 

@@ -1,4 +1,4 @@
-"""Whether optimizer and kvstore of a trainer can take corrected row_sparse gradients."""
+"""Checks that a trainer's optimizer and kvstore accept corrected row_sparse gradients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import mxnet as mx
 from gluon_svrg import _mxnet
-from gluon_svrg.arrays.rows import is_row_sparse
+from gluon_svrg.arrays.row_sparse import is_row_sparse
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.optimizer import NAG, Optimizer
 from gluon_svrg.svrg.coefficient import OptimalCoefficient
@@ -17,16 +17,16 @@ from mxnet.ndarray import NDArray
 _DENSE = "make the layer with sparse_grad=False"
 
 
-def check_row_sparse(trainer: Trainer, coefficient: object, way: str) -> None:
-    """Raise ValueError if a row_sparse gradient of `trainer` cannot be corrected, or used rightly.
+def check_row_sparse(trainer: Trainer, coefficient: object, mode: str) -> None:
+    """Raise ValueError if `trainer` has a row_sparse gradient that it cannot correct or apply.
 
     Parameters
     ----------
     trainer : Trainer
-        Whose parameters, optimizer and kvstore are meant.
-    coefficient
-        That of SVRG.
-    way : 'exact' or 'sparse'
+        The trainer, with its parameters, optimizer and kvstore.
+    coefficient : float, callable or OptimalCoefficient
+        SVRG's coefficient.
+    mode : 'exact' or 'sparse'
         See :class:`gluon_svrg.svrg.row_correction.RowCorrection`.
     """
     params = [p for p in _mxnet.trained_parameters(trainer) if _has_sparse_gradient(p)]
@@ -46,23 +46,23 @@ def check_row_sparse(trainer: Trainer, coefficient: object, way: str) -> None:
         )
     _check_kvstore(trainer, name)
     for param in params:
-        _check_optimizer(trainer, param, way)
+        _check_optimizer(trainer, param, mode)
 
 
 def check_has_shares(
-    way: str, means: Mapping[str, NDArray], row_shares: Mapping[str, NDArray]
+    mode: str, means: Mapping[str, NDArray], row_shares: Mapping[str, NDArray]
 ) -> None:
-    """Raise ValueError if the sparse way does not know which share of the batches has a row.
+    """Raise ValueError if 'sparse' does not know which share of the batches has a row.
 
     Parameters
     ----------
-    way : 'exact' or 'sparse'
+    mode : 'exact' or 'sparse'
         As for :func:`check_row_sparse`.
     means, row_shares : mappings of str to NDArray
-        Those of a :class:`gluon_svrg.svrg.gradient.FullGradient`.
+        The fields of a :class:`gluon_svrg.svrg.gradient.FullGradient`.
     """
     for name, mean in means.items():
-        if way == "sparse" and is_row_sparse(mean) and name not in row_shares:
+        if mode == "sparse" and is_row_sparse(mean) and name not in row_shares:
             raise ValueError(
                 f"sparse_correction='sparse' divides each row of {name!r} by the share of the "
                 "batches that have it, which this full gradient does not tell: take that of "
@@ -71,49 +71,49 @@ def check_has_shares(
 
 
 def check_run_with_rows(
-    trainer: Trainer, coefficient: object, way: str, give_up_above: float | None
+    trainer: Trainer, coefficient: object, mode: str, max_variance_ratio: float | None
 ) -> None:
     """Raise ValueError as :func:`check_row_sparse`, before a run begins.
 
     Parameters
     ----------
-    trainer, coefficient, way
+    trainer, coefficient, mode
         As for :func:`check_row_sparse`.
-    give_up_above : float or None
+    max_variance_ratio : float or None
         As for :class:`gluon_svrg.SVRGHandler`.
     """
     if coefficient == 0:  # the plain optimizer
         return
-    check_row_sparse(trainer, coefficient, way)
-    if way == "exact" or give_up_above is None:
+    check_row_sparse(trainer, coefficient, mode)
+    if mode == "exact" or max_variance_ratio is None:
         return
     for param in _mxnet.trained_parameters(trainer):
         if _has_sparse_gradient(param):
             raise ValueError(
-                f"give_up_above={give_up_above} is compared with the variance ratio of the exact "
-                f"way, and {param.name!r} is corrected with sparse_correction='sparse': leave one "
-                "of the two out"
+                f"max_variance_ratio={max_variance_ratio} is compared with the variance ratio of "
+                f"sparse_correction='exact', and {param.name!r} is corrected with 'sparse': leave "
+                "one of the two out"
             )
 
 
 def warn_of_other_batches(
     trainer: Trainer, update_freq: int, data: TrainingData, logger: logging.Logger
 ) -> None:
-    """Warn if the sparse way may get other batches than those whose rows were counted.
+    """Warn if 'sparse' may get other batches than those whose rows were counted.
 
     Parameters
     ----------
     trainer : Trainer
-        The trainer of the gradients.
+        The trainer.
     update_freq : int
-        A snapshot every that many epochs.
+        The number of epochs between two snapshots.
     data : TrainingData
         The batches.
     logger : logging.Logger
-        Gets the warning.
+        Logs the warning.
     """
-    why_not = data.why_it_may_not_repeat()
-    # A full pass has the batches of its own epoch, if they can be asked for by number.
+    why_not = data.reason_not_repeatable()
+    # A full pass over indexed batches uses those of its own epoch.
     is_of_its_epoch = update_freq == 1 and data.is_indexed
     has_rows = any(map(_has_sparse_gradient, _mxnet.trained_parameters(trainer)))
     if has_rows and why_not and not is_of_its_epoch:
@@ -145,15 +145,16 @@ def _check_kvstore(trainer: Trainer, name: str) -> None:
         )
 
 
-def _check_optimizer(trainer: Trainer, param: Parameter, way: str) -> None:
+def _check_optimizer(trainer: Trainer, param: Parameter, mode: str) -> None:
     optimizer = _mxnet.optimizer_of(trainer)
     kind = type(optimizer).__name__
     is_lazy = bool(getattr(optimizer, "lazy_update", False))
-    # MXNet's others raise in the kvstore's callback, where nobody hears of it, or touch all rows.
+    # MXNet's other optimizers raise in the kvstore's callback, where the error is lost, or they
+    # touch all rows.
     are_updated = isinstance(optimizer, mx.optimizer.SGD | mx.optimizer.Adam) and is_lazy
     if _mxnet.storage_types(param)[0] == "row_sparse" and not are_updated:
         raise ValueError(
-            f"the weights of {param.name!r} are row_sparse, and {kind} cannot update them so: "
+            f"the weights of {param.name!r} are row_sparse, and {kind} cannot update them: "
             "give 'sgd' or 'adam' with lazy_update=True, or make the parameter with "
             "stype='default'"
         )
@@ -170,7 +171,7 @@ def _check_optimizer(trainer: Trainer, param: Parameter, way: str) -> None:
             f"{param.name!r}: set the parameter's wd_mult to 0, or {_DENSE}"
         )
     if decay and is_lazy:
-        rows = "of a batch, so often used ones more" if way == "sparse" else "that ever occur"
+        rows = "of a batch, so often used ones more" if mode == "sparse" else "that ever occur"
         raise ValueError(
             f"{kind}(lazy_update=True) with a weight decay of {decay:g} decays only the rows of "
             f"{param.name!r} {rows}, which is another objective: give lazy_update=False, or set "

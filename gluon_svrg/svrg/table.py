@@ -1,4 +1,4 @@
-"""GradientTable: the snapshot's gradient of each batch; TablePolicy: whether there is one."""
+"""GradientTable: the gradient of each batch at the snapshot; TablePolicy: whether to keep it."""
 
 from __future__ import annotations
 
@@ -11,37 +11,36 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import as_legacy
 from gluon_svrg.arrays.fused import FusedFunction
-from gluon_svrg.arrays.rows import is_row_sparse
+from gluon_svrg.arrays.row_sparse import is_row_sparse
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.svrg.gradient import BatchGradient
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import CSRNDArray
 
 _WAY_OUT = "give batches that repeat exactly, or gradient_table=False"
-_NO_TABLE = "SVRG recomputes the snapshot gradient of each batch (no table)"
 
 
 class GradientTable:
-    """Keeps the snapshot's gradient of each batch, so that no step computes it again.
+    """Keeps the gradient of each batch at the snapshot, so that no step recomputes it.
 
     An epoch then costs one gradient per sample instead of two; the table takes the memory of one
     set of gradients per batch. The batches must repeat exactly, in any order, from the full pass to
-    the next: a batch is recognised by its number and by its arrays, the same objects or, with
-    `by_content`, equal ones.
+    the next: a batch is recognised by its number and by its arrays, which must be the same objects
+    or, with `by_content`, equal.
 
     Parameters
     ----------
     by_content : bool
-        For batches that are made anew each time. They are compared by two sums over each array,
-        and :meth:`check` says afterwards whether they were the same: no batch waits for it.
+        For batches whose arrays are created in each pass. They are compared by two sums over each
+        array, later, in :meth:`check`, so that no batch has to wait.
     memory : float
-        How many bytes it may take: beyond, it forgets all and keeps nothing more. For row_sparse
-        gradients, whose sizes are not known before.
+        The maximal size in bytes. A larger table is dropped and stays empty. For row_sparse
+        gradients, whose sizes are not known before the full pass.
 
     Attributes
     ----------
     has_overflowed : bool
-        Whether they took more.
+        Whether the table was dropped because of its size.
     """
 
     def __init__(self, by_content: bool = False, memory: float = math.inf) -> None:
@@ -62,7 +61,7 @@ class GradientTable:
 
     @property
     def nbytes(self) -> int:
-        """The size of the gradients that it holds, or held until :meth:`free`, in bytes."""
+        """The size of the gradients in bytes; after :meth:`free` that before it."""
         if self._freed is not None:
             return self._freed[1]
         return self._nbytes
@@ -75,7 +74,7 @@ class GradientTable:
         gradient : BatchGradient
             The gradient of the batch at the snapshot.
         arrays : sequence of objects
-            The arrays of the batch, by which it is recognised; NDArrays, with `by_content`.
+            The arrays that identify the batch; with `by_content` NDArrays.
         """
         self._nbytes += gradient.nbytes
         if self._nbytes > self._memory:
@@ -97,12 +96,12 @@ class GradientTable:
             self._arrays.append(tuple(arrays))
 
     def gradient(self, index: int, arrays: Sequence[object] = ()) -> BatchGradient:
-        """Return the gradient of the batch that was number `index`, from 0, of the full pass.
+        """Return the gradient of batch number `index` (from 0) of the full pass.
 
         Parameters
         ----------
         index : int
-            Its number.
+            The number of the batch.
         arrays : sequence of objects
             As for :meth:`append`.
 
@@ -118,14 +117,16 @@ class GradientTable:
             )
         if not 0 <= index < len(self):
             raise ValueError(
-                f"the gradient table holds {len(self)} batches of the full pass, and now comes "
+                f"the gradient table has the {len(self)} batches of the full pass, and this is "
                 f"batch {index} (the first is 0): {_WAY_OUT}"
             )
         if self._by_content:
             self._compared.append((index, self._fingerprint(arrays)))
             return self._gradients[index]
-        known = self._arrays[index]
-        if len(arrays) != len(known) or any(a is not b for a, b in zip(arrays, known, strict=True)):
+        expected = self._arrays[index]
+        if len(arrays) != len(expected) or any(
+            a is not b for a, b in zip(arrays, expected, strict=True)
+        ):
             raise ValueError(
                 f"batch {index} (the first is 0) has other arrays than it had in the full pass, "
                 f"so the gradient table does not hold its gradient: {_WAY_OUT}"
@@ -133,13 +134,13 @@ class GradientTable:
         return self._gradients[index]
 
     def free(self) -> None:
-        """Give the memory back, for good; the length and `nbytes` stay, to be looked at."""
+        """Free the memory at the end of the run; the length and `nbytes` stay."""
         self._freed = len(self), self.nbytes
         self.clear()
         self._weights.clear()
 
     def clear(self) -> None:
-        """Forget the batches."""
+        """Remove all batches."""
         self._gradients.clear()
         self._arrays.clear()
         self._fingerprints.clear()
@@ -158,7 +159,7 @@ class GradientTable:
         for index, fingerprint in compared:
             for ours, kept in zip(fingerprint, self._fingerprints[index], strict=True):
                 value, (known, size) = ours.asnumpy()[0], kept.asnumpy()
-                # Other orders of addition are no difference; NaN is one, from anything but NaN.
+                # The order of addition may differ. NaN differs from everything but NaN.
                 if not (abs(value - known) <= 1e-9 * size or (np.isnan(value) and np.isnan(known))):
                     raise ValueError(
                         f"batch {index} (the first is 0) has other values than it had in the full "
@@ -193,14 +194,15 @@ class TablePolicy:
     gradient_table, table_memory
         As for :class:`gluon_svrg.svrg.Interval`.
     is_locked : bool
-        Whether the data are locked, if they can be: else they do not repeat.
+        Whether the data are locked if possible; without a lock they do not repeat.
     logger : logging.Logger
         Logs each decision once.
 
     Attributes
     ----------
-    last_message : str
-        What was logged last; part of a checkpoint, so that a resume does not log it again.
+    is_on : bool or None
+        The last decision, None before the first; saved in checkpoints, so that a resume does not
+        log it again.
     """
 
     def __init__(
@@ -210,7 +212,7 @@ class TablePolicy:
         is_locked: bool,
         logger: logging.Logger,
     ) -> None:
-        self.last_message = ""
+        self.is_on: bool | None = None
         self._has_overflowed = False
         self._gradient_table = gradient_table
         self._table_memory = table_memory
@@ -220,7 +222,7 @@ class TablePolicy:
     def make_table(
         self, data: TrainingData, nbytes: int, has_rows: bool = False
     ) -> GradientTable | None:
-        """Return an empty table for `data`, or None; log why, if that is not known yet.
+        """Return an empty table for `data`, or None; log the reason, if the decision is new.
 
         Parameters
         ----------
@@ -229,7 +231,7 @@ class TablePolicy:
         nbytes : int
             The size of one gradient, on all devices.
         has_rows : bool
-            Whether there are row_sparse gradients in addition, whose sizes the full pass will show.
+            Whether there are row_sparse gradients, too, whose sizes are known after the full pass.
 
         Raises
         ------
@@ -241,11 +243,7 @@ class TablePolicy:
         is_made, reason = self._decide(data, nbytes)
         if has_rows and is_made:
             reason += " without the rows of row_sparse gradients"
-        self._log(
-            f"SVRG keeps the gradients of the full pass: {reason}"
-            if is_made
-            else f"{_NO_TABLE}: {reason}"
-        )
+        self._set(is_made, reason)
         is_limited = has_rows and self._gradient_table == "auto"
         memory = self._table_memory if is_limited else math.inf
         return GradientTable(not data.keeps_batches, memory) if is_made else None
@@ -256,18 +254,24 @@ class TablePolicy:
             return table
         self._has_overflowed = True
         limit = self._table_memory / 2**20
-        self._log(f"{_NO_TABLE}: with their rows they take more than table_memory={limit:.1f} MiB")
+        self._set(False, f"with its rows it takes more than table_memory={limit:.1f} MiB")
         return None
 
-    def _log(self, decision: str) -> None:
-        if decision != self.last_message:
-            self.last_message = decision
-            self._logger.info(decision)
+    def load(self, saved: bool | str | None) -> None:
+        """Restore :attr:`is_on`; up to version 0.7 a checkpoint has the log line instead."""
+        if isinstance(saved, str):
+            saved = saved.startswith("SVRG keeps") if saved else None
+        self.is_on = saved
+
+    def _set(self, is_on: bool, reason: str) -> None:
+        if is_on != self.is_on:
+            self.is_on = is_on
+            self._logger.info("SVRG: gradient table %s: %s", "on" if is_on else "off", reason)
 
     def _decide(self, data: TrainingData, nbytes: int) -> tuple[bool, str]:
         if self._gradient_table is False:
             return False, "gradient_table=False"
-        why_not = data.why_it_may_not_repeat() if self._is_locked else "lock='off'"
+        why_not = data.reason_not_repeatable() if self._is_locked else "lock='off'"
         if why_not and self._gradient_table is True:
             raise ValueError(
                 f"gradient_table=True needs batches that repeat exactly, but {why_not}: give a "
@@ -276,14 +280,14 @@ class TablePolicy:
         if why_not or data.num_batches is None:
             return False, why_not or "the number of batches is not known"
         total = nbytes * data.num_batches
-        size = f"those of {data.num_batches} batches take {total / 2**20:.1f} MiB"
+        size = f"{data.num_batches} batches take {total / 2**20:.1f} MiB"
         if self._gradient_table == "auto" and total > self._table_memory:
             return False, f"{size}, more than table_memory={self._table_memory / 2**20:.1f} MiB"
         return True, size
 
 
 def _stored(array: NDArray) -> list[NDArray]:
-    """Return what an array consists of; a CSR one without a number is nothing."""
+    """Return the arrays that an array consists of, without empty ones for a CSR array."""
     if not isinstance(array, CSRNDArray):
         return [array]
     return [part for part in (array.data, array.indices) if part.size] + [array.indptr]

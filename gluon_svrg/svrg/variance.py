@@ -8,9 +8,9 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg._mxnet import as_legacy
-from gluon_svrg.arrays.rows import is_row_sparse
+from gluon_svrg.arrays.row_sparse import is_row_sparse
 from gluon_svrg.svrg.gradient import BatchGradient
-from gluon_svrg.svrg.snapshot import Backward, Snapshot
+from gluon_svrg.svrg.snapshot import BackwardFunction, Snapshot
 from gluon_svrg.workers import Single, Workers
 from mxnet import gluon
 from mxnet.ndarray import NDArray
@@ -26,22 +26,22 @@ class GradientMoments:
 
     .. math:: \mathrm{Var}(a) - 2 \alpha\, \mathrm{Cov}(c, a) + \alpha^2\, \mathrm{Var}(c),
 
-    where a variance of a vector is the sum of those of its elements, the mean squared distance from
-    its mean. It is least at :math:`\alpha^* = \mathrm{Cov}(c, a) / \mathrm{Var}(c)` (Y. Yin et al.,
-    "A coefficient makes SVRG effective", ICLR 2025). All are computed in one pass, in float64, by
-    Welford's updates, and divided by the number of batches less one.
+    where the variance of a vector is the sum of its elements' variances, the mean squared distance
+    from its mean. It is least at :math:`\alpha^* = \mathrm{Cov}(c, a) / \mathrm{Var}(c)` (Y. Yin et
+    al., "A coefficient makes SVRG effective", ICLR 2025). All are computed in one pass, in float64,
+    by Welford's updates, and divided by the number of batches less one.
 
     Parameters
     ----------
     workers : Workers, optional
-        Who share each batch out, and have the same moments then; by default nobody.
+        The processes that share each batch; all of them get the same moments.
 
     Attributes
     ----------
     batches : int
         How many batches were added.
     samples : int
-        How many samples those had.
+        How many samples they had.
     """
 
     def __init__(self, workers: Workers | None = None) -> None:
@@ -59,14 +59,14 @@ class GradientMoments:
         scale: float = 1.0,
         snapshot_scale: float = 1.0,
     ) -> None:
-        """Count one batch.
+        """Add one batch.
 
         Parameters
         ----------
         gradient, snapshot_gradient : BatchGradient
-            Of the same batch: at the weights, and at the snapshot.
+            The gradients of the batch at the weights and at the snapshot.
         scale, snapshot_scale : float
-            What the losses of each were multiplied by, unless the gradient itself says it.
+            The loss scale of each, if the gradient does not have one.
         """
         if gradient.loss_scale is not None:
             scale = gradient.loss_scale
@@ -81,32 +81,32 @@ class GradientMoments:
         samples = self._workers.total(sum(gradient.samples), "variance of a batch")
         self.samples += samples
         for name, total in sums.items():
-            here = total / (samples * scale)
-            # A parameter that was frozen at the snapshot is not corrected until the next.
-            there = (
+            a = total / (samples * scale)
+            # A parameter that was frozen at the snapshot is not corrected until the next one.
+            c = (
                 snapshot_sums[name] / (samples * snapshot_scale)
                 if name in snapshot_sums
-                else mx.nd.zeros_like(here)
+                else mx.nd.zeros_like(a)
             )
             if name not in self._means:
-                self._means[name] = here, there
-                self._sums[name] = mx.nd.zeros(3, here.context, "float64")
+                self._means[name] = a, c
+                self._sums[name] = mx.nd.zeros(3, a.context, "float64")
                 continue
-            mean_here, mean_there = self._means[name]
-            here -= mean_here
-            there -= mean_there
-            products = (mx.nd.dot(x, y) for x, y in ((here, here), (there, here), (there, there)))
+            a_mean, c_mean = self._means[name]
+            a -= a_mean
+            c -= c_mean
+            products = (mx.nd.dot(x, y) for x, y in ((a, a), (c, a), (c, c)))
             self._sums[name] += mx.nd.concat(*products, dim=0) * (1 - 1 / self.batches)
-            mean_here += here / self.batches
-            mean_there += there / self.batches
+            a_mean += a / self.batches
+            c_mean += c / self.batches
 
     def variance(self, coefficient: Coefficients = 0.0) -> float:
-        """Return the variance of the corrected gradient of a batch; of the plain one with 0.
+        """Return the variance of a batch's corrected gradient; with 0 that of the plain one.
 
         Parameters
         ----------
         coefficient : float, or dict of str to float
-            For all parameters, or for each by its name.
+            One for all parameters, or one for each by name.
 
         Raises
         ------
@@ -117,24 +117,24 @@ class GradientMoments:
         for name, (plain, covariance, snapshot) in self._by_name().items():
             alpha = coefficient.get(name, 1.0) if isinstance(coefficient, Mapping) else coefficient
             total += plain - 2 * alpha * covariance + alpha**2 * snapshot
-        # Rounding may leave less than nothing if the two gradients are the same.
+        # If the two gradients are equal, rounding may give a number below 0.
         return max(0.0, total) if math.isfinite(total) else total
 
     def ratio(self, coefficient: Coefficients = 1.0) -> float:
-        """Return the variance of the corrected gradient by that of the plain one.
+        """Return the variance of the corrected gradient, divided by that of the plain one.
 
-        1 where neither varies.
+        It is 1 if both are 0.
         """
         plain, corrected = self.variance(0.0), self.variance(coefficient)
         return 1.0 if plain == corrected else corrected / plain if plain else math.inf
 
     def optimal_coefficient(self) -> float:
-        """Return the one coefficient in [0, 1] at which the variance is least."""
+        """Return the single coefficient in [0, 1] with the least variance."""
         moments = list(self._by_name().values())
         return _clamped(sum(row[1] for row in moments), sum(row[2] for row in moments))
 
     def optimal_coefficients(self) -> dict[str, float]:
-        """Return the coefficient in [0, 1] of each parameter at which the variance is least."""
+        """Return for each parameter the coefficient in [0, 1] with the least variance."""
         return {name: _clamped(row[1], row[2]) for name, row in self._by_name().items()}
 
     def _by_name(self) -> dict[str, list[float]]:
@@ -147,11 +147,11 @@ class GradientMoments:
 
 
 class VarianceMeter:
-    """Measures the variances at a network's weights, without a trace in the network.
+    """Measures the variances at a network's weights, without changing the network.
 
-    A frozen twin computes the gradients, so those of the network, BatchNorm's running statistics
-    and the trainer stay as they are. It takes six copies of the parameters while it measures: the
-    twin's weights and gradients, and two means in float64.
+    The gradients are computed on a :class:`gluon_svrg.Snapshot`, so those of the network,
+    BatchNorm's running statistics and the trainer do not change. It takes six copies of the
+    parameters while it measures: weights and gradients of the copy, and two means in float64.
 
     Parameters
     ----------
@@ -168,41 +168,41 @@ class VarianceMeter:
         workers: Workers | None = None,
     ) -> None:
         self._workers = workers
-        self._twin = Snapshot(net, params)
+        self._copy = Snapshot(net, params)
 
     def release(self) -> None:
-        """Free the twin's arrays, until the next measurement."""
-        self._twin.release()
+        """Free the copy's arrays until the next measurement."""
+        self._copy.release()
 
     def measure(
         self,
-        backward: Backward,
+        backward: BackwardFunction,
         batches: Iterable[object],
         snapshot_gradient: Callable[[Any], BatchGradient],
         scale: float = 1.0,
         snapshot_scale: float = 1.0,
     ) -> GradientMoments:
-        """Return the moments over `batches`, at the network's weights as they are now.
+        """Return the moments over `batches`, at the network's present weights.
 
-        It costs one gradient of each batch, and what `snapshot_gradient` takes.
+        It costs one gradient per batch, plus the calls of `snapshot_gradient`.
 
         Parameters
         ----------
         backward : callable
             As for :meth:`gluon_svrg.Snapshot.gradient`.
         batches : iterable
-            At least two, of equal size.
+            At least two batches, of equal size.
         snapshot_gradient : callable
-            From a batch to its gradient at the snapshot:
+            Takes a batch and returns its gradient at the snapshot:
             ``lambda batch: snapshot.gradient(backward, batch)``.
         scale, snapshot_scale : float
             As for :meth:`GradientMoments.add`.
         """
         moments = GradientMoments(self._workers)
-        self._twin.take()
+        self._copy.take()
         for batch in batches:
             moments.add(
-                self._twin.gradient(backward, batch),
+                self._copy.gradient(backward, batch),
                 snapshot_gradient(batch),
                 scale,
                 snapshot_scale,
@@ -212,7 +212,7 @@ class VarianceMeter:
 
 def _sum(grads: Sequence[NDArray]) -> NDArray:
     """Return the sum over the devices: flat, float64, on the first of them."""
-    # Of a row_sparse gradient, too, the variance is that of all elements.
+    # The variance of a row_sparse gradient, too, is that of all elements.
     dense = [g.tostype("default") if is_row_sparse(g) else as_legacy(g) for g in grads]
     flat = [g.reshape(-1).astype("float64").as_in_context(grads[0].ctx) for g in dense]
     return mx.nd.add_n(*flat)

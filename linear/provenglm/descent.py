@@ -30,7 +30,6 @@ import numpy as np
 import scipy.linalg
 
 from provenglm.data.budget import columns_of_a_copy
-from provenglm.data.csr import CsrRows
 from provenglm.data.rows import DenseRows
 from provenglm.descent_columns import (
     Columns,
@@ -234,7 +233,7 @@ class Descent:
         if self._sample is not None:
             return False
         outputs = self._objective.loss.outputs
-        is_sparse = isinstance(self._objective.rows, CsrRows)
+        is_sparse = self._objective.rows.is_sparse
         return is_sparse or (len(self._chosen) + 1) * outputs > MOST_WEIGHTS
 
     def _second_derivative(self, snapshot: Snapshot) -> SecondDerivative:
@@ -296,7 +295,7 @@ class Descent:
 
     def _by_columns(self, snapshot: Snapshot) -> Step:
         objective, chosen = self._objective, self._chosen
-        if isinstance(objective.rows, CsrRows):
+        if objective.rows.is_sparse:
             if self._arrays is None:
                 self._arrays = of_sparse(objective)
             center = objective.scaling.center[chosen] * objective.scaling.inverse[chosen]

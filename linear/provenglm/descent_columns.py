@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csc_array, csr_array
 
-from provenglm.data.csr import CsrRows
 from provenglm.losses import SecondDerivativeOfClasses
 from provenglm.objective import Objective, Snapshot
 from provenglm.types import NumPyArray
@@ -84,8 +83,8 @@ class Columns(NamedTuple):
 
 def of_sparse(objective: Objective) -> _Arrays:
     """Return a copy of sparse rows by columns, divided by their scales."""
-    assert isinstance(objective.rows, CsrRows)
-    columns = objective.rows.columns()
+    rows: Any = objective.rows
+    columns = rows.columns()
     data, inverse = columns.data, objective.scaling.inverse
     if (inverse != 1).any():
         data = data * np.repeat(inverse, np.diff(columns.indptr))

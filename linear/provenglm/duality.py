@@ -159,7 +159,7 @@ def _divergence(objective: Objective, snapshot: Snapshot, dual: Dual, factor: fl
         if dual.of_target and scores.ndim > 1:
             residual[np.arange(len(target)), target] += dual.of_target
         elif dual.of_target:
-            residual += dual.of_target * target
+            residual += dual.of_target * loss.observed(target)
         return loss.fenchel(scores, loss.inside(factor * residual, target), target)
 
     return max(0.0, _mean(objective, of_part))

@@ -243,6 +243,8 @@ class _Proof:
             The bound that is wanted.
         """
         certificate = self._certificate()
+        if not np.isfinite(certificate.loss.slope):
+            return np.inf, np.inf
         with np.errstate(over="ignore", invalid="ignore"):
             point = certificate.at(Model(coef, intercept, self._l2, self._l1), known)
             if point is None:
@@ -440,12 +442,15 @@ class _Run:
             return False
         if objective.penalty[:-1].max(initial=0) > 0 and self._penalised():
             return False
-        if not objective.loss.has_classes:
+        loss = objective.loss
+        if not loss.is_separable:
             return False
-        return all(
-            _on_their_side(scores[part], objective.target[part])[objective.share[part] > 0].all()
-            for part in objective.parts()
-        )
+
+        def on_their_side(part: slice) -> NumPyArray:
+            side = _on_their_side(scores[part], loss.observed(objective.target[part]))
+            return side[objective.share[part] > 0]
+
+        return all(on_their_side(part).all() for part in objective.parts())
 
     def _penalised(self) -> bool:
         used = self._objective.scaling.inverse > 0

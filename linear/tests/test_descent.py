@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm import descent, descent_columns, plan
-from provenglm import descent_kernels as kernels
+from provenglm import descent, descent_columns, descent_kernels as kernels, plan
 from provenglm.data.budget import columns_of_a_copy
 from provenglm.descent import Descent, least, minimise
 from provenglm.descent_columns import (

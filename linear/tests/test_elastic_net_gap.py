@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from elastic_net_oracle import objective as value_of
-from elastic_net_oracle import proximal_gradient
+from elastic_net_oracle import objective as value_of, proximal_gradient
 from provenglm.duality import _divergence, _dual, _shrunk, _spread, _terms, duality_gap
 from provenglm.losses import Logistic, Poisson, Softmax, Squared
 from provenglm.problem import Problem

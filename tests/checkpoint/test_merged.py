@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gluon_svrg.arrays.replicas import mean_replicas
 from gluon_svrg.checkpoint.handler_states import HandlerStates
-from gluon_svrg.checkpoint.parts import Network
+from gluon_svrg.checkpoint.parts import NetworkPart
 from gluon_svrg.events import Stateful
-from gluon_svrg.handlers.carried_state import CarriedStateHandler
-from gluon_svrg.run.backward import packed
+from gluon_svrg.handlers.batch_processor_state import BatchProcessorStateHandler
+from gluon_svrg.run.backward import to_plain
 from mxnet.gluon import nn
 
 
@@ -66,7 +66,7 @@ def network_of(contexts=1):
     net.add(nn.Dense(1, in_units=2), nn.BatchNorm(in_channels=1))
     net.initialize(ctx=[mx.cpu(i) for i in range(contexts)])
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
-    return Network(types.SimpleNamespace(net=net, trainer=trainer, context=[mx.cpu(0)]))
+    return NetworkPart(types.SimpleNamespace(net=net, trainer=trainer, context=[mx.cpu(0)]))
 
 
 def test_running_statistics_are_averaged():
@@ -97,16 +97,16 @@ def test_what_is_equal_keeps_its_bits():
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_carried_state_cannot_be_cut_otherwise(number):
-    handler = CarriedStateHandler()
-    carried = packed({"hidden": [mx.nd.ones((2, 3))], "count": 4})
+    handler = BatchProcessorStateHandler()
+    carried = to_plain({"hidden": [mx.nd.ones((2, 3))], "count": 4})
     with pytest.raises(ValueError, match="resume with as many"):
         handler.merged([carried] * number, is_first=True)
-    arrays = packed({"hidden": np.ones((2, 3))})
+    arrays = to_plain({"hidden": np.ones((2, 3))})
     with pytest.raises(ValueError, match="resume with as many"):
         handler.merged([arrays] * number, is_first=True)
-    nothing = packed(None)
+    nothing = to_plain(None)
     assert handler.merged([nothing] * number, is_first=False) is nothing
-    counts = packed({"count": 4})
+    counts = to_plain({"count": 4})
     assert handler.merged([counts] * number, is_first=False) is counts
 
 

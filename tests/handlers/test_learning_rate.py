@@ -384,7 +384,7 @@ def test_beside_svrgs_other_settings():
     for svrg in (
         gs.SVRGHandler(update_freq=2),
         gs.SVRGHandler(start_epoch=1),
-        gs.SVRGHandler(give_up_above=1e-9),
+        gs.SVRGHandler(max_variance_ratio=1e-9),
         gs.SVRGHandler(gradient_table=False, coefficient="auto"),
     ):
         estimator, handler = make(), gs.AutoLearningRateHandler()
@@ -405,7 +405,7 @@ def test_it_says_what_it_found_and_at_which_cost(caplog):
         f"{mean:.3g}, and of one sample's {sample:.3g}, for steps of 20 samples and a momentum of "
         f"0.9 (measured by {share:.2g} passes over the data)"
     ) in caplog.text
-    (line,) = handler.passes()
+    (line,) = handler.extra_passes()
     assert "adds about one to the first epoch" in line
 
 
@@ -457,7 +457,7 @@ LEFT = {
     "a momentum of 1": ({"momentum": 1.0}, {}, r"the momentum is 1, and must be in \[0, 1\)"),
     "a deep network": ({"net": deep}, {}, "its graph has the operator Activation"),
     "another loss": ({"loss": gluon.loss.SoftmaxCELoss(from_logits=True)}, {},
-                     "its loss is SoftmaxCrossEntropyLoss, and those that are known are"),
+                     "its loss is SoftmaxCrossEntropyLoss, and supported losses are"),
 }  # fmt: skip
 
 

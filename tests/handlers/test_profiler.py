@@ -164,7 +164,7 @@ def test_no_epoch_is_told(caplog):
     profiler = gs.ProfilerHandler(epochs=7)
     estimator = estimator_of()
     fit([profiler], estimator=estimator)
-    assert "epochs=[7] are none of this run's" in caplog.text
+    assert "nothing was profiled: epochs=[7] are not among the epochs" in caplog.text
 
 
 def test_the_table_of_made_up_rows():
@@ -184,10 +184,10 @@ def test_a_run_that_is_cut_or_fails_leaves_nothing_behind():
     estimator = estimator_of()
     with pytest.raises(KeyError):
         fit([profiler, Fails()], estimator=estimator)
-    assert estimator.handlers.observer is None
+    assert estimator.handlers.interceptor is None
     fit([profiler], estimator=estimator, epochs=1)
     assert [row["epoch"] for row in profiler.profile] == [0]
-    assert estimator.handlers.observer is None
+    assert estimator.handlers.interceptor is None
 
 
 def test_an_epoch_that_is_resumed_in_the_middle(tmp_path):

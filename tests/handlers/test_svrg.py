@@ -411,7 +411,9 @@ def test_a_plain_trainer_is_an_error(module):
 def test_mxnets_estimator_without_train_data_is_an_error():
     problem = problems.make("softmax")
     data = gluon.data.DataLoader(gluon.data.ArrayDataset(*problem.batches[0]), 4)
-    with pytest.raises(ValueError, match=r"does not know the training data: mxnet.* give SVRGH"):
+    with pytest.raises(
+        ValueError, match=r"mxnet.* does not give SVRGHandler the training data: pass them, SVRGH"
+    ):
         estimator_for(problem, mx_estimator).fit(data, epochs=1, event_handlers=[gs.SVRGHandler()])
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import problems
 import pytest
+import runs
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.data.transforms import Compose, RandomFlipLeftRight, ToFloat
 from gluon_svrg.events import BatchEnd, GradientReady
@@ -19,10 +20,7 @@ LR = 0.25
 
 
 def estimator_of(problem, contexts=problems.ONE, lr=LR):
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": lr})
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, context=contexts)
-    estimator.logger = logging.getLogger("test_trial")
-    return estimator
+    return runs.estimator_of(problem, lr=lr, logger="test_trial", context=contexts)
 
 
 def flat(gradients, samples):
@@ -68,7 +66,7 @@ def test_the_snapshot_is_taken_in_the_middle_of_the_epoch(kind, table, contexts)
     """Every step against NumPy; the last batch is smaller."""
     problem, weights = problems.make(kind, contexts, samples=77), Weights()
     start = problem.params
-    svrg = gs.SVRGHandler(gradient_table=table, give_up_above=1e6)
+    svrg = gs.SVRGHandler(gradient_table=table, max_variance_ratio=1e6)
     meter = gs.VarianceHandler(at=(30, 100), batches=2)
     estimator_of(problem, contexts).fit(
         problem.ndarrays(), epochs=2, event_handlers=[svrg, meter, weights]
@@ -91,7 +89,7 @@ def test_the_ratio_and_its_average_are_those_of_numpy(kind, monkeypatch):
     problem, weights = problems.make(kind, samples=40), Weights()
     start = flat(problem.params, 1)
     shapes = [p.shape for p in problem.params]
-    svrg = gs.SVRGHandler(give_up_above=1e6)
+    svrg = gs.SVRGHandler(max_variance_ratio=1e6)
     meter = gs.VarianceHandler(at=(20, 40, 60, 100), batches=5)
     estimator_of(problem).fit(problem.ndarrays(), epochs=1, event_handlers=[svrg, meter, weights])
 
@@ -132,7 +130,7 @@ def test_the_ratio_and_its_average_are_those_of_numpy(kind, monkeypatch):
 def test_when_it_begins(ratio, corrected, measured):
     problem, corrections = problems.make("softmax", samples=640), Corrections()
     meter = Scripted([ratio], at=(2, 10, 30, 100))
-    svrg = gs.SVRGHandler(give_up_above=1 / 3)
+    svrg = gs.SVRGHandler(max_variance_ratio=1 / 3)
     estimator_of(problem).fit(
         problem.ndarrays(), epochs=1, event_handlers=[svrg, meter, corrections]
     )
@@ -143,7 +141,7 @@ def test_when_it_begins(ratio, corrected, measured):
 def test_where_it_gives_up_nothing_but_the_measurements_is_computed():
     problem = problems.make("mlp", samples=80)
     plain = problems.make("mlp", samples=80)
-    svrg, meter = gs.SVRGHandler(give_up_above=1 / 3), Scripted([0.9] * 3, at=(10, 30, 100))
+    svrg, meter = gs.SVRGHandler(max_variance_ratio=1 / 3), Scripted([0.9] * 3, at=(10, 30, 100))
     estimator_of(problem).fit(problem.ndarrays(), epochs=3, event_handlers=[svrg, meter])
     assert svrg.gradient_evaluations == 0
     # 0.9 at 10 % is enough, in the first epoch and in the second: 2 batches of 8, at two weights.
@@ -166,7 +164,7 @@ def test_a_measured_run(lr, gives_up):
     problem = problems.Problem([], net, gluon.loss.SoftmaxCELoss(), oracle.softmax_gradient)
     data = ArrayLoader(x, y, batch_size=8, shuffle=True, seed=0)
     svrg, meter, corrections = (
-        gs.SVRGHandler(give_up_above=1 / 3),
+        gs.SVRGHandler(max_variance_ratio=1 / 3),
         gs.VarianceHandler(),
         Corrections(),
     )
@@ -214,7 +212,7 @@ def run_of_images(
         net.add(nn.Dense(5, in_units=18), nn.Dropout(0.3), nn.Dense(3, in_units=5))
     net.initialize(mx.init.Normal(0.5), ctx=contexts)
     problem = problems.Problem([], net, StopsInLoss(), None)
-    svrg = gs.SVRGHandler(update_freq=2, give_up_above=1 / 3, look_again_every=2, **kw)
+    svrg = gs.SVRGHandler(update_freq=2, max_variance_ratio=1 / 3, recheck_every_n_epochs=2, **kw)
     scripted, corrections = Scripted(ratios, at=(20, 30, 100)), Corrections()
     estimator = estimator_of(problem, contexts)
     problem.loss.at, problem.loss.stop = stop_in, estimator.stop
@@ -292,7 +290,7 @@ class Cut(BatchEnd):
 
 def test_an_epoch_that_is_cut_short_leaves_it_to_the_next():
     problem, corrections = problems.make("softmax", samples=80), Corrections()
-    handlers = [gs.SVRGHandler(update_freq=5, give_up_above=1 / 3), Cut(), corrections]
+    handlers = [gs.SVRGHandler(update_freq=5, max_variance_ratio=1 / 3), Cut(), corrections]
     meter = gs.VarianceHandler(at=(30, 100), batches=2)
     estimator_of(problem).fit(problem.ndarrays(), epochs=3, event_handlers=[*handlers, meter])
     assert corrections.counts == [0, 2, 2]
@@ -300,7 +298,7 @@ def test_an_epoch_that_is_cut_short_leaves_it_to_the_next():
 
 def test_with_a_point_at_the_end_the_next_epoch_begins_with_the_snapshot():
     problem, corrections = problems.make("softmax", samples=80), Corrections()
-    svrg = gs.SVRGHandler(update_freq=5, give_up_above=1 / 3)
+    svrg = gs.SVRGHandler(update_freq=5, max_variance_ratio=1 / 3)
     handlers = [svrg, Scripted([0.1] * 3, at=(100,)), corrections]
     estimator_of(problem).fit(problem.ndarrays(), epochs=3, event_handlers=handlers)
     assert corrections.counts == [0, 10, 10]
@@ -310,7 +308,7 @@ def test_with_a_point_at_the_end_the_next_epoch_begins_with_the_snapshot():
 def test_the_first_epoch_that_has_a_coefficient_is_the_one():
     problem, corrections = problems.make("softmax", samples=80), Corrections()
     schedule = lambda progress: 0.0 if progress < 0.5 else 1.0  # noqa: E731
-    svrg = gs.SVRGHandler(coefficient=schedule, give_up_above=1 / 3)
+    svrg = gs.SVRGHandler(coefficient=schedule, max_variance_ratio=1 / 3)
     handlers = [svrg, Scripted([0.1] * 4, at=(30, 100)), corrections]
     estimator_of(problem).fit(problem.ndarrays(), epochs=4, event_handlers=handlers)
     assert corrections.counts == [0, 0, 7, 10]
@@ -320,7 +318,7 @@ def test_the_first_epoch_that_has_a_coefficient_is_the_one():
 def test_the_meter_measures_in_it_whatever_its_period(ratio):
     problem, corrections = problems.make("softmax", samples=80), Corrections()
     meter = Scripted([ratio] * 4, at=(30, 100), every_n_epochs=3)
-    svrg = gs.SVRGHandler(start_epoch=1, give_up_above=1 / 3)
+    svrg = gs.SVRGHandler(start_epoch=1, max_variance_ratio=1 / 3)
     estimator_of(problem).fit(
         problem.ndarrays(), epochs=2, event_handlers=[svrg, meter, corrections]
     )
@@ -351,8 +349,8 @@ def test_data_that_cannot_be_locked_are_told_before_the_epoch():
         transform=lambda x, y: (x + np.random.rand(), y),
     )
     problem = problems.make("softmax")
-    svrg = gs.SVRGHandler(lock="require", give_up_above=1 / 3)
-    with pytest.raises(ValueError, match="lock='require', but train_data is not locked"):
+    svrg = gs.SVRGHandler(lock="require", max_variance_ratio=1 / 3)
+    with pytest.raises(ValueError, match="lock='require', but train_data cannot be locked"):
         estimator_of(problem).fit(data, epochs=1, event_handlers=svrg)
 
 
@@ -361,7 +359,7 @@ def test_a_data_loader_too():
     problem, corrections = problems.make("softmax", dtype="float32", samples=80), Corrections()
     x, y = (np.concatenate(part).astype("float32") for part in zip(*problem.batches, strict=True))
     data = gluon.data.DataLoader(gluon.data.ArrayDataset(x, y), 8, shuffle=True)
-    svrg = gs.SVRGHandler(give_up_above=1 / 3)
+    svrg = gs.SVRGHandler(max_variance_ratio=1 / 3)
     handlers = [svrg, Scripted([0.1] * 2, at=(30, 100)), corrections]
     estimator_of(problem).fit(data, epochs=2, event_handlers=handlers)
     assert corrections.counts == [7, 10]
@@ -371,15 +369,15 @@ def test_the_log_says_so(caplog):
     caplog.set_level(logging.INFO)
     for ratio in (0.1, 0.6):
         problem = problems.make("softmax", samples=80)
-        handlers = [gs.SVRGHandler(give_up_above=1 / 3), Scripted([ratio], at=(30, 100))]
+        handlers = [gs.SVRGHandler(max_variance_ratio=1 / 3), Scripted([ratio], at=(30, 100))]
         estimator_of(problem).fit(problem.ndarrays(), epochs=1, event_handlers=handlers)
     assert (
         "epoch 0, 30 %: SVRG is switched on: the variance of the corrected gradient, averaged over "
-        "the epoch, is 0.085 times the plain one's, under give_up_above=0.333"
+        "the epoch, is 0.085 times the plain one's, under max_variance_ratio=0.333"
     ) in caplog.messages
     assert (
         "epoch 0, 30 %: SVRG is not switched on: the variance of the corrected gradient, averaged "
-        "over the epoch, is 0.51 times the plain one's, above give_up_above=0.333. The plain "
+        "over the epoch, is 0.51 times the plain one's, above max_variance_ratio=0.333. The plain "
         "optimizer continues; the next measurement is in epoch 1"
     ) in caplog.messages
 
@@ -389,9 +387,8 @@ def test_the_log_says_so(caplog):
 def test_plain_gradients_wait_while_it_is_decided(ends, accumulate):
     """They are right as they are, and a pass that no batch would use is not made."""
     problem = problems.make("softmax", samples=80)  # 10 batches
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.25})
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, context=problems.ONE)
-    svrg, corrections = gs.SVRGHandler(give_up_above=1 / 3), Corrections()
+    estimator = runs.estimator_of(problem, lr=0.25, context=problems.ONE)
+    svrg, corrections = gs.SVRGHandler(max_variance_ratio=1 / 3), Corrections()
     handlers = [svrg, Scripted([0.1] * 2, at=(30, 100)), corrections]
     handlers.append(gs.GradientUpdateHandler(accumulate=accumulate))
     if ends == "handler":
@@ -421,8 +418,7 @@ class Rewinds:
 
 def test_data_that_are_moved_by_another_pass_are_told():
     problem = problems.make("softmax", samples=80)
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.25})
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, context=problems.ONE)
-    handlers = [gs.SVRGHandler(give_up_above=1 / 3), Scripted([0.1] * 2, at=(30, 100))]
+    estimator = runs.estimator_of(problem, lr=0.25, context=problems.ONE)
+    handlers = [gs.SVRGHandler(max_variance_ratio=1 / 3), Scripted([0.1] * 2, at=(30, 100))]
     with pytest.raises(ValueError, match="gave 3 of its 10 batches, because another pass over it"):
         estimator.fit(Rewinds(problem.ndarrays()), epochs=2, event_handlers=handlers)

@@ -1,4 +1,3 @@
-import logging
 import math
 import random
 
@@ -7,6 +6,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import BatchEnd
 from gluon_svrg.svrg import OptimalCoefficient
@@ -18,10 +18,7 @@ LR = 0.3
 
 
 def estimator_of(problem, contexts=problems.ONE, lr=LR):
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": lr})
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, context=contexts)
-    estimator.logger = logging.getLogger("test_variance")
-    return estimator
+    return runs.estimator_of(problem, lr=lr, logger="test_variance", context=contexts)
 
 
 def flat(gradients, samples):
@@ -93,7 +90,7 @@ def test_a_second_look_is_for_the_coefficient_of_svrg(coefficient, expected, mon
     monkeypatch.setattr("gluon_svrg.svrg.snapshot_schedule._MIN_BATCHES", 5)  # as brute force: all
     problem = problems.make("mlp", samples=40)
     meter = gs.VarianceHandler(at=(60, 100), batches=5)
-    svrg = gs.SVRGHandler(coefficient=coefficient, give_up_above=1e-6)
+    svrg = gs.SVRGHandler(coefficient=coefficient, max_variance_ratio=1e-6)
     handlers, brute = [meter, svrg], BruteForce(problem)
     estimator_of(problem).fit(problem.ndarrays(), epochs=2, event_handlers=[*handlers, brute])
     record = meter.records[1]
@@ -396,7 +393,7 @@ def test_data_without_a_length_is_an_error():
             return iter(problems.make("softmax").ndarrays())
 
     problem = problems.make("softmax")
-    with pytest.raises(ValueError, match="Endless does not tell how many batches it has"):
+    with pytest.raises(ValueError, match="Endless has no length"):
         estimator_of(problem).fit(Endless(), epochs=1, event_handlers=[gs.VarianceHandler()])
 
 
@@ -414,5 +411,5 @@ def test_mxnets_estimator_is_an_error():
     data = gluon.data.DataLoader(gluon.data.ArrayDataset(*problem.batches[0]), 4)
     trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd")
     estimator = mx_estimator.Estimator(problem.net, problem.loss, trainer=trainer)
-    with pytest.raises(ValueError, match=r"VarianceHandler needs gluon_svrg.Estimator, .*, got mx"):
+    with pytest.raises(ValueError, match=r"VarianceHandler does not work with mxnet.*: use gluon_"):
         estimator.fit(data, epochs=1, event_handlers=[gs.VarianceHandler()])

@@ -31,7 +31,7 @@ def estimator_of(trainer_class=gs.SVRGTrainer):
 def test_after_an_exception_it_measures_a_plain_run():
     meter = gs.VarianceHandler(at=(50, 100), batches=2)
     estimator, data = estimator_of()
-    svrg = gs.SVRGHandler(give_up_above=1e-9)
+    svrg = gs.SVRGHandler(max_variance_ratio=1e-9)
     with pytest.raises(RuntimeError, match="broken"):
         estimator.fit(data, epochs=2, event_handlers=[svrg, meter, Break(8)])
     assert svrg.criterion.off_since == 0
@@ -48,7 +48,7 @@ def test_the_coefficient_while_svrg_is_off_counts_the_batch_that_ends():
         return 0.5
 
     estimator, data = estimator_of()
-    svrg = gs.SVRGHandler(coefficient=schedule, give_up_above=1e-9)
+    svrg = gs.SVRGHandler(coefficient=schedule, max_variance_ratio=1e-9)
     meter = gs.VarianceHandler(at=(50, 100), batches=2)
     estimator.fit(data, batches=20, event_handlers=[svrg, meter])
     # At the snapshot; then, once it was switched off, after 5 batches of the second epoch.
@@ -58,7 +58,7 @@ def test_the_coefficient_while_svrg_is_off_counts_the_batch_that_ends():
 
 @pytest.mark.slow
 def test_a_handler_holds_on_to_nothing_of_a_run():
-    svrg = gs.SVRGHandler(give_up_above=1e9)
+    svrg = gs.SVRGHandler(max_variance_ratio=1e9)
     meter = gs.VarianceHandler(at=(50, 100), batches=2)
     estimator, data = estimator_of()
     estimator.fit(data, epochs=1, event_handlers=[svrg, meter])

@@ -6,8 +6,9 @@ import numpy as np
 import oracle
 import problems
 import pytest
+import runs
 from gluon_svrg.data import ArrayLoader
-from gluon_svrg.run.batch_parts import BatchParts, call, losses_of
+from gluon_svrg.run.batch_parts import BatchParts, call_network, compute_losses
 from mxnet import gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO
@@ -76,8 +77,7 @@ def initialized(net, contexts=ONE, dtype="float64", hybridize=False):
 
 
 def svrg_estimator(net, loss, **arguments):
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.5})
-    return gs.Estimator(net, loss, trainer=trainer, **arguments)
+    return runs.estimator_of(net, loss, params={"momentum": 0.5}, **arguments)
 
 
 FORMS = {
@@ -261,16 +261,18 @@ def test_only_what_the_network_does_not_take_is_cast():
             return self.layers(x)
 
     tokens = mx.nd.array([[1, 2], [3, 4]], dtype="int32")
-    call(initialized(Own(nn.Embedding(5, 2), nn.Dense(1, in_units=4)), dtype="float32"), tokens)
+    call_network(
+        initialized(Own(nn.Embedding(5, 2), nn.Dense(1, in_units=4)), dtype="float32"), tokens
+    )
     cast = nn.Lambda(lambda x: x.astype("float32"))
-    call(initialized(Own(cast, nn.Dense(1, in_units=2)), dtype="float32"), tokens)
+    call_network(initialized(Own(cast, nn.Dense(1, in_units=2)), dtype="float32"), tokens)
     assert seen == ["int32", "int32"]
     plain = initialized(Own(nn.Dense(1, in_units=2)), dtype="float32")
     for _ in range(2):
-        call(plain, tokens)
+        call_network(plain, tokens)
     assert seen[2:] == ["int32", "float32", "float32"]  # the second time it is known
     plain.cast("float64")
-    call(plain, tokens)
+    call_network(plain, tokens)
     assert seen[-1] == "float64"
 
 
@@ -290,7 +292,7 @@ def test_masks_do_not_depend_on_whether_it_is_known_what_is_cast():
     for _ in range(2):  # as at the first batch of a run, and later
         mx.random.seed(1)
         with mx.autograd.record():
-            outputs.append(call(net, (one, two)).asnumpy())
+            outputs.append(call_network(net, (one, two)).asnumpy())
     mx.random.seed(1)
     with mx.autograd.record():
         outputs.append(net(one, two.astype("float32")).asnumpy())
@@ -304,7 +306,7 @@ def test_a_network_without_an_output_is_told():
             x.sum()
 
     with pytest.raises(ValueError, match="the network returned a NoneType"):
-        losses_of(
+        compute_losses(
             gluon.loss.L2Loss(), BatchParts(mx.nd.ones(2), mx.nd.ones(2)), Nothing()(mx.nd.ones(2))
         )
 
@@ -378,7 +380,7 @@ BAD = {
     "too many": (((X1, X2, X2), Y1), "TwoInputs cannot be called with 3 arrays"),
     "text": ((("a", X2), Y1), "the data of a batch must be arrays .* got a str"),
     "texts": ((X1, Y1.astype(str)), r"the label of a batch must be arrays .* and dtype <U"),
-    "numbers": (((X1, X2), [1, 2]), "the label of a batch must be arrays .* got a int"),
+    "numbers": (((X1, X2), [1, 2]), "the label of a batch must be arrays .* got an int"),
     "nothing": (((), Y1), r"the data of a batch has no array, got \(\)"),
     "lengths": (((X1, X2), (Y1, Y2[:3])), r"data and label of a batch must have the same length"),
     "weights": (((X1, X2), Y1, W[:3]), "data and sample_weight of a batch must have the same"),
@@ -446,9 +448,9 @@ def test_a_known_cast_asks_the_network_for_all_its_parameters_no_more(monkeypatc
     whole = net.collect_params
     monkeypatch.setitem(vars(net), "collect_params", lambda: asked.append(1) or whole())
     data = mx.nd.ones((4, 3), dtype="float64")
-    assert call(net, data).dtype == np.float32
+    assert call_network(net, data).dtype == np.float32
     number = len(asked)
-    assert call(net, data).dtype == np.float32
+    assert call_network(net, data).dtype == np.float32
     assert len(asked) == number
     net.cast("float64")
-    assert call(net, data).dtype == np.float64
+    assert call_network(net, data).dtype == np.float64

@@ -9,7 +9,7 @@ import sys
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.run.history import MEASURED, History, plain_figure
+from gluon_svrg.run.history import MEASURED, History, to_python_number
 
 
 def row(epoch, **figures):
@@ -185,7 +185,7 @@ def test_a_notebook_shows_a_table_and_the_figure():
     ],
 )
 def test_arrays_in_a_row_are_numbers(value, expected):
-    found = plain_figure(value)
+    found = to_python_number(value)
     assert (type(found), found) == (type(expected), expected)
 
 

@@ -17,7 +17,7 @@ import mxnet as mx
 import problems
 import pytest
 from gluon_svrg.events import EpochEnd
-from gluon_svrg.run.logger import NAME, ConsoleHandler, lines_above_bars, quiet, run_logger
+from gluon_svrg.run.logger import NAME, ConsoleHandler, get_logger, redirect_to_tqdm, suppress_info
 from gluon_svrg.run.verbosity import check_verbose
 from tqdm import tqdm
 
@@ -76,9 +76,9 @@ def test_basic_config_and_the_level_of_the_package_work(root_logger, tmp_path, c
 
 def test_a_level_that_is_set_before_stays(root_logger):
     logging.getLogger("gluon_svrg").setLevel(logging.ERROR)
-    assert run_logger().getEffectiveLevel() == logging.ERROR
+    assert get_logger().getEffectiveLevel() == logging.ERROR
     logging.getLogger("gluon_svrg").setLevel(logging.NOTSET)
-    assert run_logger().getEffectiveLevel() == INFO
+    assert get_logger().getEffectiveLevel() == INFO
 
 
 def test_estimators_share_the_logger_and_one_handler(root_logger, capsys):
@@ -122,8 +122,8 @@ def test_verbose_0_shows_warnings_only(root_logger, capsys):
 
 
 def test_a_quiet_run_leaves_the_other_threads_alone(root_logger, capsys):
-    logger = run_logger()
-    with quiet(logger, 0):
+    logger = get_logger()
+    with suppress_info(logger, 0):
         logger.info("here")
         thread = threading.Thread(target=logger.info, args=("there",))
         thread.start()
@@ -187,7 +187,7 @@ def test_handlers_of_the_terminal_write_above_the_bars_and_stay(root_logger, cap
     handler.setLevel(WARNING)
     root_logger.addHandler(handler)
     logger = logging.getLogger(NAME)
-    with tqdm(total=2, file=sys.stderr, ncols=40, desc="bar") as bar, lines_above_bars(logger):
+    with tqdm(total=2, file=sys.stderr, ncols=40, desc="bar") as bar, redirect_to_tqdm(logger):
         bar.update()
         assert root_logger.handlers == [handler]  # with its level, formatter and filters
         logger.warning("above")
@@ -281,7 +281,7 @@ def test_on_a_terminal(tmp_path):
         assert bar in bars, bar
     *above, last = screen(bars)
     assert epochs("\n".join(above)) == ["epoch 0", "epoch 1", "epoch 2"]
-    assert all(line.startswith(("epoch ", "SVRG keeps")) for line in above)
+    assert all(line.startswith(("epoch ", "SVRG: gradient table on")) for line in above)
     assert re.match(r"training: 100%.* 3/3 ", last)
     assert silent == ""
     assert "\r" not in lines

@@ -5,7 +5,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg.svrg import BatchGradient, FullGradient, Snapshot
-from gluon_svrg.svrg.over_workers import mean_of_batch
+from gluon_svrg.svrg.collective import mean_batch_gradient
 from gluon_svrg.workers import Single
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
@@ -142,7 +142,7 @@ class Doubled(Single):
 def test_the_workers_gradients_are_added_up():
     _, params = make()
     backward(params, 3.0)
-    means = mean_of_batch(params, {"a", "b"}, 4, Doubled())
+    means = mean_batch_gradient(params, {"a", "b"}, 4, Doubled())
     assert all((mean.asnumpy() == 1.5).all() for mean in means.values())
     assert all((param.grad().asnumpy() == 3).all() for param in params)
 

@@ -1,12 +1,12 @@
 """The curvature that is measured, against eigenvalues of Hessians that NumPy writes out."""
 
-import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import oracle
 import problems
 import pytest
-from gluon_svrg.svrg.curvature import CurvatureMeter, Step
+import runs
+from gluon_svrg.svrg.curvature import CurvatureMeter, StepScaling
 from mxnet import gluon
 from problems import ONE, TWO
 
@@ -52,8 +52,7 @@ def make(kind, dtype, contexts, classes=3, samples=60, features=7):
         tuple(mx.nd.array(part[i : i + 25], dtype=dtype) for part in (x, y))
         for i in range(0, samples, 25)
     ]
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(net, LOSSES[kind], trainer=trainer, context=contexts)
+    estimator = runs.estimator_of(net, LOSSES[kind], context=contexts)
     return x, net, batches, estimator
 
 
@@ -67,7 +66,7 @@ def test_it_is_the_largest_eigenvalue_of_the_hessian(kind, dtype, contexts):
     meter = CurvatureMeter(
         net,
         lambda batch: estimator.batch_processor.fit_batch(estimator, batch, 0)[3],
-        {weight.name: Step(), bias.name: Step()},
+        {weight.name: StepScaling(), bias.name: StepScaling()},
     )
     point = meter.weights()
     if kind == "huber":
@@ -86,7 +85,7 @@ def test_it_is_the_largest_eigenvalue_of_the_hessian(kind, dtype, contexts):
 
 def test_in_the_optimizers_metric_with_its_weight_decay_and_its_scale():
     x, net, batches, estimator = make("softmax", "float64", ONE)
-    steps = {net.weight.name: Step(0.25, 2.0), net.bias.name: Step(3.0, 0.5)}
+    steps = {net.weight.name: StepScaling(0.25, 2.0), net.bias.name: StepScaling(3.0, 0.5)}
     meter = CurvatureMeter(
         net, lambda batch: estimator.batch_processor.fit_batch(estimator, batch, 0)[3], steps, 1.5
     )
@@ -110,11 +109,11 @@ def test_parameters_that_are_not_trained_or_do_not_move():
     def backward(batch):
         return estimator.batch_processor.fit_batch(estimator, batch, 0)[3]
 
-    meter = CurvatureMeter(net, backward, {net.weight.name: Step()})
+    meter = CurvatureMeter(net, backward, {net.weight.name: StepScaling()})
     value, _ = meter.largest(batches, meter.weights(), 1e-3)
     exact = np.linalg.eigvalsh(x.T @ x / len(x))[-1] / 3  # the loss is a mean over outputs
     assert value == pytest.approx(exact, rel=0.02)
-    still = CurvatureMeter(net, backward, {net.weight.name: Step(0.0)})
+    still = CurvatureMeter(net, backward, {net.weight.name: StepScaling(0.0)})
     assert still.largest(batches, still.weights(), 1e-3) == (0.0, 1)
     assert still.gradient_evaluations == 0
 
@@ -125,6 +124,6 @@ def test_a_gradient_that_is_not_finite_gives_nan():
     meter = CurvatureMeter(
         net,
         lambda batch: estimator.batch_processor.fit_batch(estimator, batch, 0)[3],
-        {net.weight.name: Step(), net.bias.name: Step()},
+        {net.weight.name: StepScaling(), net.bias.name: StepScaling()},
     )
     assert np.isnan(meter.largest(batches, meter.weights(), 1e-3)[0])

@@ -37,22 +37,24 @@ def test_it_bounds_the_expected_smoothness_of_a_batch(seed, batch_size):
     hessians = quadratics(samples=7, size=3, rank=1, seed=seed)
     smoothness = measured(hessians)
     exact = expected_smoothness(hessians, batch_size)
-    assert exact <= smoothness.of_a_batch(batch_size) * (1 + 1e-12)
+    assert exact <= smoothness.expected(batch_size) * (1 + 1e-12)
     if batch_size == 1:
-        assert exact > smoothness.of_a_batch(1) / 2
-        assert smoothness.of_a_batch(1) == pytest.approx(smoothness.sample)
+        assert exact > smoothness.expected(1) / 2
+        assert smoothness.expected(1) == pytest.approx(smoothness.sample)
     if batch_size == 7:
-        assert exact == pytest.approx(smoothness.of_a_batch(7))
-        assert smoothness.of_a_batch(7) == smoothness.mean
+        assert exact == pytest.approx(smoothness.expected(7))
+        assert smoothness.expected(7) == smoothness.mean
     if batch_size == 3 and seed < 3:
         assert exact > smoothness.common(3)
 
 
 def test_a_batch_is_no_larger_than_the_data_and_n_may_be_infinite():
     smoothness = Smoothness(2.0, 8.0, 10)
-    assert smoothness.of_a_batch(100) == smoothness.of_a_batch(10) == 2.0
+    assert smoothness.expected(100) == smoothness.expected(10) == 2.0
     assert smoothness.common(4) == pytest.approx(10 * 3 / (4 * 9) * 2)
     assert smoothness.noise(4) == pytest.approx(6 / (4 * 9) * 8)
+    with pytest.warns(DeprecationWarning, match="of_a_batch is now called expected"):
+        assert smoothness.of_a_batch(4) == smoothness.expected(4)
     assert Smoothness(2.0, 8.0).common(4) == pytest.approx(3 / 4 * 2)
     assert Smoothness(2.0, 8.0).noise(4) == pytest.approx(2)
     assert Smoothness(3.0, 3.0, 1).learning_rate(1) == pytest.approx(1 / 3)

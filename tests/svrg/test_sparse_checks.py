@@ -4,6 +4,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
+import runs
 import sparse_problems as sp
 
 REFUSED = {
@@ -24,8 +25,8 @@ REFUSED = {
     ),
     "auto": ({"coefficient": "auto"}, "coefficient='auto' is estimated from dense gradients"),
     "giving up": (
-        {"give_up_above": 0.5, "sparse_correction": "sparse"},
-        "give_up_above=0.5 is compared with the variance ratio of the exact way",
+        {"max_variance_ratio": 0.5, "sparse_correction": "sparse"},
+        "max_variance_ratio=0.5 is compared with the variance ratio of sparse_correction='exact'",
     ),
     "compression": (
         {"trainer": {"compression_params": {"type": "2bit"}}},
@@ -71,7 +72,7 @@ def test_gradients_that_add_up_are_refused():
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "groupadagrad", "nag"])
 def test_row_sparse_weights_take_two_optimizers(optimizer):
-    with pytest.raises(ValueError, match=r"row_sparse, and \w+ cannot update them so: give 'sgd'"):
+    with pytest.raises(ValueError, match=r"row_sparse, and \w+ cannot update them: give 'sgd'"):
         fit(sp.make("pulled"), optimizer=optimizer)
 
 
@@ -121,8 +122,7 @@ def test_batches_that_are_others_than_those_counted_are_told(name, update_freq, 
     net.add(mx.gluon.nn.HybridLambda(lambda F, x: F.sum(x, axis=1)))
     net.cast("float64")
     net.initialize(mx.init.Normal(0.1))
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.0})
-    estimator = gs.Estimator(net, mx.gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    estimator = runs.estimator_of(net, lr=0.0)
     svrg, mean = gs.SVRGHandler(update_freq, sparse_correction="sparse"), Mean()
     estimator.fit(loaders()[name], epochs=3, event_handlers=[svrg, mean])
     assert (max(mean.errors) > 0.02) == is_biased
@@ -140,7 +140,7 @@ def test_a_decay_that_leaves_the_parameter_out_is_taken():
     ("optimizer", "is_lazy", "name"), [("lars", True, "LARS"), ("sgd", False, "SGD")]
 )
 def test_row_sparse_weights_have_optimizers_of_their_own(optimizer, is_lazy, name):
-    message = rf"weights of '.*' are row_sparse, and {name} cannot update them so: give 'sgd' or"
+    message = rf"weights of '.*' are row_sparse, and {name} cannot update them: give 'sgd' or"
     with pytest.raises(ValueError, match=message):
         fit(sp.make("pulled"), optimizer=optimizer, params={"lazy_update": is_lazy})
 

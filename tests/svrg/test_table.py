@@ -43,7 +43,7 @@ def test_a_batch_that_it_does_not_hold_is_an_error(index):
     table = GradientTable()
     table.append(gradient_of(0.0))
     table.append(gradient_of(1.0))
-    message = rf"holds 2 batches of the full pass, and now comes batch {index} \(the first is 0\)"
+    message = rf"has the 2 batches of the full pass, and this is batch {index} \(the first is 0\)"
     with pytest.raises(ValueError, match=message):
         table.gradient(index)
 

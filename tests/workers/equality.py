@@ -9,12 +9,12 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet, workers
-from gluon_svrg.arrays.nested import leaves_of
-from gluon_svrg.data.batch import Batch, is_empty
-from gluon_svrg.handlers.step import GradientUpdateHandler
+from gluon_svrg.arrays.batch import Batch, is_empty
+from gluon_svrg.arrays.nested import tree_leaves
+from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.run.backward import backward_of
 from gluon_svrg.run.batch_processor import BatchProcessor
-from gluon_svrg.run.position import Located
+from gluon_svrg.run.position import RunWithPosition
 from gluon_svrg.svrg import Interval, OptimalCoefficient
 
 OPTIMIZERS = {
@@ -187,7 +187,7 @@ def train_by_hand(optimizer, method, kind):
     return np.array(weights)
 
 
-class Hand(Located):
+class Hand(RunWithPosition):
     """What the parts of this package ask of a run."""
 
     batch_axis = 0
@@ -215,7 +215,7 @@ class Hand(Located):
             )
             arrays = () if first == last else (data[first:last], label[first:last])
             batches.append(Batch(tuple(map(mx.nd.array, arrays)), index))
-            for array in leaves_of(batches[-1]):
+            for array in tree_leaves(batches[-1]):
                 assert array.size
         return [Batch(tuple(a.astype(kind.dtype) for a in batch), batch.index) for batch in batches]
 

@@ -106,7 +106,7 @@ def fit_and_evaluate(net, loss, make_metrics, train, val, contexts):
     counts = [
         [int(part.num_inst), int(part.global_num_inst)]
         for metric in [*estimator.train_metrics, *estimator.val_metrics]
-        for part in gs.run.metrics.parts_of(metric)
+        for part in gs.run.metrics.flatten_metrics(metric)
     ]
     rows = [{k: v for k, v in row.items() if k.startswith(("train", "valid"))} for row in history]
     return {"rows": rows, "evaluation": evaluation, "counts": counts}

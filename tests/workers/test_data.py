@@ -30,11 +30,11 @@ def test_a_seed_that_was_drawn_is_the_first_workers(results):
 def test_the_first_worker_tells_how_the_data_are_shared(results):
     first, second, _ = [lines for _, _, lines in results[1]]
     assert first == [
-        "each of 3 workers has its part of every batch of an ArrayLoader; batch_size is that of "
-        "all together",
-        "each of 3 workers loads whole batches of a DataLoader and keeps its part of them: with a "
-        "gluon_svrg.data.WorkerBatchSampler it would load its own samples only; batch_size is that "
-        "of all together",
+        "3 workers: each trains on its part of every batch of an ArrayLoader; batch_size is the "
+        "total of all workers",
+        "3 workers: each loads whole batches of a DataLoader and trains on its part; with a "
+        "gluon_svrg.data.WorkerBatchSampler it would load only its own samples; batch_size is the "
+        "total of all workers",
     ]
     assert second == []
 

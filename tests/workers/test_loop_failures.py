@@ -25,8 +25,8 @@ def test_workers_that_would_not_do_the_same_are_told_so(wrong, name):
 def test_the_sentence(wrong):
     message = wrong[0][0]["batch_size of train_data"][1]
     assert message == (
-        "worker 1 has another batch_size of train_data than worker 0, 7 instead of 8: every worker "
-        "has to run the same script, with the same arguments and versions"
+        "worker 1 has a different batch_size of train_data than worker 0, 7 instead of 8: every "
+        "worker has to run the same script, with the same arguments and versions"
     )
     message = wrong[1][0]["list of handlers"][1]
     assert "than worker 0, with SVRGHandler: every worker" in message
@@ -52,8 +52,7 @@ def test_an_error_on_one_worker_is_told_to_the_others():
     assert first["other steps"] == second["other steps"]
     kind, message = first["other steps"]
     assert kind == "RuntimeError"
-    assert message.startswith("worker 1 has another 'dense")
-    assert "after epoch 0: every worker has to take the same steps" in message
+    assert message.startswith("weights differ between workers 0 and 1 after epoch 0: 'dense")
     assert first["a file of another run"][0] == "FileExistsError"
     assert second["a file of another run"][0] == "PeerError"
 
@@ -61,7 +60,7 @@ def test_an_error_on_one_worker_is_told_to_the_others():
 def test_only_the_first_worker_shows_and_writes_and_who_failed_is_told(tmp_path):
     job = run_together("workers.failing_programs:output", 2, str(tmp_path), check=False)
     assert "epoch 1:" in job.out[0]
-    assert "each of 2 workers has its part of every batch" in job.out[0]
+    assert "2 workers: each trains on its part of every batch" in job.out[0]
     assert "training" in job.err[0]
     assert not job.out[1]
     assert "batch/s" not in job.err[1]

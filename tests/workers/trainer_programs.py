@@ -6,7 +6,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 from gluon_svrg import workers
-from gluon_svrg.data.batch import Batch, is_empty
+from gluon_svrg.arrays.batch import Batch, is_empty
 from gluon_svrg.svrg import BatchGradient, GradientMoments, Interval
 from mxnet import autograd
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -257,7 +257,7 @@ def handlers_that_decide():
         loader = gs.data.ArrayLoader(data, label, batch_size=8, shuffle=True, seed=1)
         meter = gs.VarianceHandler(at=(50, 100), batches=4)
         rate = gs.AutoLearningRateHandler()
-        svrg = gs.SVRGHandler(give_up_above=0.02, look_again_every=2)
+        svrg = gs.SVRGHandler(max_variance_ratio=0.02, recheck_every_n_epochs=2)
         result = estimator.fit(loader, epochs=6, event_handlers=[meter, rate, svrg], verbose=0)
         return {
             "ratios": [record.average for record in meter.records],
