@@ -97,6 +97,18 @@ def test_a_system_that_is_singular_but_for_rounding():
     assert off(H, c, l1, t) < 1e-7
 
 
+def test_a_diagonal_below_0_is_left_alone():
+    # No ridge in proportion to it makes such a matrix positive definite.
+    H, c, l1 = case(1)
+    H[0], H[:, 0] = 0, 0
+    H[0, 0] = -1e-9
+    start = np.zeros(len(c))
+    start[0] = 1.0
+    t = minimise(H, H @ start - c, start, l1)
+    assert t[0] == 1
+    assert off(H[1:, 1:], c[1:], l1[1:], t[1:]) < 1e-9
+
+
 @pytest.mark.parametrize("seed", CASES)
 def test_the_least_along_a_step(seed):
     H, c, l1 = case(seed)
