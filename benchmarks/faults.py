@@ -59,8 +59,8 @@ def train_and_export(folder: Path, resume: str | None = None) -> list[str]:
         gs.SVRGHandler(),
         gs.EMAHandler(0.5),
         gs.TensorBoardHandler(folder / "board", every_n_batches=1),
-        gs.LogHandler(folder / "log.jsonl"),
-        gs.LogHandler(folder / "log.csv"),
+        gs.HistoryFileHandler(folder / "log.jsonl"),
+        gs.HistoryFileHandler(folder / "log.csv"),
         gs.CheckpointHandler(folder / "checkpoints", keep_last=1),
     ]
     estimator.fit(data, epochs=3, event_handlers=handlers, resume=resume, verbose=0)
@@ -84,10 +84,10 @@ def check_files(folder: Path) -> None:
     """Raise AssertionError if a file is neither the old one nor the new one."""
     import gluon_svrg as gs
     import numpy as np
-    from gluon_svrg.checkpoint import folder as checkpoints
+    from gluon_svrg.checkpoint import storage
 
     for path in (folder / "checkpoints").glob("epoch-*"):
-        assert checkpoints.read(path), f"{path.name} is damaged"
+        assert storage.read(path), f"{path.name} is damaged"
     if (folder / "log.jsonl").exists():
         lines = (folder / "log.jsonl").read_text().splitlines(keepends=True)
         assert all(json.loads(line) and line.endswith("\n") for line in lines), "log.jsonl"

@@ -30,9 +30,9 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 from gluon_svrg.arrays import params as params_format
-from gluon_svrg.checkpoint import folder as checkpoints
-from gluon_svrg.deploy.card import _sealed
+from gluon_svrg.checkpoint import storage
 from gluon_svrg.deploy.graph import OPERATORS
+from gluon_svrg.deploy.model_dir import _sealed
 from gluon_svrg.linear import Chunks, SVRGClassifier
 from mxnet import gluon
 
@@ -201,7 +201,7 @@ def damage_checkpoint(folder: Path, rng: random.Random) -> None:
         (path / name).write_bytes(content)
         digest = hashlib.sha256(content).hexdigest()
         manifest["files"][name] = {"bytes": len(content), "sha256": digest}
-    (path / "manifest.json").write_text(checkpoints._text_of(manifest))
+    (path / "manifest.json").write_text(storage._text_of(manifest))
 
 
 def changed_archive(content: bytes, rng: random.Random) -> bytes:

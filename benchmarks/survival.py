@@ -103,8 +103,8 @@ def watchers(folder: Path) -> list[EventHandler]:
         gs.SignalHandler(),
         gs.EarlyStoppingHandler("training loss", patience=1000),
         gs.ProgressHandler(Terminal()),
-        gs.LogHandler(folder / "log.csv", overwrite=True),
-        gs.LogHandler(folder / "log.jsonl", overwrite=True),
+        gs.HistoryFileHandler(folder / "log.csv", overwrite=True),
+        gs.HistoryFileHandler(folder / "log.jsonl", overwrite=True),
     ]
 
 
@@ -218,7 +218,7 @@ nothing left to do until the checkpoint is flushed to the disk and the older one
 {written}
 
 **Guards, bars and logs**: `NaNGuardHandler`, `TimeLimitHandler`, `SignalHandler`,
-`EarlyStoppingHandler`, a `ProgressHandler` on a terminal and two `LogHandler`s, beside the
+`EarlyStoppingHandler`, a `ProgressHandler` on a terminal and two `HistoryFileHandler`s, beside the
 same run with none of them; both have an accuracy and a loss over every batch. {EPOCHS} epochs of
 {options.batches} and {options.resnet_batches} batches, {options.rounds} interleaved rounds; the
 quotient is taken round by round. {report.provenance("bench-survival")}

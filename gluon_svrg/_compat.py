@@ -81,7 +81,7 @@ _SPIN = "10000"
 SLOW_TO_IMPORT = {"sklearn", "scipy.stats"}
 """What MXNet's import takes if it is there, and does as well without. It is more than half of its
 time: 2.9 of 5.2 s. scikit-learn is a base class of the retired ``mxnet.model.FeedForward`` and of
-nothing else; ``_mxnet/late.py`` gives ``scipy.stats`` back."""
+nothing else; ``_mxnet/lazy_scipy.py`` gives ``scipy.stats`` back."""
 
 WITHOUT_MXNET = {"_compat", "_lazy", "arguments", "files", "linear", "svrg", "svrg.rule"}
 WITHOUT_MXNET |= {"run", "run.logger", "run.verbosity"}
@@ -300,18 +300,24 @@ MOVED = {
     "history": "run.history",
     "metric_state": "checkpoint.metrics",
     "monitor": "run.monitor",
-    "resume": "checkpoint.contents",
+    "resume": "checkpoint.run_state",
     "states": "checkpoint.optimizer_states",
     "tuning": "machine.cpu_tuning",
+    "checkpoint.folder": "checkpoint.storage",
+    "data.batch": "arrays.batch",
     "data.counter": "data.draw",
     "data.limit": "data.training_data",
     "data.locking": "data.training_data",
     "data.soft_labels": "data.transforms.labels",
     "data.transform": "data.transforms.base",
+    "deploy.card": "deploy.model_dir",
     "handlers.carried_state": "handlers.batch_processor_state",
     "handlers.full_pass": "svrg.interval",
     "handlers.giving_up": "svrg.snapshot_schedule",
-    "handlers.update": "handlers.step",
+    "handlers.guard": "handlers.nan_guard",
+    "handlers.signals": "handlers.signal",
+    "handlers.step": "handlers.gradient_update",
+    "handlers.update": "handlers.gradient_update",
     "run.generators": "run.rng",
     "run.together": "run.consistency",
     "svrg.finite": "arrays.finite",
@@ -323,17 +329,29 @@ MOVED = {
 }
 """Old names of modules, and what they are now, both without the package's name."""
 
+SPLIT = {
+    "handlers.log": ("handlers.history_file", "handlers.tensorboard"),
+    "handlers.stopping": ("handlers.early_stopping", "handlers.time_limit"),
+}
+"""Old names of modules whose content is in several modules now."""
+
 
 def _place(name: str) -> str:
     """Return where the module `name` of an earlier version is now; empty if it is nowhere."""
     if name in MOVED:
         return f"{__package__}.{MOVED[name]}"
+    if name in SPLIT:
+        return " and ".join(f"{__package__}.{part}" for part in SPLIT[name])
     room, _, rest = name.partition(".")
     there = f"provenglm.{rest}"  # where the linear models of 0.7 are
     try:
         return there if room == "linear" and rest and importlib.util.find_spec(there) else ""
     except ImportError:
         return ""
+
+
+def _public_names(module: ModuleType) -> dict[str, object]:
+    return {name: value for name, value in vars(module).items() if not name.startswith("_")}
 
 
 class OldModules(MetaPathFinder, Loader):
@@ -354,13 +372,18 @@ class OldModules(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Put the module that has moved in the place of `module`."""
-        new = _place(module.__name__.partition(".")[2])
+        old = module.__name__.partition(".")[2]
+        new = _place(old)
         warnings.warn(
             f"{module.__name__} is {new} now: import it by that name",
             DeprecationWarning,
             stacklevel=2,
         )
-        sys.modules[module.__name__] = importlib.import_module(new)
+        if old in SPLIT:
+            for part in new.split(" and "):
+                vars(module).update(_public_names(importlib.import_module(part)))
+        else:
+            sys.modules[module.__name__] = importlib.import_module(new)
 
 
 class WhatIsNeeded(MetaPathFinder):

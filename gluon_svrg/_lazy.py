@@ -12,6 +12,7 @@ import importlib
 import importlib.machinery
 import pkgutil
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from types import ModuleType
 
@@ -19,7 +20,7 @@ from gluon_svrg import _compat
 
 
 def attach(
-    package: str, names: Mapping[str, str]
+    package: str, names: Mapping[str, str], renamed: Mapping[str, tuple[str, str]] | None = None
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for the module `package`.
 
@@ -33,6 +34,8 @@ def attach(
         The package's ``__name__``.
     names : mapping of str to str
         The module, by its full name, that each public name stands in.
+    renamed : mapping of str to (str, str), optional
+        The module and the new name for each old name, which still works with a DeprecationWarning.
 
     Returns
     -------
@@ -47,6 +50,14 @@ def attach(
 
     def __getattr__(name: str) -> object:  # noqa: N807
         found: object
+        if renamed and name in renamed:
+            place, new = renamed[name]
+            warnings.warn(
+                f"{package}.{name} is now called {new}: the old name will be removed",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return getattr(importlib.import_module(place), new)
         if name in names:
             found = getattr(importlib.import_module(names[name]), name)
         elif _is_module(module, name):
@@ -75,7 +86,7 @@ def _is_module(package: ModuleType, name: str) -> bool:
         return False
     full = f"{package.__name__}.{name}"
     is_there = importlib.machinery.PathFinder.find_spec(full, package.__path__) is not None
-    return is_there or full.partition(".")[2] in _compat.MOVED
+    return is_there or full.partition(".")[2] in {**_compat.MOVED, **_compat.SPLIT}
 
 
 class PackageWithFunctions(ModuleType):

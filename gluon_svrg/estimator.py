@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 import mxnet as mx
 from gluon_svrg._mxnet import check_kind, has_data, has_shape, optimizer_of, trained_parameters
 from gluon_svrg.arguments import check_integer, renamed_attribute
-from gluon_svrg.checkpoint.folder import Checkpoint
-from gluon_svrg.checkpoint.locate import checkpoint_folders, checkpoint_for
+from gluon_svrg.checkpoint.resume import checkpoint_directories, find_checkpoint
+from gluon_svrg.checkpoint.storage import Checkpoint
 from gluon_svrg.data.base import TrainingData
 from gluon_svrg.data.inputs import batches_to_predict
-from gluon_svrg.data.sharding import describe_sharding, sharded
+from gluon_svrg.data.sharding import describe_sharding, shard
 from gluon_svrg.data.training_data import check_data, length_of, training_data
 from gluon_svrg.events import EvaluationEnd, EventHandler, EventHandlers, HandlerList
 from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
@@ -320,7 +320,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         handlers = evaluation_handlers(self, event_handlers)
         verbose = self.verbose if verbose is None else check_verbose(verbose)
         shown = verbose if self.workers.is_first else 0
-        with evaluation_bar(shown, length_of(val_data), data.one_pass()) as batches:
+        with evaluation_bar(shown, length_of(val_data), data.iterate_once()) as batches:
             inside_fit: Iterable[object] = [] if self._loop is None else self.handlers
             listeners = [h for h in inside_fit if isinstance(h, EvaluationEnd)]
             return evaluate(self, handlers, batches, batch_axis, listeners)
@@ -443,9 +443,9 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         """Synchronize the workers, and find the checkpoint; return this worker's data."""
         if self.workers.are_several:
             data = self._synchronize_start(data, val_data)
-        folders = checkpoint_folders(self.handlers)
+        folders = checkpoint_directories(self.handlers)
         resume = self._resolve_resume(resume, folders)
-        self.resumed_from = checkpoint_for(resume, folders, self.logger, self.workers)
+        self.resumed_from = find_checkpoint(resume, folders, self.logger, self.workers)
         if self.resumed_from is None:
             warn_of_leftover_value(self, self.handlers)
         elif self.workers.are_several:
@@ -482,7 +482,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             settings |= {f"{key} of {name}": v for key, v in described.items() if key != "seed"}
         check_same_setup(self, settings)
         broadcast_rng(workers)
-        self.data = data = sharded(data, workers, self.batch_axis)
+        self.data = data = shard(data, workers, self.batch_axis)
         trainer.synchronize(self.net, again=True)
         self.logger.info(
             "%s; batch_size is the total of all workers", describe_sharding(self.data, workers)
@@ -510,7 +510,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         if isinstance(self.trainer, SVRGTrainer):
             # Inside fit the weights are equal already.
             self.trainer.synchronize(self.val_net, again=self._loop is None)
-        return sharded(training_data(val_data, "val_data"), self.workers, batch_axis)
+        return shard(training_data(val_data, "val_data"), self.workers, batch_axis)
 
     def _check_loss(self, loss: object) -> mx.gluon.Block:
         # MXNet's own accepts only a gluon.loss.Loss; a batch processor may call any Block.

@@ -62,7 +62,7 @@ resume repeats them from the beginning:
 The writing of a checkpoint is always completed, and so is an evaluation by any other caller.
 
 Several workers all run this loop, each with its rows of every batch. A worker without a row gets an
-empty batch (:func:`gluon_svrg.data.batch.is_empty`) and empty lists ``pred``, ``label`` and
+empty batch (:func:`gluon_svrg.arrays.batch.is_empty`) and empty lists ``pred``, ``label`` and
 ``loss``. Before each ``safe_point`` the workers exchange all requests: true answers, ``stop()``,
 ``roll_back()``, a signal, a time limit. A request on one worker counts for all, at the same place,
 also in a pass that is interrupted. An exception on one worker ends the others by a WorkerError. A
@@ -96,7 +96,7 @@ from mxnet.gluon.contrib.estimator.event_handler import (
 )
 
 if TYPE_CHECKING:
-    from gluon_svrg.checkpoint.folder import Checkpoint
+    from gluon_svrg.checkpoint.storage import Checkpoint
     from gluon_svrg.data.training_data import TrainingData
     from gluon_svrg.run.history import History
     from gluon_svrg.run.position import Position, StopReason

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg.checkpoint.contents import restored
-from gluon_svrg.checkpoint.folder import Checkpoint
-from gluon_svrg.checkpoint.locate import checkpoint_folders, newest_for_roll_back
-from gluon_svrg.data.waiting import DataWatch
+from gluon_svrg.checkpoint.resume import checkpoint_directories, find_rollback_checkpoint
+from gluon_svrg.checkpoint.run_state import restore_run
+from gluon_svrg.checkpoint.storage import Checkpoint
+from gluon_svrg.data.stalls import StallDetector
 from gluon_svrg.events import (
     EvaluationEnd,
     EventHandler,
@@ -60,7 +60,7 @@ class FitLoop:
         self._handlers = handlers
         # The remaining batches of an epoch that has begun, maybe in the resumed run; else None.
         self._batches: Iterator[Any] | None = None
-        self._watch = DataWatch()
+        self._watch = StallDetector()
         self.stops = StopRequests(estimator, handlers)
         self.roll_back_because: str | None = None
         self._is_first_batch = estimator.workers.are_several
@@ -124,8 +124,8 @@ class FitLoop:
         position, data = self._estimator.position, self._estimator.data
         if position.is_cut or position.heard:
             return iter(())
-        batches = self._watch.watched(
-            data.begin_epoch(position.epoch, position.batch_in_epoch), self._estimator
+        batches = self._watch.watch(
+            data.iterate_epoch(position.epoch, position.batch_in_epoch), self._estimator
         )
         return batches if position.batch_in_epoch else at_least_one(batches, "train_data")
 
@@ -239,7 +239,7 @@ class FitLoop:
         """Restore the run from `checkpoint`, with the remaining batches of its epoch."""
         estimator = self._estimator
         estimator.resumed_from = checkpoint
-        with restored(estimator, checkpoint):
+        with restore_run(estimator, checkpoint):
             if estimator.position.is_in_epoch:
                 self._batches = self._open_batches()
         self._synchronize("resume")
@@ -274,9 +274,9 @@ class FitLoop:
     def _roll_back(self) -> None:
         """Go back to the newest checkpoint, and drop requests to stop that came after it."""
         reason, self.roll_back_because = self.roll_back_because or "", None
-        folders = checkpoint_folders(self._handlers)
+        folders = checkpoint_directories(self._handlers)
         estimator = self._estimator
-        checkpoint = newest_for_roll_back(folders, reason, estimator.logger, estimator.workers)
+        checkpoint = find_rollback_checkpoint(folders, reason, estimator.logger, estimator.workers)
         self.stops.roll_back()
         estimator.stop_reason = None
         self._restore(checkpoint)

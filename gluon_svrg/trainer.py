@@ -10,7 +10,7 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg import _mxnet
-from gluon_svrg.checkpoint.optimizer_states import States, load_states, states_of
+from gluon_svrg.checkpoint.optimizer_states import TrainerStates, load_states, trainer_states
 from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.events import Run
 from gluon_svrg.optimizer import create
@@ -437,7 +437,7 @@ class SVRGTrainer(gluon.Trainer):
                 "after loading them",
                 fname,
             )
-        states_of(self).write(fname)
+        trainer_states(self).write(fname)
 
     def load_states(self, fname: str | os.PathLike[str]) -> None:
         """Continue from what :meth:`save_states` wrote, also on other devices.
@@ -459,7 +459,7 @@ class SVRGTrainer(gluon.Trainer):
         RuntimeError
             If the servers of a dist kvstore run the optimizer.
         """
-        load_states(self, States.read(fname))
+        load_states(self, TrainerStates.read(fname))
 
     def _allreduce_grads(self) -> None:
         # step() and allreduce_grads() both pass here: the last moment to notice it.
@@ -486,7 +486,7 @@ class SVRGTrainer(gluon.Trainer):
 
     def _mark_corrected_gradients(self, fresh: bool) -> None:
         for param in [] if self.control_variate.is_idle else self._corrected_params():
-            for data in _mxnet.data_of(param):
+            for data in _mxnet.list_data(param):
                 _mxnet.mark_fresh(data, fresh)
 
 

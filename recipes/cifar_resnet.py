@@ -33,7 +33,7 @@ import run_report
 from cifar_options import parse
 from gluon_svrg import deploy
 from gluon_svrg.data import ArrayLoader, transforms
-from gluon_svrg.deploy.card import check_target
+from gluon_svrg.deploy.model_dir import check_target
 from gluon_svrg.events import BatchBegin, EpochEnd
 from gluon_svrg.optimizer import exclude_from_decay
 from gluoncv.model_zoo import get_model
@@ -292,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> gs.FitResult:
         gs.NaNGuardHandler(),
         *svrg,
         evaluations,
-        gs.LogHandler(options.out / "history.csv", overwrite=True),
+        gs.HistoryFileHandler(options.out / "history.csv", overwrite=True),
         gs.SignalHandler(),
     ]
     if options.resume:

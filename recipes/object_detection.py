@@ -275,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     handlers: list[gs.events.EventHandler] = [
         gs.ScheduleHandler("learning_rate", schedule),
         gs.NaNGuardHandler(),
-        gs.LogHandler(options.out / "history.csv", overwrite=True),
+        gs.HistoryFileHandler(options.out / "history.csv", overwrite=True),
         gs.SignalHandler(),
     ]
     if options.svrg:

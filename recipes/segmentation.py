@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         # The schedule of FCN, PSPNet and DeepLab: the learning rate falls to 0 by a power of 0.9.
         gs.ScheduleHandler("learning_rate", gs.schedules.poly(options.lr, power=0.9)),
         gs.NaNGuardHandler(),
-        gs.LogHandler(options.out / "history.csv", overwrite=True),
+        gs.HistoryFileHandler(options.out / "history.csv", overwrite=True),
         gs.SignalHandler(),
     ]
     if options.svrg:

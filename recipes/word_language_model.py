@@ -282,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         gs.GradientUpdateHandler(clip_norm=options.clip),
         gs.PlateauHandler("validation perplexity", mode="min", factor=0.25, patience=1),
         gs.NaNGuardHandler(),
-        gs.LogHandler(options.out / "history.csv", overwrite=True),
+        gs.HistoryFileHandler(options.out / "history.csv", overwrite=True),
         gs.SignalHandler(),
     ]
     if options.svrg:

@@ -17,10 +17,9 @@ from pathlib import Path
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
-from gluon_svrg.checkpoint import folder as checkpoint
-from gluon_svrg.checkpoint import parts
+from gluon_svrg.checkpoint import parts, storage
 from gluon_svrg.checkpoint.encoding import from_bytes
-from gluon_svrg.checkpoint.optimizer_states import states_of
+from gluon_svrg.checkpoint.optimizer_states import trainer_states
 from gluon_svrg.run.history import MEASURED
 from mxnet.gluon import nn
 
@@ -31,11 +30,11 @@ POINTS = {
     "snapshot": (gs.Snapshot, "take"),
     "batch": (gs.BatchProcessor, "fit_batch"),
     "optimizer": (mx.optimizer.Updater, "__call__"),
-    "capture": (parts, "replicas_of"),
-    "file": (checkpoint, "write_through"),
+    "capture": (parts, "distinct_replicas"),
+    "file": (storage, "write_through"),
     "flush": (os, "fsync"),
     "rename": (Path, "rename"),
-    "removal": (checkpoint.shutil, "rmtree"),
+    "removal": (storage.shutil, "rmtree"),
     "restore": (parts, "write_replicas"),
 }
 
@@ -116,7 +115,7 @@ def run(config, folder):
         for name, param in net.collect_params().items()
         for i, array in enumerate(param.list_data())
     }
-    states, state_arrays = from_bytes(states_of(trainer).to_bytes())
+    states, state_arrays = from_bytes(trainer_states(trainer).to_bytes())
     history = [{k: v for k, v in row.items() if k not in MEASURED} for row in result.history]
     told = json.dumps([states, history, result.stop_reason.value, result.epochs_run])
     return arrays | {f"state {name}": a for name, a in state_arrays.items()}, told

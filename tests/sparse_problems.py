@@ -98,7 +98,7 @@ def zipf(number):
 
 
 def weights_of(net):
-    return [_mxnet.whole_data(p)[0].asnumpy() for p in net.collect_params().values()]
+    return [_mxnet.full_data(p)[0].asnumpy() for p in net.collect_params().values()]
 
 
 def wide_gradient(params, x, y):

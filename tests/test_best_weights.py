@@ -4,6 +4,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
+import runs
 from gluon_svrg.handlers.validation import ValidationHandler
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -157,8 +158,7 @@ def test_two_contexts_repeat_with_static_shapes():
         net.add(nn.Conv2D(8, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(3))
         net.initialize(mx.init.Xavier(), ctx=TWO)
         net.hybridize(static_alloc=True, static_shape=True)
-        trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-        estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+        estimator = runs.estimator_of(net)
         x = np.random.default_rng(0).normal(size=(64, 3, 12, 12)).astype("float32")
         data = gs.data.ArrayLoader(x, np.arange(64.0) % 3, batch_size=16)
         estimator.fit(data, epochs=1, event_handlers=[])
@@ -176,8 +176,7 @@ def test_an_automatic_coefficient_on_several_contexts_is_that_of_one(number):
         net.add(nn.Dense(16, in_units=6, activation="tanh"), nn.Dense(3, in_units=16))
         net.cast("float64")
         net.initialize(mx.init.Normal(0.5), ctx=contexts)
-        trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 3.0})
-        estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+        estimator = runs.estimator_of(net, lr=3.0)
         data = gs.data.ArrayLoader(X.astype("float64"), Y.astype("float64"), batch_size=12)
         estimator.fit(data, epochs=3, event_handlers=[gs.SVRGHandler(coefficient="auto")])
         values = [param.list_data()[0].asnumpy() for param in net.collect_params().values()]

@@ -316,6 +316,35 @@ def test_a_module_is_still_found_by_its_name_of_0_1(old, new, monkeypatch):
     assert len(warned) == 1
 
 
+@pytest.mark.parametrize(
+    ("package", "old", "new"),
+    [
+        ("gluon_svrg", "LogHandler", "HistoryFileHandler"),
+        ("gluon_svrg.checkpoint", "Key", "CheckpointKey"),
+    ],
+)
+def test_a_public_name_of_0_7_is_still_found(package, old, new):
+    module = importlib.import_module(package)
+    message = f"^{re.escape(package)}.{old} is now called {new}: the old name will be removed"
+    with pytest.warns(DeprecationWarning, match=message):
+        assert getattr(module, old) is getattr(module, new)
+    assert old not in dir(module)
+
+
+@pytest.mark.parametrize(
+    ("old", "names"),
+    [
+        ("handlers.log", ["HistoryFileHandler", "TensorBoardHandler"]),
+        ("handlers.stopping", ["EarlyStoppingHandler", "TimeLimitHandler"]),
+    ],
+)
+def test_a_module_that_was_split_is_still_found(old, names, monkeypatch):
+    monkeypatch.delitem(sys.modules, f"gluon_svrg.{old}", raising=False)
+    with pytest.warns(DeprecationWarning, match=rf"gluon_svrg\.{old} is gluon_svrg\..* and "):
+        module = importlib.import_module(f"gluon_svrg.{old}")
+    assert [getattr(module, name) for name in names] == [getattr(gs, name) for name in names]
+
+
 def test_a_linear_model_is_found_by_its_module_of_0_7(monkeypatch):
     """Pickles name it."""
     import provenglm.estimators

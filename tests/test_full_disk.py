@@ -23,8 +23,8 @@ estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
 data = gs.data.ArrayLoader(np.ones((300, 3), "f"), np.zeros(300), batch_size=1)
 handlers = [
     gs.TensorBoardHandler(folder + "/board", every_n_batches=1),
-    gs.LogHandler(folder + "/log.jsonl"),
-    gs.LogHandler(folder + "/log.csv"),
+    gs.HistoryFileHandler(folder + "/log.jsonl"),
+    gs.HistoryFileHandler(folder + "/log.csv"),
     gs.CheckpointHandler(folder + "/checkpoints"),
 ]
 class Full(gs.events.EpochEnd):
@@ -128,12 +128,12 @@ import os, sys
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
-from gluon_svrg.deploy import card
+from gluon_svrg.deploy import model_dir
 
 net = mx.gluon.nn.Dense(2, in_units=3)
 net.initialize()
 if "die" in sys.argv:
-    card._move = lambda *_: os._exit(9)
+    model_dir._move = lambda *_: os._exit(9)
 gs.deploy.export(net, sys.argv[1] + "/m", np.ones((2, 3), "float32"), overwrite=True)
 """
 

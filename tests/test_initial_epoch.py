@@ -5,10 +5,10 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg.data import transforms
 from gluon_svrg.events import EpochEnd
 from gluon_svrg.run.history import MEASURED
-from mxnet import gluon
 from mxnet.gluon import nn
 
 RNG = np.random.default_rng(0)
@@ -30,8 +30,7 @@ def estimator_of():
     with net.name_scope():
         net.add(nn.Flatten(), nn.Dense(3, in_units=48))
     net.initialize(mx.init.Normal(0.5))
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), mx.metric.Accuracy(), trainer=trainer)
+    estimator = runs.estimator_of(net, train_metrics=mx.metric.Accuracy(), params={"momentum": 0.9})
     estimator.logger.handlers.clear()
     return estimator
 

@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg.checkpoint import folder as checkpoint
+from gluon_svrg.checkpoint import storage
 from gluon_svrg.run.history import MEASURED
 from gluon_svrg.run.position import StopReason
 from mxnet import gluon
@@ -162,7 +162,7 @@ def test_it_is_broken_off_and_the_resume_ends_as_the_whole_run(
     assert [row["epoch"] for row in rows] == epochs
     assert all(row["samples"] > 0 for row in rows)
     assert all(row["training accuracy"] == row["training accuracy"] for row in rows)
-    assert max(checkpoint.found_in(tmp_path)).name == name
+    assert max(storage.list_checkpoints(tmp_path)).name == name
     resumed, arrays, rows = fit(tmp_path, Processor(), "auto", seed=9)
     expected, expected_rows = whole_run(tmp_path_factory)
     assert resumed.stop_reason is StopReason.EPOCHS_DONE
@@ -208,7 +208,7 @@ def test_again_and_again(tmp_path, tmp_path_factory):
 @pytest.mark.parametrize("way", ["sigterm", "time_limit"])
 def test_the_table_that_is_computed_again_at_a_resume(way, tmp_path, tmp_path_factory):
     fit(tmp_path, Processor("fit", 9, lambda e: e.stop()))
-    (key, *_) = reversed(checkpoint.found_in(tmp_path))
+    (key, *_) = reversed(storage.list_checkpoints(tmp_path))
     assert key.name == "epoch-0-batch-3"
     action, reason = WAYS[way]
     processor = Processor("fit", 2, action)
@@ -216,7 +216,7 @@ def test_the_table_that_is_computed_again_at_a_resume(way, tmp_path, tmp_path_fa
     assert processor.counts == {"fit": 2, "evaluate": 0}
     assert result.stop_reason is reason
     assert [row["samples"] for row in rows] == [12]
-    assert max(checkpoint.found_in(tmp_path)) == key
+    assert max(storage.list_checkpoints(tmp_path)) == key
     _, arrays, rows = fit(tmp_path, Processor(), "auto", seed=8)
     expected, expected_rows = whole_run(tmp_path_factory)
     assert rows == expected_rows
@@ -224,7 +224,7 @@ def test_the_table_that_is_computed_again_at_a_resume(way, tmp_path, tmp_path_fa
 
 
 def test_a_checkpoint_that_is_being_written_is_finished(tmp_path, tmp_path_factory, monkeypatch):
-    written = checkpoint.write_through
+    written = storage.write_through
     sent = []
 
     def write(path, content):
@@ -232,7 +232,7 @@ def test_a_checkpoint_that_is_being_written_is_finished(tmp_path, tmp_path_facto
             sent.append(os.kill(os.getpid(), signal.SIGTERM))
         written(path, content)
 
-    monkeypatch.setattr(checkpoint, "write_through", write)
+    monkeypatch.setattr(storage, "write_through", write)
     processor = Processor()
     result, _, rows = fit(tmp_path, processor, every=1)
     assert result.stop_reason is StopReason.SIGNAL

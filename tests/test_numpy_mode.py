@@ -7,6 +7,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg.data import ArrayLoader
 from mxnet import gluon, npx
 from mxnet.gluon import nn
@@ -40,10 +41,9 @@ def network(contexts=ONE, dropout=0.3):
 
 
 def estimator_of(net, optimizer="sgd", **optimizer_params):
-    trainer = gs.SVRGTrainer(
-        net.collect_params(), optimizer, {"learning_rate": 0.05, **optimizer_params}
+    return runs.estimator_of(
+        net, optimizer=optimizer, params={"learning_rate": 0.05, **optimizer_params}
     )
-    return gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
 
 
 @pytest.mark.slow
@@ -258,8 +258,7 @@ def test_losses_and_parameters_without_axes(contexts, coefficient, tmp_path):
     def train(epochs):
         net = Scaled()
         net.initialize(ctx=contexts)
-        trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-        estimator = gs.Estimator(net, MeanLoss(), [mx.metric.Loss("loss")], trainer=trainer)
+        estimator = runs.estimator_of(net, MeanLoss(), [mx.metric.Loss("loss")])
         handlers = [
             gs.GradientUpdateHandler(accumulate=2, clip_norm=10.0),
             gs.NaNGuardHandler(),
@@ -425,8 +424,7 @@ def test_a_metric_of_mxnet_has_the_value_that_it_has_without_numpy_mode(name):
         net[0].weight.set_data(problems.array(weight))
         loss = gluon.loss.L2Loss() if regression else gluon.loss.SoftmaxCELoss(from_logits=True)
         metric = mx.metric.create(name, **METRICS[name])
-        trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.05})
-        estimator = gs.Estimator(net, loss, [metric], trainer=trainer)
+        estimator = runs.estimator_of(net, loss, [metric], lr=0.05)
         values = estimator.evaluate([(x[:16], y[:16]), (x[16:], y[16:])])
         trained = estimator.fit([(x, y)], epochs=1).history[0]
         npx.reset_np()

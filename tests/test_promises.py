@@ -15,12 +15,12 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg._mxnet import parameters_by_place
+from gluon_svrg._mxnet import parameters_by_structure
 from gluon_svrg.checkpoint.encoding import from_bytes
-from gluon_svrg.checkpoint.optimizer_states import states_of
-from gluon_svrg.checkpoint.parts import Network
+from gluon_svrg.checkpoint.optimizer_states import trainer_states
+from gluon_svrg.checkpoint.parts import NetworkPart
 from gluon_svrg.events import BatchEnd, Order
-from gluon_svrg.handlers.stopping import _copied
+from gluon_svrg.handlers.early_stopping import _copied
 from gluon_svrg.run.history import MEASURED
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
@@ -167,7 +167,7 @@ def test_a_run_that_is_cut_ends_as_the_one_that_is_not(optimizer, svrg, tmp_path
         handlers += [gs.SVRGHandler()] if svrg else []
         handlers += [CutAt(cut)] if cut else []
         rows = fit(estimator, *handlers, epochs=4, **arguments)
-        return arrays_of(estimator.net), states_of(estimator.trainer).to_bytes(), rows
+        return arrays_of(estimator.net), trainer_states(estimator.trainer).to_bytes(), rows
 
     expected = run(tmp_path / "whole")
     for batch in (5, 8):
@@ -231,7 +231,7 @@ def test_an_average_of_running_statistics_repeats():
     assert all(problems.same(run(), first) for _ in range(4))
 
 
-@pytest.mark.parametrize("read", [_copied, lambda estimator: Network(estimator).state_dict()])
+@pytest.mark.parametrize("read", [_copied, lambda estimator: NetworkPart(estimator).state_dict()])
 def test_what_is_kept_of_running_statistics_is_what_they_are(read):
     """For `restore_best` and for a checkpoint, with weights that wait for no step."""
     equal = []
@@ -243,7 +243,9 @@ def test_what_is_kept_of_running_statistics_is_what_they_are(read):
             kept = read(estimator)
             mx.nd.waitall()
             kept = list(kept.get("weights", kept).values())
-            now = [param.data().asnumpy() for param in parameters_by_place(estimator.net).values()]
+            now = [
+                param.data().asnumpy() for param in parameters_by_structure(estimator.net).values()
+            ]
             equal.append(
                 all(np.array_equal(np.asarray(getattr(k, "asnumpy", lambda k=k: k[0])()), n)
                     for k, n in zip(kept, now, strict=True))
@@ -268,7 +270,7 @@ def test_what_watches_changes_nothing(tmp_path):
         gs.CheckpointHandler(tmp_path / "checkpoints", every_n_batches=1),
         gs.EMAHandler(0.9, evaluate=False),
         gs.EarlyStoppingHandler("validation loss", patience=9),
-        gs.LogHandler(tmp_path / "log.csv"),
+        gs.HistoryFileHandler(tmp_path / "log.csv"),
         gs.NaNGuardHandler(),
         gs.ProfilerHandler(),
         gs.TimeLimitHandler(3600),
@@ -305,7 +307,7 @@ def test_the_how_to_of_checkpoints_keeps_its_word(tmp_path, monkeypatch):
         for number in epochs:
             estimator, result = names["train"](epochs=number, resume="auto")
         rows = [{k: v for k, v in row.items() if k not in MEASURED} for row in result.history]
-        _, states = from_bytes(states_of(estimator.trainer).to_bytes())
+        _, states = from_bytes(trainer_states(estimator.trainer).to_bytes())
         return [*arrays_of(estimator.net), *states.values()], rows
 
     whole, parts = run("whole", 4), run("parts", 2, 4)

@@ -8,7 +8,8 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg.checkpoint import encoding, folder
+import runs
+from gluon_svrg.checkpoint import encoding, storage
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.lr_scheduler import FactorScheduler, PolyScheduler
@@ -166,8 +167,7 @@ def test_a_broken_off_epoch_is_marked(caplog):
     """In the line, the row and the picture; Ctrl-C breaks it off in the same way."""
     net = nn.Dense(3, in_units=6)
     net.initialize()
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    estimator = runs.estimator_of(net)
 
     class Stop(gs.events.BatchEnd):
         def batch_end(self, estimator, *args, **kwargs):
@@ -194,8 +194,7 @@ def test_a_broken_off_epoch_is_marked(caplog):
 def test_a_run_of_batches_may_end_within_an_epoch(batches, complete):
     net = nn.Dense(3, in_units=6)
     net.initialize()
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    estimator = runs.estimator_of(net)
     data = problems.make("softmax").ndarrays("float32")
     history = estimator.fit(data, batches=batches).history
     assert history[-1]["complete"] is complete
@@ -239,8 +238,7 @@ def test_an_estimate_does_not_continue_from_a_number(tmp_path):
 def test_an_epoch_whose_last_batch_is_done_is_complete(reason, caplog):
     net = nn.Dense(3, in_units=6)
     net.initialize()
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    estimator = runs.estimator_of(net)
 
     class Stop(gs.events.BatchEnd):
         def batch_end(self, estimator, *args, **kwargs):
@@ -282,14 +280,14 @@ def edit_run_state(path, changed):
             return {key: changed(key, edited(value)) for key, value in item.items()}
         return type(item)(map(edited, item)) if isinstance(item, list | tuple) else item
 
-    found = folder.read(path)
+    found = storage.read(path)
     meta, arrays = encoding.from_bytes(found.files["run.npz"])
     states = edited(encoding.decode(meta["state"], arrays, mx.cpu()))
     arrays = {}
     content = encoding.to_bytes({"state": encoding.encode(states, arrays)}, arrays)
-    folder.remove(path)
+    storage.remove(path)
     about = {key: found.manifest[key] for key in found.manifest.keys() - {"sha256", "files"}}
-    folder.write(path.parent, found.key, {**found.files, "run.npz": content}, about)
+    storage.write(path.parent, found.key, {**found.files, "run.npz": content}, about)
 
 
 def with_first_number(value):

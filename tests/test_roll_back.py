@@ -4,6 +4,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import problems
 import pytest
+import runs
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, GradientReady
 from gluon_svrg.run.history import MEASURED
 
@@ -47,10 +48,7 @@ class Epochs(EpochBegin):
 
 def run(*handlers, duration=None, every=None, directory=None):
     problem = problems.make("mlp")  # 5 batches an epoch
-    trainer = gs.SVRGTrainer(
-        problem.net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}
-    )
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+    estimator = runs.estimator_of(problem, params={"momentum": 0.9})
     given = [gs.SVRGHandler(), *handlers]
     if directory is not None:
         given.append(gs.CheckpointHandler(directory, every_n_batches=every))

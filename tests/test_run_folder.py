@@ -119,14 +119,14 @@ def test_auto_takes_the_newest_of_all_handlers(tmp_path):
 def test_paths_of_home_and_a_changed_working_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert gs.CheckpointHandler("~/a").directory == tmp_path / "a"
-    assert gs.LogHandler("~/log.csv").path == tmp_path / "log.csv"
+    assert gs.HistoryFileHandler("~/log.csv").path == tmp_path / "log.csv"
     monkeypatch.chdir(tmp_path)
 
     class Move(BatchEnd):
         def batch_end(self, estimator, *args, **kwargs):
             os.chdir("/")
 
-    fit(gs.CheckpointHandler("here"), gs.LogHandler("log.csv"), Move())
+    fit(gs.CheckpointHandler("here"), gs.HistoryFileHandler("log.csv"), Move())
     assert names(tmp_path / "here") == ["epoch-1-batch-5", "epoch-2-batch-10"]
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
 
@@ -135,11 +135,11 @@ def test_a_run_that_is_refused_has_taken_nothing(tmp_path):
     """Neither the log of the run before, nor the estimator's history."""
     log, checkpoints = tmp_path / "log.csv", tmp_path / "checkpoints"
     estimator = estimator_of()
-    fit(gs.LogHandler(log), gs.CheckpointHandler(checkpoints), estimator=estimator)
+    fit(gs.HistoryFileHandler(log), gs.CheckpointHandler(checkpoints), estimator=estimator)
     before = log.read_text()
     history = list(estimator.history)
     with pytest.raises(FileExistsError, match="has checkpoints of a run already"):
-        fit(gs.LogHandler(log, overwrite=True), gs.CheckpointHandler(checkpoints))
+        fit(gs.HistoryFileHandler(log, overwrite=True), gs.CheckpointHandler(checkpoints))
     assert log.read_text() == before
     with pytest.raises(FileNotFoundError):
         fit(estimator=estimator, resume=tmp_path / "none")

@@ -4,6 +4,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
+import runs
 import sparse_problems as sp
 from gluon_svrg.data import ArrayLoader
 from mxnet import autograd, gluon
@@ -199,8 +200,7 @@ def test_a_word_table_that_some_batches_do_not_use(way):
         mx.random.seed(1)
         net = Sometimes()
         net.initialize(mx.init.Normal(1))
-        trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-        estimator = gs.Estimator(net, gluon.loss.L2Loss(), trainer=trainer)
+        estimator = runs.estimator_of(net, gluon.loss.L2Loss())
         recorder = sp.Recorder()
         handler = gs.SVRGHandler(gradient_table=is_table, sparse_correction=way)
         data = [(mx.nd.array(r), mx.nd.array([0.0, 1.0])) for r in rows]
@@ -215,8 +215,7 @@ def test_a_word_table_that_some_batches_do_not_use(way):
 @pytest.mark.full
 def test_a_table_that_does_not_fit_after_a_resume_is_left_out(tmp_path, caplog):
     def run(problem, memory, resume=None, folder=tmp_path / "one", **duration):
-        trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
-        estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+        estimator = runs.estimator_of(problem)
         svrg = gs.SVRGHandler(update_freq=3, table_memory=memory)
         handlers = [svrg, gs.CheckpointHandler(folder, every_n_batches=1)]
         estimator.fit(problem.data, event_handlers=handlers, resume=resume, **duration)

@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import problems
 import pytest
+import runs
 from mxnet.contrib.svrg_optimization.svrg_module import SVRGModule
 from mxnet.gluon import nn
 
@@ -48,8 +49,7 @@ def one_step(module, iterator):
 def our_step(layer):
     net = nn.Dense(1, in_units=4, prefix=f"{layer}_")
     net.initialize(mx.init.One())
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
-    estimator = gs.Estimator(net, mx.gluon.loss.L2Loss(), trainer=trainer)
+    estimator = runs.estimator_of(net, mx.gluon.loss.L2Loss(), lr=0.01)
     batches = [(mx.nd.array(X[i : i + 4]), mx.nd.array(Y[i : i + 4])) for i in (0, 4, 8)]
     estimator.fit(batches, batches=1, event_handlers=[gs.SVRGHandler()])
     return {name: param.data() for name, param in net.collect_params().items()}

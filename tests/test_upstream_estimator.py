@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg.checkpoint import folder as checkpoint
+from gluon_svrg.checkpoint import storage
 from gluon_svrg.events import EpochBegin
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -127,7 +127,7 @@ def test_e2_what_is_pruned(tmp_path):
         tmp_path / "ours", every_n_epochs=None, every_n_batches=1, keep_last=10
     )
     ours().fit(loader(1), batches=12, event_handlers=handler)
-    assert [key.batch for key in checkpoint.found_in(tmp_path / "ours")] == list(range(3, 13))
+    assert [key.batch for key in storage.list_checkpoints(tmp_path / "ours")] == list(range(3, 13))
 
 
 def test_e3_how_many_are_kept_after_a_resume(tmp_path):
@@ -142,7 +142,7 @@ def test_e3_how_many_are_kept_after_a_resume(tmp_path):
     for epochs in (2, 4):
         handler = gs.CheckpointHandler(tmp_path / "ours", keep_last=2)
         ours().fit(loader(), epochs=epochs, event_handlers=handler, resume="auto")
-    assert [key.epoch for key in checkpoint.found_in(tmp_path / "ours")] == [3, 4]
+    assert [key.epoch for key in storage.list_checkpoints(tmp_path / "ours")] == [3, 4]
 
 
 def trained(estimator_class, handler_of, parts, **resume):
@@ -211,7 +211,7 @@ def test_e5_both_periods(tmp_path):
     for duration in ({"epochs": 1}, {"batches": 5}, {"epochs": 2}):
         handler = gs.CheckpointHandler(tmp_path / "ours", every_n_batches=2, keep_last=None)
         ours().fit(loader(), event_handlers=handler, resume="auto", **duration)
-    found = [(key.epoch, key.batch) for key in checkpoint.found_in(tmp_path / "ours")]
+    found = [(key.epoch, key.batch) for key in storage.list_checkpoints(tmp_path / "ours")]
     assert found == [(0, 2), (1, 3), (1, 4), (1, 5), (1, 6), (2, 6)]
 
 
@@ -262,8 +262,8 @@ def test_e6_what_the_log_says_of_an_improvement(tmp_path, caplog):
     assert (
         "the run ends after 2 epochs without improvement: the best training loss 1 was in epoch 1"
     ) in caplog.messages
-    paths = checkpoint.found_in(tmp_path / "ours").values()
-    values = [checkpoint.manifest_of(path)["monitor"]["value"] for path in paths]
+    paths = storage.list_checkpoints(tmp_path / "ours").values()
+    values = [storage.read_manifest(path)["monitor"]["value"] for path in paths]
     assert values == LOSSES
 
 

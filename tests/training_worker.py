@@ -20,9 +20,9 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 from gluon_svrg import workers
-from gluon_svrg.checkpoint import folder
+from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.encoding import from_bytes
-from gluon_svrg.checkpoint.optimizer_states import states_of
+from gluon_svrg.checkpoint.optimizer_states import trainer_states
 from gluon_svrg.events import BatchEnd, EpochBegin
 from gluon_svrg.run.history import MEASURED
 from gluon_svrg.svrg.full_pass import FullPass
@@ -77,7 +77,7 @@ def digest_of(net, trainer, history):
     digest = hashlib.sha256()
     for name, parameter in sorted(net.collect_params().items()):
         digest.update(name.encode() + parameter.data().asnumpy().tobytes())
-    plain, arrays = from_bytes(states_of(trainer).to_bytes())
+    plain, arrays = from_bytes(trainer_states(trainer).to_bytes())
     for name in sorted(arrays):
         digest.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
     rows = [{k: v for k, v in row.items() if k not in MEASURED} for row in history]
@@ -101,7 +101,7 @@ def main():
     rank, attempt = workers.current().rank, int(os.environ["GLUON_SVRG_ATTEMPT"])
     SayWhen(
         full_pass=(FullPass, "over"),
-        checkpoint=(folder, "write"),
+        checkpoint=(storage, "write"),
         evaluation=(gs.Estimator, "evaluate"),
     )
     gs.seed_everything(3)

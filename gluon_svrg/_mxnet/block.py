@@ -51,17 +51,17 @@ def arrays_of(param: Parameter) -> tuple[list[NDArray] | None, list[NDArray] | N
     return param._data, param._grad
 
 
-def data_of(param: Parameter) -> list[NDArray]:
+def list_data(param: Parameter) -> list[NDArray]:
     """Return the weights on all contexts; of a row_sparse parameter the rows of the last pull."""
     return list(param._check_and_get(param._data, list))
 
 
-def whole_data(param: Parameter) -> list[NDArray]:
+def full_data(param: Parameter) -> list[NDArray]:
     """Return the weights on all contexts; those of a row_sparse parameter get all rows first.
 
     The kvstore holds them, once it has been given them; the parameter has what was pulled last.
     """
-    arrays, trainer = data_of(param), param._trainer
+    arrays, trainer = list_data(param), param._trainer
     if (
         param._stype == "row_sparse"
         and trainer is not None
@@ -94,11 +94,11 @@ class _RowSource:
 
 def override_row_source(param: Parameter, whole: Sequence[NDArray]) -> Callable[[], None]:
     """Let `row_sparse_data` take its rows from these arrays; return what ends that."""
-    own = param._trainer
+    trainer = param._trainer
     param._trainer = _RowSource(whole)  # type: ignore[assignment]  # the one method that is called
 
     def end() -> None:
-        param._trainer = own
+        param._trainer = trainer
 
     return end
 
@@ -129,8 +129,8 @@ def children_of(block: Block) -> dict[str, Block]:
 
 def own_parameters_of(block: Block) -> list[Parameter]:
     """Return the parameters that are the Block's, not those of Blocks in it."""
-    own = [*block._reg_params.values(), *block.params.values()]
-    return list({id(param): param for param in own}.values())
+    params = [*block._reg_params.values(), *block.params.values()]
+    return list({id(param): param for param in params}.values())
 
 
 def names_of_own_parameters(block: Block) -> set[str]:
@@ -138,7 +138,7 @@ def names_of_own_parameters(block: Block) -> set[str]:
     return set(block._reg_params)
 
 
-def parameters_by_place(net: Block) -> dict[str, Parameter]:
+def parameters_by_structure(net: Block) -> dict[str, Parameter]:
     """Return the parameters by their place in `net`, as `save_parameters` names them.
 
     A network that is made anew in the same process has other names; the places stay.
@@ -191,7 +191,7 @@ def forward_outside_of_training(net: Block) -> Callable[[], None]:
     On the objects themselves, since a batch processor may call any of them.
     """
     blocks = {id(block): block for block in (net, *net._children.values())}
-    own = {key: vars(block).get("forward") for key, block in blocks.items()}
+    forwards = {key: vars(block).get("forward") for key, block in blocks.items()}
 
     def outside(forward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
@@ -206,8 +206,8 @@ def forward_outside_of_training(net: Block) -> Callable[[], None]:
     def undo() -> None:
         for key, block in blocks.items():
             vars(block).pop("forward")
-            if own[key] is not None:
-                vars(block)["forward"] = own[key]
+            if forwards[key] is not None:
+                vars(block)["forward"] = forwards[key]
 
     return undo
 
@@ -222,7 +222,7 @@ def forgotten_forward(net: Block) -> Iterator[None]:
     blocks: dict[int, Block] = {}
     net.apply(lambda block: blocks.setdefault(id(block), block))
     waiting = [param for param in net.collect_params().values() if param._deferred_init]
-    own = [(vars(item), dict(vars(item))) for item in (*blocks.values(), *waiting)]
+    saved = [(vars(item), dict(vars(item))) for item in (*blocks.values(), *waiting)]
     for block in blocks.values():
         vars(block).update(_forward_hooks={}, _forward_pre_hooks={})
         if isinstance(block, HybridBlock) and not isinstance(block, SymbolBlock):
@@ -235,7 +235,7 @@ def forgotten_forward(net: Block) -> Iterator[None]:
     try:
         yield
     finally:
-        for attributes, before in own:
+        for attributes, before in saved:
             attributes.clear()
             attributes.update(before)
 
@@ -252,7 +252,7 @@ def own_graphs(*roots: Block) -> Iterator[None]:
     for root in roots:
         root.apply(lambda block: blocks.setdefault(id(block), block))
     waiting = [p for root in roots for p in root.collect_params().values() if p._deferred_init]
-    own = [(vars(item), dict(vars(item))) for item in (*blocks.values(), *waiting)]
+    saved = [(vars(item), dict(vars(item))) for item in (*blocks.values(), *waiting)]
     for block in blocks.values():
         if isinstance(block, HybridBlock):
             block._clear_cached_op()
@@ -260,7 +260,7 @@ def own_graphs(*roots: Block) -> Iterator[None]:
         yield
     finally:
         mx.nd.waitall()  # what these graphs still compute
-        for attributes, before in own:
+        for attributes, before in saved:
             attributes.clear()
             attributes.update(before)
 

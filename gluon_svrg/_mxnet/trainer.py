@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg._mxnet.block import data_of, whole_data
+from gluon_svrg._mxnet.block import full_data, list_data
 from gluon_svrg._mxnet.kinds import as_legacy
 from mxnet.gluon import Parameter, Trainer
 
@@ -26,7 +26,9 @@ def trained_parameters(trainer: Trainer) -> list[Parameter]:
 
 def has_fresh_gradient(trainer: Trainer) -> bool:
     """Return whether a backward pass has written a gradient since the last step."""
-    return any(data._fresh_grad for param in trained_parameters(trainer) for data in data_of(param))
+    return any(
+        data._fresh_grad for param in trained_parameters(trainer) for data in list_data(param)
+    )
 
 
 def optimizer_of(trainer: Trainer) -> mx.optimizer.Optimizer:
@@ -123,7 +125,7 @@ def forget_kvstore(trainer: Trainer) -> None:
     """Let `trainer` make its kvstore anew: one that updates holds a copy of the weights."""
     for param in trainer._params:
         if param._stype != "default" and param._data is not None:
-            whole_data(param)  # which the kvstore alone has
+            full_data(param)  # which the kvstore alone has
     given = trainer._kvstore_params["kvstore"]
     if isinstance(given, mx.kvstore.KVStore) and trainer._kv_initialized:
         # It knows its keys already, and takes none of them a second time.
@@ -182,13 +184,13 @@ def halve_loss_scale(trainer: Trainer) -> bool:
 @contextmanager
 def legacy_gradients(trainer: Trainer) -> Iterator[None]:
     """Let the gradients be NDArrays inside the ``with`` block: AMP's scaler takes no others."""
-    own = [(param, param._grad) for param in trainer._params if param._grad is not None]
-    for param, grads in own:
+    gradients = [(param, param._grad) for param in trainer._params if param._grad is not None]
+    for param, grads in gradients:
         param._grad = [as_legacy(grad) for grad in grads]
     try:
         yield
     finally:
-        for param, grads in own:
+        for param, grads in gradients:
             param._grad = grads
 
 

@@ -1,4 +1,4 @@
-"""FiniteWatch: finds the first NaN or infinity in many steps, without waiting at each step."""
+"""NonFiniteDetector: finds the first NaN or infinity in many steps, without a wait at each."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def sums_of_squares(arrays: Sequence[NDArray]) -> list[NDArray]:
     return [mx.nd.multi_sum_sq(*chunk, num_arrays=len(chunk)) for chunk in chunks]
 
 
-class FiniteWatch:
-    """Keeps the sums of squares of some arrays at each step, and reads them when asked.
+class NonFiniteDetector:
+    """Computes the sums of squares of some arrays at each step, and reads them when asked.
 
     A sum of squares is finite if the array is, up to values of 1e19, whose squares overflow
     float32. `multi_sum_sq` takes a thirtieth of the time of `multi_all_finite` on a large array.
@@ -39,8 +39,8 @@ class FiniteWatch:
         self._seen = 0
         self._first: tuple[int, int] | None = None
 
-    def see(self, groups: Sequence[Sequence[NDArray]]) -> None:
-        """Look at the arrays after one more step.
+    def add(self, groups: Sequence[Sequence[NDArray]]) -> None:
+        """Add the arrays of one more step.
 
         Parameters
         ----------
@@ -49,9 +49,9 @@ class FiniteWatch:
         """
         self._waiting.append([squares for group in groups for squares in sums_of_squares(group)])
         if len(self._waiting) == _MAX_STEPS:
-            self.first()
+            self.first_bad()
 
-    def first(self) -> tuple[int, int] | None:
+    def first_bad(self) -> tuple[int, int] | None:
         """Return the first step with a NaN, an infinity or a value beyond 1e19; None without one.
 
         Returns

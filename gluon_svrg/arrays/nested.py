@@ -1,19 +1,20 @@
-"""Arrays in lists, tuples and dicts, one in another."""
+"""Functions on nested lists, tuples and dicts of arrays (trees, as in JAX)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from mxnet.ndarray import NDArray
 
 
-def leaves_of(value: object) -> list[Any]:
-    """Return what the lists, tuples and dicts in `value` hold, in order, without None.
+def tree_leaves(value: object) -> list[Any]:
+    """Return the leaves of `value`, in order: all that is no list, tuple, dict or None.
 
-    Anything else is a leaf, `value` itself too. A dict's are in the order of its keys' insertion.
+    The leaves of a dict are in the order in which its keys were inserted.
     """
-    # An array first, here and below: what is asked at each batch is one, nearly always.
+    # An array is tested for first, here and below: it is called at each batch, mostly with one.
     if isinstance(value, NDArray):
         return [value]
     if value is None:
@@ -27,11 +28,11 @@ def leaves_of(value: object) -> list[Any]:
         if isinstance(item, NDArray):
             leaves.append(item)
         else:
-            leaves += leaves_of(item)
+            leaves += tree_leaves(item)
     return leaves
 
 
-def mapped(function: Callable[[Any], Any], value: object) -> Any:
+def tree_map(function: Callable[[Any], Any], value: object) -> Any:
     """Return `value` with ``function(leaf)`` in the place of each leaf; None stays.
 
     A list stays a list and a dict a dict; any tuple but a named one becomes a plain one.
@@ -41,10 +42,23 @@ def mapped(function: Callable[[Any], Any], value: object) -> Any:
     if value is None:
         return None
     if isinstance(value, Mapping):
-        return {key: mapped(function, item) for key, item in value.items()}
+        return {key: tree_map(function, item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        items = [mapped(function, item) for item in value]
+        items = [tree_map(function, item) for item in value]
         if isinstance(value, list):
             return items
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     return function(value)
+
+
+def describe_value(value: object) -> str:
+    """Return what `value` is, for an error message: ``'an array of shape (3, 4)'``."""
+    if isinstance(value, (NDArray, np.ndarray)):
+        dtype = np.dtype(value.dtype)
+        kind = "" if dtype.kind in "fiub" else f" and dtype {dtype}"
+        return f"an array of shape {value.shape}{kind}"
+    if isinstance(value, Mapping):
+        return f"a dict with the keys {list(value)}"
+    name = type(value).__name__
+    size = f" of {len(value)}" if isinstance(value, (list, tuple)) else ""
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}{size}"

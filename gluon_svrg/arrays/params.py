@@ -16,7 +16,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import as_legacy, copy_from_numpy
-from gluon_svrg.arrays.rows import row_sparse
+from gluon_svrg.arrays.row_sparse import row_sparse
 from gluon_svrg.files import DamagedError
 from mxnet.ndarray import NDArray
 from mxnet.util import is_np_shape

@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import as_legacy, kept_as_legacy
-from gluon_svrg.arrays.rows import is_row_sparse, row_sparse
+from gluon_svrg.arrays.row_sparse import is_row_sparse, row_sparse
 from mxnet.ndarray import NDArray
 
 
@@ -21,7 +21,7 @@ def by_device(replicas: Iterable[Sequence[NDArray]]) -> list[list[NDArray]]:
     return [list(map(kept_as_legacy, arrays)) for arrays in zip(*replicas, strict=True)]
 
 
-def replicas_of(arrays: Sequence[NDArray]) -> list[NumPyArray]:
+def distinct_replicas(arrays: Sequence[NDArray]) -> list[NumPyArray]:
     """Return the contents of each context's array; only the first, if all are equal."""
     first, *others = (array.asnumpy() for array in arrays)
     if all(np.array_equal(first, other, equal_nan=True) for other in others):
@@ -30,7 +30,7 @@ def replicas_of(arrays: Sequence[NDArray]) -> list[NumPyArray]:
 
 
 def mean_replicas(copies: Sequence[Sequence[NumPyArray]]) -> Sequence[NumPyArray]:
-    """Return one for all workers of what :func:`replicas_of` returned on each.
+    """Return one for all workers of what :func:`distinct_replicas` returned on each.
 
     That is the first worker's, if all have the same; else the mean of all, as one array.
     """
@@ -42,7 +42,7 @@ def mean_replicas(copies: Sequence[Sequence[NumPyArray]]) -> Sequence[NumPyArray
 
 
 def write_replicas(values: Sequence[NumPyArray | NDArray], arrays: Sequence[NDArray]) -> None:
-    """Write what :func:`replicas_of` returned into the arrays of all contexts.
+    """Write what :func:`distinct_replicas` returned into the arrays of all contexts.
 
     If there are several values, and not one for each context, write their mean: Gluon saves the
     mean of a parameter's contexts, too.
@@ -60,7 +60,7 @@ def write_replicas(values: Sequence[NumPyArray | NDArray], arrays: Sequence[NDAr
             as_legacy(array)[:] = mx.nd.array(content, dtype=array.dtype)
 
 
-def _are_equal(ours: Sequence[NumPyArray], theirs: Sequence[NumPyArray]) -> bool:
-    return len(ours) == len(theirs) and all(
-        np.array_equal(a, b, equal_nan=True) for a, b in zip(ours, theirs, strict=True)
+def _are_equal(first: Sequence[NumPyArray], second: Sequence[NumPyArray]) -> bool:
+    return len(first) == len(second) and all(
+        np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True)
     )

@@ -8,19 +8,19 @@ from gluon_svrg._compat import NumPyArray
 from mxnet.ndarray import NDArray
 
 
-def axis_of(array: NDArray | NumPyArray, batch_axis: int) -> int:
-    """Return the axis that counts the samples: a label may have no other than the first."""
+def sample_axis(array: NDArray | NumPyArray, batch_axis: int) -> int:
+    """Return the axis that counts the samples: the first, if the array has no `batch_axis`."""
     return batch_axis if batch_axis and array.ndim > batch_axis else 0
 
 
-def samples_in(array: NDArray | NumPyArray, batch_axis: int) -> int:
+def num_samples(array: NDArray | NumPyArray, batch_axis: int) -> int:
     """Return the number of samples of an array."""
     shape: tuple[int, ...] = array.shape
-    return shape[axis_of(array, batch_axis)]
+    return shape[sample_axis(array, batch_axis)]
 
 
 def samples_of_loss(loss: NDArray) -> int:
-    """Return the number of samples of an array of losses: one number for all counts as one."""
+    """Return the number of samples of an array of losses; a scalar counts as one."""
     return (*loss.shape, 1)[0]
 
 
@@ -29,8 +29,8 @@ def with_axis(array: NDArray) -> NDArray:
     return array if array.ndim else array.reshape((1,))
 
 
-def some_samples(array: NDArray | NumPyArray, rows: slice, batch_axis: int) -> Any:
+def slice_samples(array: NDArray | NumPyArray, rows: slice, batch_axis: int) -> Any:
     """Return some samples of an array: along the first axis a view."""
-    axis = axis_of(array, batch_axis) % array.ndim
+    axis = sample_axis(array, batch_axis) % array.ndim
     # A sparse array has rows, and takes no tuple.
     return array[rows] if axis == 0 else array[(*[slice(None)] * axis, rows)]

@@ -3,9 +3,11 @@
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from gluon_svrg import _lazy
-from gluon_svrg.checkpoint.folder import Checkpoint, Key
+from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
 
-__all__ = ["Checkpoint", "Key"]
+__all__ = ["Checkpoint", "CheckpointKey"]
 
 if not _TYPE_CHECKING:
-    __getattr__, __dir__ = _lazy.attach(__name__, {})
+    __getattr__, __dir__ = _lazy.attach(
+        __name__, {}, {"Key": ("gluon_svrg.checkpoint.storage", "CheckpointKey")}
+    )

@@ -1,4 +1,4 @@
-"""Plain data as JSON and arrays, in one .npz file: what is written down without pickle.
+"""Encode plain data and arrays in one .npz file, without pickle.
 
 Arrays are entries of the .npz; the rest is the JSON text of its entry ``meta``, which refers to
 them by name.
@@ -15,7 +15,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import as_current, is_of_numpy
-from gluon_svrg.arrays.rows import row_sparse
+from gluon_svrg.arrays.row_sparse import row_sparse
 from gluon_svrg.files import DAMAGED, DamagedError
 from mxnet import nd
 from mxnet.ndarray import NDArray
@@ -34,12 +34,12 @@ def to_bytes(meta: dict[str, Any], arrays: dict[str, NumPyArray]) -> bytes:
 
 
 def from_bytes(content: bytes) -> tuple[dict[str, Any], dict[str, NumPyArray]]:
-    """Return what :func:`to_bytes` was given; nothing in `content` is run.
+    """Return the arguments of :func:`to_bytes`; nothing in `content` is executed.
 
     Raises
     ------
     DamagedError
-        If `content` is not from there.
+        If `content` was not written by it.
     """
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
@@ -81,8 +81,8 @@ def encode(value: object, arrays: dict[str, NumPyArray]) -> Any:
     Raises
     ------
     TypeError
-        If there is something else in `value` than None, numbers, strings, arrays, and lists,
-        tuples, sets and dicts (by strings or integers) of them.
+        If `value` holds anything but None, numbers, strings, arrays, and lists, tuples, sets and
+        dicts (with string or integer keys) of them.
     """
     if not is_data(value):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""What the first worker does for all of them: its result, or its error, is everybody's."""
+"""Run something on worker 0 and give its result or error to all workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from gluon_svrg.checkpoint.encoding import from_bytes, to_bytes
-from gluon_svrg.checkpoint.folder import Checkpoint, Key
+from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
 from gluon_svrg.workers import Workers
 
 Result = TypeVar("Result")
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 _DONE, _FAILED = b"D", b"F"
 
 
-def by_first(workers: Workers, make: Callable[[], Any], at: str) -> Any:
+def run_on_first(workers: Workers, make: Callable[[], Any], at: str) -> Any:
     """Call `make` on the first worker; return the plain data that it returns, on all of them.
 
     Parameters
@@ -35,19 +35,19 @@ def by_first(workers: Workers, make: Callable[[], Any], at: str) -> Any:
     Exception
         What `make` raises; on the others, the nearest of Python's own exceptions.
     """
-    return _by_first(
+    return _run_on_first(
         workers, make, at, lambda result: json.dumps(result).encode(), lambda data: json.loads(data)
     )
 
 
-def checkpoint_by_first(
+def read_on_first(
     workers: Workers, find: Callable[[], Checkpoint | None], at: str
 ) -> Checkpoint | None:
-    """Return the checkpoint, whole, that the first worker finds: see :func:`by_first`."""
-    return _by_first(workers, find, at, _to_bytes, _from_bytes)
+    """Return the checkpoint, whole, that the first worker finds: see :func:`run_on_first`."""
+    return _run_on_first(workers, find, at, _to_bytes, _from_bytes)
 
 
-def _by_first(
+def _run_on_first(
     workers: Workers,
     make: Callable[[], Result],
     at: str,
@@ -101,4 +101,4 @@ def _from_bytes(data: bytes) -> Checkpoint | None:
         return None
     meta, arrays = from_bytes(data)
     files = {name: array.tobytes() for name, array in arrays.items()}
-    return Checkpoint(Path(meta["path"]), Key(*meta["key"]), meta["manifest"], files)
+    return Checkpoint(Path(meta["path"]), CheckpointKey(*meta["key"]), meta["manifest"], files)

@@ -1,4 +1,4 @@
-"""The states of a run's handlers, filed by their keys."""
+"""The states of a run's handlers, saved under their keys."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mxnet.gluon.contrib import estimator as mx_estimator
 
 
 class HandlerStates(Part):
-    """The states of handlers: by key, the class's name and the state of each that has it.
+    """The states of handlers: for each key, the class name and the state of each of its handlers.
 
     Parameters
     ----------
     run : Run
-        Is given to the handlers.
+        The argument of the handlers' methods.
     handlers : iterable of EventHandler
-        Those that are neither Stateful nor MXNet's own have no state. Several with one key keep
+        Only Stateful handlers and some of MXNet's have a state. Handlers with the same key keep
         their order.
     """
 
@@ -47,7 +47,7 @@ class HandlerStates(Part):
         return filed
 
     def load_state_dict(self, state: State) -> None:
-        """Give each handler its state; the log says which have none, and which state has none."""
+        """Restore each handler; log handlers without a saved state and states without a handler."""
         waiting = {key: list(saved) for key, saved in state.items()}
         for handler in self._handlers:
             # By its class: the key may have been declared since.
@@ -57,20 +57,20 @@ class HandlerStates(Part):
                 self._load(handler, saved.pop(index)[1])
             else:
                 self._run.logger.info(
-                    "%s was not in the run that wrote the checkpoint: it begins now",
+                    "resume: the checkpoint has no state of %s, which starts fresh",
                     type(handler).__name__,
                 )
         for saved in waiting.values():
-            # A handler without anything to keep is not missed.
+            # A handler with an empty state is not missed.
             if any(content for _, content in saved):
                 self._run.logger.warning(
-                    "the run that wrote the checkpoint had a %s and this one has none: it "
-                    "continues without",
+                    "resume: the checkpoint has the state of a %s, which this run does not have: "
+                    "it is ignored",
                     saved[0][0],
                 )
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
-        """Let the handlers of this run merge the states; the first worker's of those that cannot.
+        """Let the handlers of this run merge the states; take worker 0's if a handler cannot.
 
         Raises
         ------
@@ -84,31 +84,36 @@ class HandlerStates(Part):
                 handlers.setdefault(class_path(handler), handler)
         merged: dict[str, list[list[Any]]] = {}
         for key, filed in states[0].items():
-            own = handlers.get(key)
+            owner = handlers.get(key)
             merged[key] = [
-                [name, state if own is None else own.merged(theirs, is_first)]
-                for (name, state), theirs in zip(filed, _states_under(key, states), strict=True)
+                [name, state if owner is None else owner.merged(every_state, is_first)]
+                for (name, state), every_state in zip(
+                    filed, _states_by_handler(key, states), strict=True
+                )
             ]
         return merged
 
     def _index_of(self, handler: EventHandler, saved: list[list[Any]]) -> int | None:
-        """Return which of the states under a handler's key is its own.
+        """Return the index of the handler's state among the states under its key.
 
-        Several classes may share a key, in any order: that of its own class, else one whose class
-        is no longer in the run, since it may have been renamed.
+        Several classes may share a key. The first state of the handler's own class is taken, else
+        one whose class is not in this run, because the class may have been renamed.
         """
-        own, present = type(handler).__name__, {type(h).__name__ for h in self._handlers}
+        class_name, present = type(handler).__name__, {type(h).__name__ for h in self._handlers}
         names = [name for name, _ in saved]
-        fitting = [i for i, name in enumerate(names) if name == own]
+        fitting = [i for i, name in enumerate(names) if name == class_name]
         fitting += [i for i, name in enumerate(names) if name not in present]
         return fitting[0] if fitting else None
 
     def _state_of(self, handler: EventHandler) -> dict[str, Any]:
         if isinstance(handler, Stateful):
             return handler.state_dict(self._run)
-        own = vars(handler)
+        attributes = vars(handler)
         return {
-            name: own[name] for row in _counters_of(handler) for name in row.names if name in own
+            name: attributes[name]
+            for row in _counters_of(handler)
+            for name in row.names
+            if name in attributes
         }
 
     def _load(self, handler: EventHandler, state: State) -> None:
@@ -120,24 +125,24 @@ class HandlerStates(Part):
             row.go_on(self._run, handler)
 
 
-def _states_under(key: str, states: Sequence[State]) -> list[list[State]]:
-    """Return, for each handler with this key, what each worker has saved of it."""
+def _states_by_handler(key: str, states: Sequence[State]) -> list[list[State]]:
+    """Return, for each handler with this key, its states on all workers."""
     rows = [[state for _, state in by_worker[key]] for by_worker in states]
     return [list(row) for row in zip(*rows, strict=True)]
 
 
-def handlers_of(run: Run) -> HandlerStates:
+def handlers_part(run: Run) -> HandlerStates:
     """Return the states of all handlers but those that keep the run's random numbers."""
     return HandlerStates(run, (h for h in run.handlers if state_key(h) != RANDOM_STATE))
 
 
-def random_state_of(run: Run) -> HandlerStates:
+def random_state_part(run: Run) -> HandlerStates:
     """Return the states of the handlers that keep the run's random numbers."""
     return HandlerStates(run, (h for h in run.handlers if state_key(h) == RANDOM_STATE))
 
 
 class _Counters(NamedTuple):
-    """What a handler of MXNet's keeps from one event to the next, if it has it."""
+    """The attributes that hold the state of one of MXNet's handlers."""
 
     kind: type[EventHandler]
     names: tuple[str, ...]

@@ -10,7 +10,7 @@ from gluon_svrg.events import Run, State
 from mxnet.metric import EvalMetric
 
 
-def metrics_of(estimator: Run) -> list[mx.metric.EvalMetric]:
+def all_metrics(estimator: Run) -> list[mx.metric.EvalMetric]:
     """Return the metrics of the training and of the evaluation."""
     return [*estimator.train_metrics, *estimator.val_metrics]
 
@@ -21,7 +21,7 @@ def metric_state(metric: EvalMetric) -> dict[str, Any]:
     for name, value in vars(metric).items():
         parts = _parts_of(value)
         if parts:
-            state["parts"][name] = [metric_state(part) for part in parts]
+            state["parts"][name] = [metric_state(child) for child in parts]
         elif is_data(value):
             state["plain"][name] = value
     return state
@@ -32,20 +32,20 @@ def set_metric_state(metric: EvalMetric, state: State) -> None:
     for name, value in state["plain"].items():
         if name == "name":  # a version before may have called it otherwise
             continue
-        own = vars(metric).get(name)
-        if isinstance(own, dict) and isinstance(value, dict):  # a defaultdict stays one
-            own.clear()
-            own.update(value)
+        current = vars(metric).get(name)
+        if isinstance(current, dict) and isinstance(value, dict):  # a defaultdict stays one
+            current.clear()
+            current.update(value)
         else:
             vars(metric)[name] = value
     for name, parts in state["parts"].items():
-        for part, saved in zip(_parts_of(vars(metric)[name]), parts, strict=True):
-            set_metric_state(part, saved)
+        for child, saved in zip(_parts_of(vars(metric)[name]), parts, strict=True):
+            set_metric_state(child, saved)
 
 
-def warn_of_what_is_left_out(estimator: Run) -> None:
+def warn_unsaved_attributes(estimator: Run) -> None:
     """Log the attributes of metrics that no checkpoint can hold."""
-    for metric in metrics_of(estimator):
+    for metric in all_metrics(estimator):
         for name, value in vars(metric).items():
             # MXNet keeps the arguments of the constructor, a function among them, in a dict.
             items = value.values() if isinstance(value, dict) else [value]

@@ -1,8 +1,8 @@
-"""What a trainer's states are on disk: written whole or not at all, read without pickle.
+"""TrainerStates: an optimizer's states as a file, written whole or not at all, read without pickle.
 
-They are the optimizer's states of each parameter, its plain attributes (learning rate, momentum,
-counts of updates, ...), those of its lr_scheduler, and what the parameters looked like, in the form
-of :mod:`gluon_svrg.checkpoint.encoding`.
+The file has the optimizer's state of each parameter, its plain attributes (learning rate, momentum,
+counts of updates, ...), those of its lr_scheduler, and the parameters' shapes and dtypes, encoded
+by :mod:`gluon_svrg.checkpoint.encoding`.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ _NOT_SAVED = frozenset(
 _COUNTS_OF_A_SCHEDULE = ("base_lr", "count", "cur_step_ind")
 
 
-class States:
+class TrainerStates:
     """The states of an optimizer, as they are in a file.
 
     Parameters
     ----------
     meta : dict
-        What the JSON text says.
+        The content of the JSON text.
     arrays : dict of str to numpy.ndarray
         The arrays that it refers to.
     """
@@ -82,12 +82,12 @@ class States:
         optimizer: mx.optimizer.Optimizer,
         updater_states: dict[int, Any],
         params: Iterable[Parameter],
-    ) -> States:
+    ) -> TrainerStates:
         """Return the states of `optimizer` and of one of its Updaters."""
         arrays: dict[str, NumPyArray] = {}
         attributes = plain_attributes(optimizer, arrays, _NOT_SAVED)
         schedule = optimizer.lr_scheduler
-        _warn_of_what_is_left_out(schedule)
+        _warn_unsaved_attributes(schedule)
         meta = {
             "format": FORMAT,
             "optimizer": class_key(optimizer),
@@ -101,12 +101,12 @@ class States:
         return cls(meta, arrays)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write to `path`: its old content stays until the new one is on the disk, whole.
+        """Write to `path`; an old file is replaced only when the new one is complete.
 
         Raises
         ------
         FileNotFoundError
-            If its folder is not there.
+            If its folder does not exist.
         """
         path = Path(path)
         if not path.parent.is_dir():
@@ -121,7 +121,7 @@ class States:
         return to_bytes(self._meta, self._arrays)
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> States:
+    def read(cls, path: str | os.PathLike[str]) -> TrainerStates:
         """Read the file at `path`; nothing in it is run.
 
         Raises
@@ -140,7 +140,7 @@ class States:
             ) from e
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> States:
+    def from_bytes(cls, content: bytes) -> TrainerStates:
         """Return what :meth:`to_bytes` wrote, in this version or an earlier one.
 
         Raises
@@ -163,8 +163,8 @@ class States:
             raise DamagedError(f"its format is {saved!r}")
         return cls(meta, arrays)
 
-    def reordered(self, order: Sequence[int]) -> States:
-        """Return the states with that order of the parameters: first what was at ``order[0]``."""
+    def reordered(self, order: Sequence[int]) -> TrainerStates:
+        """Return the states with the parameters in this order: first the one at ``order[0]``."""
         new = {old: index for index, old in enumerate(order)}
 
         def renumbered(encoded: dict[str, Any]) -> dict[str, Any]:
@@ -176,9 +176,9 @@ class States:
             "states": renumbered(self._meta["states"]),
             "update_counts": renumbered(self._meta["update_counts"]),
         }
-        return States(meta, self._arrays)
+        return TrainerStates(meta, self._arrays)
 
-    def for_optimizer(self, optimizer: mx.optimizer.Optimizer) -> States:
+    def for_optimizer(self, optimizer: mx.optimizer.Optimizer) -> TrainerStates:
         """Return the states in the form of `optimizer`, if it has another form for the same states.
 
         Up to version 0.7 the name ``'nag'`` was MXNet's class. It has the momentum first and then
@@ -192,8 +192,8 @@ class States:
             [index, {"tuple": state["tuple"][::-1]} if "tuple" in (state or {}) else state]
             for index, state in self._meta["states"]["dict"]
         ]
-        own = {"optimizer": class_key(optimizer), "attributes": attributes}
-        return States({**self._meta, **own, "states": {"dict": states}}, self._arrays)
+        current = {"optimizer": class_key(optimizer), "attributes": attributes}
+        return TrainerStates({**self._meta, **current, "states": {"dict": states}}, self._arrays)
 
     def check(self, optimizer: mx.optimizer.Optimizer, params: list[Parameter]) -> None:
         """Raise ValueError if these are not the states of such an optimizer and parameters."""
@@ -218,7 +218,7 @@ class States:
                 f"trainer has {names}: give the trainer its parameters in that order"
             )
         for (name, shape, dtype), param in zip(described, params, strict=True):
-            if not fits(param, shape) or np.dtype(dtype) != np.dtype(param.dtype):
+            if not shape_fits(param, shape) or np.dtype(dtype) != np.dtype(param.dtype):
                 raise ValueError(
                     f"the states of {param.name!r} are of a parameter ({name!r}) of shape "
                     f"{tuple(shape)} and dtype {dtype}, and it has shape {param.shape} and dtype "
@@ -231,7 +231,7 @@ class States:
         """Return whether `optimizer` would make such states, nested so and of these shapes."""
         for index, encoded in self._meta["states"]["dict"]:
             if _mxnet.has_data(params[index]):
-                weight = _mxnet.as_legacy(_mxnet.data_of(params[index])[0])
+                weight = _mxnet.as_legacy(_mxnet.list_data(params[index])[0])
                 new = optimizer.create_state_multi_precision(index, weight)
                 if _form_of(new) != _form_of_encoded(encoded, self._arrays):
                     return False
@@ -240,9 +240,9 @@ class States:
     def overruled(
         self, optimizer: dict[str, Any], schedule: dict[str, Any]
     ) -> dict[str, tuple[Any, Any]]:
-        """Return what is saved of optimizer and lr_scheduler and differs from what is given.
+        """Return the saved settings of optimizer and lr_scheduler that differ from the given ones.
 
-        But for what a schedule itself changes.
+        Settings that a schedule changes are left out.
         """
         of_schedule = dict(self._meta["schedule"])
         for name in _COUNTS_OF_A_SCHEDULE:
@@ -267,12 +267,12 @@ class States:
     ) -> None:
         """Set the attributes of `optimizer` and of its lr_scheduler, and its counts of updates.
 
-        But for the attributes in `keep` and, with `keeps_schedule`, those of the lr_scheduler.
+        The attributes in `keep` stay and, with `keeps_schedule`, those of the lr_scheduler.
 
         Raises
         ------
         DamagedError
-            If a value is none that the attribute can have; nothing is changed then.
+            If a saved value is not valid for its attribute; nothing is changed then.
         """
         attributes = self._attributes("attributes", optimizer, contexts[0])
         schedule = self._attributes("schedule", optimizer.lr_scheduler, contexts[0])
@@ -324,44 +324,45 @@ def _form_of_encoded(encoded: Any, arrays: dict[str, NumPyArray]) -> Any:
     return {"dict": dict, "set": set, "numpy": np.ndarray}.get(kind) or type(arrays[content][()])
 
 
-def fits(param: Parameter, shape: Sequence[int]) -> bool:
-    """Return whether `param` has that shape, or can: a dimension that is not known yet is 0."""
+def shape_fits(param: Parameter, shape: Sequence[int]) -> bool:
+    """Return whether `param` has this shape, or may get it: an unknown dimension is 0."""
     if not param.shape:
         return True
     return len(param.shape) == len(shape) and all(
-        own in (0, -1, saved) for own, saved in zip(param.shape, shape, strict=True)
+        size in (0, -1, saved_size) for size, saved_size in zip(param.shape, shape, strict=True)
     )
 
 
-def _warn_of_what_is_left_out(schedule: Any) -> None:
+def _warn_unsaved_attributes(schedule: Any) -> None:
     for name, value in vars(schedule).items() if schedule is not None else ():
         is_function = callable(value) and not isinstance(value, mx.lr_scheduler.LRScheduler)
         if not (is_function or is_data(value)):
             _logger.warning(
-                "%s.%s, a %s, is not part of the saved states: set it by hand after loading",
+                "%s.%s (a %s) cannot be saved: set it again after load_states()",
                 class_key(schedule),
                 name,
                 type(value).__name__,
             )
 
 
-def places_of(net: Block, params: Iterable[Parameter]) -> list[str]:
-    """Return the name of each Parameter's place in `net`, of one that is not in it its own name.
+def structural_names(net: Block, params: Iterable[Parameter]) -> list[str]:
+    """Return the structural name of each Parameter (``'0.weight'``), as `save_parameters` uses it.
 
-    A network that is made anew in the same process has other names, and a trainer sorts by names,
-    where ``dense10`` comes before ``dense9``; the places stay.
+    A Parameter that is not in `net` keeps its own name. A second network in the same process has
+    other parameter names, and a trainer sorts by them (``dense10`` comes before ``dense9``);
+    structural names stay the same.
     """
-    places = {id(param): place for place, param in _mxnet.parameters_by_place(net).items()}
+    places = {id(param): name for name, param in _mxnet.parameters_by_structure(net).items()}
     return [places.get(id(param), param.name) for param in params]
 
 
-def names_by_place(net: Block, params: Iterable[Parameter]) -> dict[str, str]:
-    """Return the name of each Parameter by what :func:`places_of` returns for it."""
+def names_by_structure(net: Block, params: Iterable[Parameter]) -> dict[str, str]:
+    """Return the name of each Parameter, by its structural name."""
     params = list(params)
-    return {p: param.name for p, param in zip(places_of(net, params), params, strict=True)}
+    return {p: param.name for p, param in zip(structural_names(net, params), params, strict=True)}
 
 
-def states_of(trainer: Trainer) -> States:
+def trainer_states(trainer: Trainer) -> TrainerStates:
     """Return the states of `trainer`, any `gluon.Trainer`.
 
     Raises
@@ -371,19 +372,19 @@ def states_of(trainer: Trainer) -> States:
     """
     updater, *_ = _mxnet.updaters_in_use(trainer)
     params = _mxnet.parameters_of(trainer)
-    return States.of(_mxnet.optimizer_of(trainer), updater.states, params)
+    return TrainerStates.of(_mxnet.optimizer_of(trainer), updater.states, params)
 
 
 def load_states(
     trainer: Trainer,
-    states: States,
+    states: TrainerStates,
     keep: frozenset[str] = frozenset(),
     keeps_schedule: bool = False,
 ) -> None:
-    """Let `trainer` continue from `states`; raises as :meth:`States.check` and `states_of` do.
+    """Let `trainer` continue from `states`.
 
     Its optimizer keeps the attributes in `keep` and, with `keeps_schedule`, its lr_scheduler's.
-    If anything is raised, nothing is changed.
+    Raises as :meth:`TrainerStates.check` and :func:`trainer_states` do; nothing is changed then.
     """
     updaters = _mxnet.updaters_in_use(trainer)
     optimizer = _mxnet.optimizer_of(trainer)
@@ -397,7 +398,7 @@ def load_states(
         states.apply(optimizer, _mxnet.contexts_of(trainer), keep, keeps_schedule)
     except (ValueError, OSError):
         raise
-    except DAMAGED as e:  # somebody has edited the file
+    except DAMAGED as e:  # the file was edited
         raise DamagedError(
             f"the states are none that SVRGTrainer saves ({type(e).__name__}: {e})"
         ) from e
@@ -407,12 +408,12 @@ def load_states(
 
 
 def refresh_kvstore(trainer: Trainer) -> None:
-    """Let a kvstore that runs the optimizer take the weights as they are; the states stay.
+    """Give the current weights to a kvstore that runs the optimizer; the states stay.
 
-    The servers of a dist kvstore cannot be told: they keep those of the last step.
+    The servers of a dist kvstore cannot be updated: they keep the weights of the last step.
     """
     if not _mxnet.has_kvstore_that_updates(trainer) or _mxnet.is_run_by_servers(trainer):
         return
-    states = states_of(trainer)
+    states = trainer_states(trainer)
     _mxnet.forget_kvstore(trainer)
     load_states(trainer, states)

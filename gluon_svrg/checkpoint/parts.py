@@ -1,4 +1,4 @@
-"""The parts of a run that a checkpoint holds: each is saved, checked and put back by itself."""
+"""The parts of a run in a checkpoint, each of which is saved, checked and restored by itself."""
 
 from __future__ import annotations
 
@@ -12,20 +12,27 @@ import numpy as np
 from gluon_svrg._mxnet import (
     finish_initialization,
     forget_kvstore,
+    full_data,
     has_data,
     has_kvstore_that_updates,
     has_shape,
     loss_scaler_state,
     optimizer_of,
-    parameters_by_place,
+    parameters_by_structure,
     parameters_of,
     set_loss_scaler_state,
-    whole_data,
 )
-from gluon_svrg.arrays.replicas import mean_replicas, replicas_of, write_replicas
+from gluon_svrg.arrays.replicas import distinct_replicas, mean_replicas, write_replicas
 from gluon_svrg.checkpoint.encoding import is_data
-from gluon_svrg.checkpoint.metrics import metric_state, metrics_of, set_metric_state
-from gluon_svrg.checkpoint.optimizer_states import States, fits, load_states, places_of, states_of
+from gluon_svrg.checkpoint.metrics import all_metrics, metric_state, set_metric_state
+from gluon_svrg.checkpoint.optimizer_states import (
+    TrainerStates,
+    load_states,
+    shape_fits,
+    structural_names,
+    trainer_states,
+)
+from gluon_svrg.checkpoint.state_keys import RENAMED_HANDLERS
 from gluon_svrg.events import Run, State
 from gluon_svrg.run.history import History
 from gluon_svrg.run.metrics import renamed_metrics
@@ -36,9 +43,9 @@ from mxnet.ndarray import NDArray
 
 
 class Part(ABC):
-    """One of the things that a run depends on.
+    """A part of a run's state.
 
-    Its state is plain data, as :mod:`gluon_svrg.checkpoint.encoding` takes it.
+    The state is plain data, as :mod:`gluon_svrg.checkpoint.encoding` takes it.
     """
 
     @abstractmethod
@@ -46,29 +53,29 @@ class Part(ABC):
         """Return the state, at a *safe point*."""
 
     def check(self, state: Any) -> None:  # noqa: B027  # most parts take any state
-        """Raise ValueError if `state` is not of such a run; changes nothing."""
+        """Raise ValueError if `state` does not fit this run; changes nothing."""
 
     @abstractmethod
     def load_state_dict(self, state: Any) -> None:
         """Continue from `state`, which was checked."""
 
     def merged(self, states: Sequence[Any], is_first: bool) -> Any:
-        """Return the state with which a worker goes on from those of another number of workers.
+        """Merge the states of another number of workers into the state for this worker.
 
-        As for :meth:`gluon_svrg.events.Stateful.merged`: the first worker's by default.
+        As for :meth:`gluon_svrg.events.Stateful.merged`; by default worker 0's state.
         """
         return states[0]
 
     def undo(self) -> Callable[[], None]:
-        """Return what puts the part back to what it is now, for a restore that fails.
+        """Return a function that puts the part back to its current state, if a restore fails.
 
-        Nothing by default: what belongs to one call of `fit` begins anew with the next.
+        By default it does nothing, because each call of `fit` starts with a new state.
         """
         return lambda: None
 
 
-class Network(Part):
-    """Parameters and auxiliary states, and what is trained besides (a loss's parameters).
+class NetworkPart(Part):
+    """Parameters and auxiliary states, also those that are trained outside (a loss's parameters).
 
     Parameters
     ----------
@@ -80,82 +87,82 @@ class Network(Part):
         self._run = run
 
     def state_dict(self) -> State:
-        """Return the arrays of one context, and of all if they differ.
+        """Return the arrays of one context, and of all contexts if they differ.
 
         Raises
         ------
         FloatingPointError
-            If one is NaN or infinite: to continue from there would be of no use.
+            If one is NaN or infinite: a run could not continue from it.
         RuntimeError
-            If the shape of one is not known, since no batch has reached its layer.
+            If the shape of one is not known, because no batch has reached its layer.
         """
-        params = parameters_by_place(self._run.net)
+        params = parameters_by_structure(self._run.net)
         _check_have_shapes(params)
         # With static_shape MXNet does not order a read after the backward pass that writes running
         # statistics.
         mx.nd.waitall()
-        values = {place: replicas_of(whole_data(param)) for place, param in params.items()}
-        for place, copies in values.items():
+        values = {name: distinct_replicas(full_data(param)) for name, param in params.items()}
+        for name, copies in values.items():
             if not all(np.isfinite(array).all() for array in copies):
-                raise FloatingPointError(f"parameter {params[place].name!r} is NaN or infinite")
+                raise FloatingPointError(f"parameter {params[name].name!r} is NaN or infinite")
         return {
-            # For those who read the file by themselves: of running statistics the mean.
+            # For users who load the file: the mean of the contexts' running statistics.
             "weights": {
-                place: whole_data(param)[0]
-                if len(values[place]) == 1
-                else mx.nd.array(np.mean(values[place], axis=0, dtype="float64"), dtype=param.dtype)
-                for place, param in params.items()
+                name: full_data(param)[0]
+                if len(values[name]) == 1
+                else mx.nd.array(np.mean(values[name], axis=0, dtype="float64"), dtype=param.dtype)
+                for name, param in params.items()
             },
             "contexts": len(self._run.context),
             # Auxiliary states differ from context to context.
-            "replicas": {place: copies for place, copies in values.items() if len(copies) > 1},
-            "outside": [replicas_of(whole_data(param)) for param in self._outside()],
+            "replicas": {name: copies for name, copies in values.items() if len(copies) > 1},
+            "outside": [distinct_replicas(full_data(param)) for param in self._outside()],
         }
 
     def check(self, state: State) -> None:
         """Compare names, shapes and dtypes with the network's."""
-        params, weights = parameters_by_place(self._run.net), state["weights"]
+        params, weights = parameters_by_structure(self._run.net), state["weights"]
         if len(params) != len(weights):
             raise ValueError(
                 f"it has {len(weights)} parameters and the network has {len(params)}: resume with "
                 "the network that it was written with"
             )
-        for place, param in params.items():
-            if place not in weights:
+        for name, param in params.items():
+            if name not in weights:
                 raise ValueError(
-                    f"it has no parameter {place!r}, which the network has: resume with the "
+                    f"it has no parameter {name!r}, which the network has: resume with the "
                     "network that it was written with"
                 )
-            _check_parameter(place, param, weights[place])
-            if not np.isfinite(weights[place].asnumpy()).all():
-                raise ValueError(f"its parameter {place!r} is NaN or infinite")
+            _check_parameter(name, param, weights[name])
+            if not np.isfinite(weights[name].asnumpy()).all():
+                raise ValueError(f"its parameter {name!r} is NaN or infinite")
 
     def load_state_dict(self, state: State) -> None:
         """Write the parameters in place: `Parameter.set_data` would reset the kvstore each time."""
         if state["contexts"] != len(self._run.context):
             self._warn_of_devices(state["contexts"])
         self._renew_kvstore()  # first: it may be the only one to have all rows of the weights
-        for place, param in parameters_by_place(self._run.net).items():
-            weight = state["weights"][place]
+        for name, param in parameters_by_structure(self._run.net).items():
+            weight = state["weights"][name]
             if not has_shape(param):
                 finish_initialization(param, weight.shape)
-            write_replicas(state["replicas"].get(place) or [weight.asnumpy()], whole_data(param))
+            write_replicas(state["replicas"].get(name) or [weight.asnumpy()], full_data(param))
         for param, values in zip(self._outside(), state["outside"], strict=True):
-            write_replicas(values, whole_data(param))
+            write_replicas(values, full_data(param))
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
-        """Take the mean of what differs from worker to worker: the running statistics."""
+        """Average what differs between workers: the running statistics."""
         first = states[0]
         weights, replicas = dict(first["weights"]), dict(first["replicas"])
-        for place, weight in first["weights"].items():
+        for name, weight in first["weights"].items():
             copies = [
-                state["replicas"].get(place) or [state["weights"][place].asnumpy()]
+                state["replicas"].get(name) or [state["weights"][name].asnumpy()]
                 for state in states
             ]
             values = mean_replicas(copies)
             if values is not copies[0]:
-                weights[place] = mx.nd.array(values[0], dtype=weight.dtype)
-                replicas.pop(place, None)
+                weights[name] = mx.nd.array(values[0], dtype=weight.dtype)
+                replicas.pop(name, None)
         outside = zip(*(state["outside"] for state in states), strict=True)
         return {
             **first,
@@ -165,10 +172,10 @@ class Network(Part):
         }
 
     def undo(self) -> Callable[[], None]:
-        """Return what writes the arrays back as they are now."""
+        """Return a function that writes the current arrays back."""
         params = [*self._run.net.collect_params().values(), *self._outside()]
         copies = [
-            (data, data.copy()) for param in params if has_data(param) for data in whole_data(param)
+            (data, data.copy()) for param in params if has_data(param) for data in full_data(param)
         ]
 
         def put_back() -> None:
@@ -179,7 +186,7 @@ class Network(Part):
         return put_back
 
     def _outside(self) -> list[Parameter]:
-        """Return the parameters that are trained and that the network does not have."""
+        """Return the trained parameters that are not in the network."""
         inside = {id(param) for param in self._run.net.collect_params().values()}
         return [param for param in parameters_of(self._run.trainer) if id(param) not in inside]
 
@@ -189,16 +196,14 @@ class Network(Part):
 
     def _warn_of_devices(self, saved: int) -> None:
         self._run.logger.warning(
-            "the checkpoint was written on %d devices and this run has %d: sums over a batch are "
-            "taken in another order, random numbers and BatchNorm's statistics are different, so "
-            "the weights will be close to those of the run on %d, not the same bits",
+            "resume: a checkpoint of %d devices continues on %d: the results will be close, but "
+            "not bitwise equal (order of sums, random numbers, BatchNorm's statistics)",
             saved,
             len(self._run.context),
-            saved,
         )
 
 
-class TrainerStates(Part):
+class TrainerPart(Part):
     """The optimizer's states, counts, rates and schedule.
 
     Parameters
@@ -211,9 +216,9 @@ class TrainerStates(Part):
         self._run = run
 
     def state_dict(self) -> State:
-        """Return the states, and the place in the network of each parameter."""
+        """Return the states, and the structural name of each parameter."""
         return {
-            "states": states_of(self._run.trainer),
+            "states": trainer_states(self._run.trainer),
             "places": self._places(),
             "settings": self._run.settings,
         }
@@ -232,7 +237,7 @@ class TrainerStates(Part):
             )
 
     def load_state_dict(self, state: State) -> None:
-        """Let the trainer continue; what this run was given and that one was not stays."""
+        """Restore the trainer, but keep the settings that were given to this run only."""
         changed = self._changed(state)
         load_states(
             self._run.trainer,
@@ -243,15 +248,15 @@ class TrainerStates(Part):
         self._tell(changed, state)
 
     def _changed(self, state: State) -> dict[str, dict[str, tuple[Any, Any]]]:
-        """Return the settings of this run that differ from those the checkpoint's run was given."""
+        """Return the settings that differ between the checkpoint's run and this run."""
         return differences(state.get("settings") or {}, self._run.settings)
 
     def _tell(self, changed: dict[str, dict[str, tuple[Any, Any]]], state: State) -> None:
         if not self._run.workers.is_first:
             return
-        own = scheduled_in(self._run.settings).values()
+        scheduled = scheduled_in(self._run.settings).values()
         for name in scheduled_in(state.get("settings") or {}).values():
-            if name not in own:
+            if name not in scheduled:
                 self._run.logger.warning(
                     "resume: the checkpoint's run had a ScheduleHandler for %s and this one has "
                     "none: it stays at %.4g, as that has left it",
@@ -259,11 +264,11 @@ class TrainerStates(Part):
                     self._value_of(name),
                 )
         if changed:
-            told = [f"{owner}: {_told(values, 1, 0)}" for owner, values in changed.items()]
+            changes = [f"{owner}: {_told(values, 1, 0)}" for owner, values in changed.items()]
             self._run.logger.warning(
                 "resume: this run was given other settings than the checkpoint's, and goes on with "
                 "its own: %s",
-                "; ".join(told),
+                "; ".join(changes),
             )
         elif not state.get("settings"):  # of an earlier version, which did not note them
             settings = self._run.settings
@@ -283,27 +288,27 @@ class TrainerStates(Part):
         return float(getattr(optimizer_of(trainer), hyperparameter))
 
     def undo(self) -> Callable[[], None]:
-        """Return what loads the states as they are now."""
+        """Return a function that loads the current states."""
         trainer = self._run.trainer
         params = [*self._run.net.collect_params().values(), *parameters_of(trainer)]
         if not all(has_shape(param) for param in params):
             return lambda: None  # it has no states yet
-        states = states_of(trainer)
+        states = trainer_states(trainer)
         return lambda: load_states(trainer, states)
 
-    def _in_own_order(self, state: State) -> States:
+    def _in_own_order(self, state: State) -> TrainerStates:
         """Return the states in the trainer's order, which depends on the parameters' names."""
-        states = cast(States, state["states"]).for_optimizer(optimizer_of(self._run.trainer))
-        saved, own = state["places"], self._places()
-        if sorted(own) != sorted(saved):
+        states = cast(TrainerStates, state["states"]).for_optimizer(optimizer_of(self._run.trainer))
+        saved, current = state["places"], self._places()
+        if sorted(current) != sorted(saved):
             return states
-        return states.reordered([saved.index(place) for place in own])
+        return states.reordered([saved.index(name) for name in current])
 
     def _places(self) -> list[str]:
-        return places_of(self._run.net, parameters_of(self._run.trainer))
+        return structural_names(self._run.net, parameters_of(self._run.trainer))
 
 
-class LossScale(Part):
+class LossScalePart(Part):
     """The loss scaler of MXNet's AMP, if there is one.
 
     Parameters
@@ -320,22 +325,22 @@ class LossScale(Part):
         return loss_scaler_state(self._run.trainer)
 
     def load_state_dict(self, state: State | None) -> None:
-        """Put them back."""
+        """Restore its attributes."""
         set_loss_scaler_state(self._run.trainer, state)
 
     def undo(self) -> Callable[[], None]:
-        """Return what puts them back as they are now."""
+        """Return a function that restores the current attributes."""
         state = self.state_dict()
         return lambda: self.load_state_dict(state)
 
 
-class PositionOfRun(Part):
-    """Where the run stands.
+class PositionPart(Part):
+    """The position of the run.
 
     Parameters
     ----------
     run : Run
-        Whose position it is.
+        The run.
     """
 
     def __init__(self, run: Run) -> None:
@@ -346,12 +351,14 @@ class PositionOfRun(Part):
         return self._run.position.state_dict()
 
     def load_state_dict(self, state: State) -> None:
-        """Put it back."""
-        self._run.position = Position(**state)
+        """Set the position of the run."""
+        position = Position(**state)
+        position.heard = [RENAMED_HANDLERS.get(name, name) for name in position.heard]
+        self._run.position = position
 
 
-class HistoryOfRun(Part):
-    """The rows of the epochs that are done, and what is known of the next.
+class HistoryPart(Part):
+    """The rows of the finished epochs, and the figures so far of the current one.
 
     Parameters
     ----------
@@ -378,7 +385,7 @@ class HistoryOfRun(Part):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Put the rows back."""
+        """Restore the rows."""
         names = renamed_metrics(self._run)
         # Up to version 0.7 rows did not say it, and a checkpoint had those of whole epochs.
         rows = ({**row, "complete": row.get("complete", True)} for row in state["history"])
@@ -387,8 +394,8 @@ class HistoryOfRun(Part):
         self._run.last_evaluation = _renamed(state["last_evaluation"], names)
 
 
-class Metrics(Part):
-    """What the metrics of training and evaluation have counted, by their names.
+class MetricsPart(Part):
+    """The states of the metrics of training and evaluation, by name.
 
     Parameters
     ----------
@@ -401,27 +408,27 @@ class Metrics(Part):
 
     def state_dict(self) -> State:
         """Return the states of the metrics."""
-        return {metric.name: metric_state(metric) for metric in metrics_of(self._run)}
+        return {metric.name: metric_state(metric) for metric in all_metrics(self._run)}
 
     def load_state_dict(self, state: State) -> None:
-        """Put back the states of those that both runs have; the others count from here on."""
+        """Restore the metrics that both runs have; reset the others."""
         saved = _renamed(state, renamed_metrics(self._run))
-        for metric in metrics_of(self._run):
+        for metric in all_metrics(self._run):
             if metric.name in saved:
                 set_metric_state(metric, saved[metric.name])
             else:
                 metric.reset()
                 if self._run.position.batch_in_epoch and metric in self._run.train_metrics:
                     self._run.logger.warning(
-                        "the checkpoint has nothing of %r: in the row of epoch %d it is that of "
-                        "the batches after the resume",
+                        "resume: the checkpoint has no value of the metric %r: in epoch %d it "
+                        "covers only the batches after the resume",
                         metric.name,
                         self._run.position.epoch,
                     )
 
 
-class Data(Part):
-    """What of the training data has to be the same; their order follows from the position.
+class DataPart(Part):
+    """A description of the training data, which must be the same; the position gives the order.
 
     Parameters
     ----------
@@ -437,11 +444,11 @@ class Data(Part):
         return self._run.data.description()
 
     def check(self, state: State) -> None:
-        """Compare it with that of this run's data."""
+        """Compare it with the description of this run's data."""
         self._run.data.check_description(state)
 
     def load_state_dict(self, state: State) -> None:
-        """Do nothing: the loop asks the data for the batches that are left of the epoch."""
+        """Do nothing: the loop reads the remaining batches of the epoch from the data."""
 
 
 def _told(changed: dict[str, tuple[Any, Any]], which: int, instead_of: int | None = None) -> str:
@@ -458,17 +465,17 @@ def _renamed(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 
 
 def _check_have_shapes(params: Mapping[str, Parameter]) -> None:
-    for place, param in params.items():
+    for name, param in params.items():
         if not has_data(param):
             raise RuntimeError(
-                f"parameter {place!r} ({param.name}) has no shape, so a checkpoint cannot hold it: "
+                f"parameter {name!r} ({param.name}) has no shape, so a checkpoint cannot hold it: "
                 "no batch has reached its layer; take the layer out of the network, or tell it its "
                 "input's length, as in Dense(10, in_units=20)"
             )
 
 
 def _check_parameter(place: str, param: Parameter, weight: NDArray) -> None:
-    if not fits(param, weight.shape):
+    if not shape_fits(param, weight.shape):
         raise ValueError(
             f"its parameter {place!r} has shape {weight.shape} and the network's {param.shape}: "
             "resume with the network that it was written with"

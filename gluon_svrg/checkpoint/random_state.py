@@ -1,4 +1,4 @@
-"""Every random number of a run is a function of where the run stands."""
+"""RunRNG: makes the random numbers of a run the same after a resume."""
 
 from __future__ import annotations
 
@@ -25,16 +25,21 @@ _EPOCH, _BATCH = 0, 1  # what a seed is for
 _CPU = ("cpu", "cpu_pinned")
 
 
-class RandomState:
-    """The random numbers of a run, so that they are the same after a resume.
+class RunRNG:
+    """Saves and seeds the random generators of a run, so that a resume draws the same numbers.
 
-    The states of NumPy's and Python's global generators can be read, and are kept. MXNet's cannot,
-    so they are seeded at a *safe point* by a function of (seed of the run, epoch, batch). A seed
-    takes about a millisecond: it is paid at each begin and end of an epoch, and at each batch only
-    if batches draw random numbers, as dropout does.
+    The states of NumPy's and Python's global generators can be read, and are saved. MXNet's cannot
+    be read, so they are seeded at a *safe point* by a function of (seed of the run, epoch, batch).
+    Seeding takes about a millisecond. It is done at the begin and end of each epoch, and at each
+    batch only if batches draw random numbers, as dropout does.
 
-    The seed of the run is the first worker's. The others seed MXNet by a function of their rank,
-    too: their rows of a batch are to have masks of their own.
+    All workers use worker 0's seed of the run. The others add their rank when they seed MXNet, so
+    that each worker's rows of a batch have dropout masks of their own.
+
+    Attributes
+    ----------
+    is_loaded : bool
+        Whether a checkpoint's state was loaded since :meth:`begin`.
     """
 
     def __init__(self) -> None:
@@ -55,21 +60,21 @@ class RandomState:
         self._is_needed = any(context.device_type not in _CPU for context in contexts)
 
     def begin_epoch(self) -> None:
-        """Remember with what the data begin the epoch: a DataLoader shuffles then."""
+        """Save the generators' states before the data begin the epoch: a DataLoader shuffles."""
         self._at_epoch_begin = collect_rng_states()
 
-    def reach_safe_point(self, position: Position, contexts: list[mx.Context]) -> None:
+    def seed_at(self, position: Position, contexts: list[mx.Context]) -> None:
         """Seed MXNet for what comes next."""
         is_batch, done = position.batch_in_epoch > 0, position.batch
         if is_batch and done & (done - 1) == 0:  # a power of two, of the run
-            self._look(position, contexts)
+            self._detect_draws(position, contexts)
         if self._is_needed or not is_batch:
             self._seed_mxnet(position)
 
     def state_dict(self, position: Position, contexts: list[mx.Context]) -> dict[str, Any]:
         """Return the seed, and the states of the generators, now and at the epoch's begin."""
         if position.batch_in_epoch:
-            self._look(position, contexts)
+            self._detect_draws(position, contexts)
         return {
             "seed": self._seed,
             "is_needed": self._is_needed,
@@ -78,33 +83,33 @@ class RandomState:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Take over what :meth:`state_dict` returned; :func:`drawing_again` puts it into force."""
+        """Take over what :meth:`state_dict` returned; :func:`replaying` sets the generators."""
         self._seed, self._is_needed = index(state["seed"]), state["is_needed"]
-        own = collect_rng_states()
+        before = collect_rng_states()
         try:  # it raises here, where a checkpoint is read
             self._at_epoch_begin, self._now = (
-                _checked(state["at_epoch_begin"]),
-                _checked(state["now"]),
+                _updated_states(state["at_epoch_begin"]),
+                _updated_states(state["now"]),
             )
         finally:
-            set_rng_states(own)
+            set_rng_states(before)
         self.is_loaded = True
 
-    def go_back_to_epoch_begin(self, position: Position) -> None:
-        """Let the host's generators give what they gave when the data began the epoch."""
+    def rewind_to_epoch_begin(self, position: Position) -> None:
+        """Set the host's generators to their states at the begin of the epoch."""
         if position.is_in_epoch:
             set_rng_states(self._at_epoch_begin)
 
-    def go_on(self, position: Position) -> None:
+    def restore(self, position: Position) -> None:
         """Let all generators continue from the *safe point* of the checkpoint."""
         is_untouched = position.batch_in_epoch > 0 and not self._is_needed
         self._seed_mxnet(_begin_of_epoch(position) if is_untouched else position)
         set_rng_states(self._now)
 
-    def _look(self, position: Position, contexts: list[mx.Context]) -> None:
+    def _detect_draws(self, position: Position, contexts: list[mx.Context]) -> None:
         """Find out whether the batches of this epoch have drawn random numbers.
 
-        The generators give the same numbers as after the seed of the epoch's begin, or not.
+        If not, the generators still give the same numbers as after the epoch's first seed.
         """
         if self._is_needed:
             return
@@ -126,31 +131,31 @@ class HasRandomState(EventHandler):
 
     Attributes
     ----------
-    random_state : RandomState
+    random_state : RunRNG
         They continue from there after a resume.
     """
 
-    random_state: RandomState
+    random_state: RunRNG
 
 
 @contextmanager
-def drawing_again(run: Run) -> Iterator[None]:
-    """Let the data draw inside the block what they drew before; then continue from the safe point.
+def replaying(run: Run) -> Iterator[None]:
+    """Let the data draw the same numbers again inside the block; then continue from the safe point.
 
-    Data that are iterated give the batches that are done once more, which are left out.
+    Data that can only be iterated repeat the batches that are done, which are skipped.
     """
-    found = [h.random_state for h in run.handlers if isinstance(h, HasRandomState)]
+    rngs = [h.random_state for h in run.handlers if isinstance(h, HasRandomState)]
     # A checkpoint may hold none for a handler: its random numbers begin now.
-    states = [state for state in found if state.is_loaded]
-    for state in states:
-        state.go_back_to_epoch_begin(run.position)
+    loaded = [rng for rng in rngs if rng.is_loaded]
+    for rng in loaded:
+        rng.rewind_to_epoch_begin(run.position)
     yield
-    for state in states:
-        state.go_on(run.position)
+    for rng in loaded:
+        rng.restore(run.position)
 
 
-def _checked(states: State) -> dict[str, Any]:
-    """Return the states of the host's generators as this version saves them; sets them."""
+def _updated_states(states: State) -> dict[str, Any]:
+    """Set the host's generators to `states`; return their states in this version's format."""
     if not states:  # no epoch has begun
         return {}
     set_rng_states(states)

@@ -1,4 +1,4 @@
-"""Under which names states are filed: such as do not depend on where a class lives."""
+"""Stable keys for states: they do not depend on a class's module."""
 
 from __future__ import annotations
 
@@ -6,30 +6,33 @@ from gluon_svrg.events import Stateful
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 RANDOM_STATE = "random_state"
-"""The key of what keeps the random numbers of the run, which is a part of its own."""
+"""The key of the handler that keeps the run's random numbers, a part of its own."""
+
+RENAMED_HANDLERS = {"LogHandler": "HistoryFileHandler"}
+"""The new name of each handler class that checkpoints of earlier versions name in `heard`."""
 
 _PACKAGE = __name__.partition(".")[0]
 
 
 def state_key(handler: object) -> str:
-    """Return the key under which the state of `handler` is filed.
+    """Return the key under which the state of `handler` is saved.
 
-    That is the ``state_key`` that its class declares; for one of MXNet's own handlers
-    ``mxnet.StoppingHandler``, and for any other the :func:`class_key`.
+    This is the ``state_key`` that its class declares; for MXNet's own handlers a name such as
+    ``mxnet.StoppingHandler``; for any other handler the :func:`class_key`.
     """
     if isinstance(handler, Stateful) and handler.state_key is not None:
         return handler.state_key
-    kind = type(handler)
-    if kind is getattr(mx_estimator, kind.__name__, None):
-        return f"mxnet.{kind.__name__}"
+    handler_class = type(handler)
+    if handler_class is getattr(mx_estimator, handler_class.__name__, None):
+        return f"mxnet.{handler_class.__name__}"
     return class_key(handler)
 
 
 def class_key(value: object) -> str:
-    """Return what says of which class `value` is.
+    """Return a name for the class of `value`.
 
-    A class of this package may move from one module to another, and is filed under the package and
-    its name: ``gluon_svrg.LARS``. Any other is filed under its module and name.
+    For a class of this package, which may move to another module, it is the package and the class
+    name: ``gluon_svrg.LARS``. For any other class it is the module and the class name.
     """
     kind = type(value)
     if kind.__module__.startswith(f"{_PACKAGE}."):

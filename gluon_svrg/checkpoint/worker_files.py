@@ -32,9 +32,9 @@ _SAME, _IS, _DICT, _LIST, _TUPLE = "same", "is", "dict", "list", "tuple"
 
 def tree_digests(state: object) -> Digests:
     """Return the digests of all nodes of `state`, which is data that `encode` takes."""
-    found: Digests = {}
-    _add_digests(state, (), found)
-    return found
+    digests: Digests = {}
+    _add_digests(state, (), digests)
+    return digests
 
 
 def tree_diff(state: object, digests: Digests, first: Digests) -> list[Any]:
@@ -62,8 +62,8 @@ def apply_diff(changes: list[Any], first: object) -> Any:
         return first
     if kind == _IS:
         return content[0]
-    own = dict(_items(first) or ())
-    children = {key: apply_diff(change, own.get(key)) for key, change in content[0]}
+    first_items = dict(_items(first) or ())
+    children = {key: apply_diff(change, first_items.get(key)) for key, change in content[0]}
     if kind == _DICT:
         return children
     return {_LIST: list, _TUPLE: tuple}[kind](children.values())
@@ -121,10 +121,10 @@ def _diff(value: object, path: _Path, digests: Digests, first: Digests) -> list[
     if items is None:
         return [_IS, value]
     changes = [[key, _diff(item, (*path, key), digests, first)] for key, item in items]
-    return [_kind_of(value), changes]
+    return [_container_kind(value), changes]
 
 
-def _add_digests(value: object, path: _Path, found: Digests) -> bytes:
+def _add_digests(value: object, path: _Path, digests: Digests) -> bytes:
     """Store the digests of the node at `path` and of all nodes below; return the first."""
     content = hashlib.blake2b(digest_size=16)
     items = _items(value) if _has_arrays(value) else None
@@ -135,11 +135,11 @@ def _add_digests(value: object, path: _Path, found: Digests) -> bytes:
             content.update(f"{array.dtype.str} {array.shape}".encode())
             content.update(array.tobytes())
     else:
-        content.update(_kind_of(value).encode())
+        content.update(_container_kind(value).encode())
         for key, item in items:
             content.update(json.dumps(key).encode())
-            content.update(_add_digests(item, (*path, key), found))
-    found[_name(path)] = content.hexdigest()
+            content.update(_add_digests(item, (*path, key), digests))
+    digests[_name(path)] = content.hexdigest()
     return content.digest()
 
 
@@ -147,7 +147,7 @@ def _name(path: _Path) -> str:
     return json.dumps(path)
 
 
-def _kind_of(value: object) -> str:
+def _container_kind(value: object) -> str:
     if isinstance(value, dict):
         return _DICT
     return _LIST if isinstance(value, list) else _TUPLE

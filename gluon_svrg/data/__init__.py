@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from gluon_svrg import _lazy
+from gluon_svrg.arrays.batch import Batch
 from gluon_svrg.data import transforms
-from gluon_svrg.data.batch import Batch
 from gluon_svrg.data.datasets import load_fashion_mnist
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.data.share import share

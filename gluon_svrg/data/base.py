@@ -1,4 +1,4 @@
-"""TrainingData: what a run asks of its data, and what holds for any iterable of batches."""
+"""TrainingData: the interface through which a run reads its data, for any iterable of batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gluon_svrg.data.probing import isolate_rng
+from gluon_svrg.data.determinism import isolate_rng
 from gluon_svrg.data.traces import unchanged
 
 
@@ -21,12 +21,11 @@ def length_of(data: object) -> int | None:
 
 
 class TrainingData:
-    """What a run asks of its training data, whatever kind it is.
+    """The interface through which a run reads its training data.
 
-    :func:`gluon_svrg.data.training_data.training_data` makes one of a list of batches, an
-    :class:`gluon_svrg.data.ArrayLoader`, an ``mx.io.DataIter``, or anything that can be iterated
-    again. This class knows only that each ``iter(data)`` is a pass over the batches; its subclasses
-    know more.
+    :func:`gluon_svrg.data.training_data.training_data` makes one from a list of batches, an
+    :class:`gluon_svrg.data.ArrayLoader`, an ``mx.io.DataIter``, or any other iterable. This class
+    only assumes that each ``iter(data)`` is a pass over the batches; subclasses know more.
 
     Parameters
     ----------
@@ -68,8 +67,8 @@ class TrainingData:
         return False
 
     @property
-    def numbers_batches(self) -> bool:
-        """Whether a batch has an `index` of its own, which is not its place in the epoch."""
+    def has_batch_index(self) -> bool:
+        """Whether a batch has an `index` attribute, which is not its position in the epoch."""
         return False
 
     @property
@@ -84,7 +83,7 @@ class TrainingData:
 
     @property
     def locked_draw(self) -> int | None:
-        """The draw of :meth:`lock`; None if it is not locked, or there is nothing to lock."""
+        """The draw given to :meth:`lock`; None if it is not locked, or nothing is random."""
         return None
 
     @property
@@ -94,48 +93,48 @@ class TrainingData:
 
     @property
     def is_shared(self) -> bool:
-        """Whether each of several workers has a part of every batch."""
+        """Whether the batches hold only the rows of one of several workers."""
         return False
 
-    def one_pass(self) -> Iterator[Any]:
-        """Return the batches in the order of the data's own; nothing is drawn before the first."""
+    def iterate_once(self) -> Iterator[Any]:
+        """Iterate once over the batches in the data's order; no draw before the first is read."""
         self._passes += 1
-        own, given = self._passes, 0
+        this_pass, count = self._passes, 0
         for batch in self._data:
             yield batch
-            given += 1
-        if own != self._passes and given < (self.num_batches or 0):
+            count += 1
+        if this_pass != self._passes and count < (self.num_batches or 0):
             raise ValueError(
-                f"{self._name} gave {given} of its {self.num_batches} batches, because another "
+                f"{self._name} gave {count} of its {self.num_batches} batches, because another "
                 "pass over it began meanwhile, as measurements and full passes do: let its "
                 "__iter__ return an iterator with a position of its own, as a generator function "
                 "does"
             )
 
-    def begin_epoch(self, epoch: int, done: int = 0) -> Iterator[Any]:
-        """Return the batches of an epoch, without the first `done` of them.
+    def iterate_epoch(self, epoch: int, skip: int = 0) -> Iterator[Any]:
+        """Return the batches of an epoch, without the first `skip` of them.
 
-        An ArrayLoader is told the epoch by the call. Batches of other data that are done are drawn
-        and dropped by the call, too, with the random generators as they are then; but if none is
-        done, nothing is drawn before the first batch is asked for.
+        An ArrayLoader gets the epoch at the call. Other data are read and `skip` batches dropped,
+        also at the call, with the random generators as they are then. With ``skip=0`` nothing is
+        drawn before the first batch is asked for.
 
         Raises
         ------
         ValueError
-            If there are fewer batches than `done`.
+            If there are fewer batches than `skip`.
         """
-        batches = self.one_pass()
-        for index in range(done):
+        batches = self.iterate_once()
+        for index in range(skip):
             if next(batches, None) is None:
                 raise ValueError(
                     f"{self._name} has {index} batches in this epoch and the checkpoint was "
-                    f"written after {done} of them: resume with the data that it was written with"
+                    f"written after {skip} of them: resume with the data that it was written with"
                 )
         return batches
 
     def in_order(self) -> Iterator[Any]:
-        """Return all batches by their index, if there is one, with the draw that is locked."""
-        return self.one_pass()
+        """Iterate over all batches by index, if they have one, with the locked draw."""
+        return self.iterate_once()
 
     def batch(self, index: int) -> Any:
         """Return the batch of this index, if `is_indexed`; -1 is the last."""
@@ -143,47 +142,46 @@ class TrainingData:
 
     def take(self, number: int) -> list[Any]:
         """Return the first batches of a pass, or of an ArrayLoader's epoch 0."""
-        return list(itertools.islice(self.one_pass(), number))
+        return list(itertools.islice(self.iterate_once(), number))
 
     def first_batches(self, number: int) -> list[Any]:
-        """Return the first batches, leaving no trace in the order of later epochs.
+        """Return the first batches, without an effect on the order of later epochs.
 
-        NumPy's and Python's generators are left as they were. A DataIter has one place only: but
-        for an NDArrayIter, this ends a pass that is under way.
+        NumPy's and Python's generators are restored. A DataIter has only one position: this ends
+        its current pass, unless it is an NDArrayIter.
         """
         with isolate_rng():
             return self.take(number)
 
     @property
-    def can_be_put_back(self) -> bool:
+    def is_restorable(self) -> bool:
         """Whether :meth:`without_trace` leaves the order of later epochs as it is."""
         return True
 
     @contextmanager
     def without_trace(self) -> Iterator[Callable[[int], Iterator[Any]]]:
-        """Give :meth:`begin_epoch`; after the block the data are where they were before it.
+        """Yield :meth:`iterate_epoch`; restore the data's position after the block.
 
-        NumPy's and Python's global generators, and MXNet's, are not put back.
+        NumPy's, Python's and MXNet's global generators are not restored.
         """
         with unchanged(self._data):
-            yield self.begin_epoch
+            yield self.iterate_epoch
 
-    def batch_to_look_at(self) -> Any:
-        """Return the first batch, if to make it leaves no trace and takes no longer; else None."""
+    def probe_batch(self) -> Any:
+        """Return the first batch, if reading it has no side effect and no cost; else None."""
         return self.batch(0) if self.keeps_batches else None
 
-    def why_it_may_not_repeat(self) -> str:
-        """Return why batches may not be the same, bit for bit, each time; '' if they are."""
+    def reason_not_repeatable(self) -> str:
+        """Return why the batches may differ between passes; '' if they repeat bit for bit."""
         return f"{self.kind} does not promise that its batches repeat"
 
-    def why_not_locked(self) -> str:
+    def reason_not_lockable(self) -> str:
         """Return why a sample may change from one pass to the next; '' if it does not.
 
-        SVRG needs that a sample is augmented alike in the full pass and in the epochs until the
-        next snapshot; the order may change. The samples of a DataLoader's dataset are tried, a few
-        of them several times. NumPy's and Python's generators are left as they were; what the
-        dataset draws from MXNet's is drawn. A draw that changes a sample only rarely, or other
-        samples only, is not found.
+        SVRG needs the same augmentation of a sample in the full pass and in the epochs until the
+        next snapshot; the order may change. For a DataLoader, a few samples of its dataset are
+        read several times and compared. This restores NumPy's and Python's generators, but not
+        MXNet's. A change that is rare, or of other samples, is not found.
         """
         return (
             f"whether {self.kind} gives the same samples each time cannot be told; use "
@@ -193,7 +191,7 @@ class TrainingData:
     def lock(self, draw: int) -> None:
         """Give each sample the augmentation of this draw from now on, if `can_lock`."""
         if not self.can_lock:
-            raise ValueError(f"{self._name} cannot be locked: {self.why_not_locked()}")
+            raise ValueError(f"{self._name} cannot be locked: {self.reason_not_lockable()}")
 
     def unlock(self) -> None:
         """Draw a new augmentation in each epoch from now on."""
@@ -208,15 +206,15 @@ class TrainingData:
         return {"kind": self.kind, **self.description()}
 
     def check_description(self, saved: Mapping[str, object]) -> None:
-        """Raise ValueError if `saved`, of the run to be resumed, is of other data."""
-        own = self.description()
-        if set(own) != set(saved):
-            before, now = _kinds_of(saved, own)
+        """Raise ValueError if `saved`, the description in a checkpoint, is of other data."""
+        current = self.description()
+        if set(current) != set(saved):
+            before, now = _describe_kinds(saved, current)
             raise ValueError(
                 f"its train_data was {before} and now it is {now}: resume with the data that it "
                 "was written with"
             )
-        for name, value in own.items():
+        for name, value in current.items():
             if value != saved[name]:
                 raise ValueError(
                     f"its train_data had {name}={saved[name]!r} and now it has {name}={value!r}: "
@@ -225,17 +223,17 @@ class TrainingData:
 
     def check_can_resume(self) -> None:
         """Raise ValueError if a run on these data cannot be resumed."""
-        pass  # an epoch begins anew with the generators as they were
+        pass  # the epoch is repeated with the generators' states from its begin
 
 
-def _kinds_of(saved: Mapping[str, object], own: Mapping[str, object]) -> list[str]:
-    """Return in words of which kinds of data two descriptions are, if these are different."""
+def _describe_kinds(saved: Mapping[str, object], current: Mapping[str, object]) -> list[str]:
+    """Return the kinds of the data of two descriptions that have different keys, in words."""
     key, is_one, is_none = next(
         row
         for row in (
             ("seed", "an ArrayLoader", "no ArrayLoader"),
             ("iterator", "a DataIter", "no DataIter"),
         )
-        if row[0] in saved or row[0] in own
+        if row[0] in saved or row[0] in current
     )
-    return [is_one if key in description else is_none for description in (saved, own)]
+    return [is_one if key in description else is_none for description in (saved, current)]

@@ -11,45 +11,45 @@ from weakref import WeakKeyDictionary
 
 import mxnet as mx
 from gluon_svrg._mxnet import as_current, as_legacy
-from gluon_svrg.arrays.nested import leaves_of
+from gluon_svrg.arrays.batch import Batch
+from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.data.base import TrainingData
-from gluon_svrg.data.batch import Batch
 from mxnet.ndarray import NDArray
 
-Arrays = tuple[list[NDArray], list[NDArray]]
+DataAndLabel = tuple[list[NDArray], list[NDArray]]
 """The data arrays and the label arrays of a batch."""
 
 
 @dataclass
-class _Reading:
-    """How far an iterator was read; it has one place only, whoever reads it.
+class _IteratorState:
+    """How far an iterator was read; there is one position, shared by all its readers.
 
     Attributes
     ----------
     passes : int
-        How many passes were begun.
+        The number of passes that were begun.
     is_whole : bool
-        Whether the last of them came to its end.
+        Whether the last pass has reached its end.
     batches : int
-        The number of batches that it has given, without the newest.
-    newest : tuple of Arrays and int, optional
-        The newest batch of a C++ iterator, and its `pad`.
+        The number of batches of this pass, without the pending one.
+    pending : tuple of DataAndLabel and int, optional
+        The last batch read from a C++ iterator, not yet yielded, and its `pad`.
     samples : int, optional
         The number of samples of the data, known after a whole pass.
-    early : Arrays, optional
+    carried_over : DataAndLabel, optional
         Samples of the next pass that came at the end of this one.
     """
 
     passes: int = 0
     is_whole: bool = True
     batches: int = 0
-    newest: tuple[Arrays, int] | None = None
+    pending: tuple[DataAndLabel, int] | None = None
     samples: int | None = None
-    early: Arrays | None = field(default=None, repr=False)
+    carried_over: DataAndLabel | None = field(default=None, repr=False)
 
 
-# By the iterator, since the same one may be given to several calls of fit or evaluate.
-_READINGS: WeakKeyDictionary[mx.io.DataIter, _Reading] = WeakKeyDictionary()
+# By iterator, because the same one may be given to several calls of fit or evaluate.
+_STATES: WeakKeyDictionary[mx.io.DataIter, _IteratorState] = WeakKeyDictionary()
 
 
 class DataIterData(TrainingData):
@@ -64,10 +64,10 @@ class DataIterData(TrainingData):
 
     def __init__(self, iterator: mx.io.DataIter, name: str) -> None:
         super().__init__(iterator, name)
-        self._reading = _READINGS.setdefault(iterator, _Reading())
+        self._state = _STATES.setdefault(iterator, _IteratorState())
         # A C++ iterator goes around: its padding is the first samples of the next pass.
         self._has_padding = not any(
-            isinstance(inner, mx.io.MXDataIter) for inner in _wrapped_by(iterator)
+            isinstance(inner, mx.io.MXDataIter) for inner in _inner_iterators(iterator)
         )
 
     @property
@@ -75,15 +75,15 @@ class DataIterData(TrainingData):
         name = type(self._data).__name__
         return f"{'an' if name[0] in 'AEIOU' or name[:2] in ('MX', 'ND') else 'a'} {name}"
 
-    def one_pass(self) -> Iterator[Batch]:
+    def iterate_once(self) -> Iterator[Batch]:
         """Reset the iterator and return its batches; nothing is done before the first."""
-        reading = self._reading
-        self._begin_pass()
-        reading.passes += 1
-        own = reading.passes
+        state = self._state
+        self._reset()
+        state.passes += 1
+        this_pass = state.passes
         for index, arrays in enumerate(self._pass()):
             yield _batch_of(arrays, index)
-            if reading.passes != own:
+            if state.passes != this_pass:
                 raise ValueError(
                     f"{self._name} was read from its beginning again before this pass over it was "
                     f"at its end, and {self.kind} has one place only: give validation an iterator "
@@ -106,24 +106,24 @@ class DataIterData(TrainingData):
         )
 
     @property
-    def can_be_put_back(self) -> bool:
+    def is_restorable(self) -> bool:
         """Return whether it is: what threads and MXNet's C++ library keep cannot be."""
-        return not (isinstance(self._data, mx.io.MXDataIter) or _wrapped_by(self._data))
+        return not (isinstance(self._data, mx.io.MXDataIter) or _inner_iterators(self._data))
 
-    def _begin_pass(self) -> None:
+    def _reset(self) -> None:
         self._data.reset()
 
-    def _pass(self) -> Iterator[Arrays]:
+    def _pass(self) -> Iterator[DataAndLabel]:
         """Yield the batches that follow a reset."""
         for batch in self._data:
             yield self._without_padding(_copied(batch), batch.pad)
 
-    def _without_padding(self, arrays: Arrays, pad: int | None) -> Arrays:
+    def _without_padding(self, arrays: DataAndLabel, pad: int | None) -> DataAndLabel:
         if not pad or not self._has_padding:
             return arrays
         return self._rows(arrays, 0, _length(arrays, _batch_axis(self._data)) - pad)
 
-    def _rows(self, arrays: Arrays, begin: int, end: int) -> Arrays:
+    def _rows(self, arrays: DataAndLabel, begin: int, end: int) -> DataAndLabel:
         """Return some samples of a batch, or all."""
         axis = _batch_axis(self._data)
         data, label = ([_sliced(array, axis, begin, end) for array in part] for part in arrays)
@@ -173,7 +173,7 @@ class NDArrayIterData(DataIterData):
 
     @contextmanager
     def without_trace(self) -> Iterator[Callable[[int], Iterator[Any]]]:
-        """Give `begin_epoch`: each epoch has the order in which the arrays are now."""
+        """Give `iterate_epoch`: each epoch has the order in which the arrays are now."""
         yield lambda _epoch: self.in_order()
 
     def batch(self, index: int) -> Batch:
@@ -188,7 +188,7 @@ class NDArrayIterData(DataIterData):
     def take(self, number: int) -> list[Batch]:
         return [batch for batch, _ in zip(self.in_order(), range(number), strict=False)]
 
-    def why_it_may_not_repeat(self) -> str:
+    def reason_not_repeatable(self) -> str:
         if self._data.shuffle:
             return f"{self.kind} with shuffle=True divides the samples anew in each epoch"
         if self._rolls_over:
@@ -200,7 +200,7 @@ class NDArrayIterData(DataIterData):
             return f"{self.kind} promises that only of pairs of one data and one label array, dense"
         return ""
 
-    def why_not_locked(self) -> str:
+    def reason_not_lockable(self) -> str:
         return ""
 
     def check_can_resume(self) -> None:
@@ -216,7 +216,7 @@ class NDArrayIterData(DataIterData):
                 "to epoch, and a checkpoint cannot hold them: use 'pad' or 'discard'"
             )
 
-    def _pass(self) -> Iterator[Arrays]:
+    def _pass(self) -> Iterator[DataAndLabel]:
         for batch in self._data:  # whose arrays are new ones
             yield self._without_padding(_arrays_of(batch), batch.pad)
 
@@ -246,87 +246,91 @@ class CxxIterData(DataIterData):
 
     _data: mx.io.MXDataIter
 
-    def why_not_locked(self) -> str:
+    def reason_not_lockable(self) -> str:
         # The one C++ iterator of sparse batches, LibSVMIter, neither shuffles nor augments.
-        return "" if self._is_sparse() else super().why_not_locked()
+        return "" if self._is_sparse() else super().reason_not_lockable()
 
     def _is_sparse(self) -> bool:
-        first, newest = self._data.first_batch, self._reading.newest
-        array = first.data[0] if first is not None else newest[0][0][0] if newest else None
+        first, pending = self._data.first_batch, self._state.pending
+        array = first.data[0] if first is not None else pending[0][0][0] if pending else None
         return array is not None and array.stype == "csr"
 
-    def _begin_pass(self) -> None:
-        reading = self._reading
-        if not reading.is_whole:
+    def _reset(self) -> None:
+        state = self._state
+        if not state.is_whole:
             # A thread has read ahead, maybe to the samples that come early: they must be known.
-            for _ in self._rest():
+            for _ in self._remaining():
                 pass
         # As it was made it is at its beginning; reset() might skip samples that were read ahead.
         if self._data.first_batch is None:
             self._data.reset()
-        reading.is_whole, reading.batches, reading.newest = False, 0, None
+        state.is_whole, state.batches, state.pending = False, 0, None
 
-    def _pass(self) -> Iterator[Arrays]:
-        return self._rest()
+    def _pass(self) -> Iterator[DataAndLabel]:
+        return self._remaining()
 
-    def _rest(self) -> Iterator[Arrays]:
-        """Yield the batches of the pass under way after `newest`, which only the end can judge."""
-        reading = self._reading
-        passes = reading.passes
+    def _remaining(self) -> Iterator[DataAndLabel]:
+        """Yield the rest of this pass, one batch late: the last one may have to be cut."""
+        state = self._state
+        passes = state.passes
         for batch in self._data:
-            before, reading.newest = reading.newest, (_copied(batch), batch.pad or 0)
+            before, state.pending = state.pending, (_copied(batch), batch.pad or 0)
             if before is not None:
-                reading.batches += 1
+                state.batches += 1
                 yield before[0]
-                if reading.passes != passes:
+                if state.passes != passes:
                     return
-        if reading.newest is None:
+        if state.pending is None:
             return
-        last, _ = reading.newest
-        early = reading.early
+        last, _ = state.pending
+        carried_over = state.carried_over
         size = self._data.batch_size
         number, has_rolled = self._number_in_last(size)
-        reading.is_whole = True
-        reading.early = self._rows(last, number, size) if number < size else None
+        state.is_whole = True
+        state.carried_over = self._rows(last, number, size) if number < size else None
         yield self._rows(last, 0, number)
-        if has_rolled and early is not None:
-            yield early
+        if has_rolled and carried_over is not None:
+            yield carried_over
 
     def _number_in_last(self, size: int) -> tuple[int, bool]:
-        """Return how many samples of the last batch are this pass's, and if it had some early."""
-        reading = self._reading
-        assert reading.newest is not None
-        pad = reading.newest[1]
-        rows = (reading.batches + 1) * size
-        if reading.samples is None:
-            reading.samples = rows - pad
+        """Return how many samples of the last batch are of this pass; whether some came early."""
+        state = self._state
+        assert state.pending is not None
+        pad = state.pending[1]
+        rows = (state.batches + 1) * size
+        if state.samples is None:
+            state.samples = rows - pad
             return size - pad, False
-        early = 0 if reading.early is None else _length(reading.early, _batch_axis(self._data))
-        padding = rows - (reading.samples - early)
+        carried_over = (
+            0
+            if state.carried_over is None
+            else _length(state.carried_over, _batch_axis(self._data))
+        )
+        padding = rows - (state.samples - carried_over)
         if 0 <= padding < size and padding in (0, pad):
-            return size - padding, early > 0
-        padding = rows - reading.samples
+            return size - padding, carried_over > 0
+        padding = rows - state.samples
         if 0 <= padding < size and padding in (0, pad):  # round_batch=False
             return size - padding, False
         raise ValueError(
-            f"{self._name} gave {reading.samples} samples in its first epoch, and now "
-            f"{reading.batches + 1} batches of {size}, {pad} of them to fill up: {self.kind} that "
-            "was read from before may begin anywhere; make it anew, and give it to nothing else"
+            f"{self._name} had {state.samples} samples in its first epoch, and now "
+            f"{state.batches + 1} batches of {size} with {pad} samples of padding: something else "
+            f"has read from {self.kind}; create a new one for this fit alone"
         )
 
 
-def _wrapped_by(iterator: mx.io.DataIter) -> list[mx.io.DataIter]:
+def _inner_iterators(iterator: mx.io.DataIter) -> list[mx.io.DataIter]:
     if isinstance(iterator, mx.io.ResizeIter):
         return [iterator.data_iter]
     return list(iterator.iters) if isinstance(iterator, mx.io.PrefetchingIter) else []
 
 
-def _copied(batch: mx.io.DataBatch) -> Arrays:
+def _copied(batch: mx.io.DataBatch) -> DataAndLabel:
     data, label = _arrays_of(batch)
     return [array.copy() for array in data], [array.copy() for array in label]
 
 
-def _arrays_of(batch: mx.io.DataBatch) -> Arrays:
+def _arrays_of(batch: mx.io.DataBatch) -> DataAndLabel:
     """Return the arrays of a batch as NDArrays, whose rows can be sliced along any axis."""
     return list(map(as_legacy, batch.data)), list(map(as_legacy, batch.label or []))
 
@@ -347,15 +351,15 @@ class IterBatch(Batch):
     @property
     def data(self) -> list[NDArray]:
         """The arrays of the data."""
-        return leaves_of(self[0])
+        return tree_leaves(self[0])
 
     @property
     def label(self) -> list[NDArray]:
         """The arrays of the label."""
-        return leaves_of(self[1])
+        return tree_leaves(self[1])
 
 
-def pair_of(batch: object) -> Any:
+def as_pair(batch: object) -> Any:
     """Return an ``mx.io.DataBatch`` as a pair, as `backward` gets it in a full pass.
 
     Anything else stays as it is.
@@ -382,7 +386,7 @@ def check_has_no_padding(batch: object) -> None:
         )
 
 
-def _batch_of(arrays: Arrays, index: int) -> Batch:
+def _batch_of(arrays: DataAndLabel, index: int) -> Batch:
     """Return the batch, with each part as an array or as a tuple of several."""
     parts = [tuple(map(as_current, part)) for part in arrays]
     return IterBatch((part[0] if len(part) == 1 else part for part in parts), index)
@@ -404,5 +408,5 @@ def _sliced(array: NDArray, axis: int, begin: int, end: int) -> NDArray:
     return array[begin:end] if axis == 0 else array.slice_axis(axis=axis, begin=begin, end=end)
 
 
-def _length(arrays: Arrays, axis: int) -> int:
+def _length(arrays: DataAndLabel, axis: int) -> int:
     return int(arrays[0][0].shape[axis])

@@ -1,4 +1,4 @@
-"""Random numbers by counting: each is a pure function of what it is for, in any order."""
+"""Draw: counter-based random numbers, each a pure function of its purpose."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Draw:
     """The random numbers of one transform for a batch.
 
     Each number is a pure function of seed, stream, draw, the transform's position, the sample's
-    index and a counter: whatever the batch size, and whatever was drawn before.
+    index and a counter. It does not depend on the batch size or on earlier draws.
 
     Parameters
     ----------

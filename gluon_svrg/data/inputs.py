@@ -1,4 +1,4 @@
-"""Data whose outputs are wanted: batches, or whole arrays."""
+"""The input of `predict`: batches or whole arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.arrays.nested import leaves_of, mapped
+from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.data.training_data import batches_of
 from mxnet.ndarray import NDArray
@@ -48,7 +48,7 @@ def batches_to_predict(data: object, batch_size: int | None) -> Iterator[Any]:
 
 
 def _slices(data: Any, batch_size: int) -> Iterator[Any]:
-    lengths = [len(array) for array in leaves_of(data)]
+    lengths = [len(array) for array in tree_leaves(data)]
     if len(set(lengths)) != 1 or not lengths[0]:
         raise ValueError(
             f"the arrays to predict must have samples along axis 0, all the same number, got "
@@ -56,4 +56,4 @@ def _slices(data: Any, batch_size: int) -> Iterator[Any]:
         )
     for begin in range(0, lengths[0], batch_size):
         rows = slice(begin, begin + batch_size)
-        yield (mapped(itemgetter(rows), data),)
+        yield (tree_map(itemgetter(rows), data),)

@@ -15,13 +15,18 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import mode_of_thread
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.data.arrays import Arrays, nesting_of, sources_of
-from gluon_svrg.data.batch import Batch
+from gluon_svrg.arrays.batch import Batch
+from gluon_svrg.data.array_batches import (
+    BatchMaker,
+    Partition,
+    Rows,
+    check_shuffle,
+    check_transform,
+)
+from gluon_svrg.data.array_sources import NestedArrays, flatten_sources, nesting_of
+from gluon_svrg.data.determinism import repeats_exactly
 from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED
-from gluon_svrg.data.making import BatchMaker, check_transform
-from gluon_svrg.data.partition import Partition, Rows, check_shuffle
-from gluon_svrg.data.probing import repeats_exactly
-from gluon_svrg.data.shares import Share
+from gluon_svrg.data.shard import Shard
 from gluon_svrg.data.transforms.base import Transform
 
 _PROBES = 4
@@ -35,15 +40,15 @@ _Make: TypeAlias = "Callable[[int, Rows, int, int], Batch]"
 class ArrayLoader:
     """Loads batches from arrays, each batch in one operation per array.
 
-    The samples are divided into batches once: a batch has the same samples in every epoch, as
-    SVRG needs it to use again what it computed at a snapshot. `shuffle` divides them at random and
-    draws the order of the batches anew each epoch, both as pure functions of seed and epoch.
-    `reshuffle` divides them anew each epoch, too, as a DataLoader does: batches do not repeat then,
-    so SVRG keeps no gradient table, and computes the snapshot's gradient of each batch again.
+    The samples are divided into batches once: a batch has the same samples in every epoch, so that
+    SVRG can reuse what it computed at a snapshot. With `shuffle` the division is random, and the
+    order of the batches changes each epoch; both are pure functions of seed and epoch. With
+    `reshuffle` the division changes each epoch, too, as in a DataLoader: batches do not repeat
+    then, so SVRG keeps no gradient table and recomputes the snapshot's gradient of each batch.
 
-    Of arrays in memory, a batch is made once and kept: a view of an NDArray in order, else a copy.
-    With a `transform`, an ``np.memmap`` among the arrays, or `reshuffle`, each batch is made when
-    it is asked for.
+    Batches of arrays in memory are made once and kept: as views of an NDArray in order, else as
+    copies. With a `transform`, an ``np.memmap`` among the arrays or `reshuffle`, each batch is made
+    when it is requested.
 
     The random numbers of a transform of :mod:`gluon_svrg.data.transforms` are a pure function of
     seed, epoch and sample; :meth:`lock` holds them between two snapshots. Arrays and batches must
@@ -91,7 +96,7 @@ class ArrayLoader:
 
     def __init__(
         self,
-        *arrays: Arrays,
+        *arrays: NestedArrays,
         batch_size: int,
         shuffle: bool = False,
         last_batch: str = "keep",
@@ -100,7 +105,7 @@ class ArrayLoader:
         prefetch: int | None = None,
         reshuffle: bool = False,
     ) -> None:
-        flat = sources_of(arrays)
+        flat = flatten_sources(arrays)
         self.batch_size = check_integer(
             "batch_size", batch_size, 1, "each batch has that many samples"
         )
@@ -147,7 +152,7 @@ class ArrayLoader:
 
         With `reshuffle` the partition is that of `epoch`.
         """
-        return self._at(operator.index(index), self._batch)
+        return self._batch_at(operator.index(index), self._batch)
 
     @property
     def num_samples(self) -> int:
@@ -186,11 +191,11 @@ class ArrayLoader:
         return self._in_order(self._batch)
 
     def lock(self, draw: int) -> None:
-        """Augment every batch by this draw from now on, whatever the epoch.
+        """Augment every batch by this draw from now on, in every epoch.
 
-        Each sample gets the same random numbers each time, also after a resume; those of another
-        draw, and those of an epoch that is not locked, are independent of them. An
-        iterator that is under way keeps what it began with.
+        Each sample gets the same random numbers each time, also after a resume. They are
+        independent of those of other draws and of epochs that are not locked. An iterator that was
+        begun before keeps its random numbers.
 
         Parameters
         ----------
@@ -216,7 +221,7 @@ class ArrayLoader:
         self._locked_draw = draw
 
     def unlock(self) -> None:
-        """Augment anew in each epoch from now on, by a function of the seed and the epoch."""
+        """Let the augmentation depend on seed and epoch again."""
         self._locked_draw = None
 
     @property
@@ -248,7 +253,7 @@ class ArrayLoader:
         return self._has_drawn_seed
 
     def use_seed(self, seed: int) -> None:
-        """Have this seed instead of the own, as if it had been drawn: another worker's."""
+        """Replace the drawn seed by another worker's."""
         if seed != self.seed:
             self.seed = seed
             if self.shuffle:
@@ -267,14 +272,14 @@ class ArrayLoader:
 
     @property
     def repeats(self) -> bool:
-        """Whether a batch is the same, bit for bit, each time, as things stand.
+        """Whether a batch is at present the same, bit for bit, each time.
 
-        It is not with `reshuffle`. Else it is, without a transform. With one of this package's it
-        is, unless it draws and is not locked. A plain callable is tried, once, on the first batch:
-        it repeats if four calls give the same arrays and draw neither from NumPy's global generator
-        nor from Python's; both are left as they were. MXNet's generators cannot be read, nor can
-        the callable's own: what such a draw changes only rarely, or in other batches only, is not
-        found, and what the calls draw there is drawn.
+        With `reshuffle` it is not. Without a transform it is. With a transform of this package it
+        is, unless the transform is random and not locked. A plain callable is tried once, on the
+        first batch: it repeats if four calls give the same arrays and draw neither from NumPy's
+        global generator nor from Python's; both are restored. MXNet's generators and the
+        callable's own cannot be read or restored: a draw from them that changes the result only
+        rarely, or only in other batches, is not found.
         """
         return not self.reshuffle and self._transform_repeats()
 
@@ -288,29 +293,29 @@ class ArrayLoader:
             self._callable_repeats = repeats_exactly(first, _PROBES)
         return self._callable_repeats
 
-    def _draw_of(self, stream: int, number: int) -> tuple[int, int]:
+    def _effective_draw(self, stream: int, number: int) -> tuple[int, int]:
         """Return stream and number of the draw: the locked one, or those given."""
         return (stream, number) if self._locked_draw is None else (LOCKED, self._locked_draw)
 
     def _next_epoch(self, make: _Make) -> Iterator[Batch]:
         order = self.order(self._epoch)[self._position :]
         self._epoch, self._position = self._epoch + 1, 0
-        return self._visit(order, self._epoch - 1, EPOCH, make)
+        return self._iterate(order, self._epoch - 1, EPOCH, make)
 
     def _in_order(self, make: _Make) -> Iterator[Batch]:
-        return self._visit(range(len(self)), self._epoch, IN_ORDER, make)
+        return self._iterate(range(len(self)), self._epoch, IN_ORDER, make)
 
-    def _at(self, index: int, make: _Make) -> Batch:
+    def _batch_at(self, index: int, make: _Make) -> Batch:
         position = index + len(self) if index < 0 else index
         if not 0 <= position < len(self):
             raise IndexError(f"there is no batch {index}: the loader has {len(self)}, from 0")
         rows = self._partition.rows(self._epoch)
-        return make(position, rows[position], *self._draw_of(IN_ORDER, self._epoch))
+        return make(position, rows[position], *self._effective_draw(IN_ORDER, self._epoch))
 
-    def _visit(
+    def _iterate(
         self, indices: Iterable[int], epoch: int, stream: int, make: _Make
     ) -> Iterator[Batch]:
-        stream, number = self._draw_of(stream, epoch)
+        stream, number = self._effective_draw(stream, epoch)
         rows = self._partition.rows(epoch)
 
         def batch(index: int) -> Batch:
@@ -324,41 +329,41 @@ class ArrayLoader:
         """Return the batch of this index, augmented by the draw of this number of the stream."""
         batch = self._kept.get(index)
         if batch is None:
-            batch = self._made(index, rows, stream, number)
+            batch = self._make(index, rows, stream, number)
             if self._is_kept:
                 self._kept[index] = batch
         return batch
 
-    def _made(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
+    def _make(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
         # Without a seed nothing draws.
         return self._maker.batch(index, rows, (self.seed or 0, stream, number))
 
 
-class LoaderPart:
-    """A worker's rows of all batches of an ArrayLoader, whose epoch, order and lock it has.
+class ShardedLoader:
+    """An ArrayLoader's batches, reduced to the rows of one worker.
 
-    Only these rows are taken from the arrays and transformed, unless a sample may depend on the
-    others of its batch: then the whole batch is made, and cut.
+    Only these rows are taken from the arrays and transformed. If a sample may depend on the others
+    of its batch, the whole batch is made and then cut.
 
     Parameters
     ----------
     loader : ArrayLoader
-        Whose batches; it is left as it is, but that an epoch of the part is one of the loader.
-    share : Share
-        Which rows.
+        The loader of whole batches; its epoch, order and lock are used.
+    shard : Shard
+        The rows of this worker.
     """
 
-    def __init__(self, loader: ArrayLoader, share: Share) -> None:
+    def __init__(self, loader: ArrayLoader, shard: Shard) -> None:
         self._loader = loader
-        self._share = share
-        self._takes_own_rows = share.batch_axis == 0 and loader._maker.takes_any_rows
+        self._shard = shard
+        self._takes_local_rows = shard.batch_axis == 0 and loader._maker.takes_any_rows
         self._kept: dict[int, Batch] = {}
 
-    def of(self, loader: ArrayLoader) -> LoaderPart:
-        """Return the same part of a copy of the loader, which may be at another epoch."""
-        part = copy.copy(self)  # with the batches that are kept
-        part._loader = loader
-        return part
+    def with_loader(self, loader: ArrayLoader) -> ShardedLoader:
+        """Return the same shard of a copy of the loader, which may be at another epoch."""
+        sharded = copy.copy(self)  # with the batches that are kept
+        sharded._loader = loader
+        return sharded
 
     def __iter__(self) -> Iterator[Batch]:
         """As that of the loader."""
@@ -366,7 +371,7 @@ class LoaderPart:
 
     def __getitem__(self, index: int) -> Batch:
         """As that of the loader."""
-        return self._loader._at(index, self._batch)
+        return self._loader._batch_at(index, self._batch)
 
     def in_order(self) -> Iterator[Batch]:
         """As that of the loader."""
@@ -375,24 +380,24 @@ class LoaderPart:
     def _batch(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
         batch = self._kept.get(index)
         if batch is None:
-            batch = self._made(index, rows, stream, number)
+            batch = self._make(index, rows, stream, number)
             if self._loader.keeps_batches:
                 self._kept[index] = batch
         return batch
 
-    def _made(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
-        loader, share = self._loader, self._share
-        if not self._takes_own_rows:
-            part: Batch = share.of(loader._batch(index, rows, stream, number), index)
+    def _make(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
+        loader, shard = self._loader, self._shard
+        if not self._takes_local_rows:
+            part: Batch = shard.take(loader._batch(index, rows, stream, number), index)
             return part
         if isinstance(rows, slice):
-            own = share.rows(rows.stop - rows.start)
-            rows = slice(rows.start + own.start, rows.start + own.stop)
-            is_empty = own.start == own.stop
+            local = shard.rows(rows.stop - rows.start)
+            rows = slice(rows.start + local.start, rows.start + local.stop)
+            is_empty = local.start == local.stop
         else:
-            rows = rows[share.rows(len(rows))]
+            rows = rows[shard.rows(len(rows))]
             is_empty = not len(rows)
-        return Batch((), index) if is_empty else loader._made(index, rows, stream, number)
+        return Batch((), index) if is_empty else loader._make(index, rows, stream, number)
 
 
 def _prefetched(

@@ -1,4 +1,4 @@
-"""Training data of which every worker has its rows of each batch."""
+"""Shard the training data: each of several workers gets its rows of every batch."""
 
 from __future__ import annotations
 
@@ -6,64 +6,69 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
-from gluon_svrg.data.agreement import CONTENTS, bits_of_batch, bits_of_labels, check_agreement
-from gluon_svrg.data.base import TrainingData
-from gluon_svrg.data.repetition import (
+from gluon_svrg.data.adapters import (
     ArrayLoaderData,
     DataLoaderData,
     WorkerLoaderData,
 )
-from gluon_svrg.data.shares import Share
+from gluon_svrg.data.base import TrainingData
+from gluon_svrg.data.shard import Shard
+from gluon_svrg.data.worker_checks import (
+    FINGERPRINT,
+    batch_fingerprint,
+    check_same_data,
+    label_fingerprint,
+)
 from gluon_svrg.workers import Workers
 
-# The same data, given twice to one run (to fit, and to a handler), are the same parts, by which a
-# gradient table recognises them. By the user's object, which the value keeps alive.
+# If the same data are given twice to one run (to fit, and to a handler), both get the same shards,
+# so that a gradient table recognises them. By the user's object, which the value keeps alive.
 _SHARED: WeakValueDictionary[tuple[object, ...], TrainingData] = WeakValueDictionary()
 
 
-def sharded(data: TrainingData, workers: Workers, batch_axis: int = 0) -> TrainingData:
-    """Return the data of which this worker has its rows of each batch.
+def shard(data: TrainingData, workers: Workers, batch_axis: int = 0) -> TrainingData:
+    """Return the data with this worker's rows of each batch.
 
-    Order, partition, random numbers, numbers of batches and of samples are those of the whole. A
-    worker without a row in a batch has an empty :class:`gluon_svrg.data.Batch` in its place. Of
-    batches that are kept, a part is made once, and kept too.
+    Order, partition, random numbers and the numbers of batches and samples are those of the whole
+    data. If a worker has no row of a batch, it gets an empty :class:`gluon_svrg.data.Batch`. If
+    the data keep their batches, the worker's rows are kept, too.
 
-    All workers call it together: they compare their data, and an ArrayLoader whose seed was drawn
-    gets the first worker's.
+    All workers call it together: they compare their data, and all of them use worker 0's seed if
+    an ArrayLoader has drawn one.
 
     Parameters
     ----------
     data : TrainingData
         As :func:`gluon_svrg.data.training_data.training_data` returns them: whole.
     workers : Workers
-        Who shares them. One alone gets `data` itself.
+        The workers. A single one gets `data` itself.
     batch_axis : int
         The axis that counts the samples.
 
     Raises
     ------
     ValueError
-        If the workers have other data than each other.
+        If the workers' data differ.
     """
     if not workers.are_several or data.is_shared:
         return data
-    place = f"{data.name} are shared out"
-    check_agreement(workers.gather_plain(data.identity(), place), data.name)
+    label = f"{data.name} are shared out"
+    check_same_data(workers.gather_plain(data.identity(), label), data.name)
     if isinstance(data, ArrayLoaderData) and data.loader.has_drawn_seed:
-        data.loader.use_seed(workers.of_first(data.loader.seed, place))
+        data.loader.use_seed(workers.of_first(data.loader.seed, label))
     if isinstance(data, WorkerLoaderData):
         data.check_workers(workers)
         return data
     key = id(data.source), data.name, id(workers), batch_axis
-    known = _SHARED.get(key)
-    if known is None:
-        share = Share(workers.rank, workers.size, batch_axis)
+    sharded = _SHARED.get(key)
+    if sharded is None:
+        rows = Shard(workers.rank, workers.size, batch_axis)
         if isinstance(data, ArrayLoaderData):
-            known = ArrayLoaderData(data.loader, data.name, share)
+            sharded = ArrayLoaderData(data.loader, data.name, rows)
         else:
-            known = ShardedData(data, workers, share)
-        _SHARED[key] = known
-    return known
+            sharded = ShardedData(data, workers, rows)
+        _SHARED[key] = sharded
+    return sharded
 
 
 def describe_sharding(data: TrainingData, workers: Workers) -> str:
@@ -78,28 +83,28 @@ def describe_sharding(data: TrainingData, workers: Workers) -> str:
 
 
 class ShardedData(TrainingData):
-    """Whole batches, of which this worker keeps its rows.
+    """Whole batches, reduced to the rows of one worker.
 
-    At the beginning of a pass, all workers compare its first batch and the number of batches.
+    At the beginning of each pass, the workers compare its first batch and the number of batches.
 
     Parameters
     ----------
     whole : TrainingData
-        The same on all workers.
+        The whole batches, the same on all workers.
     workers : Workers
-        Who shares them.
-    share : Share
-        What this one has.
+        All workers.
+    shard : Shard
+        The rows of this worker.
     """
 
     is_shared = True
 
-    def __init__(self, whole: TrainingData, workers: Workers, share: Share) -> None:
+    def __init__(self, whole: TrainingData, workers: Workers, shard: Shard) -> None:
         super().__init__(whole.source, whole.name)
         self._whole = whole
         self._workers = workers
-        self._share = share
-        # By index: the whole batch, which is another if the user's list has changed, and the part.
+        self._shard = shard
+        # By index: the whole batch, to notice that the user's list has changed, and its rows here.
         self._kept: dict[int, tuple[object, Any]] = {}
 
     @property
@@ -117,7 +122,7 @@ class ShardedData(TrainingData):
 
     @property
     def num_samples(self) -> int | None:
-        """The number of all workers."""
+        """The number of samples of an epoch, over all workers."""
         return self._whole.num_samples
 
     @property
@@ -125,8 +130,8 @@ class ShardedData(TrainingData):
         return self._whole.is_indexed
 
     @property
-    def numbers_batches(self) -> bool:
-        return self._whole.numbers_batches
+    def has_batch_index(self) -> bool:
+        return self._whole.has_batch_index
 
     @property
     def keeps_batches(self) -> bool:
@@ -140,28 +145,28 @@ class ShardedData(TrainingData):
     def locked_draw(self) -> int | None:
         return self._whole.locked_draw
 
-    def one_pass(self) -> Iterator[Any]:
-        """Return the parts of the batches in the order of the data's own."""
-        return self._parts(self._compared(self._whole.one_pass()), 0)
+    def iterate_once(self) -> Iterator[Any]:
+        """Return this worker's rows of the batches, in the order of the whole data."""
+        return self._local_batches(self._compared(self._whole.iterate_once()), 0)
 
-    def begin_epoch(self, epoch: int, done: int = 0) -> Iterator[Any]:
-        return self._parts(self._compared(self._whole.begin_epoch(epoch, done)), done)
+    def iterate_epoch(self, epoch: int, skip: int = 0) -> Iterator[Any]:
+        return self._local_batches(self._compared(self._whole.iterate_epoch(epoch, skip)), skip)
 
     def in_order(self) -> Iterator[Any]:
-        return self._parts(self._compared(self._whole.in_order()), 0)
+        return self._local_batches(self._compared(self._whole.in_order()), 0)
 
     def batch(self, index: int) -> Any:
         number = index + (self.num_batches or 0) if index < 0 else index
-        return self._part(self._whole.batch(index), number)
+        return self._local_batch(self._whole.batch(index), number)
 
     def take(self, number: int) -> list[Any]:
-        return [self._part(batch, i) for i, batch in enumerate(self._whole.take(number))]
+        return [self._local_batch(batch, i) for i, batch in enumerate(self._whole.take(number))]
 
-    def why_it_may_not_repeat(self) -> str:
-        return self._whole.why_it_may_not_repeat()
+    def reason_not_repeatable(self) -> str:
+        return self._whole.reason_not_repeatable()
 
-    def why_not_locked(self) -> str:
-        return self._whole.why_not_locked()
+    def reason_not_lockable(self) -> str:
+        return self._whole.reason_not_lockable()
 
     def lock(self, draw: int) -> None:
         self._whole.lock(draw)
@@ -178,27 +183,30 @@ class ShardedData(TrainingData):
     def check_can_resume(self) -> None:
         self._whole.check_can_resume()
 
-    def _parts(self, batches: Iterator[Any], done: int) -> Iterator[Any]:
-        for index, batch in enumerate(batches, done):
-            yield self._part(batch, index)
+    def _local_batches(self, batches: Iterator[Any], first: int) -> Iterator[Any]:
+        for index, batch in enumerate(batches, first):
+            yield self._local_batch(batch, index)
 
-    def _part(self, batch: Any, position: int) -> Any:
+    def _local_batch(self, batch: Any, position: int) -> Any:
         if not self._whole.keeps_batches:
-            return self._share.of(batch, position)
-        index: int = batch.index if self._whole.numbers_batches else position
-        whole, part = self._kept.get(index, (None, None))
+            return self._shard.take(batch, position)
+        index: int = batch.index if self._whole.has_batch_index else position
+        whole, local = self._kept.get(index, (None, None))
         if whole is not batch:
-            part = self._share.of(batch, index)
-            self._kept[index] = batch, part
-        return part
+            local = self._shard.take(batch, index)
+            self._kept[index] = batch, local
+        return local
 
     def _compared(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the whole batches, after the workers have compared the first of them."""
+        """Yield the whole batches, after the workers have compared the first one."""
         first = next(batches, None)
-        bits = bits_of_batch if self.keeps_batches else bits_of_labels
-        own = {"batches": self.num_batches, CONTENTS: None if first is None else bits(first)}
-        everybody = self._workers.gather_plain(own, f"a pass over {self.name} begins")
-        check_agreement(everybody, f"this pass over {self.name}")
+        fingerprint = batch_fingerprint if self.keeps_batches else label_fingerprint
+        description = {
+            "batches": self.num_batches,
+            FINGERPRINT: None if first is None else fingerprint(first),
+        }
+        descriptions = self._workers.gather_plain(description, f"a pass over {self.name} begins")
+        check_same_data(descriptions, f"this pass over {self.name}")
         if first is not None:
             yield first
             yield from batches

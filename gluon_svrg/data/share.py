@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gluon_svrg.data.sharding import sharded
+from gluon_svrg.data.sharding import shard
 from gluon_svrg.data.shared_batches import SharedBatches
 from gluon_svrg.data.training_data import check_data, training_data
 from gluon_svrg.workers import current
@@ -58,4 +58,4 @@ def share(data: Iterable[Any], batch_axis: int = 0) -> Iterable[Any]:
     if not workers.are_several:
         return data
     whole = training_data(data, "data")
-    return SharedBatches(whole, sharded(whole, workers, batch_axis), workers, batch_axis)
+    return SharedBatches(whole, shard(whole, workers, batch_axis), workers, batch_axis)

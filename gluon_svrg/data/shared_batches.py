@@ -1,4 +1,4 @@
-"""SharedBatches: a worker's parts of batches for a hand-written loop; Loop: what it was given."""
+"""SharedBatches: a worker's rows of each batch for a hand-written loop; Loop: counts them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from gluon_svrg.arrays.batch import Batch, is_empty
-from gluon_svrg.arrays.nested import leaves_of, mapped
-from gluon_svrg.arrays.samples import samples_in, some_samples
+from gluon_svrg.arrays.nested import tree_leaves, tree_map
+from gluon_svrg.arrays.samples import num_samples, slice_samples
 from gluon_svrg.data.base import TrainingData
 from gluon_svrg.workers import Workers
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class SharedBatches:
-    """The parts of batches that this worker gets; what :func:`gluon_svrg.data.share` returns.
+    """A worker's rows of each batch: the result of :func:`gluon_svrg.data.share`.
 
     Parameters
     ----------
     whole, data : TrainingData
-        The batches; this worker's parts, with empty batches where it has no row.
+        The whole batches; this worker's rows of them, with an empty batch if it has no row.
     workers : Workers
-        Which have the other parts.
+        All workers.
     batch_axis : int
         The axis that counts the samples.
     """
@@ -45,19 +45,19 @@ class SharedBatches:
         return self.data.num_batches
 
     def __iter__(self) -> Iterator[Any]:
-        """Return an iterator over the parts, in the order of the data's own."""
+        """Return an iterator over this worker's rows, in the order of the whole data."""
         loop = loop_of(self._workers)
         loop.begin_pass(self._workers)
-        for batch in self.data.one_pass():
+        for batch in self.data.iterate_once():
             if is_empty(batch):
-                given = self._one_sample()
-                if isinstance(given, (list, tuple)):
-                    given = Batch(given, batch.index)
-                loop.give(given, 0, batch.index)
+                local = self._one_sample()
+                if isinstance(local, (list, tuple)):
+                    local = Batch(local, batch.index)
+                loop.give(local, 0, batch.index)
             else:
-                given = batch
-                loop.give(given, samples_in(leaves_of(batch)[0], self._batch_axis))
-            yield given
+                local = batch
+                loop.give(local, num_samples(tree_leaves(batch)[0], self._batch_axis))
+            yield local
 
     def _one_sample(self) -> Any:
         """Return a sample for a loop that cannot run without one."""
@@ -69,23 +69,23 @@ class SharedBatches:
                     f"WorkerBatchSampler give a batch_size of at least {self._workers.size}, the "
                     "number of workers"
                 )
-            self._sample = mapped(
-                lambda leaf: some_samples(leaf, slice(0, 1), self._batch_axis), batch
+            self._sample = tree_map(
+                lambda leaf: slice_samples(leaf, slice(0, 1), self._batch_axis), batch
             )
         return self._sample
 
 
 class Given(NamedTuple):
-    """What a loop was given, up to a moment.
+    """The numbers of batches and samples that a loop was given.
 
     Attributes
     ----------
     batches : int
-        How many.
+        The number of batches.
     samples, rows : int
-        This worker's samples of them; the rows that it saw, with those that stand in for none.
+        This worker's samples of them; the rows that it got, with a stand-in for each empty batch.
     stand_ins : int
-        Batches of which this worker has no sample.
+        The number of batches of which this worker has no sample.
     """
 
     batches: int = 0
@@ -99,11 +99,17 @@ class Given(NamedTuple):
 
 
 class Loop:
-    """What the hand-written loop of this process was given by `share`, for its trainers."""
+    """Counts what `share` has given to the hand-written loop of this process, for its trainers.
+
+    Attributes
+    ----------
+    given, last : Given
+        All batches; the last batch alone.
+    """
 
     def __init__(self) -> None:
         self.given = Given()
-        self.last = Given()  # of the last batch alone
+        self.last = Given()
         self._batch: object = None
         self._index = 0
         self._trainers: list[ref[SVRGTrainer]] = []  # in an order that all workers have
@@ -117,8 +123,8 @@ class Loop:
         trainers = [trainer() for trainer in self._trainers]
         alive = [number for number, trainer in enumerate(trainers) if trainer is not None]
         # Python may have freed one here, and not yet on another worker.
-        everybody = workers.gather_plain(alive, "a pass over shared batches begins")
-        for number in sorted(set(alive).intersection(*everybody)):
+        alive_on_workers = workers.gather_plain(alive, "a pass over shared batches begins")
+        for number in sorted(set(alive).intersection(*alive_on_workers)):
             trainer = trainers[number]
             assert trainer is not None
             trainer.synchronize()

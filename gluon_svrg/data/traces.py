@@ -1,4 +1,4 @@
-"""Reading data without a trace: their place and their generators are as they were afterwards."""
+"""Read data without side effects: afterwards position and generators are as before."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _PARTS = (gluon.data.DataLoader, gluon.data.Dataset, gluon.data.Sampler, mx.io.D
 
 @contextmanager
 def unchanged(data: object) -> Iterator[None]:
-    """Put the attributes of `data` back after the block, also of its data set and samplers.
+    """Restore the attributes of `data`, of its data set and of its samplers after the block.
 
-    The states of NumPy's and Python's generators among these, and the contents of lists, too. A
-    DataLoader with workers loads in this process inside the block: the generators of a worker
-    process cannot be put back. What any other object in them keeps is not put back.
+    This includes NumPy's and Python's generators and lists in these attributes, but not the state
+    of other objects. Inside the block, a DataLoader with workers loads in this process, because
+    the generators of worker processes cannot be restored.
     """
     undo: list[Callable[[], None]] = []
     _remember(data, undo, set())

@@ -1,4 +1,4 @@
-"""Which kind of data the user's object is: the one place that asks for its class."""
+"""training_data(): the TrainingData for the object that the user gives."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg._mxnet import batch_sampler_of
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.data.base import TrainingData, length_of
-from gluon_svrg.data.data_iter import CxxIterData, DataIterData, NDArrayIterData
-from gluon_svrg.data.loader import ArrayLoader
-from gluon_svrg.data.repetition import (
+from gluon_svrg.arrays.nested import describe_value
+from gluon_svrg.data.adapters import (
     ArrayLoaderData,
     DataLoaderData,
     ListData,
     WorkerLoaderData,
 )
-from gluon_svrg.data.sharding import sharded
+from gluon_svrg.data.base import TrainingData, length_of
+from gluon_svrg.data.data_iter import CxxIterData, DataIterData, NDArrayIterData
+from gluon_svrg.data.loader import ArrayLoader
+from gluon_svrg.data.sharding import shard
 from gluon_svrg.data.shared_batches import SharedBatches
 from gluon_svrg.data.worker_sampler import WorkerBatchSampler
 from gluon_svrg.workers import Single, Workers
@@ -25,18 +26,18 @@ from mxnet import gluon
 
 __all__ = [
     "TrainingData",
-    "batch_to_look_at",
     "batches_of",
     "check_data",
     "first_batches",
     "length_of",
+    "probe_batch",
+    "reason_not_lockable",
     "training_data",
-    "why_not_locked",
 ]
 
 
 def training_data(obj: object, name: str = "train_data") -> TrainingData:
-    """Return what a run asks of `obj`, the user's data.
+    """Return the user's data as a :class:`TrainingData`.
 
     Parameters
     ----------
@@ -54,20 +55,20 @@ def training_data(obj: object, name: str = "train_data") -> TrainingData:
     if isinstance(obj, TrainingData):  # made here already
         return obj
     check_data(obj, name)
-    return _kind_of(obj, name)
+    return _wrap(obj, name)
 
 
 def batches_of(
     obj: object, name: str, workers: Workers | None = None, batch_axis: int = 0
 ) -> Iterator[Any]:
-    """Return all batches of validation data, once, in the order that the data give them.
+    """Iterate once over all batches of validation data.
 
     Parameters
     ----------
     obj, name
         As for :func:`training_data`.
     workers, batch_axis : Workers, int, optional
-        Who shares them: this one's part of each batch, as of :func:`gluon_svrg.data.sharding`.
+        All workers; the batches then hold the rows of this one.
 
     Raises
     ------
@@ -75,7 +76,7 @@ def batches_of(
         If `obj` cannot be iterated, or is empty.
     """
     check_data(obj, name)
-    return sharded(_kind_of(obj, name), workers or Single(), batch_axis).one_pass()
+    return shard(_wrap(obj, name), workers or Single(), batch_axis).iterate_once()
 
 
 def first_batches(data: Iterable[object], number: int) -> list[Any]:
@@ -100,24 +101,23 @@ def first_batches(data: Iterable[object], number: int) -> list[Any]:
         If `number` is no positive integer.
     """
     check_integer("number", number, 1, "that many batches are taken")
-    return _kind_of(data, "data").take(number)
+    return _wrap(data, "data").take(number)
 
 
-def batch_to_look_at(data: object) -> Any:
-    """Return a first batch of validation data that leaves no trace in them; None if none does.
+def probe_batch(data: object) -> Any:
+    """Return the first batch of validation data, if reading it has no side effect; else None.
 
-    What a DataLoader's dataset draws from MXNet's generators is drawn.
+    MXNet's generators are not restored if a DataLoader's dataset draws from them.
     """
-    return _kind_of(data, "val_data").batch_to_look_at()
+    return _wrap(data, "val_data").probe_batch()
 
 
-def why_not_locked(data: object) -> str:
-    """Return why the samples of `data` may change from one pass to the next, or '' if they do not.
+def reason_not_lockable(data: object) -> str:
+    """Return why the samples of `data` may change from one pass to the next; '' if they do not.
 
-    As :meth:`TrainingData.why_not_locked`, also of what is no training data: a clause to follow
-    "is not locked: ".
+    As :meth:`TrainingData.reason_not_lockable`, for any iterable: a clause for a message.
     """
-    return _kind_of(data, "data").why_not_locked()
+    return _wrap(data, "data").reason_not_lockable()
 
 
 def check_data(data: object, name: str) -> None:
@@ -136,21 +136,18 @@ def check_data(data: object, name: str) -> None:
             "pass: give a DataLoader, or make a list of it"
         )
     if not isinstance(data, Iterable):
+        value = describe_value(data) if isinstance(data, mx.nd.NDArray) else repr(data)
         raise ValueError(
-            f"{name} must be an iterable of (data, label) batches, got {_words_for(data)}: give a "
+            f"{name} must be an iterable of (data, label) batches, got {value}: give a "
             "DataLoader, a list of batches, or gluon_svrg.data.ArrayLoader(data, label, "
             "batch_size=32) of whole arrays"
         )
-    if _kind_of(data, name).num_batches == 0:
+    if _wrap(data, name).num_batches == 0:
         raise ValueError(f"{name} is empty: give at least one batch")
 
 
-def _words_for(data: object) -> str:
-    return f"an array of shape {data.shape}" if isinstance(data, mx.nd.NDArray) else repr(data)
-
-
-def _kind_of(obj: Any, name: str) -> TrainingData:
-    """Return `obj` as the kind of data that it is: the one place that asks for its class."""
+def _wrap(obj: Any, name: str) -> TrainingData:
+    """Return the TrainingData for the class of `obj`: the only place that asks for the class."""
     if isinstance(obj, SharedBatches):
         return obj.data
     if isinstance(obj, ArrayLoader):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.data.shares import Share
+from gluon_svrg.data.shard import Shard
 from gluon_svrg.workers import Workers, current
 from mxnet import gluon
 
@@ -19,24 +19,24 @@ else:
 
 
 class WorkerBatchSampler(_Sampler):
-    """Yields, of each batch, the indices of the samples that this worker has.
+    """Yields, for each batch, the indices of this worker's samples.
 
-    It stands in the place of a ``gluon.data.BatchSampler``, so that each of several workers loads
-    no other samples than its own::
+    Use it in place of a ``gluon.data.BatchSampler``, so that each of several workers loads only its
+    own samples::
 
         sampler = WorkerBatchSampler(gluon.data.RandomSampler(len(dataset)), 256)
         loader = gluon.data.DataLoader(dataset, batch_sampler=sampler, num_workers=4)
 
-    The batches of all workers together are those of the BatchSampler, and one worker alone has all
-    of them. A worker that has no sample of a batch yields nothing in its place; `Estimator.fit`
-    knows that, and a loop by hand gets it from ``gluon_svrg.data.training_data``.
+    The batches of all workers together are those of the BatchSampler; a single worker has all of
+    each batch. If a worker has no sample of a batch, nothing is yielded for it. `Estimator.fit`
+    handles this; a hand-written loop uses :func:`gluon_svrg.data.share`.
 
     Parameters
     ----------
     sampler : gluon.data.Sampler or int
-        Yields the indices of all samples, in the same order on every worker: by NumPy's global
-        generator, which is set alike on all as each pass begins, or by a seed. An integer: that
-        many, in order.
+        Yields the indices of all samples, in the same order on every worker: drawn from NumPy's
+        global generator, which all workers set to the same state when a pass begins, or by a seed.
+        An integer n: the indices 0 to n - 1, in order.
     batch_size : int
         The number of samples of a batch, on all workers together.
     last_batch : 'keep' or 'discard'
@@ -51,7 +51,7 @@ class WorkerBatchSampler(_Sampler):
     num_batches, num_samples : int
         Of an epoch, on all workers together.
     order_bits : int
-        A fingerprint of the order that was begun last.
+        A fingerprint of the order of the last pass.
 
     Raises
     ------
@@ -84,7 +84,7 @@ class WorkerBatchSampler(_Sampler):
         self._sampler: Any = sampler
         self._keeps_last = last_batch == "keep"
         self.workers = current() if workers is None else workers
-        self._share = Share(self.workers.rank, self.workers.size)
+        self._shard = Shard(self.workers.rank, self.workers.size)
         self.order_bits = 0
 
     @property
@@ -100,7 +100,7 @@ class WorkerBatchSampler(_Sampler):
 
     def has_samples(self, batch: int) -> bool:
         """Return whether this worker has a sample of the batch of this number."""
-        return bool(self._rows_of(batch))
+        return bool(self._local_positions(batch))
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Return an iterator over the indices in each batch that are this worker's, if any are."""
@@ -111,9 +111,9 @@ class WorkerBatchSampler(_Sampler):
                 f"{len(self._sampler)}: workers know by the length what each of them has, so let "
                 "the two be equal"
             )
-        self.order_bits = _bits_of(order)
+        self.order_bits = _fingerprint(order)
         for batch in range(self.num_batches):
-            indices = [order[row] for row in self._rows_of(batch)]
+            indices = [order[row] for row in self._local_positions(batch)]
             if indices:
                 yield indices
 
@@ -121,14 +121,14 @@ class WorkerBatchSampler(_Sampler):
         """Return the number of batches of which this worker has samples."""
         return sum(map(self.has_samples, range(self.num_batches)))
 
-    def _rows_of(self, batch: int) -> range:
+    def _local_positions(self, batch: int) -> range:
         """Return the places in the order of this worker's samples of a batch."""
         begin = batch * self._batch_size
         size = min(self._batch_size, self.num_samples - begin)
-        rows = self._share.rows(size)
+        rows = self._shard.rows(size)
         return range(begin + rows.start, begin + rows.stop)
 
 
-def _bits_of(order: list[Any]) -> int:
+def _fingerprint(order: list[Any]) -> int:
     indices = np.asarray(order)
     return zlib.crc32(indices.tobytes() if indices.dtype.kind in "iu" else repr(order).encode())

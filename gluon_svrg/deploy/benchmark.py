@@ -18,10 +18,10 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.deploy.card import Card, Model, read_card, read_model
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.eager import OperatorByOperator
 from gluon_svrg.deploy.inputs import random_inputs
+from gluon_svrg.deploy.model_dir import Card, Model, read_card, read_model
 from gluon_svrg.deploy.onnx import export_onnx
 from gluon_svrg.deploy.onnx_engine import run, session_of
 from gluon_svrg.deploy.predictor import Predictor

@@ -8,8 +8,8 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.deploy.card import InputSpec
 from gluon_svrg.deploy.graph import is_of_numpy
+from gluon_svrg.deploy.model_dir import InputSpec
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 

@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 import mxnet as mx
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.deploy.card import Model
-from gluon_svrg.deploy.difference import difference_of, scale_of, tolerance_of
 from gluon_svrg.deploy.inputs import random_inputs
+from gluon_svrg.deploy.model_dir import Model
 from gluon_svrg.deploy.mxnet_engine import MXNetEngine
+from gluon_svrg.deploy.numerics import max_difference, output_scale, tolerance_of
 from gluon_svrg.deploy.onnx_engine import OnnxEngine
 
 _logger = logging.getLogger(__name__)
@@ -101,8 +101,8 @@ def greatest_difference(
     greatest = 0.0
     for index, (one, other) in enumerate(zip(outputs, expected, strict=True)):
         accepted = tolerance_of(other) if tolerance is None else tolerance
-        difference = difference_of(one, other)
-        if not difference <= accepted * scale_of(other):
+        difference = max_difference(one, other)
+        if not difference <= accepted * output_scale(other):
             raise ValueError(
                 f"output {index} of the ONNX file differs from MXNet's by {difference:.3g}, "
                 f"more than the tolerance {accepted:g}"

@@ -20,14 +20,21 @@ from gluon_svrg._mxnet import (
     has_shape,
     reason_of,
 )
-from gluon_svrg.arrays.replicas import replicas_of
+from gluon_svrg.arrays.replicas import distinct_replicas
 from gluon_svrg.deploy import trace
-from gluon_svrg.deploy.card import Card, InputRange, InputSpec, Model, check_target, write_model
 from gluon_svrg.deploy.compiled import Compiled
-from gluon_svrg.deploy.difference import difference_of, scale_of, tolerance_of
 from gluon_svrg.deploy.graph import REFUSED, Array, check_arrays, unlisted_in
 from gluon_svrg.deploy.images import Normalization, check_normalization
 from gluon_svrg.deploy.inputs import random_inputs
+from gluon_svrg.deploy.model_dir import (
+    Card,
+    InputRange,
+    InputSpec,
+    Model,
+    check_target,
+    write_model,
+)
+from gluon_svrg.deploy.numerics import max_difference, output_scale, tolerance_of
 from gluon_svrg.deploy.onnx import onnx_of_directory
 from gluon_svrg.files import DamagedError
 from mxnet import autograd
@@ -311,7 +318,7 @@ def _params_of(net: HybridBlock, symbol: Symbol, names: Sequence[str]) -> dict[s
 
 def _value_of(param: Parameter) -> NDArray:
     try:
-        replicas = replicas_of(param.list_data())
+        replicas = distinct_replicas(param.list_data())
     except (RuntimeError, MXNetError) as e:  # MXNet's DeferredInitializationError is an MXNetError
         raise ValueError(
             f"net is not initialized: its parameter {param.name!r} has no value; call "
@@ -405,8 +412,8 @@ def _check_outputs(
         return outputs  # no replica computes the same as their mean
     for index, (one, other) in enumerate(zip(outputs, expected, strict=True)):
         tolerance = _AMP_TOLERANCE if graph.has_casts else tolerance_of(one)
-        difference = difference_of(one, other)
-        if not difference <= tolerance * scale_of(other):
+        difference = max_difference(one, other)
+        if not difference <= tolerance * output_scale(other):
             raise ValueError(
                 f"output {index} of the graph differs from the net's by {difference:.3g}: the net "
                 "does not compute the same with symbols as with arrays, or draws random numbers"
@@ -437,8 +444,8 @@ def _check_independence(
     again = compiled([np.concatenate([array[-1:], array]) for array in arrays])
     for index, (one, other) in enumerate(zip(again, outputs, strict=True)):
         expected = np.concatenate([other[-1:], other])
-        difference = difference_of(one, expected)
-        if not difference <= tolerance_of(one) * scale_of(expected):
+        difference = max_difference(one, expected)
+        if not difference <= tolerance_of(one) * output_scale(expected):
             raise ValueError(
                 f"output {index} of net for a sample depends on the other samples of the batch (it "
                 f"differs by {difference:.3g} in another batch), and a Predictor splits and pads "
@@ -448,7 +455,7 @@ def _check_independence(
 
 
 def _has_equal_replicas(net: HybridBlock) -> bool:
-    return all(len(replicas_of(p.list_data())) == 1 for p in net.collect_params().values())
+    return all(len(distinct_replicas(p.list_data())) == 1 for p in net.collect_params().values())
 
 
 def _check_class_names(names: object, shapes: Sequence[Sequence[int]]) -> list[str] | None:

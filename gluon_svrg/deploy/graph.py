@@ -137,7 +137,7 @@ def load(text: str, more: Collection[str] = ()) -> Symbol:
         loaded.
     """
     try:
-        checked = _checked(json.loads(text), frozenset(more) - REFUSED, depth=0)
+        checked = _checked_graph(json.loads(text), frozenset(more) - REFUSED, depth=0)
     except DamagedError:
         raise
     except (ValueError, LookupError, TypeError, RecursionError) as e:
@@ -221,8 +221,8 @@ def is_of_numpy(symbol: Symbol) -> bool:
     return any(node["op"].startswith("_np") for node in json.loads(symbol.tojson())["nodes"])
 
 
-def _checked(graph: Any, more: frozenset[str], depth: int) -> dict[str, Any]:
-    """Return the graph, made anew of what was checked; raises ValueError."""
+def _checked_graph(graph: Any, more: frozenset[str], depth: int) -> dict[str, Any]:
+    """Return a copy of the graph with its checked parts; raises ValueError."""
     if depth > _MAX_DEPTH or not isinstance(graph, dict) or set(graph) - _GRAPH_KEYS:
         raise ValueError("it has other parts than a graph")
     _check_operators({node["op"] for node in graph["nodes"]} - OPERATORS - more)
@@ -269,7 +269,7 @@ def _checked_node(
     if len(graphs) != (1 if op.startswith("_sg_") else 0):
         raise ValueError(f"the node {name!r} of {op!r} has {len(graphs)} subgraphs")
     if graphs:
-        made["subgraphs"] = [_checked(graphs[0], more, depth + 1)]
+        made["subgraphs"] = [_checked_graph(graphs[0], more, depth + 1)]
     return made
 
 

@@ -94,7 +94,7 @@ def _are_finite(values: object, shape: tuple[int, ...]) -> bool:
     return array.shape == shape and bool(np.isfinite(array).all())
 
 
-def is_one(images: object) -> bool:
+def is_single_image(images: object) -> bool:
     """Return whether `images` is a single image: a path, or an array of fewer than four axes."""
     return isinstance(images, str | os.PathLike) or (
         isinstance(images, np.ndarray) and images.ndim < 4
@@ -129,7 +129,7 @@ def read_images(
         If Pillow is needed, to read a file or to resize an image, and not installed.
     """
     several: list[object]
-    if is_one(images):
+    if is_single_image(images):
         several = [images]
     elif isinstance(images, Iterable):
         several = list(images)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.deploy.card import Card, InputSpec
+from gluon_svrg.deploy.model_dir import Card, InputSpec
 from mxnet.ndarray import NDArray
 
 

@@ -10,10 +10,10 @@ import weakref
 import mxnet as mx
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import reason_of
-from gluon_svrg.deploy.card import Model, check_batch
 from gluon_svrg.deploy.compiled import Compiled
-from gluon_svrg.deploy.difference import difference_of, scale_of
 from gluon_svrg.deploy.inputs import random_inputs
+from gluon_svrg.deploy.model_dir import Model, check_batch
+from gluon_svrg.deploy.numerics import max_difference, output_scale
 from mxnet import autograd
 from mxnet.base import MXNetError
 from mxnet.symbol import Symbol
@@ -91,11 +91,12 @@ class MXNetEngine:
                 return None, plain
             difference = self._difference(plain, fused)
         except MXNetError as e:
-            _logger.warning("the plain graph is used: MKLDNN cannot fuse it: %s", reason_of(e))
+            _logger.warning("MKLDNN fusion failed, using the unfused graph: %s", reason_of(e))
             return None, plain
         if not difference <= 1e-4:
             _logger.warning(
-                "the plain graph is used: fused by MKLDNN its outputs differ by %.2g", difference
+                "using the unfused graph: the outputs of the one fused by MKLDNN differ by %.2g",
+                difference,
             )
             return None, plain
         return "MKLDNN", fused
@@ -105,7 +106,7 @@ class MXNetEngine:
         arrays = random_inputs(self.model.card, 1)
         with autograd.pause(train_mode=False):
             one, other = (self._compile(symbol, 1)(arrays) for symbol in (plain, fused))
-        return max(difference_of(b, a) / scale_of(a) for a, b in zip(one, other, strict=True))
+        return max(max_difference(b, a) / output_scale(a) for a, b in zip(one, other, strict=True))
 
 
 _ENGINES: weakref.WeakSet[MXNetEngine] = weakref.WeakSet()

@@ -14,9 +14,9 @@ from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_number
 from gluon_svrg.deploy import onnx_graph
-from gluon_svrg.deploy.card import Card, Model
 from gluon_svrg.deploy.engine import greatest_difference
 from gluon_svrg.deploy.inputs import InputCheck, random_inputs
+from gluon_svrg.deploy.model_dir import Card, Model
 from gluon_svrg.deploy.onnx_engine import INSTALL, cannot_run, run, session_of
 from gluon_svrg.deploy.predictor import Predictor
 from gluon_svrg.deploy.trace import flatten

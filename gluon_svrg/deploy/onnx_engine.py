@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.deploy import onnx_graph
-from gluon_svrg.deploy.card import Card
+from gluon_svrg.deploy.model_dir import Card
 from gluon_svrg.files import DamagedError
 
 if TYPE_CHECKING:

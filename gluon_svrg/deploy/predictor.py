@@ -10,12 +10,12 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.deploy.card import Card, Model, read_model
 from gluon_svrg.deploy.engine import choose
-from gluon_svrg.deploy.images import Image, is_one, read_images
+from gluon_svrg.deploy.images import Image, is_single_image, read_images
 from gluon_svrg.deploy.inputs import InputCheck
-from gluon_svrg.deploy.int8 import warn_of_overflow
+from gluon_svrg.deploy.model_dir import Card, Model, read_model
 from gluon_svrg.deploy.mxnet_engine import MXNetEngine
+from gluon_svrg.deploy.numerics import warn_of_overflow
 from gluon_svrg.deploy.trace import rebuild
 from mxnet.ndarray import NDArray
 
@@ -65,6 +65,8 @@ class Predictor:
         The backend of MXNet that fused the graph; None for the plain graph, and for onnxruntime.
     batch_size : int
         The greatest number of samples that are computed at once.
+    check_finite : bool
+        Whether NaN and infinities in an input are an error; it may be changed.
     """
 
     def __init__(
@@ -212,7 +214,7 @@ class Predictor:
         axis. Parameters and errors: see :meth:`read_images`.
         """
         batch = self.read_images(images, resize)
-        return self.predict(batch[0] if is_one(images) else batch)
+        return self.predict(batch[0] if is_single_image(images) else batch)
 
     def read_images(self, images: Image | Iterable[Image], resize: bool = False) -> NumPyArray:
         """Return images as a batch for :meth:`predict`, normalised as the card says.

@@ -15,8 +15,8 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import callback_errors, legacy_mode, reason_of
 from gluon_svrg.arrays import params as params_format
-from gluon_svrg.deploy.card import Model, as_path, check_target, read_model, write_model
-from gluon_svrg.deploy.int8 import warn_of_overflow
+from gluon_svrg.deploy.model_dir import Model, as_path, check_target, read_model, write_model
+from gluon_svrg.deploy.numerics import warn_of_overflow
 from gluon_svrg.deploy.predictor import Predictor, probabilities_of
 from gluon_svrg.files import write_through
 from mxnet import gluon

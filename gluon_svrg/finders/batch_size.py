@@ -11,8 +11,8 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import as_current, as_legacy
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.arrays.nested import leaves_of, mapped
-from gluon_svrg.arrays.samples import axis_of, samples_in
+from gluon_svrg.arrays.nested import tree_leaves, tree_map
+from gluon_svrg.arrays.samples import num_samples, sample_axis
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EventHandlers, Run
 from gluon_svrg.finders.dry_run import DryRun, check_arguments, without_trace
@@ -170,19 +170,19 @@ def _seconds_per_sample(dry_run: DryRun, batch: object, size: int, batch_axis: i
 
 def _of_size(batch: object, size: int, batch_axis: int) -> Any:
     """Return a batch of `size` samples: those of `batch`, over and over."""
-    number = samples_in(leaves_of(batch)[0], batch_axis)
+    number = num_samples(tree_leaves(batch)[0], batch_axis)
     rows = np.arange(size) % number
 
     def of_size(array: Any) -> Any:
         if not isinstance(array, NDArray):
-            return np.take(array, rows, axis_of(array, batch_axis))
+            return np.take(array, rows, sample_axis(array, batch_axis))
         if getattr(array, "stype", "default") != "default":
             raise ValueError(
                 f"the batches have arrays of storage type {array.stype!r}, of which "
                 "find_batch_size makes no other sizes: give dense ones"
             )
-        axis = axis_of(array, batch_axis)
+        axis = sample_axis(array, batch_axis)
         index = mx.nd.array(rows, array.ctx, "int64")
         return as_current(mx.nd.take(as_legacy(array), index, axis=axis))
 
-    return mapped(of_size, batch)
+    return tree_map(of_size, batch)

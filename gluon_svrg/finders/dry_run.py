@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import mxnet as mx
 from gluon_svrg import _mxnet
-from gluon_svrg.checkpoint.optimizer_states import States, load_states, states_of
-from gluon_svrg.checkpoint.parts import LossScale, Network
-from gluon_svrg.data.probing import isolate_rng
+from gluon_svrg.checkpoint.optimizer_states import TrainerStates, load_states, trainer_states
+from gluon_svrg.checkpoint.parts import LossScalePart, NetworkPart
+from gluon_svrg.data.determinism import isolate_rng
 from gluon_svrg.data.training_data import check_data, training_data
 from gluon_svrg.events import EventHandler, EventHandlers, Run
 from gluon_svrg.handlers.batch_processor_state import BatchProcessorStateHandler
-from gluon_svrg.handlers.step import GradientUpdateHandler
+from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.run.backward import from_plain, needs_epoch_begin, to_plain
 from gluon_svrg.run.batch_processor import fit_batch
 from gluon_svrg.run.position import RunWithPosition
@@ -37,7 +37,7 @@ class DryRun:
         Whose they are.
     step : GradientUpdateHandler
         Takes the steps.
-    begin_epoch : callable
+    iterate_epoch : callable
         Returns the batches of the epoch of a number.
     was_told_to_end : callable
         Whether whoever waits for the steps wants them no longer.
@@ -47,12 +47,12 @@ class DryRun:
         self,
         run: Run,
         step: GradientUpdateHandler,
-        begin_epoch: Callable[[int], Iterator[object]],
+        iterate_epoch: Callable[[int], Iterator[object]],
         was_told_to_end: Callable[[], bool],
     ) -> None:
         self._run = run
         self._step = step
-        self._begin_epoch = begin_epoch
+        self._iterate_epoch = iterate_epoch
         self._was_told_to_end = was_told_to_end
         self._carried = (
             BatchProcessorStateHandler() if needs_epoch_begin(run.batch_processor) else None
@@ -71,7 +71,7 @@ class DryRun:
             if self._carried is not None:
                 self._carried.epoch_begin(self._run)
             before = done
-            for batch in self._begin_epoch(epoch):
+            for batch in self._iterate_epoch(epoch):
                 if self._was_told_to_end():
                     return
                 yield batch
@@ -124,7 +124,7 @@ def check_arguments(estimator: Run, data: object, what: str) -> None:
             "no parameter is trained: the trainer has none whose grad_req is not 'null'; let a "
             "layer train, layer.collect_params().setattr('grad_req', 'write')"
         )
-    if not training_data(data, "data").can_be_put_back:
+    if not training_data(data, "data").is_restorable:
         estimator.logger.warning(
             "%s reads from the data, a %s, whose place cannot be put back: the order of the epochs "
             "of a later run may be another one; make it anew for the run",
@@ -167,10 +167,10 @@ def without_trace(
             mx.random.seed(0)
             with (
                 _all_put_back(estimator, batch_axis),
-                training_data(data, "data").without_trace() as begin_epoch,
+                training_data(data, "data").without_trace() as iterate_epoch,
                 _stepping(estimator, step_handler(event_handlers)) as step,
             ):
-                return steps(DryRun(estimator, step, begin_epoch, is_over.is_set))
+                return steps(DryRun(estimator, step, iterate_epoch, is_over.is_set))
 
     with ThreadPoolExecutor(1, "gluon_svrg.finders") as thread:
         try:
@@ -196,8 +196,8 @@ def _stepping(run: Run, step: GradientUpdateHandler) -> Iterator[GradientUpdateH
 def _all_put_back(run: Run, batch_axis: int) -> Iterator[None]:
     """Put back what belongs to the run: see :func:`without_trace`."""
     mx.nd.waitall()
-    undo = [_axis(run), _batch_processor(run), LossScale(run).undo(), _trainer(run)]
-    undo += [_gradients(run), Network(run).undo()]
+    undo = [_axis(run), _batch_processor(run), LossScalePart(run).undo(), _trainer(run)]
+    undo += [_gradients(run), NetworkPart(run).undo()]
     run.batch_axis = batch_axis
     try:
         with _mxnet.own_graphs(run.net, run.loss):
@@ -245,7 +245,7 @@ def _trainer(run: Run) -> Callable[[], None]:
     params = _mxnet.parameters_of(trainer)
     waits = not all(_mxnet.has_shape(param) for param in params)
     # A parameter that waits for its shape has no state, and MXNet makes no kvstore before that.
-    states = States.of(optimizer, {}, ()) if waits else states_of(trainer)
+    states = TrainerStates.of(optimizer, {}, ()) if waits else trainer_states(trainer)
     if not is_begun:
         _mxnet.forget_kvstore(trainer)
 
@@ -273,7 +273,7 @@ def _gradients(run: Run) -> Callable[[], None]:
         (
             param,
             [grad.copy() for grad in param.list_grad()],
-            [_mxnet.is_fresh(data) for data in _mxnet.data_of(param)],
+            [_mxnet.is_fresh(data) for data in _mxnet.list_data(param)],
         )
         for param in params.values()
     ]
@@ -283,7 +283,7 @@ def _gradients(run: Run) -> Callable[[], None]:
             # Those of now: a change of grad_req makes new ones.
             for grad, copy in zip(param.list_grad(), grads, strict=True):
                 copy.copyto(grad)
-            for data, fresh in zip(_mxnet.data_of(param), are_fresh, strict=True):
+            for data, fresh in zip(_mxnet.list_data(param), are_fresh, strict=True):
                 _mxnet.mark_fresh(data, fresh)
 
     return put_back

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gluon_svrg.arrays.nested import leaves_of
+from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.events import EpochBegin, Order, Run, State, Stateful
 from gluon_svrg.run.backward import from_plain, to_plain
 from mxnet.ndarray import NDArray
@@ -39,7 +39,7 @@ class BatchProcessorStateHandler(EpochBegin, Stateful):
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
         """Raise ValueError if the state has arrays: they belong to the rows of each worker."""
-        leaves = [leaf for state in states for leaf in leaves_of(state["state"])]
+        leaves = [leaf for state in states for leaf in tree_leaves(state["state"])]
         if any(isinstance(leaf, NDArray | np.ndarray) for leaf in leaves):
             raise ValueError(
                 f"it holds what the batch processor carries for the rows of {len(states)} "

@@ -10,13 +10,13 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg._mxnet import has_shape
 from gluon_svrg.arguments import check_integer, check_periods
-from gluon_svrg.checkpoint import folder as disk
-from gluon_svrg.checkpoint.contents import about, capture
-from gluon_svrg.checkpoint.first_worker import by_first
-from gluon_svrg.checkpoint.folder import Checkpoint, Key
-from gluon_svrg.checkpoint.folder_lock import FolderLock
-from gluon_svrg.checkpoint.locate import HasCheckpoints, checkpoint_folders, is_in
-from gluon_svrg.checkpoint.metrics import warn_of_what_is_left_out
+from gluon_svrg.checkpoint import storage
+from gluon_svrg.checkpoint.directory_lock import DirectoryLock
+from gluon_svrg.checkpoint.first_worker import run_on_first
+from gluon_svrg.checkpoint.metrics import warn_unsaved_attributes
+from gluon_svrg.checkpoint.resume import HasCheckpoints, checkpoint_directories, is_inside
+from gluon_svrg.checkpoint.run_state import manifest_info, save_run
+from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
 from gluon_svrg.events import (
     BatchBegin,
     EvaluationEnd,
@@ -31,7 +31,7 @@ from gluon_svrg.events import (
 )
 from gluon_svrg.files import make_folder
 from gluon_svrg.handlers.random_state import RandomStateHandler
-from gluon_svrg.handlers.signals import SignalHandler
+from gluon_svrg.handlers.signal import SignalHandler
 from gluon_svrg.run.monitor import Monitor
 from gluon_svrg.run.position import Position, require_estimator
 from gluon_svrg.workers import Workers
@@ -53,44 +53,45 @@ class CheckpointHandler(
     A checkpoint holds all that the run depends on: parameters and auxiliary states, the
     optimizer's states and counts, SVRG's snapshot and full gradient, random states, the position
     in the data, metrics, history, and the states of all handlers that are
-    :class:`gluon_svrg.events.Stateful`. It is written aside, flushed and renamed, so that there is
-    never half a checkpoint; what is there is only removed when a newer one is. If it cannot be
-    written (a full disk), the older ones stay, the log says so, and the run continues.
+    :class:`gluon_svrg.events.Stateful`. It is written under a temporary name, flushed and renamed,
+    so there is never half a checkpoint; an old checkpoint is removed only after a newer one was
+    written. If a checkpoint cannot be written (a full disk), the older ones stay, the log says so,
+    and the run continues.
 
-    Over several workers it is one checkpoint, which the first of them writes: nobody else needs the
-    directory. It has what differs from worker to worker for each of them, so as many continue
-    exactly; another number may go on from it, to rounding.
+    Over several workers there is one checkpoint, written by worker 0; the others do not need the
+    directory. It also holds the states in which the other workers differ, so the same number of
+    workers continues exactly. Another number of workers continues with rounding differences.
 
-    Runs with this handler have a :class:`RandomStateHandler` and a :class:`SignalHandler`, too,
-    unless they are given.
+    The Estimator adds a :class:`RandomStateHandler` and a :class:`SignalHandler` to runs with this
+    handler, unless they are given.
 
     Parameters
     ----------
     directory : str or path
-        The folder of this run's checkpoints; made if it is not there.
+        The folder of this run's checkpoints; created if it does not exist.
     every_n_epochs : int or None
-        A checkpoint every that many epochs.
+        Write a checkpoint every `every_n_epochs` epochs.
     every_n_batches : int or None
-        A checkpoint every that many batches, counted from the beginning of the run.
+        Write a checkpoint every `every_n_batches` batches, counted from the beginning of the run.
     monitor : str or EvalMetric, optional
         The figure by which the best checkpoints are chosen, as in the history:
-        ``'validation accuracy'``. A checkpoint has a validation figure if its weights are those
-        that were evaluated: if no batch was trained on in between.
+        ``'validation accuracy'``. A checkpoint has a validation figure only if no batch was trained
+        between the evaluation and the checkpoint.
     mode : 'auto', 'min' or 'max'
         Which value of it is better; 'auto' infers it from the name, or raises.
     keep_last : int or None
-        How many of the newest checkpoints are kept; None: all.
+        The number of newest checkpoints that are kept; None keeps all.
     keep_best : int
-        How many of the best are kept besides, if there is a `monitor`.
+        The number of best checkpoints that are kept in addition, if there is a `monitor`.
     priority : float
-        Last, so that it writes what all handlers have become.
+        Last, so that it saves the final states of all handlers.
 
     Attributes
     ----------
     directory : Path
         As given.
     best : Path or None
-        The best checkpoint that is there; of several workers, on the first one's disk.
+        The best checkpoint in the directory; with several workers, on worker 0's disk.
 
     Raises
     ------
@@ -130,11 +131,11 @@ class CheckpointHandler(
         self.priority = float(priority)
         self._failed: str | None = None
         self._is_evaluated = False  # whether no batch came after the last evaluation
-        self._has_told = False
-        self._lock = FolderLock(self.directory)
-        self._gone_on_from: Checkpoint | None = None
+        self._has_warned = False
+        self._lock = DirectoryLock(self.directory)
+        self._resumed_from: Checkpoint | None = None
         # The monitored values of what is in the directory.
-        self._values: dict[Key, float | None] = {}
+        self._values: dict[CheckpointKey, float | None] = {}
 
     @property
     def best(self) -> Path | None:
@@ -143,40 +144,40 @@ class CheckpointHandler(
         return self.directory / best[0].name if best else None
 
     def required_handlers(self) -> list[type[EventHandler]]:
-        """Return what lets a run be ended at a safe point, and its random numbers continue."""
+        """Return the handlers that checkpoints need: of signals and of random numbers."""
         return [SignalHandler, RandomStateHandler]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Make sure that checkpoints can be written, and that none of another run is in the way."""
+        """Check that checkpoints can be written, and that the directory has none of another run."""
         require_estimator(self, estimator)
         if self.monitor is not None:
             self.monitor.check(estimator)
-            self._check_can_be_evaluated(estimator)
-        self._is_evaluated = self._has_told = False
+            self._check_monitor(estimator)
+        self._is_evaluated = self._has_warned = False
         estimator.data.check_can_resume()
         if estimator.workers.is_first:
-            warn_of_what_is_left_out(estimator)
-        self._gone_on_from, self._failed = estimator.resumed_from, None
-        known = by_first(
-            estimator.workers, lambda: self._open(estimator), "the checkpoints' directory"
+            warn_unsaved_attributes(estimator)
+        self._resumed_from, self._failed = estimator.resumed_from, None
+        known = run_on_first(
+            estimator.workers, lambda: self._open_directory(estimator), "the checkpoints' directory"
         )
-        self._values = {Key(*key): value for key, value in known}
+        self._values = {CheckpointKey(*key): value for key, value in known}
 
     def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Note that the weights will not be those of the last evaluation."""
+        """Record that the weights change after the last evaluation."""
         self._is_evaluated = False
 
     def evaluation_end(self, estimator: Run) -> None:
-        """Note that the weights are evaluated."""
+        """Record that the weights were evaluated."""
         self._is_evaluated = True
 
     def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Write a checkpoint, if it is time for one or the run is to end."""
+        """Write a checkpoint, if one is due or the run ends."""
         position = estimator.position
         if estimator.stop_reason is None and not self._is_due(position):
             return
         is_begun = position.is_in_epoch and position.batch_in_epoch == 0
-        key, workers = Key(position.batch, position.epoch, is_begun), estimator.workers
+        key, workers = CheckpointKey(position.batch, position.epoch, is_begun), estimator.workers
         if not all(has_shape(param) for param in estimator.net.collect_params().values()):
             if workers.is_first:
                 estimator.logger.warning(
@@ -184,19 +185,19 @@ class CheckpointHandler(
                     key.name,
                 )
             return
-        self._forget_later_ones(estimator.resumed_from)
+        self._forget_later_checkpoints(estimator.resumed_from)
         if key in self._values:  # it is there already
             return
         value = None
-        if self.monitor is not None and (self._is_evaluated or not self._is_of_evaluations()):
+        if self.monitor is not None and (self._is_evaluated or not self._monitors_validation()):
             value = self.monitor.read(estimator)
         elif self.monitor is not None and not position.is_in_epoch:
-            self._tell_once(key, estimator)
-        description = about(estimator)
+            self._warn_once(key, estimator)
+        description = manifest_info(estimator)
         if self.monitor is not None:
             description["monitor"] = {"name": self.monitor.name, "value": value}
         try:
-            files = capture(estimator)
+            files = save_run(estimator)
         except FloatingPointError as e:
             if workers.is_first:
                 estimator.logger.warning("no checkpoint %s is written: %s", key.name, e)
@@ -204,40 +205,38 @@ class CheckpointHandler(
         if workers.is_first and self._write(key, files, description, estimator.logger):
             self._values[key] = value
             self._remove_old(estimator.logger)
-        self._share_values(workers)
+        self._broadcast_values(workers)
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Say once more that the last checkpoint could not be written."""
-        self._lock.give_back()
+        """Warn again if the last checkpoint could not be written."""
+        self._lock.release()
         if self._failed:
-            estimator.logger.warning(
-                "the run has ended without its last checkpoint, %s", self._failed
-            )
+            estimator.logger.warning("the last checkpoint could not be written: %s", self._failed)
 
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Let others write into the directory."""
-        self._lock.give_back()
+        """Let other runs write into the directory."""
+        self._lock.release()
 
-    def _is_of_evaluations(self) -> bool:
+    def _monitors_validation(self) -> bool:
         return self.monitor is not None and self.monitor.name.startswith("validation ")
 
-    def _tell_once(self, key: Key, estimator: Run) -> None:
-        if estimator.workers.is_first and not self._has_told:
+    def _warn_once(self, key: CheckpointKey, estimator: Run) -> None:
+        if estimator.workers.is_first and not self._has_warned:
             assert self.monitor is not None
             estimator.logger.warning(
-                "the checkpoint %s has no %r, because batches came after the last evaluation: it "
-                "and others like it do not count for keep_best and best; evaluate at the end of "
-                "each epoch that has a checkpoint",
+                "the checkpoint %s has no %r, because batches came after the last evaluation: such "
+                "checkpoints do not count for keep_best and best; evaluate at the end of each "
+                "epoch that has a checkpoint",
                 key.name,
                 self.monitor.name,
             )
-            self._has_told = True
+            self._has_warned = True
 
-    def _check_can_be_evaluated(self, estimator: Run) -> None:
+    def _check_monitor(self, estimator: Run) -> None:
         """Raise ValueError if no checkpoint can have the weights of an evaluation."""
         given = [h for h in estimator.handlers if isinstance(h, mx_estimator.ValidationHandler)]
         if (
-            self._is_of_evaluations()
+            self._monitors_validation()
             and self.every_n_epochs is None
             and not any(handler.batch_period for handler in given)
         ):
@@ -248,16 +247,16 @@ class CheckpointHandler(
                 "every_n_epochs=1 as well, or evaluate every so many batches by a ValidationHandler"
             )
 
-    def _open(self, estimator: Run) -> list[tuple[Key, float | None]]:
-        """Let no other run write into the directory; return its checkpoints and their values."""
+    def _open_directory(self, estimator: Run) -> list[tuple[CheckpointKey, float | None]]:
+        """Lock the directory; return its checkpoints and their values of the monitored figure."""
         self._make_directory()
-        self._lock.take()
-        disk.remove_leftovers(self.directory)
+        self._lock.acquire()
+        storage.remove_temporary_files(self.directory)
         resumed_from = estimator.resumed_from
-        if resumed_from and not is_in(resumed_from, checkpoint_folders(estimator.handlers)):
-            resumed_from = None  # its folder is another: here there must be none
+        if resumed_from and not is_inside(resumed_from, checkpoint_directories(estimator.handlers)):
+            resumed_from = None  # from another folder: here there must be no checkpoint
         values = []
-        for key, path in disk.found_in(self.directory).items():
+        for key, path in storage.list_checkpoints(self.directory).items():
             if resumed_from is None:
                 raise FileExistsError(
                     f"directory {fspath(self.directory)!r} has checkpoints of a run already "
@@ -265,24 +264,28 @@ class CheckpointHandler(
                     "directory"
                 )
             if key > resumed_from.key:
-                self._put_aside(path, resumed_from, estimator.logger)
+                self._refuse_or_set_aside(path, resumed_from, estimator.logger)
             else:
-                values.append((key, self._value_in(path)))
+                values.append((key, self._read_value(path)))
         return values
 
-    def _forget_later_ones(self, resumed_from: Checkpoint | None) -> None:
+    def _forget_later_checkpoints(self, resumed_from: Checkpoint | None) -> None:
         """Forget the checkpoints after `resumed_from`, if the run has gone back to it."""
-        if resumed_from is not None and resumed_from is not self._gone_on_from:
+        if resumed_from is not None and resumed_from is not self._resumed_from:
             self._values = {k: v for k, v in self._values.items() if k <= resumed_from.key}
-            self._gone_on_from = resumed_from
+            self._resumed_from = resumed_from
 
     def _write(
-        self, key: Key, files: dict[str, bytes], about: dict[str, Any], logger: logging.Logger
+        self,
+        key: CheckpointKey,
+        files: dict[str, bytes],
+        about: dict[str, Any],
+        logger: logging.Logger,
     ) -> bool:
         """Write a checkpoint; return whether that was possible."""
         try:
-            disk.make_room(self.directory / key.name, logger)
-            disk.write(self.directory, key, files, about)
+            storage.set_damaged_aside(self.directory / key.name, logger)
+            storage.write(self.directory, key, files, about)
         except OSError as e:
             self._failed = f"{key.name}: {e}"
             logger.warning(
@@ -296,12 +299,12 @@ class CheckpointHandler(
         self._failed = None
         return True
 
-    def _share_values(self, workers: Workers) -> None:
-        """Let all workers know what is in the first one's directory: `best` is the same on all."""
+    def _broadcast_values(self, workers: Workers) -> None:
+        """Send worker 0's values to all workers, so that `best` is the same on all of them."""
         if workers.are_several:
-            own = [[list(key), value] for key, value in self._values.items()]
-            known = workers.of_first(own, "the checkpoints that are there")
-            self._values = {Key(*key): value for key, value in known}
+            values = [[list(key), value] for key, value in self._values.items()]
+            first_values = workers.of_first(values, "the checkpoints that are there")
+            self._values = {CheckpointKey(*key): value for key, value in first_values}
 
     def _is_due(self, position: Position) -> bool:
         if not position.is_in_epoch:
@@ -326,9 +329,11 @@ class CheckpointHandler(
                 "can be made"
             ) from e
 
-    def _put_aside(self, path: Path, resumed_from: Checkpoint, logger: logging.Logger) -> None:
+    def _refuse_or_set_aside(
+        self, path: Path, resumed_from: Checkpoint, logger: logging.Logger
+    ) -> None:
         """Make room if a checkpoint later than the one resumed from is damaged."""
-        if not disk.make_room(path, logger):
+        if not storage.set_damaged_aside(path, logger):
             raise FileExistsError(
                 f"directory {fspath(self.directory)!r} has a later checkpoint ({path.name!r}) than "
                 f"the one to resume from ({resumed_from.path.name!r}): give a new directory, or "
@@ -341,22 +346,22 @@ class CheckpointHandler(
         kept = {*sorted(self._values)[-self.keep_last :], *self._best_keys()}
         for key in sorted(set(self._values) - kept):
             try:
-                disk.remove(self.directory / key.name)
-            except FileNotFoundError:  # somebody else has
+                storage.remove(self.directory / key.name)
+            except FileNotFoundError:  # something else has removed it
                 pass
             except OSError as e:
                 logger.warning("the old checkpoint %s cannot be removed (%s)", key.name, e)
                 continue
             del self._values[key]
 
-    def _best_keys(self) -> list[Key]:
+    def _best_keys(self) -> list[CheckpointKey]:
         known = {key: value for key, value in sorted(self._values.items()) if value is not None}
         return self.monitor.best_first(known)[: self.keep_best] if self.monitor else []
 
-    def _value_in(self, path: Path) -> float | None:
+    def _read_value(self, path: Path) -> float | None:
         """Return the monitored value in the manifest at `path`, None if it has none."""
         try:
-            monitored = disk.manifest_of(path).get("monitor", {})
+            monitored = storage.read_manifest(path).get("monitor", {})
         except ValueError:
             return None
         is_ours = self.monitor is not None and monitored.get("name") == self.monitor.name

@@ -8,14 +8,14 @@ import mxnet as mx
 from gluon_svrg._mxnet import check_metrics_of_handlers
 from gluon_svrg.events import EventHandler, EventHandlers, HandlerList, RequiresHandlers, Run
 from gluon_svrg.handlers.batch_processor_state import BatchProcessorStateHandler
+from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.handlers.history import HistoryHandler
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.handlers.progress import ProgressHandler
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.running_statistics import RunningStatisticsHandler
 from gluon_svrg.handlers.sanity_check import SanityCheckHandler
-from gluon_svrg.handlers.signals import SignalHandler
-from gluon_svrg.handlers.step import GradientUpdateHandler
+from gluon_svrg.handlers.signal import SignalHandler
 from gluon_svrg.handlers.validation import ValidationHandler
 from gluon_svrg.run.backward import needs_epoch_begin
 from gluon_svrg.run.metrics import LOSS
@@ -67,7 +67,7 @@ def fit_handlers(
     for kind in _required_handlers(given, resumes):
         if not _has([*given, *defaults], kind):
             defaults.append(kind())
-    return _checked(given + defaults, estimator.train_metrics + estimator.val_metrics)
+    return _make_handler_list(given + defaults, estimator.train_metrics + estimator.val_metrics)
 
 
 def evaluation_handlers(estimator: Run, event_handlers: EventHandlers) -> HandlerList:
@@ -76,7 +76,7 @@ def evaluation_handlers(estimator: Run, event_handlers: EventHandlers) -> Handle
     if not _has(handlers, mx_estimator.MetricHandler):
         handlers = [*handlers, MetricHandler(estimator.val_metrics)]
     handlers = [*handlers, *_loss_handlers(handlers, estimator.val_metrics)]
-    return _checked(handlers, estimator.val_metrics)
+    return _make_handler_list(handlers, estimator.val_metrics)
 
 
 def _loss_handlers(
@@ -105,9 +105,11 @@ def _required_handlers(given: list[EventHandler], resumes: bool) -> list[type[Ev
     return [*required, SignalHandler, RandomStateHandler] if resumes else required
 
 
-def _checked(handlers: list[EventHandler], metrics: list[mx.metric.EvalMetric]) -> HandlerList:
-    # MXNet's own check: a handler that reads a metric of another Estimator would see constant
-    # values.
+def _make_handler_list(
+    handlers: list[EventHandler], metrics: list[mx.metric.EvalMetric]
+) -> HandlerList:
+    # MXNet's own check, kept for MXNet's handlers: one that watches a metric of another Estimator
+    # would see values that never change.
     check_metrics_of_handlers(handlers, set(metrics))
     return HandlerList(handlers)
 

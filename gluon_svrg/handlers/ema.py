@@ -10,7 +10,7 @@ import mxnet as mx
 from gluon_svrg._mxnet import as_legacy, has_static_shape, is_differentiable
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.fused import FusedFunction
-from gluon_svrg.arrays.replicas import by_device, mean_replicas, replicas_of, write_replicas
+from gluon_svrg.arrays.replicas import by_device, distinct_replicas, mean_replicas, write_replicas
 from gluon_svrg.arrays.samples import with_axis
 from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
 from gluon_svrg.events import (
@@ -154,7 +154,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
         return {
             "count": self._count,
             # In their order, without names: a network that is made again may have other names.
-            "averages": [replicas_of(arrays) for arrays in self._averages.values()],
+            "averages": [distinct_replicas(arrays) for arrays in self._averages.values()],
         }
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
@@ -168,7 +168,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
             write_replicas(values, self._averages[name])
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
-        """Take the mean of what differs from worker to worker: averages of running statistics."""
+        """Average what differs between workers: the averages of running statistics."""
         averages = zip(*(state["averages"] for state in states), strict=True)
         return states[0] | {"averages": [list(mean_replicas(copies)) for copies in averages]}
 
@@ -192,7 +192,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
             with ema.applied():
                 net.export("model")
         """
-        own = {
+        weights = {
             name: [as_legacy(data).copy() for data in self._params[name].list_data()]
             for name in self._averages
         }
@@ -200,7 +200,7 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
             _write(self._averages, self._params)
             yield
         finally:
-            _write(own, self._params)
+            _write(weights, self._params)
 
 
 def _moved(average: mx.sym.Symbol, weight: mx.sym.Symbol, rest: mx.sym.Symbol) -> mx.sym.Symbol:

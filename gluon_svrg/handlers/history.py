@@ -47,7 +47,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
     each training metric, and in an epoch with an evaluation each validation metric
         By its name.
 
-    Over several workers all have the row of the first one: the measured figures are its own.
+    Over several workers, all have the row of worker 0, with the figures that it has measured.
 
     A figure that is an array becomes a number if it has one element, else a list of numbers.
     ``gluon_svrg.run.history.MEASURED`` names the figures that differ from run to run.
@@ -102,7 +102,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
         estimator.history.append(_row_of_first(row, estimator.workers))
 
     def state_dict(self, estimator: Run) -> State:
-        """Return the times and the number of samples of the epoch under way."""
+        """Return the times and the number of samples of the current epoch."""
         seconds = [time.perf_counter() - self._begin, estimator.evaluation_seconds]
         of_all = estimator.workers.gather_plain([self._own, *seconds], "samples and times")
         self._samples += sum(samples for samples, *_ in of_all)

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.arrays.nested import leaves_of
+from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import AddsPasses, EpochBegin, Order, Run, State, Stateful, TrainBegin
+from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.handlers.schedule import ScheduleHandler
-from gluon_svrg.handlers.step import GradientUpdateHandler
 from gluon_svrg.optimizer.nag import NAG
 from gluon_svrg.run.backward import backward_of, shape_inference_of
 from gluon_svrg.run.batch_parts import BatchParts, unpack_batch
@@ -394,4 +394,4 @@ def _parts(run: Run, batch: object) -> BatchParts:
 
 
 def _num_samples(parts: BatchParts) -> int:
-    return int(leaves_of(parts.data)[0].shape[0])
+    return int(tree_leaves(parts.data)[0].shape[0])

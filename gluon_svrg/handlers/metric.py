@@ -1,4 +1,4 @@
-"""MetricHandler: metrics that no batch has to wait for."""
+"""MetricHandler: updates metrics without waiting for the device at each batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import as_legacy, reason_of
 from gluon_svrg.arguments import renamed
-from gluon_svrg.arrays.nested import leaves_of, mapped
+from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.arrays.samples import with_axis
 from gluon_svrg.events import (
     BatchEnd,
@@ -21,7 +21,7 @@ from gluon_svrg.events import (
     State,
     Stateful,
 )
-from gluon_svrg.handlers.metric_over_workers import Outputs, update_over_workers
+from gluon_svrg.handlers.metric_sync import Outputs, update_over_workers
 from gluon_svrg.run.metric_update import update_metric, update_with_losses
 from gluon_svrg.run.position import RunWithPosition
 from gluon_svrg.workers import Single, Workers
@@ -38,17 +38,16 @@ class MetricHandler(
 ):
     """MXNet's MetricHandler, which does not wait for the device at each batch.
 
-    `EvalMetric.update` reads what the network has computed, so it waits until that is done, and
-    the device then waits for the next batch. This handler collects the outputs of several batches,
-    and updates the metrics when it has enough of them or as soon as a metric is read. So a metric
-    has the value that it would have with MXNet's handler whenever it is read (for a loss, with
-    fewer rounding errors in the sum).
+    `EvalMetric.update` reads the network's outputs, so it waits for the device, and the device is
+    then idle until the next batch. This handler collects the outputs of several batches, and
+    updates the metrics when it has enough of them or when a metric is read. So whenever a metric
+    is read, it has the value that it would have with MXNet's handler (for a loss, with fewer
+    rounding errors in the sum).
 
-    Over several workers the metrics are of the whole batches, and the same on all of them. They are
-    brought up to date together, every few batches and at the end of an epoch: to read one in
-    between gives its last value, for no worker waits for another one's read. ``Accuracy``,
-    ``TopKAccuracy`` and ``Loss`` are added up; for all others each worker gets the labels and
-    outputs of all.
+    Over several workers, the metrics are those of the whole batches and the same on all workers.
+    The workers update them together, every few batches and at the end of an epoch; a read in
+    between gives the value of the last update. ``Accuracy``, ``TopKAccuracy`` and ``Loss`` are
+    added up; for all other metrics each worker gets the labels and outputs of all.
 
     Parameters
     ----------
@@ -99,8 +98,8 @@ class MetricHandler(
         """Keep the outputs of the batch."""
         outputs = Outputs(
             # Copied: the data may write its next labels into the same arrays.
-            [mapped(lambda array: as_legacy(array).copy(), label) for label in kwargs["label"]],
-            [mapped(_as_legacy, pred) for pred in kwargs["pred"]],
+            [tree_map(lambda array: as_legacy(array).copy(), label) for label in kwargs["label"]],
+            [tree_map(_as_legacy, pred) for pred in kwargs["pred"]],
             [with_axis(as_legacy(loss)) for loss in kwargs["loss"]],
         )
         self._waiting.append(outputs)
@@ -109,9 +108,9 @@ class MetricHandler(
             if self._period is None or len(self._waiting) >= self._period:
                 self.flush()
             return
-        self._nbytes += sum(_nbytes(array) for array in leaves_of(outputs))
+        self._nbytes += sum(_nbytes(array) for array in tree_leaves(outputs))
         if not self._has_worked:
-            # What a metric cannot take is told before the training goes on.
+            # An error of a metric is raised after the first batch.
             self.flush()
             self._has_worked = True
         elif len(self._waiting) >= self._max_batches or self._nbytes >= self._max_bytes:
@@ -161,7 +160,7 @@ class MetricHandler(
                 raise ValueError(_what_failed(metric, waiting[0], e)) from e
 
     def flush_for_reader(self) -> None:
-        """Update the metrics for somebody who reads one, unless other workers would have to."""
+        """Update the metrics because one is read, unless that needs the other workers."""
         if not self._workers.are_several:
             self.flush()
 

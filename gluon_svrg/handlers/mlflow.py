@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gluon_svrg._compat import version
-from gluon_svrg.checkpoint import folder as disk
-from gluon_svrg.checkpoint.locate import checkpoint_folders
+from gluon_svrg.checkpoint import storage
+from gluon_svrg.checkpoint.resume import checkpoint_directories
 from gluon_svrg.deploy.export import export
 from gluon_svrg.events import (
     EpochEnd,
@@ -191,17 +191,17 @@ class MLflowHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, ExceptionRaised, 
         self._write_params(estimator, {}, 0)
 
     def _experiment_id(self) -> str:
-        found = self._client.get_experiment_by_name(self.experiment)
-        if found is not None:
-            return str(found.experiment_id)
+        experiment = self._client.get_experiment_by_name(self.experiment)
+        if experiment is not None:
+            return str(experiment.experiment_id)
         try:
             return str(self._client.create_experiment(self.experiment))
         except self._mlflow.exceptions.MlflowException:
             # Another process may have made it meanwhile.
-            found = self._client.get_experiment_by_name(self.experiment)
-            if found is None:
+            experiment = self._client.get_experiment_by_name(self.experiment)
+            if experiment is None:
                 raise
-            return str(found.experiment_id)
+            return str(experiment.experiment_id)
 
     def _write_params(self, estimator: Run, there: Mapping[str, str], epoch: int) -> None:
         """Write the settings of the run, but for those that are there."""
@@ -252,10 +252,10 @@ class MLflowHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, ExceptionRaised, 
         return metrics
 
     def _write_manifests(self, estimator: Run) -> None:
-        for folder in checkpoint_folders(estimator.handlers):
-            for path in disk.found_in(folder).values():
+        for folder in checkpoint_directories(estimator.handlers):
+            for path in storage.list_checkpoints(folder).values():
                 self._client.log_artifact(
-                    self.run_id, str(path / disk.MANIFEST), f"checkpoints/{path.name}"
+                    self.run_id, str(path / storage.MANIFEST), f"checkpoints/{path.name}"
                 )
 
     def _write_model(self, estimator: Run) -> None:

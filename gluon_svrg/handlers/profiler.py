@@ -153,7 +153,7 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
             estimator.logger.info("%s", self.table())
         else:
             estimator.logger.warning(
-                "the ProfilerHandler has no epoch: epochs=%r are none of this run's",
+                "nothing was profiled: epochs=%r are not among the epochs of this run",
                 sorted(self.epochs or ()),
             )
         if self.trace is not None and not self._has_traced:

@@ -92,7 +92,7 @@ class ProgressHandler(
         self._open_bars(estimator)
 
     def state_dict(self, estimator: Run) -> State:
-        """Return nothing: the estimator's position is all that is needed."""
+        """Return an empty state: the estimator's position is enough."""
         return {}
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_svrg.checkpoint.random_state import HasRandomState, RandomState
+from gluon_svrg.checkpoint.random_state import HasRandomState, RunRNG
 from gluon_svrg.checkpoint.state_keys import RANDOM_STATE
 from gluon_svrg.events import EpochBegin, Order, Run, SafePoint, State, Stateful, TrainBegin
 from gluon_svrg.run.position import require_estimator
@@ -31,7 +31,7 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasRandomS
 
     def __init__(self, priority: float = Order.LAST) -> None:
         self.priority = float(priority)
-        self.random_state = RandomState()
+        self.random_state = RunRNG()
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Draw the seed of the run."""
@@ -39,21 +39,17 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasRandomS
         self.random_state.begin(estimator.context, estimator.workers)
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Remember with what the data begin the epoch: a DataLoader shuffles then."""
+        """Save the generators' states before the data begin the epoch: a DataLoader shuffles."""
         self.random_state.begin_epoch()
 
     def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Seed MXNet for what comes next."""
-        self.random_state.reach_safe_point(estimator.position, estimator.context)
+        self.random_state.seed_at(estimator.position, estimator.context)
 
     def state_dict(self, estimator: Run) -> State:
         """Return the seed, and the states of the generators, now and at the epoch's begin."""
         return self.random_state.state_dict(estimator.position, estimator.context)
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
-        """Take the seed and the states over; they come into force once the data have begun."""
+        """Take over the seed and the states; they are set once the data have begun."""
         self.random_state.load_state_dict(state)
-
-    def go_on(self, estimator: Run) -> None:
-        """Let all generators continue from the *safe point* of the checkpoint."""
-        self.random_state.go_on(estimator.position)

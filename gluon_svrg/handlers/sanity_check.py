@@ -10,10 +10,10 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._mxnet import reason_of
-from gluon_svrg.arrays.nested import leaves_of
-from gluon_svrg.data.batch import is_empty
-from gluon_svrg.data.csr import check_batch
-from gluon_svrg.data.training_data import batch_to_look_at
+from gluon_svrg.arrays.batch import is_empty
+from gluon_svrg.arrays.nested import tree_leaves
+from gluon_svrg.data.array_sources import check_batch
+from gluon_svrg.data.training_data import probe_batch
 from gluon_svrg.events import BatchBegin, HandlesNonFinite, Order, Run, TrainBegin
 from gluon_svrg.run.batch_parts import BatchParts, call_network, compute_losses, unpack_batch
 from gluon_svrg.run.batch_processor import BatchProcessor
@@ -39,11 +39,11 @@ _ERRORS = (
 
 
 class SanityCheckHandler(TrainBegin, BatchBegin):
-    """Looks at the first batch, and at one of the validation, before anything is trained.
+    """Checks the first batch of the training and of the validation before anything is trained.
 
-    The Estimator adds it, unless ``fit(..., sanity_check=False)``. It runs the network once, in
-    prediction, and the loss and the metrics on what comes out, so that what does not fit together
-    is told in one sentence, with shapes and dtypes, and not after an epoch. It raises if
+    The Estimator adds it, unless ``fit(..., sanity_check=False)``. It runs the network, the loss
+    and the metrics once, in prediction mode, so that a mismatch is reported at once, in one
+    sentence with shapes and dtypes, and not after an epoch. It raises if
 
     - network, loss or a metric cannot take what they are given;
     - labels of a ``SoftmaxCrossEntropyLoss`` with ``sparse_label=True`` are not integers from 0 to
@@ -51,12 +51,12 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
     - data or labels hold NaN or infinity, if no handler that decides about NaN
       (:class:`gluon_svrg.NaNGuardHandler`) is among the handlers.
 
-    Only the first batch is looked at (of several workers each looks at its own rows); the labels
-    of other losses are not. Batches of a list and of an ArrayLoader without transform are looked at
-    before the run begins; others when the first comes, since to draw one ahead would leave a trace.
-    Validation data are looked at if they are one of these, or a DataLoader without workers. A batch
-    processor of the user's own is not asked, and a run that continues from a checkpoint is not
-    looked at.
+    Only the first batch is checked (each of several workers checks its own rows), and not the
+    labels of other losses. The first batch of a list or of an ArrayLoader without transform is
+    checked before the run begins. The first batch of other data is checked when it comes, because
+    reading it earlier would change their order. Validation data are checked if they are one of
+    these, or a DataLoader without workers. Runs with a user's own batch processor, and runs that
+    continue from a checkpoint, are not checked.
 
     Neither parameters, running statistics, gradients, hybridized graphs nor random numbers change,
     unless the network itself draws in prediction; layers that infer their shapes do so again.
@@ -80,7 +80,7 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
             return
         if estimator.data.keeps_batches:
             self._look(estimator, estimator.data.batch(0))
-        batch = None if estimator.val_data is None else batch_to_look_at(estimator.val_data)
+        batch = None if estimator.val_data is None else probe_batch(estimator.val_data)
         if batch is not None:
             _look_at_validation(estimator, batch)
 
@@ -93,7 +93,7 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
         self._is_done = True
         if is_empty(batch):  # who has its rows looks at them
             return
-        for leaf in leaves_of(batch):
+        for leaf in tree_leaves(batch):
             check_batch(0, leaf)
         parts = _share(estimator, batch, estimator.net)
         if _has_three_items(batch):
@@ -191,14 +191,14 @@ def _kinds(value: object) -> str:
         f"{leaf.shape} {np.dtype(leaf.dtype).name}"
         if isinstance(leaf, NDArray)
         else type(leaf).__name__
-        for leaf in leaves_of(value)
+        for leaf in tree_leaves(value)
     ]
     return " and ".join(text)
 
 
 def _check_finite(parts: BatchParts) -> None:
     for name, part in (("data", parts.data), ("label", parts.label), ("weight", parts.weight)):
-        for leaf in leaves_of(part):
+        for leaf in tree_leaves(part):
             is_float = np.dtype(leaf.dtype).kind == "f" and leaf.stype == "default"
             # A sum is not finite if one number is not: copying the array would take longer.
             if is_float and not np.isfinite(mx.nd.sum(_mxnet.as_legacy(leaf) * 0).asscalar()):

@@ -7,8 +7,8 @@ from typing import Any
 
 from gluon_svrg import _mxnet, events
 from gluon_svrg.arguments import renamed, renamed_attribute
-from gluon_svrg.checkpoint.optimizer_states import names_by_place
-from gluon_svrg.data.sharding import sharded
+from gluon_svrg.checkpoint.optimizer_states import names_by_structure
+from gluon_svrg.data.sharding import shard
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import Order, Run, State
 from gluon_svrg.handlers.variance import VarianceHandler
@@ -175,7 +175,7 @@ class SVRGHandler(
         )
         given = None if self.train_data is None else training_data(self.train_data)
         self._run = run = run_with_position(estimator, given)
-        data = sharded(given or run.data, run.workers, run.batch_axis)
+        data = shard(given or run.data, run.workers, run.batch_axis)
         if self.sparse_correction == "sparse" and self.coefficient != 0:
             warn_of_other_batches(trainer, self.update_freq, data, estimator.logger)
         self.interval = Interval(
@@ -261,4 +261,4 @@ class SVRGHandler(
         self._controller.load_state_dict(state, self._names(estimator), estimator.context)
 
     def _names(self, estimator: Run) -> dict[str, str]:
-        return names_by_place(estimator.net, _mxnet.parameters_of(self._controller.trainer))
+        return names_by_structure(estimator.net, _mxnet.parameters_of(self._controller.trainer))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gluon_svrg.arguments import check_periods
-from gluon_svrg.arrays.waiting import wait_for
+from gluon_svrg.arrays.sync import wait_for
 from gluon_svrg.data.training_data import check_data
 from gluon_svrg.events import (
     BatchBegin,
@@ -28,9 +28,9 @@ class ValidationHandler(mx_estimator.ValidationHandler, ResumesInterrupted):
     `fit` adds one, for each epoch, if it gets `val_data` and no such handler. The row of an epoch
     has the figures of the last evaluation in it.
 
-    A stop (Ctrl-C, SIGTERM, a time limit, ``estimator.stop()``) that comes during an evaluation
-    breaks it off after the batch that is under way: it gives no figures, and is made again after a
-    resume. Only a signal or a time limit that came before it keeps it from beginning.
+    A stop (Ctrl-C, SIGTERM, a time limit, ``estimator.stop()``) during an evaluation interrupts it
+    after the current batch: it gives no figures, and is repeated after a resume. A signal or a time
+    limit before an evaluation prevents it; ``estimator.stop()`` does not.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class ValidationHandler(mx_estimator.ValidationHandler, ResumesInterrupted):
     Attributes
     ----------
     is_due : bool
-        Whether a stop has broken off the evaluation after the last batch.
+        Whether a stop has interrupted the evaluation after the last batch.
 
     Raises
     ------

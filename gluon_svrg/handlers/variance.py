@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer, check_number
-from gluon_svrg.arrays.nested import leaves_of
-from gluon_svrg.arrays.replicas import replicas_of
+from gluon_svrg.arrays.nested import tree_leaves
+from gluon_svrg.arrays.replicas import distinct_replicas
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import (
     BatchEnd,
@@ -232,7 +232,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             "records": [asdict(record) for record in self.records],
             "gradient_evaluations": self.gradient_evaluations,
             "reference": (
-                [replicas_of(arrays) for arrays in self._reference.weights.values()]
+                [distinct_replicas(arrays) for arrays in self._reference.weights.values()]
                 if self._has_reference
                 else None
             ),
@@ -419,6 +419,6 @@ def _check_length(data: TrainingData) -> None:
 
 def _num_samples(batch: object, estimator: Run) -> int:
     """Return the number of samples of a batch, on all workers."""
-    data = next(iter(leaves_of(batch)), None)
+    data = next(iter(tree_leaves(batch)), None)
     samples = data.shape[estimator.batch_axis] if isinstance(data, (NDArray, np.ndarray)) else 0
     return int(estimator.workers.total(samples, "samples of a batch"))

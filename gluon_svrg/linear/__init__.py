@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 if TYPE_CHECKING:
     from mxnet.gluon.nn import Dense
 
-__all__ = ["Chunks", "SVRGClassifier", "SVRGClassifierCV", "SVRGRegressor"]
+__all__ = ["Chunks", "SVRGClassifier", "SVRGClassifierCV", "SVRGRegressor", "SVRGRegressorCV"]
 
 
 class _ToGluon:
@@ -62,9 +62,13 @@ class SVRGClassifier(_ToGluon, provenglm.SVRGClassifier):  # noqa: D101
     __doc__ = provenglm.SVRGClassifier.__doc__
 
 
-class SVRGClassifierCV(_ToGluon, provenglm.SVRGClassifierCV):  # noqa: D101
+class SVRGClassifierCV(_ToGluon, provenglm.SVRGClassifierCV):  # type: ignore[misc]  # noqa: D101
     __doc__ = provenglm.SVRGClassifierCV.__doc__
 
 
 class SVRGRegressor(_ToGluon, provenglm.SVRGRegressor):  # noqa: D101
     __doc__ = provenglm.SVRGRegressor.__doc__
+
+
+class SVRGRegressorCV(_ToGluon, provenglm.SVRGRegressorCV):  # type: ignore[misc]  # noqa: D101
+    __doc__ = provenglm.SVRGRegressorCV.__doc__

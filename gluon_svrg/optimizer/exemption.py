@@ -58,9 +58,9 @@ class ExemptByName(Optimizer):
     def _check_exempt(self, indices: Sequence[int]) -> None:
         """Warn, in the first step, if `exempt` fits no parameter."""
         if self._unchecked_exempt is not None:
-            self._warn_of_what_exempts_nothing(indices)
+            self._warn_if_no_match(indices)
 
-    def _warn_of_what_exempts_nothing(self, indices: Sequence[int]) -> None:
+    def _warn_if_no_match(self, indices: Sequence[int]) -> None:
         exempt, self._unchecked_exempt = self._unchecked_exempt, None
         known = {*self.param_dict, *self.idx2name} or indices
         names = [self._name(index) for index in known]
@@ -75,9 +75,9 @@ class ExemptByName(Optimizer):
         if given:
             shown = ", ".join(map(repr, names[:_SHOWN])) + ", ..." * (len(names) > _SHOWN)
             warnings.warn(
-                f"{type(self).__name__}(exempt=...) exempts nothing by {given}: there are {shown}; "
-                "a collection has whole names, and a regular expression is searched for, as "
-                f"{EXEMPT!r} would be",
+                f"{type(self).__name__}(exempt=...): no parameter matches {given}; the parameters "
+                f"are {shown}. Give whole names, or a regular expression such as {EXEMPT!r}, which "
+                "is searched for in each name",
                 UserWarning,
                 stacklevel=2,
             )

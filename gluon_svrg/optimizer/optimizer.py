@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
 from gluon_svrg.arguments import check_finite
-from mxnet import ndarray as nd
-from mxnet import optimizer as mxnet_optimizer
+from mxnet import ndarray as nd, optimizer as mxnet_optimizer
 from mxnet.lr_scheduler import CosineScheduler, LRScheduler, PolyScheduler
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import BaseSparseNDArray

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.batch import is_empty
-from gluon_svrg.arrays.nested import leaves_of, mapped
+from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.events import State
 from gluon_svrg.run.batch_processor import BatchProcessor, clear_idle_gradients, fit_batch
 from mxnet import gluon
@@ -197,7 +197,7 @@ def to_plain(state: object) -> State:
     """Return a copy of `state` with its contexts, which a checkpoint does not keep."""
     contexts = [
         [leaf.ctx.device_type, leaf.ctx.device_id] if isinstance(leaf, NDArray) else None
-        for leaf in leaves_of(state)
+        for leaf in tree_leaves(state)
     ]
     return {"state": _copied(state), "contexts": contexts}
 
@@ -214,15 +214,15 @@ def from_plain(saved: State, contexts: list[mx.Context]) -> Any:
         target = saved_context if saved_context in contexts else contexts[0]
         return _mxnet.as_current(_mxnet.as_legacy(leaf).as_in_context(target))
 
-    return mapped(place, saved["state"])
+    return tree_map(place, saved["state"])
 
 
 def _copied(state: object) -> Any:
-    return mapped(lambda leaf: leaf.copy() if isinstance(leaf, NDArray) else leaf, state)
+    return tree_map(lambda leaf: leaf.copy() if isinstance(leaf, NDArray) else leaf, state)
 
 
 def _arrays_in(value: object) -> list[NDArray]:
-    return [leaf for leaf in leaves_of(value) if isinstance(leaf, NDArray)]
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, NDArray)]
 
 
 def _are_same(ours: list[NDArray], theirs: list[NDArray]) -> bool:

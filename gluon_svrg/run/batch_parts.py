@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, cast
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
-from gluon_svrg.arrays.nested import leaves_of, mapped
-from gluon_svrg.arrays.samples import samples_in, some_samples
+from gluon_svrg.arrays.nested import describe_value, tree_leaves, tree_map
+from gluon_svrg.arrays.samples import num_samples, slice_samples
 from gluon_svrg.run.casting import (
     call_network_with_casts,
     call_with_casts,
@@ -53,7 +53,7 @@ class BatchParts(NamedTuple):
         """Split the samples over the contexts; contexts without a sample are left out."""
         devices = contexts
         if len(contexts) > 1:
-            devices = contexts[: samples_in(leaves_of(self.data)[0], batch_axis)]
+            devices = contexts[: num_samples(tree_leaves(self.data)[0], batch_axis)]
         shares = [split_over_contexts(part, devices, batch_axis) for part in self]
         return [BatchParts(*parts) for parts in zip(*shares, strict=True)]
 
@@ -103,7 +103,7 @@ def split_over_contexts(part: object, devices: list[mx.Context], batch_axis: int
         return [None] * len(devices)
     if isinstance(part, NDArray):
         return _split(part, devices, batch_axis)
-    shares = [_split(array, devices, batch_axis) for array in leaves_of(part)]
+    shares = [_split(array, devices, batch_axis) for array in tree_leaves(part)]
     return [_with_leaves(part, [share[i] for share in shares]) for i in range(len(devices))]
 
 
@@ -116,10 +116,10 @@ def _split(array: NDArray, devices: list[mx.Context], batch_axis: int) -> list[N
         return [array]
     shares = [_mxnet.as_legacy(array)]
     if len(devices) > 1:
-        each, extras = divmod(samples_in(array, batch_axis), len(devices))
+        each, extras = divmod(num_samples(array, batch_axis), len(devices))
         begins = [i * each + min(i, extras) for i in range(len(devices) + 1)]
         rows = [slice(begin, end) for begin, end in pairwise(begins)]
-        shares = [some_samples(shares[0], part, batch_axis) for part in rows]
+        shares = [slice_samples(shares[0], part, batch_axis) for part in rows]
     return [
         _mxnet.as_current(share.as_in_context(device))
         for share, device in zip(shares, devices, strict=True)
@@ -137,7 +137,7 @@ def call_network(net: gluon.Block, data: object) -> Any:
     try:
         return call_network_with_casts(net, arguments)
     except mx.base.MXNetError as error:
-        widths = [a.shape[1] for a in leaves_of(arguments) if getattr(a, "stype", "") == "csr"]
+        widths = [a.shape[1] for a in tree_leaves(arguments) if getattr(a, "stype", "") == "csr"]
         if not widths or "shape" not in str(error):
             raise
         reason = _mxnet.reason_of(error)
@@ -187,8 +187,8 @@ def compute_losses(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> ND
             raise
         raise ValueError(
             f"{type(loss).__name__} takes one output and one label, and the network returned "
-            f"{_words_for(pred)} for {_words_for(label)} as label: give the Estimator a loss of "
-            "your own, a gluon.loss.Loss that is called with (outputs, labels)"
+            f"{describe_value(pred)} for {describe_value(label)} as label: give the Estimator a "
+            "loss of your own, a gluon.loss.Loss that is called with (outputs, labels)"
         ) from error
     if not is_of_samples:
         return losses
@@ -209,8 +209,8 @@ def count_samples(losses: list[NDArray], labels: list[object], batch_axis: int) 
         samples = (*loss.shape, 1)[0]
         count += samples
         if samples == 1 and loss.size == 1 and i < len(labels):
-            arrays = [leaf for leaf in leaves_of(labels[i]) if isinstance(leaf, NDArray)]
-            count += samples_in(arrays[0], batch_axis) - 1 if arrays else 0
+            arrays = [leaf for leaf in tree_leaves(labels[i]) if isinstance(leaf, NDArray)]
+            count += num_samples(arrays[0], batch_axis) - 1 if arrays else 0
     return count
 
 
@@ -225,7 +225,7 @@ def _items_of(batch: object) -> tuple[object, object, object]:
     if not isinstance(batch, (list, tuple)) or len(batch) not in (2, 3):
         way_out = _WAY_OUT
         if isinstance(batch, (NDArray, np.ndarray)):
-            what, way_out = _words_for(batch), f"{_USE_ARRAY_LOADER}; {_WAY_OUT}"
+            what, way_out = describe_value(batch), f"{_USE_ARRAY_LOADER}; {_WAY_OUT}"
         elif hasattr(batch, "tocsr"):  # SciPy's, whose len() raises
             what, way_out = f"a {type(batch).__name__}", f"{_USE_ARRAY_LOADER}; {_WAY_OUT}"
         elif isinstance(batch, Sized):
@@ -250,7 +250,7 @@ def _is_plain_pair(items: tuple[object, object, object]) -> bool:
 
 def _check_are_of_one_kind(items: tuple[object, object, object]) -> None:
     kinds = {
-        name: {_mxnet.is_of_numpy(leaf) for leaf in leaves_of(item) if isinstance(leaf, NDArray)}
+        name: {_mxnet.is_of_numpy(leaf) for leaf in tree_leaves(item) if isinstance(leaf, NDArray)}
         for name, item in zip(_KEYS, items, strict=True)
     }
     if len(set().union(*kinds.values())) < 2:
@@ -270,29 +270,29 @@ def _check_are_of_one_kind(items: tuple[object, object, object]) -> None:
 def _check_arrays(name: str, part: object, is_needed: bool) -> None:
     if isinstance(part, NDArray) and part.ndim:
         return
-    leaves = leaves_of(part)
+    leaves = tree_leaves(part)
     if is_needed and not leaves:
         raise ValueError(f"the {name} of a batch has no array, got {part!r}: {_WAY_OUT}")
     for leaf in leaves:
         if not isinstance(leaf, NDArray) or not leaf.ndim:
             raise ValueError(
                 f"the {name} of a batch must be arrays with an axis of samples, got "
-                f"{_words_for(leaf)}: {_WAY_OUT}"
+                f"{describe_value(leaf)}: {_WAY_OUT}"
             )
 
 
 def _check_lengths(parts: BatchParts, batch_axis: int, contexts: int) -> None:
     # Along another axis than the first, and of other inputs than the first, equal lengths are
     # needed only to share a batch out.
-    data, *others = leaves_of(parts.data)
+    data, *others = tree_leaves(parts.data)
     shape = data.shape
     length = shape[batch_axis] if batch_axis < len(shape) else None
     checked = {"data": others} if contexts > 1 else {}
     if batch_axis == 0 or contexts > 1:
-        checked |= {"label": leaves_of(parts.label), "sample_weight": leaves_of(parts.weight)}
+        checked |= {"label": tree_leaves(parts.label), "sample_weight": tree_leaves(parts.weight)}
     for name, arrays in checked.items():
         for array in arrays:
-            is_equal = samples_in(array, batch_axis) == length
+            is_equal = num_samples(array, batch_axis) == length
             if is_equal or (name == "sample_weight" and array.ndim > 1 and contexts == 1):
                 continue
             raise ValueError(
@@ -303,8 +303,8 @@ def _check_lengths(parts: BatchParts, batch_axis: int, contexts: int) -> None:
 
 def _as_ndarrays(part: object, net: gluon.Block) -> Any:
     """Return `part` with NumPy's arrays, and what can be made one, at the network's precision."""
-    if isinstance(part, NDArray) or all(isinstance(leaf, NDArray) for leaf in leaves_of(part)):
-        return mapped(_mxnet.as_current, part)
+    if isinstance(part, NDArray) or all(isinstance(leaf, NDArray) for leaf in tree_leaves(part)):
+        return tree_map(_mxnet.as_current, part)
     dtype = precision_of(net)
 
     def convert(array: object) -> object:
@@ -319,12 +319,12 @@ def _as_ndarrays(part: object, net: gluon.Block) -> Any:
         is_narrow = dtype == np.float16 and values.dtype.kind != "f"
         return _mxnet.as_current(mx.nd.array(values, dtype="float32" if is_narrow else dtype))
 
-    return mapped(convert, part)
+    return tree_map(convert, part)
 
 
 def _with_leaves(part: object, leaves: list[NDArray]) -> Any:
     remaining = iter(leaves)
-    return mapped(lambda _: next(remaining), part)
+    return tree_map(lambda _: next(remaining), part)
 
 
 def _by_name(net: gluon.Block, data: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -349,14 +349,3 @@ def _by_name(net: gluon.Block, data: Mapping[str, Any]) -> tuple[Any, ...]:
     while given and names[len(given) - 1] not in data:
         given.pop()
     return tuple(given)
-
-
-def _words_for(value: object) -> str:
-    if isinstance(value, (NDArray, np.ndarray)):
-        dtype = np.dtype(value.dtype)
-        kind = "" if dtype.kind in "fiub" else f" and dtype {dtype}"
-        return f"an array of shape {value.shape}{kind}"
-    if isinstance(value, Mapping):
-        return f"a dict with the keys {list(value)}"
-    size = f" of {len(value)}" if isinstance(value, (list, tuple)) else ""
-    return f"a {type(value).__name__}{size}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.batch import is_empty
-from gluon_svrg.arrays.rows import set_to_zero
+from gluon_svrg.arrays.row_sparse import set_to_zero
 from gluon_svrg.events import State
 from gluon_svrg.run.batch_parts import (
     BatchParts,
@@ -182,4 +182,4 @@ def clear_idle_gradients(net: mx.gluon.Block, context: mx.Context) -> None:
         if param.grad_req == "write":
             set_to_zero(param.grad(context))
         device = param.list_ctx().index(context)
-        _mxnet.mark_fresh(_mxnet.data_of(param)[device], True)
+        _mxnet.mark_fresh(_mxnet.list_data(param)[device], True)

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary, ref
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
-from gluon_svrg.arrays.nested import leaves_of, mapped
+from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 
@@ -21,7 +21,7 @@ _CASTS: WeakKeyDictionary[gluon.Block, dict[tuple[Any, ...], _Cast | None]] = We
 
 
 def _dtypes_of(arguments: object) -> tuple[Any, ...]:
-    return tuple([leaf.dtype for leaf in leaves_of(arguments)])
+    return tuple([leaf.dtype for leaf in tree_leaves(arguments)])
 
 
 def _find_casts(net: gluon.Block, arguments: tuple[Any, ...], dtypes: tuple[Any, ...]) -> None:
@@ -100,7 +100,7 @@ def precision_of(net: gluon.Block) -> np.dtype[Any]:
 
 def dtype_in(pred: object) -> np.dtype[Any]:
     """Return the dtype of the first array in an output; float32 without one."""
-    return np.dtype(next((leaf.dtype for leaf in leaves_of(pred)), "float32"))
+    return np.dtype(next((leaf.dtype for leaf in tree_leaves(pred)), "float32"))
 
 
 def _cast(arguments: object, dtype: np.dtype[Any], kinds: str) -> Any:
@@ -109,4 +109,4 @@ def _cast(arguments: object, dtype: np.dtype[Any], kinds: str) -> Any:
         is_counting = own.kind in "iu" and own.itemsize > 1 and dtype == np.float16
         return array.astype(dtype) if own.kind in kinds and not is_counting else array
 
-    return mapped(cast, arguments)
+    return tree_map(cast, arguments)

@@ -147,7 +147,7 @@ def _versions() -> dict[str, Any]:
 def _run_settings(run: Run) -> dict[str, Any]:
     """Return the settings that must be equal on all workers, by name."""
     described: dict[str, Any] = {"network": class_of(run.net)}
-    params = _mxnet.parameters_by_place(run.net)
+    params = _mxnet.parameters_by_structure(run.net)
     described["list of the network's parameters"] = list(params)
     for place, param in params.items():
         shape = None if param.shape is None else [int(n) for n in param.shape]

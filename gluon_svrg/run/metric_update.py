@@ -7,7 +7,7 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg._mxnet import as_current, as_legacy
-from gluon_svrg.arrays.nested import leaves_of
+from gluon_svrg.arrays.nested import tree_leaves
 from mxnet.ndarray import NDArray
 
 
@@ -60,11 +60,11 @@ def _for_metric(metric: mx.metric.EvalMetric, arrays: Sequence[Any]) -> list[Any
 def _named(value: object, kind: str) -> dict[str, NDArray]:
     if isinstance(value, Mapping):
         return {
-            str(key) if len(leaves_of(item)) == 1 else f"{key}.{i}": leaf
+            str(key) if len(tree_leaves(item)) == 1 else f"{key}.{i}": leaf
             for key, item in value.items()
-            for i, leaf in enumerate(leaves_of(item))
+            for i, leaf in enumerate(tree_leaves(item))
         }
-    return {f"{kind}{i}": leaf for i, leaf in enumerate(leaves_of(value))}
+    return {f"{kind}{i}": leaf for i, leaf in enumerate(tree_leaves(value))}
 
 
 def _check_names(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 from gluon_svrg._mxnet import as_current, as_legacy
-from gluon_svrg.arrays.nested import leaves_of, mapped
-from gluon_svrg.arrays.waiting import wait_for
+from gluon_svrg.arrays.nested import tree_leaves, tree_map
+from gluon_svrg.arrays.sync import wait_for
 from gluon_svrg.run.batch_processor import BatchProcessor
 from mxnet import autograd
 from mxnet.ndarray import NDArray
@@ -46,7 +46,7 @@ def predict(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
             wait_for(last)  # else all batches are in memory before the first is computed
             last = [column[-1] for column in columns]
             for output in _predict_batch(run, batch, batch_axis):
-                leaves = leaves_of(output)
+                leaves = tree_leaves(output)
                 if first is None:
                     first, columns = output, [[] for _ in leaves]
                 if len(leaves) != len(columns):
@@ -61,7 +61,7 @@ def predict(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
             "there is no batch to predict: the data are empty, or can be iterated only once"
         )
     joined = iter([_joined(column, batch_axis) for column in columns])
-    return mapped(lambda _: next(joined), first)
+    return tree_map(lambda _: next(joined), first)
 
 
 def _predict_batch(run: Run, batch: object, batch_axis: int) -> list[Any]:

@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_number
-from gluon_svrg.data.batch import is_empty
+from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.svrg.gradient import FullGradient
 from gluon_svrg.workers import Workers
 from gluon_svrg.workers.parameters import give_first_values, share_shapes, waiting_params

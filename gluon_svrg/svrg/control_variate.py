@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
-from gluon_svrg.arrays.rows import is_row_sparse, set_to_zero
+from gluon_svrg.arrays.row_sparse import is_row_sparse, set_to_zero
 from gluon_svrg.arrays.samples import with_axis
 from gluon_svrg.svrg.coefficient import DeviceGradients, OptimalCoefficient
 from gluon_svrg.svrg.gradient import BatchGradient
@@ -249,7 +249,7 @@ def by_parameter(
 def _clear_stale(params: Sequence[Parameter], device: int, clears: bool) -> None:
     """Clear the gradients that hold an earlier batch's; until the next pass all are used."""
     for param in params:
-        data = _mxnet.data_of(param)[device]
+        data = _mxnet.list_data(param)[device]
         if clears and not _mxnet.is_fresh(data) and param.grad_req == "write":
             set_to_zero(param.list_grad()[device])
         _mxnet.mark_fresh(data, False)

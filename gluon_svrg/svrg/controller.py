@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
-from gluon_svrg.arrays.rows import is_row_sparse, row_sparse, rows_of, values_of
+from gluon_svrg.arrays.row_sparse import is_row_sparse, row_indices, row_sparse, stored_values
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted, State
 from gluon_svrg.run.position import RunWithPosition
@@ -277,8 +277,8 @@ def _to_saved(mean: NDArray, shares: NDArray | None) -> Any:
     if not is_row_sparse(mean) or shares is None:
         return mean
     return {
-        "rows": rows_of(mean),
-        "values": values_of(mean),
+        "rows": row_indices(mean),
+        "values": stored_values(mean),
         "shares": shares.asnumpy(),
         "shape": list(mean.shape),
     }

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import mxnet as mx
-from gluon_svrg.arrays.nested import leaves_of
-from gluon_svrg.arrays.waiting import wait_for
-from gluon_svrg.data.csr import check_batch
+from gluon_svrg.arrays.nested import tree_leaves
+from gluon_svrg.arrays.sync import wait_for
+from gluon_svrg.data.array_sources import check_batch
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted
 from gluon_svrg.run.backward import TrainingBackward, UserBackward
@@ -114,7 +114,7 @@ class FullPass(NamedTuple):
         def masked(numbered: IndexedBatch) -> object:
             nonlocal last, index
             index, batch = numbered
-            for leaf in leaves_of(batch):
+            for leaf in tree_leaves(batch):
                 check_batch(index, leaf)
             backward = self.backward.at(index)
             if index == 0 and detect_randomness:
@@ -128,7 +128,7 @@ class FullPass(NamedTuple):
 
         def keep(numbered: IndexedBatch, gradient: BatchGradient) -> None:
             if table is not None:
-                table.append(gradient._replace(loss_scale=scale), leaves_of(numbered[1]))
+                table.append(gradient._replace(loss_scale=scale), tree_leaves(numbered[1]))
 
         with tqdm(
             self._unless_cancelled(batches),

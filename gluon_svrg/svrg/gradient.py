@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gluon_svrg.arrays.rows import nbytes_of
+from gluon_svrg.arrays.row_sparse import stored_nbytes
 from mxnet.ndarray import NDArray
 
 
@@ -30,7 +30,7 @@ class BatchGradient(NamedTuple):
     @property
     def nbytes(self) -> int:
         """The size of the sums, in bytes."""
-        return sum(nbytes_of(array) for grads in self.sums.values() for array in grads)
+        return sum(stored_nbytes(array) for grads in self.sums.values() for array in grads)
 
 
 class FullGradient(NamedTuple):

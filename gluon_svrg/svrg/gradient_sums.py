@@ -8,10 +8,10 @@ from functools import reduce
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.arrays.finite import FiniteWatch
+from gluon_svrg.arrays.finite import NonFiniteDetector
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
-from gluon_svrg.arrays.rows import is_row_sparse, row_sparse, rows_of, values_of
+from gluon_svrg.arrays.row_sparse import is_row_sparse, row_indices, row_sparse, stored_values
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from mxnet.ndarray import NDArray
 
@@ -47,7 +47,7 @@ class GradientSums:
         }
         self._by_context = by_device(self._sums.values())
         self._add = add
-        self._watch = FiniteWatch()
+        self._detector = NonFiniteDetector()
         self.batches = self.samples = 0
 
     def add(self, gradient: BatchGradient) -> None:
@@ -56,7 +56,7 @@ class GradientSums:
             dense = by_device(gradient.sums[name] for name in self._sums)
             for totals, grads in zip(self._by_context, dense, strict=True):
                 self._add(totals, grads, out=totals)
-            self._watch.see(self._by_context)
+            self._detector.add(self._by_context)
         for name, sums in self._rows.items():
             sums.add(gradient.sums[name], sum(gradient.samples), self.batches)
         self.batches += 1
@@ -93,7 +93,7 @@ class GradientSums:
 
     def _check_finite(self) -> None:
         """Raise FloatingPointError if a sum is not finite, which it then stays."""
-        first = self._watch.first()
+        first = self._detector.first_bad()
         for name, totals in self._sums.items() if first is not None else ():
             if first and not all(np.isfinite(total.asnumpy()).all() for total in totals):
                 raise _not_finite(name, first[0])
@@ -163,7 +163,7 @@ class _RowSparseSums:
         """Add the gradient of a batch, which has `samples` samples on all contexts together."""
         rows_by_context = []
         for sums, grad in zip(self._sums, grads, strict=True):
-            rows, values = rows_of(grad), values_of(grad)
+            rows, values = row_indices(grad), stored_values(grad)
             sums.add(rows, values)
             if self.first_not_finite is None and not np.isfinite(values).all():
                 self.first_not_finite = batch

@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gluon_svrg import _mxnet
-from gluon_svrg.arrays.nested import leaves_of
-from gluon_svrg.arrays.replicas import replicas_of
-from gluon_svrg.arrays.rows import are_close, largest_values
-from gluon_svrg.data.batch import Batch, is_empty
-from gluon_svrg.data.data_iter import check_has_no_padding, pair_of
+from gluon_svrg.arrays.batch import Batch, is_empty
+from gluon_svrg.arrays.nested import tree_leaves
+from gluon_svrg.arrays.replicas import distinct_replicas
+from gluon_svrg.arrays.row_sparse import are_close, max_abs_values
+from gluon_svrg.data.data_iter import as_pair, check_has_no_padding
 from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import Interrupted, State
@@ -224,9 +224,9 @@ class Interval:
     def gradient_at(self, batch: object, index: int | None = None) -> BatchGradient:
         """Return the gradient at the snapshot of any batch, for measurements; masks stay locked."""
         index = _index_of(batch, index, self._has_batch_index)
-        batch = pair_of(batch)
+        batch = as_pair(batch)
         if self.table is not None:
-            return self.table.gradient(index, leaves_of(batch))
+            return self.table.gradient(index, tree_leaves(batch))
         gradient = self.snapshot.gradient(self.backward_at(index), batch)
         self._local_evaluations += sum(gradient.samples)
         if not self._workers.are_several:
@@ -269,7 +269,7 @@ class Interval:
         self._count_evaluations()
         return {
             # By order: a network that is created again may have other names.
-            "weights": [replicas_of(arrays) for arrays in self.snapshot.weights.values()],
+            "weights": [distinct_replicas(arrays) for arrays in self.snapshot.weights.values()],
             "lock": self.masks.state_dict(),
             "draw": None if self._data is None else self._data.locked_draw,
             "has_table": self.table is not None,
@@ -328,7 +328,7 @@ class Interval:
                 self._data.unlock()  # the former ones
             self._source = data
             self._data = training_data(data)
-            self._has_batch_index = self._data.numbers_batches
+            self._has_batch_index = self._data.has_batch_index
         return self._data
 
     def _full_gradient(self, data: TrainingData, batches: Iterator[IndexedBatch]) -> FullGradient:
@@ -410,9 +410,9 @@ def _check_against_network(gradient: BatchGradient, net: gluon.Block, index: int
         own = params[name]
         if own.grad_req != "write":  # it may hold other batches' too
             continue
-        for kept, grad, data in zip(grads, own.list_grad(), _mxnet.data_of(own), strict=True):
+        for kept, grad, data in zip(grads, own.list_grad(), _mxnet.list_data(own), strict=True):
             if _mxnet.is_fresh(data):
-                largest, apart = largest_values(kept, grad)
+                largest, apart = max_abs_values(kept, grad)
                 scale, difference = max(scale, largest), max(difference, apart)
     if difference > 0.01 * scale:
         raise ValueError(

@@ -163,7 +163,7 @@ class AugmentationLock:
         if data.can_lock:
             data.lock(draw)
             return
-        reason = "" if self._policy == "off" or is_known else data.why_not_locked()
+        reason = "" if self._policy == "off" or is_known else data.reason_not_lockable()
         if reason and self._policy == "require":
             raise ValueError(
                 f"lock='require', but train_data cannot be locked: {reason}; or give lock='auto'"

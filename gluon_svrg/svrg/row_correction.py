@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.arrays.rows import indices_of, row_sparse, rows_of, values_of
+from gluon_svrg.arrays.row_sparse import row_indices, row_indices_nd, row_sparse, stored_values
 from gluon_svrg.svrg.rule import correct
 from mxnet.ndarray import NDArray
 
@@ -108,11 +108,11 @@ class RowCorrection:
         if not self.is_sparse:
             return list(zip(means, samples, strict=True))
         if len(means) == 1:
-            return [(mx.nd.sparse.retain(means[0], indices_of(snapshot_grads[0])), samples[0])]
+            return [(mx.nd.sparse.retain(means[0], row_indices_nd(snapshot_grads[0])), samples[0])]
         # A row counts once per batch, even if several contexts have it: on the first of them.
         parts, seen = [], np.zeros(0, "int64")
         for mean, grad in zip(means, snapshot_grads, strict=True):
-            rows = rows_of(grad)
+            rows = row_indices(grad)
             own = np.setdiff1d(rows, seen, assume_unique=True)
             seen = np.union1d(seen, own)
             parts.append((_retained(mean, own), sum(samples)))
@@ -137,7 +137,7 @@ def _retained(array: NDArray, rows: NumPyArray) -> NDArray:
 def _weighted(means: Sequence[NDArray], shares: NDArray) -> list[NDArray]:
     """Return the means, each row divided by its frequency, which is the same on all contexts."""
     first = means[0]
-    values = values_of(first)
+    values = stored_values(first)
     divisors = shares.asnumpy().reshape(-1, *[1] * (values.ndim - 1))
     weighted = (values / divisors).astype(values.dtype)
-    return [row_sparse(weighted, rows_of(first), mean.shape, mean.context) for mean in means]
+    return [row_sparse(weighted, row_indices(first), mean.shape, mean.context) for mean in means]

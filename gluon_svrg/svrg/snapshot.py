@@ -12,7 +12,7 @@ from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import write_replicas
-from gluon_svrg.arrays.rows import set_to_zero, zeros_for
+from gluon_svrg.arrays.row_sparse import set_to_zero, zeros_for
 from gluon_svrg.arrays.samples import samples_of_loss
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.gradient_sums import GradientSums
@@ -89,7 +89,7 @@ class Snapshot:
         }
         if layout == self._layout:
             for name, param in self._params.items():
-                for copy, data in zip(self._data[name], _mxnet.whole_data(param), strict=True):
+                for copy, data in zip(self._data[name], _mxnet.full_data(param), strict=True):
                     data.copyto(copy)
             return
         self._layout = layout
@@ -306,7 +306,7 @@ class Snapshot:
         """Return whether the network's gradient buffers hold nothing that a step still needs."""
         return not self._has_own_operator() and all(
             self._params[name].grad_req == "write"
-            and not any(map(_mxnet.is_fresh, _mxnet.data_of(self._params[name])))
+            and not any(map(_mxnet.is_fresh, _mxnet.list_data(self._params[name])))
             for name in self._grad_reqs
         )
 
@@ -327,7 +327,7 @@ class Snapshot:
 
     def _allocate(self) -> None:
         self._data = {
-            name: [data.copy() for data in _mxnet.whole_data(param)]
+            name: [data.copy() for data in _mxnet.full_data(param)]
             for name, param in self._params.items()
         }
         self._pulled = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import mxnet as mx
 from gluon_svrg import _mxnet
-from gluon_svrg.arrays.rows import is_row_sparse
+from gluon_svrg.arrays.row_sparse import is_row_sparse
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.optimizer import NAG, Optimizer
 from gluon_svrg.svrg.coefficient import OptimalCoefficient
@@ -112,7 +112,7 @@ def warn_of_other_batches(
     logger : logging.Logger
         Logs the warning.
     """
-    why_not = data.why_it_may_not_repeat()
+    why_not = data.reason_not_repeatable()
     # A full pass over indexed batches uses those of its own epoch.
     is_of_its_epoch = update_freq == 1 and data.is_indexed
     has_rows = any(map(_has_sparse_gradient, _mxnet.trained_parameters(trainer)))

@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import as_legacy
 from gluon_svrg.arrays.fused import FusedFunction
-from gluon_svrg.arrays.rows import is_row_sparse
+from gluon_svrg.arrays.row_sparse import is_row_sparse
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.svrg.gradient import BatchGradient
 from mxnet.ndarray import NDArray
@@ -271,7 +271,7 @@ class TablePolicy:
     def _decide(self, data: TrainingData, nbytes: int) -> tuple[bool, str]:
         if self._gradient_table is False:
             return False, "gradient_table=False"
-        why_not = data.why_it_may_not_repeat() if self._is_locked else "lock='off'"
+        why_not = data.reason_not_repeatable() if self._is_locked else "lock='off'"
         if why_not and self._gradient_table is True:
             raise ValueError(
                 f"gradient_table=True needs batches that repeat exactly, but {why_not}: give a "

@@ -8,7 +8,7 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg._mxnet import as_legacy
-from gluon_svrg.arrays.rows import is_row_sparse
+from gluon_svrg.arrays.row_sparse import is_row_sparse
 from gluon_svrg.svrg.gradient import BatchGradient
 from gluon_svrg.svrg.snapshot import BackwardFunction, Snapshot
 from gluon_svrg.workers import Single, Workers

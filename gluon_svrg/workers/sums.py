@@ -36,7 +36,7 @@ class Description(NamedTuple):
         return cls(shape, math.prod(shape), dtype, array.stype, array.ctx)
 
 
-class _Memory(_mxnet.Memory):
+class _Memory(_mxnet.MappedArray):
     """An array whose own memory is added up."""
 
     def put_back(self) -> None:

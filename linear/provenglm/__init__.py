@@ -6,9 +6,10 @@ distance to the optimum.
 """
 
 from provenglm.cross_validation.cv import SVRGClassifierCV
+from provenglm.cross_validation.regressor import SVRGRegressorCV
 from provenglm.data.chunks import Chunks
 from provenglm.estimators import SVRGClassifier, SVRGRegressor
 
-__all__ = ["Chunks", "SVRGClassifier", "SVRGClassifierCV", "SVRGRegressor"]
+__all__ = ["Chunks", "SVRGClassifier", "SVRGClassifierCV", "SVRGRegressor", "SVRGRegressorCV"]
 
 __version__ = "0.8.0"

@@ -109,6 +109,10 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"l1_ratio must be a number from 0 to 1, got {ratio!r}: {meaning}")
         return ratio
 
+    def _keep(self, coef: NumPyArray, intercept: NumPyArray) -> None:
+        """Set ``coef_`` and ``intercept_`` from coefficients (p, K) and intercepts (K,)."""
+        raise NotImplementedError
+
     def _run(self, solve: Callable[[Settings], Solution]) -> Solution:
         """Solve, show the snapshots, keep what belongs to both estimators, and warn."""
         name = type(self).__name__

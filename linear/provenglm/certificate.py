@@ -32,7 +32,7 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
-from provenglm.data.csr import CsrRows, made_of, transposed
+from provenglm.data.csr import made_of, transposed
 from provenglm.data.rows import Rows
 from provenglm.losses import Loss, Noise
 from provenglm.objective import Snapshot, Sums
@@ -155,7 +155,7 @@ class Certificate:
         self._target, self._share = target, share
         self.loss = loss
         self._has_intercept = has_intercept
-        is_dense = not isinstance(self._rows, CsrRows)
+        is_dense = not self._rows.is_sparse
         offset = float(np.abs(center / scale).max(initial=0.0))
         is_centred = has_intercept and is_dense and offset > _OFFSET
         self._center = center if is_centred else np.zeros(len(center))

@@ -30,7 +30,6 @@ import numpy as np
 import scipy.linalg
 
 from provenglm.data.budget import columns_of_a_copy
-from provenglm.data.csr import CsrRows
 from provenglm.data.rows import DenseRows
 from provenglm.descent_columns import (
     Columns,
@@ -234,7 +233,7 @@ class Descent:
         if self._sample is not None:
             return False
         outputs = self._objective.loss.outputs
-        is_sparse = isinstance(self._objective.rows, CsrRows)
+        is_sparse = self._objective.rows.is_sparse
         return is_sparse or (len(self._chosen) + 1) * outputs > MOST_WEIGHTS
 
     def _second_derivative(self, snapshot: Snapshot) -> SecondDerivative:
@@ -296,7 +295,7 @@ class Descent:
 
     def _by_columns(self, snapshot: Snapshot) -> Step:
         objective, chosen = self._objective, self._chosen
-        if isinstance(objective.rows, CsrRows):
+        if objective.rows.is_sparse:
             if self._arrays is None:
                 self._arrays = of_sparse(objective)
             center = objective.scaling.center[chosen] * objective.scaling.inverse[chosen]
@@ -347,8 +346,11 @@ class Descent:
 
     def _slope(self, gradient: NumPyArray, theta: NumPyArray, change: NumPyArray) -> float:
         """Return the slope of the objective at theta, just before it."""
+        # Most features do not move.
+        moves = np.nonzero(change)
+        l1, theta, change = self._l1[moves[0]], theta[moves], change[moves]
         sign = np.where(theta == 0, -np.sign(change), np.sign(theta))
-        return float(np.vdot(gradient, change) + (of_rows(self._l1, theta) * sign * change).sum())
+        return float(gradient[moves] @ change + (l1 * sign) @ change)
 
     def _length(self, snapshot: Snapshot, whole: Snapshot, step: Step) -> float:
         """Return about which part of a step leads to the least along it, by the scores alone."""
@@ -406,9 +408,10 @@ class Descent:
         objective = self._objective
         used = objective.scaling.inverse > 0
         outputs = objective.loss.outputs
-        if self._sample is not None or (
-            used.sum() <= _ALL and outputs * (1 + used.sum()) <= MOST_WEIGHTS
-        ):
+        if self._sample is not None:
+            # Its Hessian has all of them; the penalty keeps those that are not used at 0.
+            return np.arange(len(used))
+        if used.sum() <= _ALL and outputs * (1 + used.sum()) <= MOST_WEIGHTS:
             return np.flatnonzero(used)
         theta, gradient = snapshot.theta[:-1], snapshot.gradient[:-1]
         excess = np.maximum(np.abs(gradient) - of_rows(self._l1[:-1], theta), 0)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csc_array, csr_array
 
-from provenglm.data.csr import CsrRows
 from provenglm.losses import SecondDerivativeOfClasses
 from provenglm.objective import Objective, Snapshot
 from provenglm.types import NumPyArray
@@ -84,12 +83,15 @@ class Columns(NamedTuple):
 
 def of_sparse(objective: Objective) -> _Arrays:
     """Return a copy of sparse rows by columns, divided by their scales."""
-    assert isinstance(objective.rows, CsrRows)
-    columns = objective.rows.columns()
+    rows: Any = objective.rows
+    columns = rows.columns()
     data, inverse = columns.data, objective.scaling.inverse
     if (inverse != 1).any():
         data = data * np.repeat(inverse, np.diff(columns.indptr))
-    return data, columns.indices.astype(np.uint32), columns.indptr.astype(np.uint64)
+    rows = columns.indices
+    # The same bits: a copy would take an eighth of the conversion.
+    rows = rows.view(np.uint32) if rows.itemsize == 4 else rows.astype(np.uint32)
+    return data, rows, columns.indptr.astype(np.uint64)
 
 
 def of_dense(objective: Objective, chosen: NumPyArray) -> Columns:
@@ -142,9 +144,7 @@ class OfOneOutput:
         else:
             mean = np.zeros_like(mean)
         self._mean, self._square = mean, np.maximum(square + l2, _TINY)
-        self._t, self._own = before.copy(), np.ones(len(before), bool)
-        if not l2.any():
-            self._merge(*measured[1:])
+        self._t, self._own = merged(columns, before, l1, l2, *measured[1:])
         # Weighted products of some of the columns with each other, once they are made.
         self._of_gram: NumPyArray = np.zeros(0, np.intp)
         self._gram: csr_array | None = None
@@ -164,21 +164,6 @@ class OfOneOutput:
         slope += float(self._l1 @ (np.abs(self._t) - np.abs(self._before)))
         square = float(self._weight @ np.square(along)) + float(self._l2 @ np.square(change))
         return self._t, self._shift, -slope - 0.5 * square, slope
-
-    def _merge(self, mean: NumPyArray, square: NumPyArray) -> None:
-        """Give the coefficients of equal columns to one of them.
-
-        Without a squared penalty it costs no more, and without twins the Hessian of what is not 0
-        is regular: else a system's solution is shared by all twins, and the smallest of their
-        coefficients would soon turn its sign.
-        """
-        order = np.lexsort((square, mean)).astype(np.uint64)
-        arrays, places, _ = self._columns
-        first = kernels().first_twins(*arrays, places, order, mean, square, self._l1)
-        twins = np.flatnonzero(first != np.arange(len(first)))
-        self._own[twins] = False
-        np.add.at(self._t, first[twins], self._t[twins])
-        self._t[twins] = 0
 
     def _descend(self) -> None:
         arrays, places, _ = self._columns
@@ -291,6 +276,40 @@ class OfOneOutput:
             step = least_along(t, wanted, l1, float(here @ wanted), square)
 
 
+def merged(
+    columns: Columns,
+    before: NumPyArray,
+    l1: NumPyArray,
+    l2: NumPyArray,
+    mean: NumPyArray,
+    square: NumPyArray,
+) -> tuple[NumPyArray, NumPyArray]:
+    """Return coefficients, and which columns have any: equal columns give theirs to one of them.
+
+    Without a squared penalty it costs no more, and without twins the Hessian of what is not 0 is
+    regular: else a system's solution is shared by all twins, and the smallest of their coefficients
+    would soon turn its sign. With one, all columns stay as they are.
+
+    Parameters
+    ----------
+    mean, square : numpy.ndarray, (m,)
+        Weighted sums of the columns and of their squares: equal columns have equal ones.
+    """
+    t, has_own = before.copy(), np.ones(len(before), bool)
+    if not l2.any():
+        order = np.lexsort((square, mean)).astype(np.uint64)
+        first = kernels().first_twins(*columns.arrays, columns.places, order, mean, square, l1)
+        # The lowest of each kind, so that it is the same one in the next step.
+        lowest = np.arange(len(first))
+        np.minimum.at(lowest, first, lowest.copy())
+        first = lowest[first]
+        twins = np.flatnonzero(first != np.arange(len(first)))
+        has_own[twins] = False
+        np.add.at(t, first[twins], t[twins])
+        t[twins] = 0
+    return t, has_own
+
+
 def conjugate_gradients(
     product: Callable[[NumPyArray], NumPyArray], right: NumPyArray, diagonal: NumPyArray
 ) -> NumPyArray:
@@ -378,22 +397,27 @@ class OfClasses:
         is_sure = probability.max(axis=1, keepdims=True) > 0.5
         above = np.where(is_sure, 2 * self._curvature.diagonal, probability)
         above *= self._share[:, None]
-        square = kernels().squares_of_classes(*columns.arrays, columns.places, above)
+        arrays, places, _ = columns
+        square = kernels().squares_of_classes(*arrays, places, above)
         self._square = np.maximum(square + l2[:, None], _TINY)
+        # Random weights: with equal ones, all words in as many rows would have the same sums.
+        weight = np.random.default_rng(0).random(len(probability))
+        of_columns = kernels().measure(*arrays, places, weight, weight)[1:]
+        self._merged, self._own = merged(columns, before, l1, l2, *of_columns)
 
     def solve(self) -> tuple[NumPyArray, NumPyArray, float, float]:
         """Return about the least point, the intercepts' step, the model's fall, and its slope."""
         arrays, places, _ = self._columns
         probability = self._curvature.probability
-        t, moved = self._before.copy(), np.zeros(probability.shape, _SINGLE)
-        active, shift = np.ones(len(places), bool), np.zeros(len(self._of_intercepts))
+        t, moved = self._merged.copy(), np.zeros(probability.shape, _SINGLE)
+        active, shift = self._own.copy(), np.zeros(len(self._of_intercepts))
         most = 0.0
         for count in range(_MOST_SWEEPS):
             if self._has_intercepts:
                 shift += self._moved_intercepts(moved)
             is_whole = count % _ROUND == 0
             if is_whole:
-                active[:] = True
+                active[:] = self._own
             fell = kernels().sweep_classes(
                 *arrays,
                 places,

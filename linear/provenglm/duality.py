@@ -17,11 +17,13 @@ With a penalty :math:`\mu_j |\theta_j|` beside it, the second sum is that of
 :math:`h_j^*(v) = \max(|v| - \mu_j, 0)^2 / 2 \lambda_j`. Where :math:`\lambda_j` is 0 it is infinite
 beyond :math:`\mu_j`: the residuals are shrunk, all by the same factor, until none is beyond it (El
 Ghaoui, Viallon & Rabbani 2012), which keeps their sum 0. Where it is small, a factor between that
-and 1 is the best.
+and 1 is the best. What a factor adds to the first sum has a bound without another look at the rows,
+for losses of classes: see `_shrunk`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -33,7 +35,10 @@ from provenglm.types import NumPyArray
 _PART = 1 << 16
 
 _FACTORS = 24
-"""Of the residuals, that are looked at where both penalties are there."""
+"""Steps to the best factor of the residuals, at most, where both penalties are there."""
+
+
+_ULP = 2.0**-53
 
 
 def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
@@ -112,15 +117,34 @@ def _gap_with_l1(
     # An ulp less, so that rounding leaves none beyond.
     feasible = (1 - 1e-15) * float((l1 / size).min(initial=1.0))
     if feasible < 1 and np.isfinite(of_dual):
-        divergence = _divergence(objective, snapshot, dual, feasible)
-        gap = min(gap, divergence + of_weights(feasible))
-        # Of the factors between, the best if the divergence were a parabola.
-        factors = feasible + (1 - feasible) * np.linspace(0, 1, _FACTORS + 2)[1:-1]
-        parabola = divergence * np.square((1 - factors) / (1 - feasible))
-        guesses = [of_weights(factor) for factor in factors]
-        best = int(np.argmin(parabola + guesses))
-        if parabola[best] + guesses[best] < gap:
-            gap = min(gap, _divergence(objective, snapshot, dual, factors[best]) + guesses[best])
+        spread = _spread(objective, snapshot) if objective.loss.has_classes else np.inf
+        curvature = spread
+        if spread == np.inf:
+            divergence = _divergence(objective, snapshot, dual, feasible)
+            gap = min(gap, divergence + of_weights(feasible))
+            curvature = 2 * divergence / (1 - feasible) ** 2
+        # The best factor if the divergence is a parabola around 1, by Newton's method from above:
+        # the slope is convex.
+        factor = 1.0
+        for _ in range(_FACTORS):
+            over = factor * size > l1
+            ratio = size[over] / penalty[over]
+            rise = float(curvature + ratio @ size[over])
+            lower = feasible
+            if 0 < rise < np.inf:
+                lower = max(feasible, float(curvature - slope + ratio @ l1[over]) / rise)
+            if lower >= factor:
+                break
+            factor = lower
+        rest = of_weights(factor)
+        if rest < gap:
+            divergence = np.inf
+            if spread < np.inf:
+                divergence = _shrunk(factor, spread, of_dual, 1 - dual.kept)
+            # Where it is most of the gap, it may be far above the divergence.
+            if not divergence <= rest:
+                divergence = _divergence(objective, snapshot, dual, factor)
+            gap = min(gap, divergence + rest)
     bound = _bound(objective, snapshot)
     return max(0.0, min(gap, bound) if np.isfinite(gap) else bound)
 
@@ -132,15 +156,45 @@ def _divergence(objective: Objective, snapshot: Snapshot, dual: Dual, factor: fl
     def of_part(part: slice) -> NumPyArray:
         scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
         residual = dual.kept * loss.residual(scores, target) + dual.constant
-        if dual.of_target:
-            observed: NumPyArray = target
-            if scores.ndim > 1:
-                observed = np.zeros_like(scores)
-                observed[np.arange(len(target)), target] = 1
-            residual = residual + dual.of_target * observed
+        if dual.of_target and scores.ndim > 1:
+            residual[np.arange(len(target)), target] += dual.of_target
+        elif dual.of_target:
+            residual += dual.of_target * loss.observed(target)
         return loss.fenchel(scores, loss.inside(factor * residual, target), target)
 
     return max(0.0, _mean(objective, of_part))
+
+
+def _spread(objective: Objective, snapshot: Snapshot) -> float:
+    """Return the mean of r^2 / l'' with the residuals r at the scores; of classes sum r^2 / p."""
+    loss = objective.loss
+
+    def of_part(part: slice) -> NumPyArray:
+        scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
+        square = np.square(loss.residual(scores, target))
+        if scores.ndim == 1:
+            return np.asarray(square / loss.curvature(scores, target))
+        return np.asarray((square / loss.probability(scores)).sum(axis=1))
+
+    found = _mean(objective, of_part)
+    return found if np.isfinite(found) else np.inf
+
+
+def _shrunk(factor: float, spread: float, of_dual: float, mixed: float) -> float:
+    r"""Return a bound of the divergence at balanced residuals times a factor f, for classes.
+
+    The means that belong to the residuals f r at the scores are at least f times those at the
+    scores, and the curvature is concave in the means. So it is at least f l'' there and on the way
+    there, and the divergence at most :math:`c = (1 - f)^2 r^2 / 2 f l''`. What balances the
+    residuals mixes a part of constants into the means. With k times that part, `of_dual` is at most
+    :math:`k^2` times as large. What is asked for is a mean of both, with the weight f / k of the
+    second, so that :math:`c k / (k - 1) + f k \cdot of\_dual` is a bound for every k above 1.
+    """
+    own = (1 - factor) ** 2 * spread / (2 * factor)
+    if of_dual == 0:
+        return own
+    most = min(1 + math.sqrt(own / (factor * of_dual)), 1 / max(mixed, _ULP))
+    return own * most / (most - 1) + factor * most * of_dual if most > 1 else np.inf
 
 
 def _dual(objective: Objective, snapshot: Snapshot) -> Dual:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,14 @@ from numpy.random import RandomState
 from scipy.sparse import csr_matrix
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.metrics import r2_score
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from provenglm.arguments import check_finite, check_number
 from provenglm.base import LinearEstimator
 from provenglm.centred import centred
 from provenglm.data.large import joined
+from provenglm.data.rows import Data
 from provenglm.huber import solve_with_scale
 from provenglm.losses import (
     Huber,
@@ -28,7 +29,7 @@ from provenglm.losses import (
     Squared,
     explained_deviance,
 )
-from provenglm.offset import Start, WithoutOffset
+from provenglm.offset import LogisticWithOffset, Start, WithoutOffset
 from provenglm.problem import Problem
 from provenglm.solution import Settings, Solution, StopReason
 from provenglm.solve import solve
@@ -160,7 +161,9 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: object, y: object, sample_weight: object = None) -> SVRGClassifier:
+    def fit(
+        self, X: object, y: object, sample_weight: object = None, offset: object = None
+    ) -> SVRGClassifier:
         """Find the optimum.
 
         Parameters
@@ -176,6 +179,9 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             for each chunk, and so may `sample_weight`.
         sample_weight : array-like of shape (n,), optional
             Not negative. 2 is as good as a row that stands there twice, 0 leaves the row out.
+        offset : array-like of shape (n,), optional
+            For two classes: numbers that are added to the scores, such as those of another model.
+            Of Chunks it may be a list of arrays, as `y`.
 
         Returns
         -------
@@ -186,7 +192,8 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         ------
         TypeError, ValueError
             If an argument cannot be; if X or y has NaN or infinity; if there are fewer than two
-            classes; if a weight is negative or all are 0.
+            classes; if a weight is negative or all are 0; if there are an offset and more than two
+            classes.
 
         Warns
         -----
@@ -208,10 +215,14 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         penalty = 1 / strength / (len(codes) if weight is None else float(weight.sum()))
         if math.isinf(penalty):
             raise ValueError(f"C is {strength:g}, and 1 / C is beyond float64: give a greater C")
+        given = self._checked_offset(X, offset, features, count)
+        loss: Loss = Logistic() if count == 2 else Softmax(count)
+        if given is not None:
+            loss, codes = LogisticWithOffset(given, codes), np.arange(len(codes))
         problem = Problem(
             features=features,
             target=codes,
-            loss=Logistic() if count == 2 else Softmax(count),
+            loss=loss,
             l2=penalty * (1 - l1_ratio),
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
@@ -225,61 +236,70 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             )
         solution = self._run(lambda settings: centred(solve(problem, settings, start), problem))
         self.classes_ = classes
-        self.coef_ = np.ascontiguousarray(solution.coef.T)
-        self.intercept_ = np.array(solution.intercept, dtype=np.float64)
+        self._keep(solution.coef, solution.intercept)
         return self
 
-    def score(self, X: object, y: object, sample_weight: object = None) -> float:
-        """Return the accuracy, as other classifiers do; y and weights as in `fit`."""
+    def score(
+        self, X: object, y: object, sample_weight: object = None, offset: object = None
+    ) -> float:
+        """Return the accuracy, as other classifiers do; y, weights and offsets as in `fit`."""
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
-        return float(super().score(X, y, sample_weight))
+        return float(accuracy_score(y, self.predict(X, offset), sample_weight=sample_weight))
 
-    def decision_function(self, X: object) -> NumPyArray:
+    def decision_function(self, X: object, offset: object = None) -> NumPyArray:
         """Return the scores, float64: (n,) for two classes (above 0: ``classes_[1]``), else (n, K).
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
+        offset : array-like of shape (n,), optional
+            As in `fit`; none is 0.
         """
-        scores = self._scores(X)
+        scores = self._with_offset(X, offset)
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict(self, X: object) -> NumPyArray:
+    def predict(self, X: object, offset: object = None) -> NumPyArray:
         """Return the most probable label of each sample, of shape (n,).
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
+        offset : array-like of shape (n,), optional
+            As in `fit`; none is 0.
         """
-        scores = self._scores(X)
+        scores = self._with_offset(X, offset)
         best = scores[:, 0] > 0 if len(self.classes_) == 2 else scores.argmax(axis=1)
         labels: NumPyArray = self.classes_[best.astype(np.intp)]
         return labels
 
-    def predict_proba(self, X: object) -> NumPyArray:
+    def predict_proba(self, X: object, offset: object = None) -> NumPyArray:
         """Return the probability of each class, of shape (n, K).
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
+        offset : array-like of shape (n,), optional
+            As in `fit`; none is 0.
         """
-        scores = self._scores(X)
+        scores = self._with_offset(X, offset)
         if len(self.classes_) > 2:
             return np.asarray(softmax(scores, axis=1))
         return np.asarray(expit(np.hstack([-scores, scores])))
 
-    def predict_log_proba(self, X: object) -> NumPyArray:
+    def predict_log_proba(self, X: object, offset: object = None) -> NumPyArray:
         """Return the logarithms of the probabilities, (n, K); finite where a probability is 0.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
+        offset : array-like of shape (n,), optional
+            As in `fit`; none is 0.
         """
-        scores = self._scores(X)
+        scores = self._with_offset(X, offset)
         if len(self.classes_) > 2:
             return np.asarray(log_softmax(scores, axis=1))
         return np.asarray(log_expit(np.hstack([-scores, scores])))
@@ -310,7 +330,9 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self.coef_ = self._dense_coef()
         return self
 
-    def covariance(self, X: object, y: object, sample_weight: object = None) -> NumPyArray:
+    def covariance(
+        self, X: object, y: object, sample_weight: object = None, offset: object = None
+    ) -> NumPyArray:
         """Return the covariance of the coefficients, for two classes, from the data of the fit.
 
         The inverse of the Fisher information H; with a penalty M^-1 H M^-1, with M the Hessian of
@@ -319,7 +341,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X, y, sample_weight
+        X, y, sample_weight, offset
             As they were given to `fit`. A weight is how often a row was seen.
 
         Returns
@@ -334,7 +356,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             that depend on each other and no penalty.
         """
         features = check_features(self, X, reset=False)
-        scores = self._scores(X)
+        scores = self._with_offset(X, offset)
         if scores.shape[1] > 1:
             raise ValueError(
                 f"there are {len(self.classes_)} classes, and covariance is that of two: fit one "
@@ -347,9 +369,33 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         C, l1_ratio = self._penalty()
         return self._covariance(features, Logistic(), scores[:, 0], target, weight, 1 / C, l1_ratio)
 
-    def standard_errors(self, X: object, y: object, sample_weight: object = None) -> NumPyArray:
+    def standard_errors(
+        self, X: object, y: object, sample_weight: object = None, offset: object = None
+    ) -> NumPyArray:
         """Return the square roots of the diagonal of `covariance`: the intercept's is last."""
-        return np.asarray(np.sqrt(self.covariance(X, y, sample_weight).diagonal()))
+        return np.asarray(np.sqrt(self.covariance(X, y, sample_weight, offset).diagonal()))
+
+    def _checked_offset(
+        self, X: object, offset: object, rows: Data, count: int
+    ) -> NumPyArray | None:
+        """Return the offsets of some rows, (n,), or None; `count` is that of the classes."""
+        given = check_offset(joined("offset", offset, X), rows)
+        if given is not None and count > 2:
+            raise ValueError(
+                f"there are {count} classes, and offset is for two: fit one class against the "
+                "others"
+            )
+        return given
+
+    def _with_offset(self, X: object, offset: object) -> NumPyArray:
+        """Return the scores, (n, K), with the offset."""
+        scores = self._scores(X)
+        given = self._checked_offset(X, offset, scores, len(self.classes_))
+        return scores if given is None else scores + given[:, None]
+
+    def _keep(self, coef: NumPyArray, intercept: NumPyArray) -> None:
+        self.coef_ = np.ascontiguousarray(coef.T)
+        self.intercept_ = np.array(intercept, dtype=np.float64)
 
     def _penalty(self) -> tuple[float, float]:
         """Return C and the share of the L1 penalty."""
@@ -495,12 +541,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         loss = self._loss()
         alpha = check_finite("alpha", self.alpha, "the strength of the penalty; 0 for none", 0)
         l1_ratio = self._checked_l1_ratio()
-        if self.loss == "huber" and l1_ratio > 0:
-            raise ValueError(
-                f"l1_ratio is {l1_ratio:g}, and loss='huber' has the penalty on squares only, "
-                "since its scale is found in an outer iteration that needs smooth optima: set "
-                "l1_ratio=0, or take loss='squared'"
-            )
+        check_smooth(loss, l1_ratio)
         features = check_features(self, X, reset=True)
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         weight = check_weight(sample_weight, features)
@@ -517,10 +558,9 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         without = WithoutOffset.of(problem, given)
         start = self._start((features.shape[1],))
         self._forget("scale_")
-        solver = self._solve_with_scale if self.loss == "huber" else solve
+        solver = self._solve_with_scale if loss.has_scale else solve
         solution = self._run(lambda settings: without.solved(solver, settings, start))
-        self.coef_ = np.array(solution.coef[:, 0], dtype=np.float64)
-        self.intercept_ = float(solution.intercept[0])
+        self._keep(solution.coef, solution.intercept)
         return self
 
     def predict(self, X: object, offset: object = None) -> NumPyArray:
@@ -601,8 +641,8 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         weight = check_weight(sample_weight, features)
         target = check_target(type(self).__name__, y, features, weight, loss)
         total = len(target) if weight is None else float(weight.sum())
-        strength = float(self.alpha) * total
-        return self._covariance(features, loss, scores, target, weight, strength, self.l1_ratio)
+        alpha, l1_ratio = self._penalty()
+        return self._covariance(features, loss, scores, target, weight, alpha * total, l1_ratio)
 
     def standard_errors(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
@@ -623,45 +663,45 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
                 f"loss must be one of {', '.join(map(repr, _LOSSES))}, got {self.loss!r}: for "
                 "classes, take SVRGClassifier"
             )
-        return _LOSSES[self.loss](self)
-
-    def _huber(self) -> Huber:
-        meaning = "outliers are beyond epsilon times the scale, which would be 0 for 1"
-        return Huber(check_finite("epsilon", self.epsilon, meaning, 1, above=True))
-
-    def _tweedie(self) -> Loss:
-        power = check_finite("power", self.power, "the variance is proportional to mean^power", 0)
-        if not 1 <= power <= 2:
-            raise ValueError(
-                f"power must be a number from 1 to 2, got {power:g}: for 0 take loss='squared', "
-                "which predicts no logarithm"
-            )
-        return {1.0: Poisson(), 2.0: Gamma()}.get(power, Tweedie(power))
+        return _LOSSES[self.loss].of(self)
 
     def _solve_with_scale(
         self, problem: Problem, settings: Settings, start: Start | None
     ) -> Solution:
-        assert isinstance(problem.loss, Huber)
-        solution, scale = solve_with_scale(problem, problem.loss.epsilon, settings, start)
-        self.scale_ = scale
+        solution, self.scale_ = solve_with_scale(problem, settings, start)
         return solution
+
+    def _keep(self, coef: NumPyArray, intercept: NumPyArray) -> None:
+        self.coef_ = np.array(coef[:, 0], dtype=np.float64)
+        self.intercept_ = float(intercept[0])
+
+    def _penalty(self) -> tuple[float, float]:
+        """Return alpha and the share of the L1 penalty."""
+        return float(self.alpha), self.l1_ratio
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = self.loss in _POSITIVE
+        tags.target_tags.positive_only = self._has_logarithm()
         return tags
 
     def _more_tags(self) -> dict[str, bool]:
         """Return the same for scikit-learn 1.5."""
-        return {"requires_positive_y": self.loss in _POSITIVE}
+        return {"requires_positive_y": self._has_logarithm()}
+
+    def _has_logarithm(self) -> bool:
+        return self.loss in _LOSSES and _LOSSES[self.loss].has_logarithm
 
 
-_LOSSES: dict[str, Callable[[SVRGRegressor], Loss]] = {
-    "squared": lambda _: Squared(),
-    "huber": SVRGRegressor._huber,
-    "poisson": lambda _: Poisson(),
-    "gamma": lambda _: Gamma(),
-    "tweedie": SVRGRegressor._tweedie,
+def check_smooth(loss: Loss, l1_ratio: float) -> None:
+    """Raise a ValueError for an L1 penalty beside a loss whose scale is found as well."""
+    if loss.has_scale and l1_ratio > 0:
+        raise ValueError(
+            f"l1_ratio is {l1_ratio:g}, and loss={loss.name!r} has the penalty on squares only, "
+            "since its scale is found in an outer iteration that needs smooth optima: set "
+            "l1_ratio=0, or take loss='squared'"
+        )
+
+
+_LOSSES: dict[str, type[Loss]] = {
+    loss.name: loss for loss in (Squared, Huber, Poisson, Gamma, Tweedie)
 }
-
-_POSITIVE = ("poisson", "gamma", "tweedie")

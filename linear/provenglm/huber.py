@@ -23,7 +23,10 @@ mean(u) = 0, all that depends on sigma and b is at least 0, and
     F >= mean(u y) - ||(1/S) sum_i s_i u_i x_i||^2 / (2 alpha)   for all w, b, sigma.
 
 u_i = r_i / sigma, clipped, centred and scaled down to meet the three conditions, makes that a
-proven lower bound. F is never below 0 (u = 0).
+proven lower bound. F is never below 0 (u = 0). At the optimum mean(u^2) is 1, mean(u) is 0 and
+(1/S) sum_i s_i u_i x_i is alpha w. With a small alpha the bound falls far below F where the last
+does not hold to many digits. So residuals of rows that are no outliers are moved by Newton's step
+for all three: what is left is quadratic in the distance.
 """
 
 from __future__ import annotations
@@ -47,6 +50,18 @@ _MOST_SOLVES = 40
 _FURTHEST = math.log(10)
 # A scale below this part of what a constant leaves is that of a perfect fit of all but outliers.
 _PERFECT = 1e-3
+# Moves of residuals for one proof, at most: those that become outliers stay so in the next.
+_ROUNDS = 3
+# Of epsilon: residuals beyond this part stay where they are.
+_INSIDE = 0.99
+# Multiplications for the products of features by which residuals are moved: a second or less.
+_PRODUCTS = 2e9
+# Columns up to which residuals are moved: their products are factored.
+_MOST_COLUMNS = 3000
+# Numbers of rows that are read together.
+_TOGETHER = 1 << 20
+# Of the eigenvalues of products of columns of size 1: below is rounding.
+_COLLINEAR = 1e-13
 # Two scales that agree so far are the same: the residuals have no more digits.
 _SAME_LOG = 1e-13
 
@@ -122,13 +137,63 @@ def lower_bound(problem: Problem, residual: NumPyArray, scale: float, epsilon: f
     if problem.fit_intercept:
         dual = dual - s @ dual
     dual /= max(1.0, float(np.abs(dual).max()) / epsilon, math.sqrt(float(s @ dual**2)))
-    rows = rows_of(problem.features, np.dtype(np.float64))
-    slope = np.zeros(rows.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):  # features of 1e300: then it is no bound
-        for part in rows.slices():
-            slope += (s[part] * dual[part]) @ rows.block(part)
+        slope = _products(problem, s * dual)
         bound = float((s * dual) @ problem.target - slope @ slope / (2 * problem.l2))
     return bound if bound > 0 else 0.0
+
+
+def _products(problem: Problem, dual: NumPyArray) -> NumPyArray:
+    """Return the sum over all rows of their features times a number each, (p,)."""
+    rows = rows_of(problem.features, np.dtype(np.float64))
+    total = np.zeros(rows.shape[1])
+    for part in rows.slices():
+        total += dual[part] @ rows.block(part)
+    return total
+
+
+def moved(
+    problem: Problem, coef: NumPyArray, residual: NumPyArray, scale: float, epsilon: float
+) -> NumPyArray:
+    """Return residuals of which `lower_bound` is nearer F: see the module's text.
+
+    Parameters
+    ----------
+    coef : numpy.ndarray, (p,)
+    """
+    rows = rows_of(problem.features, np.dtype(np.float64))
+    p = rows.shape[1]
+    if p > _MOST_COLUMNS:
+        return residual
+    s = problem.shares()
+    dual = np.clip(residual / scale, -epsilon, epsilon)
+    wrong = np.append(_products(problem, s * dual) - problem.l2 * coef, (s @ dual**2 - 1) / 2)
+    if problem.fit_intercept:
+        wrong = np.append(wrong, s @ dual)
+    inside = np.flatnonzero((np.abs(dual) < _INSIDE * epsilon) & (s > 0))
+    # Of many rows some: what is left grows as they get fewer.
+    chosen = inside[:: math.ceil(max(1, len(inside) * (p + 2) ** 2 / _PRODUCTS))]
+    size = max(64, _TOGETHER // (p + 2))
+    parts = [chosen[start : start + size] for start in range(0, len(chosen), size)]
+
+    def columns(part: NumPyArray) -> NumPyArray:
+        beside = [dual[part], np.ones(len(part))][: len(wrong) - p]
+        return np.column_stack([rows.gather(part), *beside])
+
+    products = np.zeros((len(wrong), len(wrong)))
+    for part in parts:
+        block = columns(part) * np.sqrt(s[part])[:, None]
+        products += block.T @ block
+    unit = np.sqrt(products.diagonal())
+    unit[unit == 0] = 1.0
+    scaled = products / np.multiply.outer(unit, unit)
+    if not np.isfinite(scaled).all():
+        return residual
+    step = np.linalg.lstsq(scaled, wrong / unit, rcond=_COLLINEAR)[0] / unit
+    dual = dual.copy()
+    for part in parts:
+        dual[part] -= columns(part) @ step
+    return scale * dual
 
 
 def joint_objective(
@@ -154,7 +219,6 @@ def weighted_median(values: NumPyArray, weight: NumPyArray | None) -> float:
 
 def solve_with_scale(
     problem: Problem,
-    epsilon: float,
     settings: Settings,
     start: tuple[NumPyArray, NumPyArray] | None = None,
 ) -> tuple[Solution, float]:
@@ -163,9 +227,7 @@ def solve_with_scale(
     Parameters
     ----------
     problem : Problem
-        Its loss is not read; its ``l2`` is alpha.
-    epsilon : float
-        In units of the scale, above 1.
+        Its loss is Huber's, with an epsilon in units of the scale; its ``l2`` is alpha.
     settings : Settings
         ``tol``, ``max_iter`` and ``max_time`` are those of the whole search. ``tol`` is relative to
         what was gained over the best constant (with an intercept) or over 0.
@@ -179,7 +241,8 @@ def solve_with_scale(
     scale : float
         The best sigma for the solution's coefficients; 0 for a perfect fit.
     """
-    return _Search(problem, epsilon, settings).run(start)
+    assert isinstance(problem.loss, Huber)
+    return _Search(problem, problem.loss.epsilon, settings).run(start)
 
 
 @dataclass
@@ -317,6 +380,15 @@ class _Search:
         step = scale if best == 0 else math.exp(following) - scale
         gap = max(objective - bound, 0.0)
         decrement = min(solution.decrement + abs(slope * step) / 2, gap)
+        wanted = self._wanted(objective, best)
+        rounds = _ROUNDS if wanted >= decrement and best > 0 and problem.l2 > 0 else 0
+        while gap > wanted and rounds > 0:
+            with np.errstate(over="ignore", invalid="ignore"):
+                residual = moved(problem, solution.coef[:, 0], residual, best, epsilon)
+            bound = lower_bound(problem, residual, best, epsilon)
+            gap = min(gap, max(objective - bound, 0.0))
+            rounds -= 1
+        decrement = min(decrement, gap)
         if self.waiting is not None:
             self.waiting = replace(self.waiting, objective=objective, gap=gap, decrement=decrement)
         return replace(solution, objective=objective, gap=gap, decrement=decrement)
@@ -324,10 +396,14 @@ class _Search:
     def _ends(self, solution: Solution, best: float) -> bool:
         if not (solution.reason.is_success or solution.reason is StopReason.STALLED):
             return True
-        # Where all but outliers fit perfectly, a constant may be the optimum: nothing is gained.
-        gained = self.first - (solution.objective if best > _PERFECT * self.first else 0.0)
-        wanted = max(self.settings.tol * gained, ROUNDING * self.first)
+        wanted = self._wanted(solution.objective, best)
         return solution.gap <= wanted or solution.decrement <= wanted / 10
+
+    def _wanted(self, objective: float, best: float) -> float:
+        """Return how near the optimum is near enough."""
+        # Where all but outliers fit perfectly, a constant may be the optimum: nothing is gained.
+        gained = self.first - (objective if best > _PERFECT * self.first else 0.0)
+        return max(self.settings.tol * gained, ROUNDING * self.first)
 
     def _count(self) -> int:
         """Return the snapshots so far."""

@@ -17,7 +17,6 @@ import numpy as np
 import scipy.linalg
 
 from provenglm import newton
-from provenglm.losses import Softmax
 from provenglm.method import Steps
 from provenglm.metric import Metric
 from provenglm.objective import Objective, Snapshot
@@ -172,7 +171,6 @@ class Kronecker(Steps):
 
     def _metric(self, snapshot: Snapshot) -> Metric:
         objective = self._objective
-        assert isinstance(objective.loss, Softmax)
         every = slice(None, None, max(1, objective.n // _ROWS))
         probability = objective.loss.probability(snapshot.scores[every])
         share = objective.share[every]

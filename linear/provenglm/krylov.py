@@ -25,7 +25,7 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
-from provenglm.data.csr import CsrRows, made_of, transposed
+from provenglm.data.csr import made_of, transposed
 from provenglm.duality import duality_gap, weighted_square
 from provenglm.objective import Objective, Snapshot
 from provenglm.sampling import fits_float32, has_offsets
@@ -123,7 +123,7 @@ def states(
 def _needs_float64(objective: Objective) -> bool:
     """Return whether float32 has too few digits for the rows: sparse ones are not centred."""
     rows, scaling = objective.rows, objective.scaling
-    if not isinstance(rows, CsrRows):
+    if not rows.is_sparse:
         return False
     return not fits_float32(rows, scaling) or has_offsets(rows, scaling)
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from provenglm.arguments import check_finite
 from provenglm.types import NumPyArray
 
 _LEAST_CURVATURE = 1e-3
@@ -140,6 +141,8 @@ class Loss(ABC):
     """Whether its second derivative is the same everywhere."""
     has_classes: bool = False
     """Whether targets are whole numbers, the indices of classes; else they are numbers."""
+    is_separable: bool = False
+    """Whether each sample has a class, so that a plane between them leaves no finite optimum."""
     bytes_of_a_row: int = 0
     """What a fit takes for each row beside its scores."""
     needs_all_targets: bool = False
@@ -150,6 +153,8 @@ class Loss(ABC):
     """Whether the prediction is the exponential of the score."""
     has_least: bool = False
     """Whether the infimum is not 0."""
+    has_scale: bool = False
+    """Whether the scale of the residuals is found as well, in an outer iteration."""
 
     # What the certificate asks: see `certificate`.
     has_falls: bool = True
@@ -159,8 +164,17 @@ class Loss(ABC):
 
     @property
     def slope(self) -> float:
-        """How much the fall of a row changes, at most, with a step of its score by 1."""
-        return 1.0
+        """How much the fall of a row changes, at most, with a step of its score by 1.
+
+        A bound of the third derivative's size beside the second. Without one nothing is proven by a
+        Newton step; with one `noise` is needed as well.
+        """
+        return np.inf
+
+    @classmethod
+    def of(cls, arguments: Any) -> Loss:  # noqa: ARG003
+        """Return the loss for an estimator's arguments, checked."""
+        return cls()
 
     @abstractmethod
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
@@ -195,6 +209,10 @@ class Loss(ABC):
         is_long : bool
             Whether there are so many rows that nothing of float64 is made for each of them.
         """
+
+    def observed(self, target: NumPyArray) -> NumPyArray:
+        """Return what residuals are differences to: the numbers, or the classes' indices."""
+        return target
 
     def value_and_residual(
         self, scores: NumPyArray, target: NumPyArray
@@ -318,7 +336,7 @@ class Loss(ABC):
         return residual, residual * step, self._fall(scores, target, step)
 
     def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
-        return np.zeros(len(scores))
+        return np.asarray(self.slope * np.abs(step))
 
     def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
         """Return what rounding errors depend on."""
@@ -330,7 +348,9 @@ class Logistic(Loss):
     r"""Logistic loss, :math:`\log(1 + e^z) - yz`, of targets 0 and 1."""
 
     name = "logistic"
+    slope = 1.0
     has_classes = True
+    is_separable = True
 
     def fisher(self, scores: NumPyArray) -> NumPyArray:
         return self.curvature(scores, scores)
@@ -430,7 +450,9 @@ class Softmax(Loss):
     outputs: int = 2
 
     name = "softmax"
+    slope = 1.0
     has_classes = True
+    is_separable = True
 
     def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
         of_scores = mean + excess
@@ -545,6 +567,7 @@ class Squared(Loss):
     r"""Half the squared error, :math:`(z - y)^2 / 2`."""
 
     name = "squared"
+    slope = 0.0
     is_quadratic = True
     has_falls = False
     has_dispersion = True
@@ -554,10 +577,6 @@ class Squared(Loss):
 
     def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
         return Dual(1.0, -float(excess), 0.0, 0.5 * float(excess) ** 2)
-
-    @property
-    def slope(self) -> float:
-        return 0.0
 
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return np.asarray(0.5 * np.square(scores - target))
@@ -585,7 +604,13 @@ class Huber(Loss):
     has_falls = False
     first_fall = 0.5
     needs_all_targets = True
+    has_scale = True
     bytes_of_a_row = 100  # of the search for the scale
+
+    @classmethod
+    def of(cls, arguments: Any) -> Loss:
+        meaning = "outliers are beyond epsilon times the scale, which would be 0 for 1"
+        return cls(check_finite("epsilon", arguments.epsilon, meaning, 1, above=True))
 
     def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
         size = abs(float(excess))
@@ -675,6 +700,7 @@ class Poisson(Loss):
     """
 
     name = "poisson"
+    slope = 1.0
     has_least = True
     has_logarithm = True
 

@@ -111,7 +111,8 @@ class Steps(ABC):
         step = new.theta - old.theta
         penalty = objective.used(old.theta)
         best, best_length, length = old.objective, 0.0, 1.0
-        for _ in range(40):
+        decrement = -0.5 * float(old.gradient.ravel() @ step.ravel())
+        while not newton.is_rounding(length, decrement, old.objective):
             length /= 2
             theta = old.theta + length * step
             total = objective.mean(partial(self._values, old, new, length))

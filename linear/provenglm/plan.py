@@ -12,7 +12,7 @@ from scipy.sparse import issparse
 
 from provenglm import krylov, newton, sample_krylov, sdca
 from provenglm.data.budget import room, rows_of_a_sample
-from provenglm.data.disk import DiskRows, on_disk
+from provenglm.data.disk import on_disk
 from provenglm.data.per_row import are_sorted
 from provenglm.data.rows import rows_of
 from provenglm.descent import Descent
@@ -224,9 +224,9 @@ def _size_on_disk(problem: Problem, size: int, most: float) -> int:
 
     Few are enough where a part of all rows is read.
     """
-    rows = rows_of(problem.features)
+    rows: Any = rows_of(problem.features)
     few = max(2000, ROWS_FOR_EACH * rows.shape[1])
-    if isinstance(rows, DiskRows) and problem.loss.outputs == 1 and is_worth_while(rows, few):
+    if rows.is_on_disk and problem.loss.outputs == 1 and is_worth_while(rows, few):
         size = min(size, few)
     return int(min(size, most))
 

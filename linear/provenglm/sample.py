@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from provenglm.losses import Loss, SecondDerivative, SecondDerivativeOfClasses
-from provenglm.sparse.csr_sample import CenteredRows
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -22,8 +21,8 @@ class Sample:
 
     Attributes
     ----------
-    rows : numpy.ndarray or CenteredRows, (s, p + 1), float64
-        The last column is the intercept's.
+    rows : numpy.ndarray, (s, p + 1), float64
+        Of `SparseSample` something else. The last column is the intercept's.
     penalty : numpy.ndarray, (p + 1,)
     """
 
@@ -38,15 +37,8 @@ class Sample:
     def head(self, count: int) -> Sample:
         """Return the first rows alone, as a sample."""
         share = self.share[:count]
-        return Sample(
-            self.rows[:count],
-            self.target[:count],
-            share / share.sum(),
-            self.loss,
-            self.penalty,
-            self.workers,
-            self.rare,
-        )
+        rows, target = self.rows[:count], self.target[:count]
+        return replace(self, rows=rows, target=target, share=share / share.sum())
 
     def value(self, theta: NumPyArray, scores: NumPyArray) -> float:
         """Return the objective from the scores at `theta`."""
@@ -64,13 +56,10 @@ class Sample:
 
     def products(self, residual: NumPyArray) -> NumPyArray:
         """Return the products of the columns with numbers of rows, of theta's shape."""
-        sparse = isinstance(self.rows, CenteredRows)
-        return np.asarray(self.rows.products(residual) if sparse else self.rows.T @ residual)
+        return np.asarray(self.rows.T @ residual)
 
     def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
         """Return those of the columns' squares, of which there is no copy as a whole."""
-        if isinstance(self.rows, CenteredRows):
-            return self.rows.products_of_squares(numbers)
         total = np.zeros((self.rows.shape[1], *numbers.shape[1:]))
         for start in range(0, len(numbers), _GRAM_ROWS):
             part = slice(start, start + _GRAM_ROWS)
@@ -93,7 +82,7 @@ class Sample:
     def moments(self) -> tuple[NumPyArray, NumPyArray]:
         """Return mean and products with the targets, as `Objective.moments`."""
         features = self.rows[:, :-1]
-        target: NumPyArray = self.target * self.share
+        target: NumPyArray = self.loss.observed(self.target) * self.share
         if self.loss.outputs > 1:
             target = np.zeros((len(self.share), self.loss.outputs))
             target[np.arange(len(self.share)), self.target] = self.share
@@ -111,13 +100,20 @@ class Sample:
 
     def gram(self, weight: NumPyArray) -> NumPyArray:
         """Return the products of the features, each row times `weight`."""
-        if isinstance(self.rows, CenteredRows):
-            return self.rows.gram(np.square(weight))
 
         def of_block(part: slice) -> NumPyArray:
             block = self.rows[part] * weight[part, None]
             # Of an array with itself: half the work.
             product: NumPyArray = block.T @ block
+            return product
+
+        return self._summed(of_block)
+
+    def products_with_each_other(self, numbers: NumPyArray) -> NumPyArray:
+        """Return the products of the features, each row's times a number of either sign."""
+
+        def of_block(part: slice) -> NumPyArray:
+            product: NumPyArray = (self.rows[part] * numbers[part, None]).T @ self.rows[part]
             return product
 
         return self._summed(of_block)
@@ -128,13 +124,7 @@ class Sample:
         for k in range(classes):
             for other in range(k + 1):
                 pair = probability[:, k] * ((k == other) - probability[:, other]) * self.share
-
-                def of_block(part: slice, pair: NumPyArray = pair) -> NumPyArray:
-                    product: NumPyArray = (self.rows[part] * pair[part, None]).T @ self.rows[part]
-                    return product
-
-                sparse = isinstance(self.rows, CenteredRows)
-                product = self.rows.gram(pair) if sparse else self._summed(of_block)
+                product = self.products_with_each_other(pair)
                 hessian[:, k, :, other] = product
                 hessian[:, other, :, k] = product.T
         hessian = hessian.reshape(width * classes, width * classes)

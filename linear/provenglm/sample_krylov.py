@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from provenglm.data.disk import DiskRows
 from provenglm.kronecker import Kronecker, SecondMoments, of_no_shift
 from provenglm.losses import SecondDerivative
 from provenglm.method import Steps
@@ -58,7 +57,7 @@ def states(
     On Fashion-MNIST (effective dimension 79, and 272 with a tenth of the penalty) the first took
     a third of the other's passes, on images made of noise (785 of 785) three times as many.
     """
-    is_on_disk = isinstance(objective.rows, DiskRows)
+    is_on_disk = objective.rows.is_on_disk
     scores = np.broadcast_to(start[-1], (len(sample.target), *start[-1].shape))
     curvature = sample.share @ sample.loss.weight_in_hessian(scores, sample.target)
     second = SecondMoments(sample, objective.intercept, float(np.mean(curvature)))

@@ -9,15 +9,13 @@ from scipy.sparse import issparse
 
 from provenglm.data import per_row
 from provenglm.data.budget import room
-from provenglm.data.csr import CsrRows
-from provenglm.data.disk import DiskRows
 from provenglm.data.rows import Features, Rows, rows_of
 from provenglm.losses import OFFSET_OF_FLOAT32, Loss
 from provenglm.objective import Objective, Reads, Scaling
 from provenglm.problem import Problem
 from provenglm.sample import Sample
 from provenglm.sparse.coordinates import coordinates, in_coordinates
-from provenglm.sparse.csr_sample import CenteredRows, Spread, is_sparser, spread
+from provenglm.sparse.csr_sample import CenteredRows, SparseSample, Spread, is_sparser, spread
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -62,7 +60,7 @@ def prepare(
         return _as_they_are(problem, rows, share, workers, precise)
     drawn, of_sample = draw(problem.loss, problem.target, share, size, rng, problem.is_long)
     raw: Features
-    if keeps_sparse and isinstance(rows, CsrRows) and is_sparser(problem.features):
+    if keeps_sparse and rows.is_sparse and is_sparser(problem.features):
         raw = rows.precise().pick(drawn)
         of_columns = spread(raw, of_sample, problem.fit_intercept)
     else:
@@ -86,7 +84,7 @@ def prepare(
         intercept=problem.fit_intercept,
         workers=workers,
         # Sparse rows stay as they are: with the digits of float64.
-        centered=offset > _OFFSET_OF_FLOAT64 and not isinstance(rows, CsrRows),
+        centered=offset > _OFFSET_OF_FLOAT64 and not rows.is_sparse,
         rare=rare,
         reads=Reads(len(drawn)),
         is_long=problem.is_long,
@@ -96,11 +94,10 @@ def prepare(
 
 
 def _as_they_are(
-    problem: Problem, rows: Rows, share: NumPyArray, workers: Workers, precise: bool
+    problem: Problem, rows: Any, share: NumPyArray, workers: Workers, precise: bool
 ) -> tuple[Objective, Sample]:
-    """Return the objective in coordinates near the user's, and no sample."""
+    """Return the objective of sparse rows in coordinates near the user's, and no sample."""
     p = rows.shape[1]
-    assert isinstance(rows, CsrRows)
     user = scaling = Scaling(np.zeros(p), np.ones(p))
     if not problem.l1 > 0:
         scaling = coordinates(rows, share, problem.fit_intercept)
@@ -247,7 +244,7 @@ def _gathered(rows: Rows, drawn: NumPyArray, workers: Workers) -> NumPyArray:
     size = max(64, len(drawn) // (4 * workers.count))
     parts = [slice(start, start + size) for start in range(0, len(drawn), size)]
     # Each thread has a part of the disk.
-    order = np.argsort(drawn) if isinstance(rows, DiskRows) else None
+    order = np.argsort(drawn) if rows.is_on_disk else None
 
     def gather(part: slice) -> None:
         if order is None:
@@ -301,15 +298,7 @@ def _measure_rare(
 ) -> None:
     """Measure, in place, the columns of which the sample knows next to nothing: by one pass."""
     columns = np.flatnonzero(rare)
-    center = scaling.center[columns]
-    mean, square = np.zeros(len(columns)), np.zeros(len(columns))
-    if isinstance(rows, CsrRows):
-        mean, square = (moment[columns] for moment in rows.moments(share, scaling.center))
-    else:
-        for part in rows.slices():
-            change = rows.block(part)[:, columns].astype(np.float64) - center
-            mean += share[part] @ change
-            square += share[part] @ np.square(change)
+    mean, square = rows.moments(share, scaling.center, columns)
     if intercept:
         square -= np.square(mean)
         scaling.center[columns] += mean
@@ -320,13 +309,13 @@ def _measure_rare(
 
 def _sample(objective: Objective, raw: Features, drawn: NumPyArray, share: NumPyArray) -> Sample:
     """Return the sample of raw rows, which are changed if they are dense."""
-    rows: NumPyArray | CenteredRows
+    kind, rows = Sample, raw
     if issparse(raw):
         center, inverse = objective.scaling.center, objective.scaling.inverse
-        rows = CenteredRows(raw, center, inverse, objective.intercept)
+        kind, rows = SparseSample, CenteredRows(raw, center, inverse, objective.intercept)
     else:
         rows = _scaled(objective, raw)
-    return Sample(
+    return kind(
         rows,
         objective.target[drawn],
         share,

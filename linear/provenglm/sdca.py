@@ -20,12 +20,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from provenglm import krylov
-from provenglm.data.csr import CsrRows, made_of, transposed
+from provenglm.data.csr import made_of, transposed
 from provenglm.duality import duality_gap
 from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses
 from provenglm.objective import Objective, Scaling, Snapshot
@@ -74,7 +75,6 @@ def states(
     """
     objective = replace(objective, rows=objective.rows.precise())
     rows, null = objective.rows, objective.null()[1]
-    assert isinstance(rows, CsrRows)
     # The penalty is that of theta's coordinates.
     l2 = float(objective.penalty[0] / objective.scaling.inverse[0] ** 2)
     if is_for(rows.block(slice(0, objective.n)), l2):
@@ -122,11 +122,10 @@ class _Dual:
     ) -> None:
         self._objective, self._l2, self._rng = objective, l2, rng
         rows, share, outputs = objective.rows, objective.share, objective.loss.outputs
-        assert isinstance(rows, CsrRows)
         n, p = rows.shape
         is_precise = is_precise or not fits_float32(rows, Scaling(np.zeros(p), np.ones(p)))
         dtype = np.dtype(np.float64 if is_precise else np.float32)
-        block = rows.block(slice(0, n))
+        block: Any = rows.block(slice(0, n))
         self._rows = block.data.astype(dtype, copy=False), block.indices, block.indptr
         # Of n equal shares, n; fewer where weights differ.
         count = 1 / float(share @ share)

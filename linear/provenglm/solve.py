@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -110,7 +111,6 @@ class Session:
         self._workers = Workers(n * p)
         self._rng = np.random.default_rng(settings.seed)
         self._prepared: tuple[Objective, Sample] | None = None
-        self._certificate: Certificate | None = None
         self.plan = plan or choose(problem, settings)
 
     @contextmanager
@@ -164,22 +164,24 @@ class Session:
         problem = self._problem
         if l2 is None:
             l2, l1 = problem.l2, problem.l1
-        if self._certificate is None:
-            objective, _ = self.prepare()
-            scaling = objective.scaling
-            used = scaling.inverse > 0
-            scale = np.divide(1, scaling.inverse, out=np.ones_like(scaling.inverse), where=used)
-            self._certificate = Certificate(
-                objective.rows,
-                problem.target,
-                objective.share,
-                problem.loss,
-                problem.fit_intercept,
-                scaling.center,
-                scale,
-                self._workers,
-            )
-        return _Proof(self._certificate, problem, l2, l1, self._settings.seed)
+        return _Proof(lambda: self._certificate, problem, l2, l1, self._settings.seed)
+
+    @cached_property
+    def _certificate(self) -> Certificate:
+        objective, _ = self.prepare()
+        problem, scaling = self._problem, objective.scaling
+        used = scaling.inverse > 0
+        scale = np.divide(1, scaling.inverse, out=np.ones_like(scaling.inverse), where=used)
+        return Certificate(
+            objective.rows,
+            problem.target,
+            objective.share,
+            problem.loss,
+            problem.fit_intercept,
+            scaling.center,
+            scale,
+            self._workers,
+        )
 
 
 class _Proof:
@@ -187,6 +189,8 @@ class _Proof:
 
     Parameters
     ----------
+    certificate : callable
+        Returns the certificate, which is made at the first proof.
     seed : int
         Of the rows that are drawn.
 
@@ -197,7 +201,12 @@ class _Proof:
     """
 
     def __init__(
-        self, certificate: Certificate, problem: Problem, l2: float, l1: float, seed: int
+        self,
+        certificate: Callable[[], Certificate],
+        problem: Problem,
+        l2: float,
+        l1: float,
+        seed: int,
     ) -> None:
         self._certificate = certificate
         self._problem = problem
@@ -233,7 +242,9 @@ class _Proof:
         enough : float
             The bound that is wanted.
         """
-        certificate = self._certificate
+        certificate = self._certificate()
+        if not np.isfinite(certificate.loss.slope):
+            return np.inf, np.inf
         with np.errstate(over="ignore", invalid="ignore"):
             point = certificate.at(Model(coef, intercept, self._l2, self._l1), known)
             if point is None:
@@ -249,7 +260,7 @@ class _Proof:
 
     def _some(self, wanted: int) -> Some:
         if self._takes_all:
-            return self._certificate.all()
+            return self._certificate().all()
         problem = self._problem
         size = min(wanted, self._most)
         rows, _ = draw(
@@ -260,7 +271,7 @@ class _Proof:
             self._rng,
             problem.is_long,
         )
-        return self._certificate.some(rows)
+        return self._certificate().some(rows)
 
 
 class _Run:
@@ -431,12 +442,15 @@ class _Run:
             return False
         if objective.penalty[:-1].max(initial=0) > 0 and self._penalised():
             return False
-        if not objective.loss.has_classes:
+        loss = objective.loss
+        if not loss.is_separable:
             return False
-        return all(
-            _on_their_side(scores[part], objective.target[part])[objective.share[part] > 0].all()
-            for part in objective.parts()
-        )
+
+        def on_their_side(part: slice) -> NumPyArray:
+            side = _on_their_side(scores[part], loss.observed(objective.target[part]))
+            return side[objective.share[part] > 0]
+
+        return all(on_their_side(part).all() for part in objective.parts())
 
     def _penalised(self) -> bool:
         used = self._objective.scaling.inverse > 0

@@ -18,15 +18,17 @@ with the least :math:`l''` that this slope allows. The Poisson loss is the same 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from provenglm.arguments import check_finite
 from provenglm.losses import (
     MOST_LOG,
     Dual,
     Loss,
     Noise,
+    Poisson,
     SecondDerivative,
     check_not_negative,
     x_log_x,
@@ -66,6 +68,17 @@ class Tweedie(Loss):
     name = "tweedie"
     has_logarithm = True
     has_dispersion = True
+
+    @classmethod
+    def of(cls, arguments: Any) -> Loss:
+        meaning = "the variance is proportional to mean^power"
+        power = check_finite("power", arguments.power, meaning, 0)
+        if not 1 <= power <= 2:
+            raise ValueError(
+                f"power must be a number from 1 to 2, got {power:g}: for 0 take loss='squared', "
+                "which predicts no logarithm"
+            )
+        return {1.0: Poisson(), 2.0: Gamma()}.get(power, Tweedie(power))
 
     @property
     def _a(self) -> float:
@@ -254,6 +267,10 @@ class Gamma(Tweedie):
     power: float = 2.0
 
     name = "gamma"
+
+    @classmethod
+    def of(cls, arguments: Any) -> Loss:  # noqa: ARG003
+        return cls()
 
     def check_target(self, target: NumPyArray, weight: NumPyArray | None) -> None:
         if (target <= 0).any():

@@ -46,7 +46,7 @@ def newton(X, y, share, loss: Loss, l2: float, intercept: bool) -> tuple[float, 
     """Return the optimum in float64, and where it is, K columns."""
     rows = np.column_stack([X, np.ones(len(y))]) if intercept else X
     penalty = np.where(np.arange(rows.shape[1]) < X.shape[1], l2, 0.0)
-    return random_problems.newton(rows, y, share, loss, penalty)
+    return random_problems.newton(random_problems.Smooth(rows, y, share, loss, penalty))
 
 
 def bounds(proof: Certificate, coef, bias, l2: float, rows=None) -> tuple[float, float]:

@@ -15,6 +15,7 @@ import pytest
 import scipy.sparse
 from provenglm import Chunks, SVRGClassifier, SVRGRegressor, plan
 from provenglm.data import chunks, disk, parts, per_row
+from sklearn.base import clone
 
 N, P = 400, 3
 RNG = np.random.default_rng(0)
@@ -462,3 +463,39 @@ def test_ctrl_c_leaves_no_thread(tmp_path, monkeypatch, count):
         assert not hasattr(model, "coef_")
     assert len(calls) >= count
     assert not others()
+
+
+class Halves:
+    """Rows of float16 times a scale: a chunk of the user's own."""
+
+    is_whole = False
+
+    def __init__(self, rows):
+        self.scale = np.abs(rows).max()
+        self.numbers = (rows / self.scale).astype(np.float16)
+        self.shape, self.dtype = rows.shape, np.dtype(np.float32)
+
+    def read(self, start, stop, ahead=False):
+        return self.numbers[start:stop].astype(np.float32) * np.float32(self.scale)
+
+    def take(self, rows):
+        return self.numbers[rows].astype(np.float32) * np.float32(self.scale)
+
+
+def test_a_chunk_of_the_users_own():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(900, 4))
+    halves = Chunks([Halves(rows[:500]), Halves(rows[500:])])
+    X = np.concatenate([part.read(0, len(part.numbers)) for part in halves.parts])
+    y = X[:, 0] + rng.normal(size=900)
+    for model, target in (
+        (SVRGClassifier(tol=1e-10), y > 0),
+        (SVRGRegressor(tol=1e-10, alpha=0.1), y),
+        (SVRGRegressor(tol=1e-10, alpha=0.1, l1_ratio=1.0), y),
+    ):
+        wanted = clone(model).fit(X, target)
+        np.testing.assert_allclose(model.fit(halves, target).coef_, wanted.coef_, atol=1e-5)
+        np.testing.assert_allclose(model.predict(halves), model.predict(X), rtol=1e-5)
+    train, test, y_train, y_test = halves.train_test_split(y, random_state=0)
+    assert SVRGRegressor(alpha=0.1).fit(train, y_train).score(test, y_test) > 0.3
+    assert Chunks(Halves(rows)).shape == (900, 4)

@@ -14,8 +14,7 @@ from provenglm.data.rows import rows_of
 from provenglm.duality import duality_gap
 from provenglm.objective import products
 from provenglm.solve import Settings, solve
-from scipy.sparse import csr_array, csr_matrix
-from scipy.sparse import random as random_matrix
+from scipy.sparse import csr_array, csr_matrix, random as random_matrix
 
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 
@@ -117,13 +116,13 @@ def test_moments(block_numbers, offset):
     share /= share.sum()
     dense = matrix.toarray()
     center = rng.normal(size=30) + offset * (rng.random(30) < 0.5)
-    mean, square = CsrRows(matrix).moments(share, center)
+    mean, square = CsrRows(matrix).moments(share, center, slice(None))
     np.testing.assert_allclose(mean, share @ (dense - center), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(square, share @ np.square(dense - center), rtol=1e-12)
     # Of a column with a number in each row nothing cancels, wherever it is.
     full = csr_array(rng.normal(size=(500, 2)) + 1e9)
     center = full.toarray().mean(axis=0)
-    _, square = CsrRows(full).moments(share, center)
+    _, square = CsrRows(full).moments(share, center, slice(None))
     np.testing.assert_allclose(square, share @ np.square(full.toarray() - center), rtol=1e-12)
 
 
@@ -320,5 +319,5 @@ def test_a_random_matrix_of_scipy():
     # Of another making than those above: SciPy's own.
     matrix = random_matrix(200, 50, density=0.05, format="csr", random_state=0)
     share = np.full(200, 1 / 200)
-    mean, _ = CsrRows(canonical("", matrix)).moments(share, np.zeros(50))
+    mean, _ = CsrRows(canonical("", matrix)).moments(share, np.zeros(50), slice(None))
     np.testing.assert_allclose(mean, matrix.toarray().mean(axis=0), atol=1e-15)

@@ -9,7 +9,7 @@ import provenglm.cross_validation.joint as joint
 import pytest
 import sklearn
 from provenglm import SVRGClassifier, SVRGClassifierCV
-from provenglm.cross_validation import cv, folds
+from provenglm.cross_validation import base, folds
 from provenglm.cross_validation.scoring import HeldOut
 from provenglm.solution import StopReason
 from scipy.sparse import csr_array, issparse
@@ -259,7 +259,11 @@ def test_every_gap_is_a_bound_of_the_distance(way):
         ({"cv": [(np.arange(5), np.arange(0))]}, ValueError, "at least one of each"),
         ({"cv": [(np.arange(400), np.arange(7))]}, ValueError, "and X has 60 rows"),
         ({"scoring": "beauty"}, ValueError, "beauty"),
-        ({"scoring": lambda estimator, X, y: np.nan}, ValueError, "no C has a score"),
+        (
+            {"scoring": lambda estimator, X, y: np.nan},
+            ValueError,
+            "no point of the path has",
+        ),
         ({"refit": "yes"}, TypeError, "refit must be True or False"),
         ({"tol": -1}, ValueError, "tol must be a number of at least 0"),
         ({"max_iter": 0}, ValueError, "max_iter must be a positive integer"),
@@ -525,7 +529,7 @@ def test_processes_share_the_folds():
 
 def test_a_distance_that_is_not_known_is_called_so():
     far = folds.PathPoint(np.zeros((1, 1)), np.zeros(1), 1.0, 1.0, np.inf, 3, StopReason.MAX_ITER)
-    told = cv._furthest([[far]], np.array([100.0]))
+    told = base._furthest([[far]], "C", np.array([100.0]))
     assert told == (
         "1 of 1 points of the path; the furthest is fold 0 with C=100, at a distance from the "
         "optimum that is not known yet, because max_iter snapshots were taken: raise max_iter or "

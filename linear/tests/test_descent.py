@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm import descent, descent_columns
-from provenglm import descent_kernels as kernels
+from provenglm import descent, descent_columns, descent_kernels as kernels, plan
 from provenglm.data.budget import columns_of_a_copy
 from provenglm.descent import Descent, least, minimise
 from provenglm.descent_columns import (
@@ -298,6 +297,37 @@ def test_equal_columns_share_no_coefficient(seed):
     # A squared penalty is least if they share.
     model = OfOneOutput(*arguments, objective.l1[chosen], np.full(30, 0.01), 0.0)
     assert np.array_equal(model._t, before)
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_equal_columns_share_no_coefficient_of_classes(monkeypatch, seed):
+    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)
+    X, *_ = with_twins(seed)
+    rng = np.random.default_rng(seed)
+    problem = Problem(csr_array(X), rng.integers(0, 3, 40), Softmax(3), 0.0, None, True, l1=0.01)
+    found = solve(problem, Settings(tol=1e-8))
+    assert found.gap <= 1e-8 * found.history[0].objective
+    assert len(found.history) < 20
+    kinds = np.unique(X, axis=1, return_inverse=True)[1].ravel()
+    has_coef = (found.coef != 0).any(axis=1)
+    assert has_coef.any()
+    assert all(has_coef[kinds == kind].sum() <= 1 for kind in kinds)
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(3)], ids=lambda loss: loss.name)
+def test_a_constant_column_beside_the_hessian_of_a_sample(monkeypatch, loss):
+    monkeypatch.setattr(plan, "_SMALL", 0)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 4))
+    y = (X[:, :1] + rng.gumbel(size=(400, max(2, loss.outputs)))).argmax(axis=1)
+    X[:, 2] = 3
+    settings = Settings(tol=1e-8, metric="hessian")
+    problem = Problem(X, y, loss, 1e-3, None, True, l1=1e-3)
+    found = solve(problem, settings)
+    assert found.method == "svrg, hessian, proximal"
+    assert not found.coef[2].any()
+    without = solve(replace(problem, features=X[:, [0, 1, 3]]), settings)
+    assert found.objective == pytest.approx(without.objective, rel=1e-8)
 
 
 def test_conjugate_gradients_solve_the_system():

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from elastic_net_oracle import objective as value_of
-from elastic_net_oracle import proximal_gradient
-from provenglm.duality import duality_gap
+from elastic_net_oracle import objective as value_of, proximal_gradient
+from provenglm.duality import _divergence, _dual, _shrunk, _spread, _terms, duality_gap
 from provenglm.losses import Logistic, Poisson, Softmax, Squared
 from provenglm.problem import Problem
 from provenglm.sampling import prepare
@@ -105,3 +104,23 @@ def test_gap_where_nothing_is_left(loss):
         theta, value = objective.null()
         gap = duality_gap(objective, objective.snapshot(theta))
         assert gap <= 1e-14 * (1 + abs(value))
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(3)], ids=lambda loss: loss.name)
+def test_the_divergence_of_shrunk_residuals_has_a_bound(loss):
+    for seed in range(12):
+        problem = problem_of(loss, seed)
+        rng = np.random.default_rng(seed)
+        objective, _ = prepare(problem, Workers(1), len(problem.target), rng, precise=True)
+        theta, _ = objective.null()
+        theta = theta + 10 ** rng.uniform(-3, 0.5) * rng.normal(size=theta.shape)
+        theta[-1] *= problem.fit_intercept
+        snapshot = objective.snapshot(theta)
+        dual, spread = _dual(objective, snapshot), _spread(objective, snapshot)
+        of_dual, mixed = _terms(objective, snapshot, dual), 1 - dual.kept
+        for factor in (0.01, 0.3, 0.9, 0.99, 1 - 1e-4, 1 - 1e-7):
+            exact = _divergence(objective, snapshot, dual, factor)
+            bound = _shrunk(factor, spread, of_dual, mixed)
+            assert bound >= exact - 1e-15
+            if mixed == 0 and factor > 0.9999:
+                assert bound <= 1.1 * exact + 1e-15

@@ -1,10 +1,12 @@
 """Data that other solvers fail on: units, offsets, columns that say nothing, many classes."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
-from provenglm import SVRGClassifier, SVRGRegressor
+from provenglm import SVRGClassifier, SVRGRegressor, plan
+from sklearn.exceptions import ConvergenceWarning
 
 N, P = 300, 4
 
@@ -170,3 +172,20 @@ def test_far_apart_but_not_without_an_optimum():
     model = SVRGClassifier(C=1e6, tol=1e-8).fit(X, y)
     assert model.score(X, y) == 1
     assert model.gap_ < 1e-3 * model.objective_
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-3])
+@pytest.mark.parametrize("is_small", [True, False])
+def test_counts_of_1e13_without_an_intercept(monkeypatch, is_small, alpha):
+    # From 0, the optimum is at 1e-12 of Newton's step.
+    if not is_small:
+        monkeypatch.setattr(plan, "_SMALL", 0)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 4))
+    y = np.round(1e13 * np.exp(X @ rng.normal(size=4) / 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        model = SVRGRegressor("poisson", alpha=alpha, fit_intercept=False, tol=1e-9).fit(X, y)
+    slope = X.T @ (model.predict(X) - y) / len(y) + alpha * model.coef_
+    curvature = np.square(X).T @ model.predict(X) / len(y)
+    assert np.abs(slope / curvature).max() < 1e-4

@@ -4,18 +4,20 @@ import math
 
 import numpy as np
 import pytest
-from provenglm import SVRGRegressor
+from provenglm import Chunks, SVRGRegressor, huber
 from provenglm.huber import (
     best_scale,
     joint_objective,
     lower_bound,
+    moved,
     solve_with_scale,
     weighted_median,
 )
-from provenglm.losses import Squared
+from provenglm.losses import Huber
 from provenglm.problem import Problem
 from provenglm.solution import Settings, StopReason
 from scipy.optimize import brentq, minimize
+from scipy.sparse import csr_array
 
 SEEDS = range(8)
 
@@ -28,7 +30,7 @@ def problem_of(seed, l2=None, n=60, p=3):
     return Problem(
         features=X,
         target=y,
-        loss=Squared(),
+        loss=Huber(epsilon_of(seed)),
         l2=10.0 ** rng.uniform(-4, 0) if l2 is None else l2,
         sample_weight=rng.integers(0, 4, n).astype(float) if seed % 4 < 2 else None,
         fit_intercept=seed % 2 == 1,
@@ -115,7 +117,7 @@ def test_no_bound_is_above_the_optimum(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_search_finds_the_optimum(seed):
     problem, epsilon = problem_of(seed), epsilon_of(seed)
-    solution, scale = solve_with_scale(problem, epsilon, Settings(tol=1e-9))
+    solution, scale = solve_with_scale(problem, Settings(tol=1e-9))
     found = optimum(problem, epsilon)
     assert solution.reason is StopReason.CONVERGED
     assert solution.objective <= found.fun * (1 + 1e-8)
@@ -126,9 +128,45 @@ def test_the_search_finds_the_optimum(seed):
     assert scale == pytest.approx(math.exp(found.x[-1]), rel=1e-3)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_moved_residuals_prove_more_and_no_falsehood(seed):
+    problem, epsilon = problem_of(seed, l2=1e-6, n=120), epsilon_of(seed)
+    exact, _ = solve_with_scale(problem, Settings(tol=1e-13))
+    rng = np.random.default_rng(seed)
+    for distance in (1e-4, 1e-2, 1.0):
+        coef = exact.coef[:, 0] * (1 + distance * rng.normal(size=3))
+        bias = exact.intercept[0] + distance * rng.normal() * problem.fit_intercept
+        residual = problem.target - problem.features @ coef - bias
+        best = best_scale(residual, epsilon, problem.sample_weight)
+        bound, dual = lower_bound(problem, residual, best, epsilon), residual
+        for _ in range(3):
+            dual = moved(problem, coef, dual, best, epsilon)
+            nearer = lower_bound(problem, dual, best, epsilon)
+            assert nearer <= exact.objective * (1 + 1e-12)
+        if distance < 1:
+            value = joint_objective(problem, coef, residual, best, epsilon)
+            assert value - nearer <= 20 * (value - exact.objective) + 1e-10 * value
+            assert value - bound > 100 * (value - nearer)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "chunks", "far off", "few of the rows"])
+def test_a_gap_is_near_the_distance_with_next_to_no_penalty(monkeypatch, kind):
+    if kind == "few of the rows":
+        monkeypatch.setattr(huber, "_PRODUCTS", 50 * 6**2)
+    problem = problem_of(1, n=400, p=4)
+    X, y = problem.features, problem.target
+    if kind == "far off":
+        X = X / X.std(axis=0) + 1e5
+    form = {"sparse": csr_array(X), "chunks": Chunks([X[:100], X[100:]])}.get(kind, X)
+    model = SVRGRegressor("huber", alpha=1e-8, tol=1e-7).fit(form, y)
+    assert model.gap_ <= 1e-7 * model.objective_
+    exact = SVRGRegressor("huber", alpha=1e-8, tol=1e-12).fit(X, y)
+    assert -1e-12 <= model.objective_ - exact.objective_ <= model.gap_ + 1e-12
+
+
 def test_records_go_on_from_solve_to_solve():
     seen = []
-    solution, _ = solve_with_scale(problem_of(1), 1.35, Settings(tol=1e-9, watch=seen.append))
+    solution, _ = solve_with_scale(problem_of(1), Settings(tol=1e-9, watch=seen.append))
     assert seen == solution.history
     for name in ("iteration", "passes", "seconds"):
         values = [getattr(record, name) for record in seen]
@@ -142,7 +180,7 @@ def test_records_go_on_from_solve_to_solve():
 
 
 def test_a_limit_is_that_of_the_whole_search():
-    solution, _ = solve_with_scale(problem_of(1), 1.35, Settings(tol=1e-13, max_iter=3))
+    solution, _ = solve_with_scale(problem_of(1), Settings(tol=1e-13, max_iter=3))
     assert solution.reason is StopReason.MAX_ITER
     assert solution.history[-1].iteration <= 4
 

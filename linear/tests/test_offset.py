@@ -9,9 +9,10 @@ import pytest
 import sklearn
 from elastic_net_oracle import values as losses_of
 from linear_oracle import Dense, target_of
-from provenglm import SVRGRegressor, plan
+from provenglm import SVRGClassifier, SVRGRegressor, plan
 from provenglm.data import disk, per_row
-from provenglm.losses import Huber, Poisson, Squared
+from provenglm.losses import Huber, Logistic, Poisson, Squared
+from provenglm.offset import LogisticWithOffset
 from provenglm.problem import Problem
 from provenglm.tweedie import Gamma, Tweedie
 from scipy.sparse import csr_array
@@ -176,6 +177,14 @@ def test_predictions_and_scores_have_the_offset(loss):
     assert found > model.score(X, y, sample_weight=weight)
 
 
+def test_weighted_rates_are_counts_with_an_exposure():
+    X, y, offset, _ = data(Poisson())
+    exposure = np.exp(offset)
+    counts = SVRGRegressor("poisson", alpha=0, tol=1e-11).fit(X, y, offset=offset)
+    rates = SVRGRegressor("poisson", alpha=0, tol=1e-11).fit(X, y / exposure, exposure)
+    np.testing.assert_allclose(rates.coef_, counts.coef_, rtol=1e-6)
+
+
 def test_a_search_hands_each_fold_its_offsets():
     X, y, offset, _ = data(Poisson())
     with sklearn.config_context(enable_metadata_routing=True):
@@ -204,3 +213,141 @@ def test_what_is_refused(offset, told):
     X, y, _, _ = data(Poisson())
     with pytest.raises(ValueError, match=re.escape(told)):
         SVRGRegressor("poisson").fit(X, y, offset=offset)
+
+
+# --- The logistic loss -----------------------------------------------------------------------
+
+
+def labels(n=300, seed=0):
+    """Features, labels that follow the offsets, offsets far from 0, and weights."""
+    X, _, _, weight = data(Squared(), n, seed=seed)
+    rng = np.random.default_rng(seed + 1)
+    offset = 2 * rng.normal(size=n) + 3
+    scores = X @ (rng.normal(size=4) / X.std(axis=0)) + offset - 2 + rng.logistic(size=n)
+    return X, (scores > 0).astype(int), offset, weight
+
+
+@pytest.mark.parametrize("C", [0.01, 100.0])
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_the_optimum_of_two_classes(weighted, intercept, C):
+    X, y, offset, weight = labels()
+    weight = weight if weighted else None
+    total = len(y) if weight is None else weight.sum()
+    model = SVRGClassifier(C, fit_intercept=intercept, tol=1e-12).fit(X, y, weight, offset)
+    coef, bias, least, constant = optimum(
+        Logistic(), X, y, offset, weight, 1 / C / total, intercept
+    )
+    scale = X.std(axis=0)
+    np.testing.assert_allclose(model.coef_[0] * scale, coef * scale, rtol=0, atol=1e-7)
+    assert model.intercept_[0] == pytest.approx(bias, abs=1e-7)
+    assert model.objective_ == pytest.approx(least, rel=1e-11)
+    assert model.gap_ >= model.objective_ - least - 1e-12
+    rough = SVRGClassifier(C, fit_intercept=intercept, tol=1e-2).fit(X, y, weight, offset)
+    assert rough.gap_ >= rough.objective_ - least - 1e-12
+    if intercept:  # The first snapshot is the best constant beside the offsets.
+        assert rough.history_[0]["objective"] == pytest.approx(constant, rel=1e-9)
+
+
+def test_every_form_of_the_data_of_two_classes(monkeypatch, tmp_path):
+    monkeypatch.setattr(disk, "SMALL", 0)
+    X, y, offset, weight = labels()
+    expected = SVRGClassifier(tol=1e-11).fit(X, y, weight, offset)
+    for name, form in large_data.forms(tmp_path, X).items():
+        given = offset if "memmap" in name else large_data.pieces(offset)
+        model = SVRGClassifier(tol=1e-11).fit(form, y, weight, given)
+        np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(
+            model.decision_function(form, given), expected.decision_function(X, offset), rtol=1e-5
+        )
+    monkeypatch.setattr(per_row, "MANY", 100)  # nothing is copied that has a number for each row
+    model = SVRGClassifier(tol=1e-11).fit(form, y, weight, offset)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-5)
+    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)  # sparse rows are not made dense
+    model = SVRGClassifier(tol=1e-11).fit(csr_array(X), y, weight, offset)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-5)
+
+
+WAYS = [
+    ("svrg, hessian", {}, np.float32, "dense"),
+    ("newton-cg", {"_PASSES": 0.0, "_ROWS_FOR_EACH": 10**9}, np.float64, "dense"),
+    ("newton-cg", {"_MOST_WEIGHTS": 3}, np.float64, "sparse"),
+    ("newton, rotated", {"_MOST_WEIGHTS": 60}, np.float64, "wide"),
+    ("newton, proximal, working set", {}, np.float64, "l1"),
+    ("svrg, hessian, proximal", {}, np.float64, "l1"),
+]
+
+
+@pytest.mark.parametrize(("way", "change", "dtype", "kind"), WAYS)
+def test_every_way_has_the_offsets(monkeypatch, way, change, dtype, kind):
+    for name, value in change.items():
+        monkeypatch.setattr(plan, name, value)
+    X, y, offset, weight = labels(600)
+    X = X / X.std(axis=0)
+    if kind == "wide":
+        X, y, offset, weight = X[:40], y[:40], offset[:40], weight[:40]
+        X = np.hstack([X, np.random.default_rng(0).normal(size=(40, 60))])
+    elif way != "newton, proximal, working set":
+        monkeypatch.setattr(plan, "_SMALL", 0.0)
+    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0 if kind == "sparse" else 10**8)
+    ratio = 0.7 if kind == "l1" else 0.0
+    form = csr_array(X) if kind == "sparse" else X.astype(dtype)
+    C = 0.1
+    model = SVRGClassifier(C, l1_ratio=ratio, tol=1e-9).fit(form, y, weight, offset)
+    assert model.solver_ == way
+    z = model.decision_function(form, offset)
+    share = weight / weight.sum()
+    strength = 1 / C / weight.sum()
+    coef = model.coef_[0]
+    penalty = (1 - ratio) / 2 * coef @ coef + ratio * np.abs(coef).sum()
+    value = share @ Logistic().value(z, y) + strength * penalty
+    assert model.objective_ == pytest.approx(value, rel=1e-6)
+    # The conditions of the optimum.
+    residual = share * Logistic().residual(z, y)
+    slope = X.T @ residual + strength * (1 - ratio) * coef
+    near = 2e-5 * np.abs(X).max()
+    assert abs(residual.sum()) < near
+    free = coef != 0
+    np.testing.assert_allclose(slope[free], -strength * ratio * np.sign(coef[free]), atol=near)
+    assert (np.abs(slope[~free]) <= strength * ratio + near).all()
+
+
+def test_offsets_of_one_class_against_the_best_constant_alone():
+    _, y, offset, weight = labels()
+    loss, rows = LogisticWithOffset(offset, y), np.arange(len(y))
+    best = loss.null_scores(rows, weight)
+    around = [weight @ loss.value(best + np.full(len(y), h), rows) for h in (-1e-4, 0, 1e-4)]
+    assert around[1] < min(around[0], around[2])
+    assert abs(weight @ loss.residual(np.full(len(y), best), rows)) < 1e-10 * weight.sum()
+
+
+def test_a_constant_offset_of_two_classes_moves_the_intercept_alone():
+    X, y, _, weight = labels()
+    plain = SVRGClassifier(tol=1e-10).fit(X, y, weight)
+    moved = SVRGClassifier(tol=1e-10).fit(X, y, weight, offset=100.0)
+    np.testing.assert_allclose(moved.coef_, plain.coef_, rtol=1e-5)
+    assert moved.intercept_ == pytest.approx(plain.intercept_ - 100)
+    for method in ("decision_function", "predict_proba", "predict_log_proba"):
+        wanted = getattr(plain, method)(X)
+        np.testing.assert_allclose(getattr(moved, method)(X, 100.0), wanted, rtol=1e-4)
+    assert moved.score(X, y, weight, 100.0) == plain.score(X, y, weight)
+    np.testing.assert_array_equal(moved.predict(X, 100.0), plain.predict(X))
+    np.testing.assert_allclose(
+        moved.standard_errors(X, y, weight, 100.0), plain.standard_errors(X, y, weight), rtol=1e-5
+    )
+
+
+def test_classes_that_offsets_leave_separable_have_no_optimum():
+    X = np.array([[-2.0], [-1.0], [1.0], [2.0]])
+    model = SVRGClassifier(C=np.inf)
+    with pytest.warns(sklearn.exceptions.ConvergenceWarning, match="no finite optimum"):
+        model.fit(X, [0, 0, 1, 1], offset=[1.0, 0.0, 0.0, -1.0])
+
+
+def test_offsets_of_three_classes_are_refused():
+    X, _, offset, _ = labels()
+    told = "there are 3 classes, and offset is for two: fit one class against the others"
+    with pytest.raises(ValueError, match=told):
+        SVRGClassifier().fit(X, np.arange(300) % 3, offset=offset)
+    with pytest.raises(ValueError, match=told):
+        SVRGClassifier().fit(X, np.arange(300) % 3).predict(X, offset)

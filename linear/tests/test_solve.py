@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
-from provenglm import plan as plan_module
-from provenglm import solve as solve_module
+from provenglm import plan as plan_module, solve as solve_module
 from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
 from provenglm.problem import Problem
 from provenglm.solve import Settings, StopReason, solve

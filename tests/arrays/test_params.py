@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg.arrays import params
-from gluon_svrg.arrays.rows import row_sparse
+from gluon_svrg.arrays.row_sparse import row_sparse
 from gluon_svrg.files import DamagedError
 
 DTYPES = ["float16", "float32", "float64", "uint8", "int8", "int32", "int64"]

@@ -5,10 +5,10 @@ import os
 import shutil
 
 import pytest
-from gluon_svrg.checkpoint import folder
-from gluon_svrg.checkpoint.first_worker import by_first, checkpoint_by_first
-from gluon_svrg.checkpoint.folder import Checkpoint, Key
-from gluon_svrg.checkpoint.locate import checkpoint_for, newest_for_roll_back
+from gluon_svrg.checkpoint import storage
+from gluon_svrg.checkpoint.first_worker import read_on_first, run_on_first
+from gluon_svrg.checkpoint.resume import find_checkpoint, find_rollback_checkpoint
+from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
 from gluon_svrg.files import DamagedError
 from gluon_svrg.workers import Single
 from thread_workers import on_threads
@@ -22,11 +22,11 @@ def test_a_result(result):
     calls = []
 
     def make(workers):
-        return by_first(workers, lambda: calls.append(workers.rank) or result, "here")
+        return run_on_first(workers, lambda: calls.append(workers.rank) or result, "here")
 
     assert on_threads(3, make) == [result] * 3
     assert calls == [0]
-    assert by_first(Single(), lambda: result, "here") == result
+    assert run_on_first(Single(), lambda: result, "here") == result
 
 
 class OwnError(FileExistsError):
@@ -56,7 +56,7 @@ ERRORS = {
 
 @pytest.mark.parametrize(("make", "kind"), ERRORS.values(), ids=ERRORS)
 def test_an_error(make, kind):
-    first, *others = on_threads(3, lambda workers: by_first(workers, make, "here"))
+    first, *others = on_threads(3, lambda workers: run_on_first(workers, make, "here"))
     assert isinstance(first, kind)
     for other in others:
         assert isinstance(other, kind)
@@ -64,16 +64,16 @@ def test_an_error(make, kind):
 
 
 def test_a_checkpoint_is_sent_whole(tmp_path):
-    path = folder.write(tmp_path, Key(12, 3, True), FILES, {"workers": 2, "position": {"epoch": 3}})
-    read = folder.read(path)
-    found = on_threads(
-        3, lambda w: checkpoint_by_first(w, lambda: read if w.is_first else 1 / 0, "here")
+    path = storage.write(
+        tmp_path, CheckpointKey(12, 3, True), FILES, {"workers": 2, "position": {"epoch": 3}}
     )
+    read = storage.read(path)
+    found = on_threads(3, lambda w: read_on_first(w, lambda: read if w.is_first else 1 / 0, "here"))
     assert found == [read] * 3
     assert found[2].files == FILES
     assert isinstance(found[1], Checkpoint)
-    assert isinstance(found[1].key, Key)
-    assert on_threads(2, lambda w: checkpoint_by_first(w, lambda: None, "here")) == [None, None]
+    assert isinstance(found[1].key, CheckpointKey)
+    assert on_threads(2, lambda w: read_on_first(w, lambda: None, "here")) == [None, None]
 
 
 def located(tmp_path, resume="auto"):
@@ -81,7 +81,7 @@ def located(tmp_path, resume="auto"):
 
     def locate(workers):
         own = tmp_path if workers.is_first else tmp_path / "not there"
-        return checkpoint_for(resume, [own], LOGGER, workers)
+        return find_checkpoint(resume, [own], LOGGER, workers)
 
     return on_threads(3, locate)
 
@@ -90,8 +90,8 @@ def test_the_first_one_chooses(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     assert located(tmp_path) == [None] * 3
     assert caplog.messages == [f"no checkpoint in {tmp_path} yet: the run begins"]
-    older = folder.write(tmp_path, Key(1, 1), FILES)
-    newest = folder.write(tmp_path, Key(2, 2), FILES)
+    older = storage.write(tmp_path, CheckpointKey(1, 1), FILES)
+    newest = storage.write(tmp_path, CheckpointKey(2, 2), FILES)
     (newest / "run.npz").write_bytes(b"torn")
     caplog.clear()
     first, *others = located(tmp_path)
@@ -108,20 +108,22 @@ def test_the_first_one_chooses(tmp_path, caplog):
 
 def test_a_roll_back(tmp_path):
     def locate(workers):
-        return newest_for_roll_back(
+        return find_rollback_checkpoint(
             [tmp_path] if workers.is_first else [], "a NaN", LOGGER, workers
         )
 
     for error in on_threads(2, locate):
         assert isinstance(error, RuntimeError)
         assert str(error) == "a NaN; to go back needs a checkpoint that is written already"
-    path = folder.write(tmp_path, Key(1, 1), FILES)
+    path = storage.write(tmp_path, CheckpointKey(1, 1), FILES)
     assert [found.path for found in on_threads(2, locate)] == [path, path]
 
 
 def test_the_manifest_says_how_many_workers_wrote_it(tmp_path):
     for number in (1, 2):
         about = {"workers": number} if number > 1 else {}
-        manifest = folder.read(folder.write(tmp_path, Key(number, 0), FILES, about)).manifest
-        assert manifest["format"] == folder.FORMAT
+        manifest = storage.read(
+            storage.write(tmp_path, CheckpointKey(number, 0), FILES, about)
+        ).manifest
+        assert manifest["format"] == storage.FORMAT
         assert ("workers" in manifest) == (number > 1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gluon_svrg.arrays.replicas import mean_replicas
 from gluon_svrg.checkpoint.handler_states import HandlerStates
-from gluon_svrg.checkpoint.parts import Network
+from gluon_svrg.checkpoint.parts import NetworkPart
 from gluon_svrg.events import Stateful
 from gluon_svrg.handlers.batch_processor_state import BatchProcessorStateHandler
 from gluon_svrg.run.backward import to_plain
@@ -66,7 +66,7 @@ def network_of(contexts=1):
     net.add(nn.Dense(1, in_units=2), nn.BatchNorm(in_channels=1))
     net.initialize(ctx=[mx.cpu(i) for i in range(contexts)])
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
-    return Network(types.SimpleNamespace(net=net, trainer=trainer, context=[mx.cpu(0)]))
+    return NetworkPart(types.SimpleNamespace(net=net, trainer=trainer, context=[mx.cpu(0)]))
 
 
 def test_running_statistics_are_averaged():

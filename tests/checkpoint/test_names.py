@@ -5,6 +5,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg.events import BatchEnd
 from mxnet.gluon import nn
 
@@ -29,8 +30,7 @@ def estimator_with_names_from(number, seed):
     block.cast("float64")
     mx.random.seed(seed)
     block.initialize(mx.init.Normal(0.5))
-    trainer = gs.SVRGTrainer(block.collect_params(), "adam", {"learning_rate": 0.02})
-    return gs.Estimator(block, mx.gluon.loss.L2Loss(), trainer=trainer)
+    return runs.estimator_of(block, mx.gluon.loss.L2Loss(), optimizer="adam", lr=0.02)
 
 
 def data():

@@ -3,15 +3,13 @@
 import gluon_svrg as gs
 import numpy as np
 import pytest
+import runs
 import sparse_problems as sp
 
 
 def run(problem, folder, duration, way, table, resume=None):
     """Train, with a checkpoint after each batch; return the weights after each step."""
-    trainer = gs.SVRGTrainer(
-        problem.net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}
-    )
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+    estimator = runs.estimator_of(problem, params={"momentum": 0.9})
     recorder = sp.Recorder()
     handlers = [
         gs.SVRGHandler(update_freq=2, gradient_table=table, sparse_correction=way),

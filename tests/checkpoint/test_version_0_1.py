@@ -10,9 +10,9 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.checkpoint import folder, version_0_1
-from gluon_svrg.checkpoint.contents import parts_of
+from gluon_svrg.checkpoint import storage, version_0_1
 from gluon_svrg.checkpoint.encoding import decode, from_bytes
+from gluon_svrg.checkpoint.run_state import parts_of
 from gluon_svrg.checkpoint.state_keys import class_key, class_path, state_key
 from gluon_svrg.events import BatchBegin, Stateful
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -80,7 +80,7 @@ class Look(BatchBegin):
 
 def saved_by_0_1(kind, checkpoint):
     """What the files of version 0.1 hold."""
-    found = folder.read(FILES / kind / checkpoint)
+    found = storage.read(FILES / kind / checkpoint)
     meta, arrays = from_bytes(found.files["run.npz"])
     return found, decode(meta["state"], arrays, mx.cpu())
 
@@ -226,7 +226,7 @@ def test_what_is_written_now_has_a_format_of_its_own(tmp_path):
     estimator = resumed("exact", CHECKPOINTS["exact"], tmp_path)
     estimator.trainer.save_states(tmp_path / "states")
     new, old = tmp_path / "exact" / "epoch-3-batch-12", FILES / "exact" / CHECKPOINTS["exact"]
-    assert (folder.read(new).manifest["format"], folder.read(old).manifest["format"]) == (4, 1)
+    assert (storage.read(new).manifest["format"], storage.read(old).manifest["format"]) == (4, 1)
     formats = [from_bytes(p.read_bytes())[0]["format"] for p in (tmp_path / "states", *STATES)]
     assert formats == ["gluon_svrg.states/2", *["gluon_svrg.states/1"] * 2]
 

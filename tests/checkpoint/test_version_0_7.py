@@ -3,13 +3,16 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import exact_runs
 import gluon_svrg as gs
 import numpy as np
 import pytest
-from gluon_svrg.checkpoint import folder
+from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.encoding import from_bytes
+from gluon_svrg.checkpoint.parts import PositionPart
+from gluon_svrg.run.position import Position
 from gluon_svrg.run.rng import collect_rng_states, set_rng_states
 from gluon_svrg.svrg.snapshot_schedule import Phase
 
@@ -32,8 +35,8 @@ def expected(kind):
 
 def test_a_run_continues_to_the_same_bits(tmp_path):
     assert resumed("exact", "epoch-1-batch-6", tmp_path)[0] == expected("exact")
-    new = folder.read(tmp_path / "exact" / "epoch-3-batch-12")
-    assert new.manifest["format"] == folder.FORMAT == 4
+    new = storage.read(tmp_path / "exact" / "epoch-3-batch-12")
+    assert new.manifest["format"] == storage.FORMAT == 4
 
 
 def test_one_process_continues_the_run_of_two(tmp_path):
@@ -64,8 +67,8 @@ def test_a_run_continues_after_the_snapshot_of_its_trial(tmp_path):
 
 def test_every_format_that_is_said_to_be_read_is_kept_here():
     """A fixture for each format: the rule of docs/howto/resume.md."""
-    kept = {folder.read(path.parent).manifest["format"] for path in DATA.rglob("manifest.json")}
-    assert kept == set(range(folder.OLDEST_FORMAT, folder.FORMAT))
+    kept = {storage.read(path.parent).manifest["format"] for path in DATA.rglob("manifest.json")}
+    assert kept == set(range(storage.OLDEST_FORMAT, storage.FORMAT))
 
 
 def test_the_random_states_of_0_7_are_put_back():
@@ -84,8 +87,17 @@ def test_the_random_states_of_0_7_are_put_back():
         set_rng_states(own)
 
 
+def test_a_handler_that_was_renamed_does_not_hear_an_epoch_end_twice():
+    state = Position(epoch=1, batch=6, batch_in_epoch=3, is_cut=True).state_dict()
+    run = SimpleNamespace(position=None)
+    PositionPart(run).load_state_dict({**state, "heard": ["MetricHandler", "LogHandler"]})
+    assert run.position.heard == ["MetricHandler", gs.HistoryFileHandler.__name__]
+
+
 def test_a_random_state_is_saved_as_an_array(tmp_path):
     resumed("exact", "epoch-1-batch-6", tmp_path)
-    meta, arrays = from_bytes(folder.read(tmp_path / "exact" / "epoch-3-batch-12").files["run.npz"])
+    meta, arrays = from_bytes(
+        storage.read(tmp_path / "exact" / "epoch-3-batch-12").files["run.npz"]
+    )
     assert sum(array.shape == (625,) for array in arrays.values()) == 2  # now, and at epoch begin
     assert len(json.dumps(meta)) < 8000

@@ -103,7 +103,7 @@ def test_each_pass_has_each_sample_once(name, samples, tmp_path):
     data = training_data(CXX[name](tmp_path, samples))
     for epoch in range(7):
         # Kept: the iterator writes into its own arrays again.
-        seen = list(data.begin_epoch(epoch))
+        seen = list(data.iterate_epoch(epoch))
         assert samples_of(seen) == list(range(samples))
         assert all(np.array_equal(value_of(b), b[1].asnumpy().ravel()) for b in seen)
         assert [batch.index for batch in seen] == list(range(len(seen)))
@@ -128,7 +128,7 @@ def test_what_mxnet_does_by_itself(tmp_path):
 def test_a_pass_that_was_left_early(name, samples, tmp_path):
     data = training_data(CXX[name](tmp_path, samples))
     for number in (1, 0, 2, 1, 2):
-        left = list(itertools.islice(data.begin_epoch(0), number))
+        left = list(itertools.islice(data.iterate_epoch(0), number))
         assert len(left) == number
         assert len(data.first_batches(1)) == 1
         assert samples_of(data.in_order()) == list(range(samples))
@@ -139,14 +139,14 @@ def test_one_iterator_in_several_hands(tmp_path):
     iterator = svm_file(tmp_path, 10)
     for _ in range(5):
         assert samples_of(batches_of(iterator, "val_data")) == list(range(10))
-    assert samples_of(training_data(iterator).begin_epoch(0)) == list(range(10))
+    assert samples_of(training_data(iterator).iterate_epoch(0)) == list(range(10))
     assert sum(map(len, ids(first_batches(iterator, 100)))) == 10
 
 
 @pytest.mark.slow
 def test_nothing_of_an_iterator_is_held():
     iterator = mx.io.NDArrayIter(np.arange(8.0), np.arange(8.0), 4)
-    list(training_data(iterator).begin_epoch(0))
+    list(training_data(iterator).iterate_epoch(0))
     gone = weakref.ref(iterator)
     del iterator
     gc.collect()
@@ -160,7 +160,7 @@ def test_two_passes_at_the_same_time_are_an_error(name, tmp_path):
         if name == "LibSVMIter"
         else mx.io.NDArrayIter(np.arange(10.0), np.arange(10.0), 4)
     )
-    epoch = training_data(iterator, "train_data").begin_epoch(0)
+    epoch = training_data(iterator, "train_data").iterate_epoch(0)
     next(epoch)
     next(batches_of(iterator, "val_data"))
     message = "train_data was read from its beginning again before this pass over it was at its end"
@@ -173,27 +173,27 @@ def test_an_iterator_that_was_read_from_is_found_out(tmp_path):
     for _ in iterator:  # so that its next pass leaves out two samples
         pass
     data = training_data(iterator)
-    assert len(list(data.begin_epoch(0))) == 2
+    assert len(list(data.iterate_epoch(0))) == 2
     message = (
-        "train_data gave 8 samples in its first epoch, and now 3 batches of 4, 2 of them to fill "
-        "up: an MXDataIter that was read from before may begin anywhere; make it anew"
+        "train_data had 8 samples in its first epoch, and now 3 batches of 4 with 2 samples of "
+        "padding: something else has read from an MXDataIter; create a new one"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
-        list(data.begin_epoch(1))
+        list(data.iterate_epoch(1))
 
 
 def test_sparse_batches_stay_sparse(tmp_path):
     data = training_data(svm_file(tmp_path, 10))
-    assert data.why_not_locked() == ""
+    assert data.reason_not_lockable() == ""
     dense = np.zeros((10, 5))
     dense[np.arange(10), np.arange(10) % 5] = np.arange(10) + 1
     for epoch in range(3):
-        for batch in data.begin_epoch(epoch):
+        for batch in data.iterate_epoch(epoch):
             assert isinstance(batch, Batch)
             assert batch[0].stype == "csr"
             rows = batch[1].asnumpy().astype(int)
             assert np.array_equal(batch[0].asnumpy(), dense[rows])
-        assert data.why_not_locked() == ""
+        assert data.reason_not_lockable() == ""
 
 
 @pytest.mark.parametrize("name", CXX)
@@ -203,10 +203,10 @@ def test_what_cannot_be_known_is_not_promised(name, tmp_path):
     assert data.num_batches is data.num_samples is None
     assert not data.is_indexed
     assert not data.can_lock
-    assert data.why_it_may_not_repeat() == "an MXDataIter does not promise that its batches repeat"
+    assert data.reason_not_repeatable() == "an MXDataIter does not promise that its batches repeat"
     assert data.description() == {"iterator": "MXDataIter", "batch_size": 4, "samples": None}
     if name != "LibSVMIter":
-        assert data.why_not_locked() == (
+        assert data.reason_not_lockable() == (
             "whether an MXDataIter gives the same samples each time cannot be told; use "
             "gluon_svrg.data.ArrayLoader, or a list of batches"
         )
@@ -233,7 +233,7 @@ def test_an_ndarrayiter_against_plain_arrays(samples, size, handle, shuffle):
     number = samples if handle == "pad" else samples - samples % size
     assert (data.num_samples, data.num_batches) == (number, -(-number // size))
     for epoch in range(3):
-        batches = list(data.begin_epoch(epoch))
+        batches = list(data.iterate_epoch(epoch))
         assert [len(batch[0]) for batch in batches] == [
             min(size, number - i) for i in range(0, number, size)
         ]
@@ -248,7 +248,7 @@ def test_an_ndarrayiter_shuffles_by_numpys_generator():
         np.random.seed(3)
         iterator = mx.io.NDArrayIter(np.arange(30.0), np.arange(30.0), 4, shuffle=True)
         data = training_data(iterator)
-        return [flat(ids(data.begin_epoch(epoch))) for epoch in range(3)]
+        return [flat(ids(data.iterate_epoch(epoch))) for epoch in range(3)]
 
     first = orders()
     assert first == orders()
@@ -259,8 +259,8 @@ def test_samples_that_roll_over_are_not_cut_off():
     iterator = mx.io.NDArrayIter(np.arange(10.0), np.arange(10.0), 4, last_batch_handle="roll_over")
     data = training_data(iterator)
     assert data.num_batches is data.num_samples is None
-    assert "divides the samples anew" in data.why_it_may_not_repeat()
-    assert [ids(data.begin_epoch(epoch)) for epoch in range(3)] == [
+    assert "divides the samples anew" in data.reason_not_repeatable()
+    assert [ids(data.iterate_epoch(epoch)) for epoch in range(3)] == [
         [[0, 1, 2, 3], [4, 5, 6, 7]],
         [[8, 9, 0, 1], [2, 3, 4, 5], [6, 7, 8, 9]],
         [[0, 1, 2, 3], [4, 5, 6, 7]],
@@ -271,10 +271,10 @@ def test_another_batch_axis():
     """Of data T x N x C: the axis that the iterator's layout names."""
     x = np.arange(2 * 5 * 3, dtype="float32").reshape(5, 2, 3)
     iterator = mx.io.NDArrayIter(x, x, 2, layout="NTC")
-    assert [b[0].shape[0] for b in training_data(iterator).begin_epoch(0)] == [2, 2, 1]
+    assert [b[0].shape[0] for b in training_data(iterator).iterate_epoch(0)] == [2, 2, 1]
     own = Own([x.transpose(1, 0, 2)], [mx.nd.arange(5)], 1)
     own.provide_data = [mx.io.DataDesc("data", (2, 5, 3), layout="TNC")]
-    ((data, label),) = training_data(own).begin_epoch(0)
+    ((data, label),) = training_data(own).iterate_epoch(0)
     assert data.shape == (2, 4, 3)
     assert label.shape == (4,)
 
@@ -299,11 +299,11 @@ class Own(mx.io.DataIter):
 
 def test_several_arrays_or_none():
     x = mx.nd.arange(4)
-    ((data, label),) = training_data(Own([x, x + 1], [x, x, x])).begin_epoch(0)
+    ((data, label),) = training_data(Own([x, x + 1], [x, x, x])).iterate_epoch(0)
     assert [part.asnumpy().tolist() for part in data] == [[0, 1, 2, 3], [1, 2, 3, 4]]
     assert len(label) == 3
     for labels in (None, []):
-        ((data, label),) = training_data(Own([x], labels)).begin_epoch(0)
+        ((data, label),) = training_data(Own([x], labels)).iterate_epoch(0)
         assert data.shape == (4,)
         assert label == ()
 
@@ -314,7 +314,7 @@ def test_a_wrapper_of_a_c_iterator_goes_around(tmp_path):
         mx.io.ResizeIter(svm_file(tmp_path, 10), 5, reset_internal=False),
         mx.io.ResizeIter(record_file(tmp_path, 10), 5, reset_internal=False),
     ):
-        seen = ids(training_data(wrapped).begin_epoch(0))
+        seen = ids(training_data(wrapped).iterate_epoch(0))
         assert flat(seen) == [*range(10), *range(10)]
 
 
@@ -328,7 +328,7 @@ def test_a_subclass_of_ndarrayiter_may_do_anything():
     assert isinstance(data, data_iter.DataIterData)
     assert not data.is_indexed
     for epoch in range(2):
-        seen = list(data.begin_epoch(epoch))
+        seen = list(data.iterate_epoch(epoch))
         assert samples_of(seen) == list(range(10))
         assert all(np.array_equal(b[0].asnumpy(), 2 * b[1].asnumpy()) for b in seen)
 

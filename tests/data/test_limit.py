@@ -2,10 +2,10 @@
 
 import re
 
-import gluon_svrg as gs
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg.data import ArrayLoader, first_batches
 
 
@@ -28,8 +28,7 @@ def test_an_array_loader_is_left_as_it_is():
 @pytest.mark.slow
 def test_a_net_overfits_one_batch():
     problem = problems.make("mlp")
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 2.0})
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+    estimator = runs.estimator_of(problem, lr=2.0)
     estimator.logger.handlers.clear()
     history = estimator.fit(first_batches(problem.ndarrays(), 1), epochs=200).history
     assert history[-1]["training accuracy"] == 1

@@ -14,7 +14,7 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg.data import ArrayLoader, Batch
-from gluon_svrg.data.arrays import take
+from gluon_svrg.data.array_sources import take
 from mxnet import gluon
 
 SAMPLES, BATCH_SIZE = 23, 4

@@ -8,8 +8,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg.data import ArrayLoader, first_batches
-from gluon_svrg.data import transforms as T
+from gluon_svrg.data import ArrayLoader, first_batches, transforms as T
 from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED
 
 SAMPLES, BATCH_SIZE = 22, 4

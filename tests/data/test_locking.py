@@ -5,9 +5,8 @@ import random
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.data import ArrayLoader
-from gluon_svrg.data import transforms as T
-from gluon_svrg.data.training_data import why_not_locked
+from gluon_svrg.data import ArrayLoader, transforms as T
+from gluon_svrg.data.training_data import reason_not_lockable
 from mxnet import gluon
 
 pytestmark = pytest.mark.full
@@ -89,26 +88,26 @@ NOT_LOCKED = {
 
 @pytest.mark.parametrize("name", LOCKED)
 def test_locked(name):
-    assert why_not_locked(LOCKED[name]()) == ""
+    assert reason_not_lockable(LOCKED[name]()) == ""
 
 
 @pytest.mark.parametrize("name", NOT_LOCKED)
 def test_not_locked(name):
-    assert why_not_locked(NOT_LOCKED[name]()) == DRAWS
+    assert reason_not_lockable(NOT_LOCKED[name]()) == DRAWS
 
 
 @pytest.mark.parametrize("data", [range(3), iter([]), mx.nd.ones(3)], ids=["range", "iter", "nd"])
 def test_what_cannot_be_told(data):
     kind = type(data).__name__
     expected = f"whether a {kind} gives the same samples each time cannot be told; use gluon_svrg"
-    assert why_not_locked(data).startswith(expected)
+    assert reason_not_lockable(data).startswith(expected)
 
 
 @pytest.mark.parametrize("name", [*LOCKED, *NOT_LOCKED])
 def test_the_generators_are_left_as_they_were(name):
     data = {**LOCKED, **NOT_LOCKED}[name]()
     numpy_state, python_state = np.random.get_state(), random.getstate()
-    why_not_locked(data)
+    reason_not_lockable(data)
     assert random.getstate() == python_state
     assert all(
         np.array_equal(a, b) for a, b in zip(np.random.get_state(), numpy_state, strict=True)
@@ -124,6 +123,6 @@ def test_a_few_samples_are_tried_out_a_few_times():
             return super().__getitem__(index)
 
     loader = gluon.data.DataLoader(Watched(list(range(100))), 10, shuffle=True)
-    assert why_not_locked(loader) == ""
+    assert reason_not_lockable(loader) == ""
     assert sorted(set(seen)) == [0, 25, 50, 75]
     assert len(seen) == 24

@@ -8,8 +8,8 @@ import numpy as np
 import oracle
 import problems
 import pytest
-from gluon_svrg.data import ArrayLoader
-from gluon_svrg.data import transforms as T
+import runs
+from gluon_svrg.data import ArrayLoader, transforms as T
 from gluon_svrg.data.draw import LOCKED
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import BatchEnd
@@ -115,10 +115,7 @@ def test_svrg_is_the_naive_one_on_the_same_batches(update_freq, coefficient):
     data.set_epoch(0)
     # The naive one has all epochs' batches one after the other, and a mean over one epoch's.
     optimizer = oracle.SGD(0.1, 0.9, 0.01)
-    trainer = gs.SVRGTrainer(
-        problem.net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01}
-    )
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+    estimator = runs.estimator_of(problem, params={"momentum": 0.9, "wd": 0.01})
     weights = Weights()
     handler = gs.SVRGHandler(update_freq=update_freq, coefficient=coefficient)
     estimator.fit(data, epochs=4, event_handlers=[handler, weights])
@@ -152,8 +149,7 @@ def estimator_of(seed=0):
     with net.name_scope():
         net.add(gluon.nn.Conv2D(2, 3, in_channels=3), gluon.nn.Dropout(0.3), gluon.nn.Dense(3))
     net.initialize(mx.init.Normal(0.1))
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
-    return gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    return runs.estimator_of(net, params={"momentum": 0.9})
 
 
 def augmented(**arguments):
@@ -204,7 +200,7 @@ def test_mix_up_has_other_partners_each_epoch_and_cannot_be_locked():
     assert not data.can_lock
     with pytest.raises(ValueError, match=reason):
         data.lock(0)
-    assert "reshuffle=True makes other batches" in training_data(data).why_not_locked()
+    assert "reshuffle=True makes other batches" in training_data(data).reason_not_lockable()
     fixed = loader(
         IMAGES.astype("float32"),
         np.arange(SAMPLES) % 3,

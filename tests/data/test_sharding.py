@@ -5,13 +5,12 @@ import itertools
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.arrays.nested import leaves_of
-from gluon_svrg.arrays.samples import axis_of
-from gluon_svrg.data import ArrayLoader, Batch, WorkerBatchSampler
-from gluon_svrg.data import transforms as T
-from gluon_svrg.data.batch import is_empty
-from gluon_svrg.data.sharding import describe_sharding, sharded
-from gluon_svrg.data.shares import Share
+from gluon_svrg.arrays.batch import is_empty
+from gluon_svrg.arrays.nested import tree_leaves
+from gluon_svrg.arrays.samples import sample_axis
+from gluon_svrg.data import ArrayLoader, Batch, WorkerBatchSampler, transforms as T
+from gluon_svrg.data.shard import Shard
+from gluon_svrg.data.sharding import describe_sharding, shard
 from gluon_svrg.data.training_data import batches_of, training_data
 from gluon_svrg.workers import Single
 from mxnet import gluon
@@ -134,7 +133,7 @@ def parts_of(make, size, axis=0):
     for rank in range(size):
         workers = Several(rank, size)
         np.random.seed(1)
-        parts.append(sharded(training_data(make(workers)), workers, axis))
+        parts.append(shard(training_data(make(workers)), workers, axis))
     return parts
 
 
@@ -162,13 +161,13 @@ def check(whole, parts, axis=0, shares=None):
             assert part.index == whole.index
         if not is_empty(part):
             assert type(part) is type(whole)
-    leaves = [leaves_of(part) for part in parts if not is_empty(part)]
-    for i, leaf in enumerate(leaves_of(whole)):
+    leaves = [tree_leaves(part) for part in parts if not is_empty(part)]
+    for i, leaf in enumerate(tree_leaves(whole)):
         expected, own = bits(leaf), [bits(part[i]) for part in leaves]
         if expected.shape[0] == 1 != len(own[0]) or (expected.ndim == 2 and len(expected) == 1):
             assert all(np.array_equal(array, expected) for array in own)  # a row for all
             continue
-        joined = np.concatenate(own, axis_of(expected, axis))
+        joined = np.concatenate(own, sample_axis(expected, axis))
         assert joined.dtype == expected.dtype
         assert joined.tobytes() == expected.tobytes()
         assert joined.shape == expected.shape
@@ -182,7 +181,7 @@ def check_all(whole, parts, axis=0):
 
 def test_rows_of_a_batch():
     for size, samples in itertools.product(range(1, 10), range(21)):
-        rows = [Share(rank, size).rows(samples) for rank in range(size)]
+        rows = [Shard(rank, size).rows(samples) for rank in range(size)]
         lengths = [row.stop - row.start for row in rows]
         assert [row.start for row in rows[1:]] == [row.stop for row in rows[:-1]]
         assert (rows[0].start, rows[-1].stop) == (0, samples)
@@ -192,7 +191,7 @@ def test_rows_of_a_batch():
 
 def test_one_worker_has_the_data_themselves():
     data = training_data(KINDS["list"](Single()))
-    assert sharded(data, Single()) is data
+    assert shard(data, Single()) is data
 
 
 @pytest.mark.full
@@ -213,8 +212,8 @@ def test_parts_are_the_whole(name, size):
     # A DataIter that shuffles does so in place: each begins with the order of the one before.
     for epoch, done in [(0, 0), (1, 0), (1, 2)]:
         check_all(
-            drawn(whole.begin_epoch, epoch, done),
-            [drawn(part.begin_epoch, epoch, done) for part in parts],
+            drawn(whole.iterate_epoch, epoch, done),
+            [drawn(part.iterate_epoch, epoch, done) for part in parts],
         )
     check_all(drawn(whole.in_order), [drawn(part.in_order) for part in parts])
     check_all(drawn(whole.first_batches, 2), [drawn(part.first_batches, 2) for part in parts])
@@ -225,10 +224,10 @@ def test_parts_are_the_whole(name, size):
         for data in (whole, *parts):
             data.lock(7)
             assert data.locked_draw == whole.locked_draw
-        check_all(drawn(whole.begin_epoch, 2), [drawn(part.begin_epoch, 2) for part in parts])
+        check_all(drawn(whole.iterate_epoch, 2), [drawn(part.iterate_epoch, 2) for part in parts])
         for data in (whole, *parts):
             data.unlock()
-        check_all(drawn(whole.begin_epoch, 3), [drawn(part.begin_epoch, 3) for part in parts])
+        check_all(drawn(whole.iterate_epoch, 3), [drawn(part.iterate_epoch, 3) for part in parts])
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -244,8 +243,8 @@ def test_samples_along_another_axis(size):
 
     for make in (sequences, arrays):
         check_all(
-            drawn(whole_of(make).begin_epoch, 0),
-            [drawn(part.begin_epoch, 0) for part in parts_of(make, size, 1)],
+            drawn(whole_of(make).iterate_epoch, 0),
+            [drawn(part.iterate_epoch, 0) for part in parts_of(make, size, 1)],
             axis=1,
         )
 
@@ -270,38 +269,38 @@ def test_worker_batch_sampler(batch_size, last_batch, size):
         assert list(itertools.chain(*parts)) == batch
     data = [own_data_loader(Several(r, size), batch_size, last_batch) for r in range(size)]
     for rank, part in enumerate(data):
-        shared = sharded(training_data(part), Several(rank, size))
-        assert len(drawn(shared.begin_epoch, 0)) == shared.num_batches == len(whole)
+        shared = shard(training_data(part), Several(rank, size))
+        assert len(drawn(shared.iterate_epoch, 0)) == shared.num_batches == len(whole)
 
 
 def test_a_worker_without_a_row_has_an_empty_batch():
     first, _, _ = parts_of(cut(lambda rows: (X[rows][:1], Y[rows][:1])), 3)
-    batches = list(first.begin_epoch(0, 1))
+    batches = list(first.iterate_epoch(0, 1))
     assert all(map(is_empty, batches))
     assert [batch.index for batch in batches] == [1, 2, 3, 4]
     lone = parts_of(loader(batch_size=2), 3)[0]
-    assert {is_empty(batch) for batch in lone.begin_epoch(0)} == {True}
-    assert sorted(batch.index for batch in lone.begin_epoch(1)) == list(range(12))
+    assert {is_empty(batch) for batch in lone.iterate_epoch(0)} == {True}
+    assert sorted(batch.index for batch in lone.iterate_epoch(1)) == list(range(12))
 
 
 @pytest.mark.parametrize("name", ["list", "arrays in order", "arrays", "dicts"])
 def test_parts_that_are_kept_are_the_same_objects(name):
     data = KINDS[name](None)
     workers = Several(1, 2)
-    part = sharded(training_data(data), workers)
-    again = sharded(training_data(data), workers)  # a handler that is given the same
-    first = {i: leaves_of(part.batch(i)) for i in range(part.num_batches)}
+    part = shard(training_data(data), workers)
+    again = shard(training_data(data), workers)  # a handler that is given the same
+    first = {i: tree_leaves(part.batch(i)) for i in range(part.num_batches)}
     for batches in (part.in_order(), again.in_order(), again.first_batches(9)):
         for position, batch in enumerate(batches):
-            index = batch.index if part.numbers_batches else position
-            leaves = leaves_of(batch)
+            index = batch.index if part.has_batch_index else position
+            leaves = tree_leaves(batch)
             assert all(a is b for a, b in zip(leaves, first[index], strict=True))
     assert part.batch(-1) is part.batch(part.num_batches - 1)
 
 
 def test_a_list_whose_batches_are_exchanged():
     data = KINDS["list"](None)
-    part = sharded(training_data(data), Several(1, 2))
+    part = shard(training_data(data), Several(1, 2))
     before = list(part.in_order())
     data.reverse()
     check_all(data[::-1], [[b[: len(b)] for b in data[::-1]]])
@@ -318,7 +317,7 @@ def test_only_own_rows_are_transformed():
 
     Watched.__module__ = T.ToFloat.__module__  # as one of the package
     part = parts_of(loader(transform=Watched()), 5)[4]
-    list(part.begin_epoch(0))
+    list(part.iterate_epoch(0))
     assert seen == [1] * 5
     view = parts_of(KINDS["NDArrays in order"], 2)[1].batch(0)[0]
     assert view.shape[0] == 3
@@ -327,8 +326,8 @@ def test_only_own_rows_are_transformed():
 def test_the_loader_of_the_user_stays_as_it_is():
     own = loader()(None)
     before = list(own.in_order())
-    part = sharded(training_data(own), Several(0, 2))
-    list(part.begin_epoch(4))
+    part = shard(training_data(own), Several(0, 2))
+    list(part.iterate_epoch(4))
     part.lock(3)
     assert (own.epoch, own.locked_draw, own.seed) == (5, 3, 3)
     part.unlock()
@@ -344,7 +343,7 @@ def test_the_seed_that_was_drawn_is_the_first_workers():
     own = ArrayLoader(X, Y, batch_size=SIZE, shuffle=True)
     given = loader()(None)
     list(own)  # whose batches are kept
-    part = sharded(training_data(own), Second(1, 2))
+    part = shard(training_data(own), Second(1, 2))
     assert own.seed == 3
     check_all(list(given.in_order()), [list(own.in_order())])
     check_all(
@@ -362,11 +361,11 @@ def test_evaluation_data():
 @pytest.mark.full
 def test_what_is_told():
     workers = Several(0, 4)
-    text = describe_sharding(sharded(training_data(data_loader(None)), workers), workers)
+    text = describe_sharding(shard(training_data(data_loader(None)), workers), workers)
     assert "4 workers: each loads whole batches of a DataLoader" in text
     assert "WorkerBatchSampler" in text
     for make in (own_data_loader, loader()):
-        text = describe_sharding(sharded(training_data(make(workers)), workers), workers)
+        text = describe_sharding(shard(training_data(make(workers)), workers), workers)
         assert text.startswith("4 workers: each trains on its part of every batch of a")
 
 
@@ -374,7 +373,7 @@ def test_what_is_told():
     ("batch", "reason"),
     [
         ((X, "label"), "holds a str, which has no axis of samples"),
-        (object(), "a object cannot be shared out over workers"),
+        (object(), "an object cannot be divided between workers"),
         ((X, mx.nd.array([1.0])[0]), "same number of samples"),
         ((X, np.float32(3)), "which has no axis of samples"),
         ((X, Y[:-1]), r"along axis 0 .*\(22,\)\]: look at how"),
@@ -385,7 +384,7 @@ def test_what_is_told():
 )
 def test_batches_that_cannot_be_shared_out(batch, reason):
     with pytest.raises(ValueError, match=reason):
-        Share(0, 2).of(batch, 0)
+        Shard(0, 2).take(batch, 0)
 
 
 @pytest.mark.parametrize(
@@ -415,4 +414,4 @@ def test_a_sampler_with_another_length():
 def test_a_sampler_for_other_workers():
     data = training_data(own_data_loader(Single()))
     with pytest.raises(ValueError, match="is for worker 0 of 1, and this is worker 1 of 2"):
-        sharded(data, Several(1, 2))
+        shard(data, Several(1, 2))

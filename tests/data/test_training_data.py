@@ -7,9 +7,8 @@ import re
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.data import ArrayLoader, Batch, first_batches
-from gluon_svrg.data import transforms as T
-from gluon_svrg.data.probing import isolate_rng
+from gluon_svrg.data import ArrayLoader, Batch, first_batches, transforms as T
+from gluon_svrg.data.determinism import isolate_rng
 from gluon_svrg.data.training_data import batches_of, check_data, length_of, training_data
 from mxnet import gluon
 
@@ -34,7 +33,7 @@ def batches():
 
 
 def index_of(data, batch, position):
-    return batch.index if data.numbers_batches else position
+    return batch.index if data.has_batch_index else position
 
 
 def array_loader(**arguments):
@@ -135,7 +134,7 @@ def expected_samples(name):
 def test_an_epoch_has_each_sample_once(name):
     data = make(name)
     for epoch in range(3):
-        seen = list(data.begin_epoch(epoch))
+        seen = list(data.iterate_epoch(epoch))
         found = sorted(flat(labels(seen)))
         assert len(set(found)) == len(found) == expected_samples(name)
         assert set(found) <= set(range(SAMPLES))
@@ -149,7 +148,7 @@ def test_an_epoch_has_each_sample_once(name):
 def test_nothing_is_drawn_before_the_first_batch(name):
     data = make(name)
     before = generators()
-    taken = data.begin_epoch(1)
+    taken = data.iterate_epoch(1)
     assert generators() == before
     assert next(taken) is not None
 
@@ -166,10 +165,10 @@ def test_a_resume_in_an_epoch_has_the_rest_of_it(name, done):
     """With the generators of the epoch's begin at the call, and whatever they are later."""
     data = make(name)
     state = np.random.get_state()
-    whole = [rows(batch) for batch in data.begin_epoch(2)]
+    whole = [rows(batch) for batch in data.iterate_epoch(2)]
     again = make(name)
     np.random.set_state(state)
-    rest = again.begin_epoch(2, done)
+    rest = again.iterate_epoch(2, done)
     np.random.seed(99)
     assert [rows(batch) for batch in rest] == whole[done:]
 
@@ -180,7 +179,7 @@ def test_a_resume_in_an_epoch_has_the_rest_of_it(name, done):
 def test_too_few_batches_are_an_error(name, done):
     data = make(name)
     if name in LOADERS:
-        assert list(data.begin_epoch(0, done)) == []
+        assert list(data.iterate_epoch(0, done)) == []
         return
     number = 5 if name == "NDArrayIter, discard" else 6
     message = (
@@ -188,7 +187,7 @@ def test_too_few_batches_are_an_error(name, done):
         f"{done} of them: resume with the data that it was written with"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
-        data.begin_epoch(0, done)
+        data.iterate_epoch(0, done)
 
 
 @pytest.mark.slow
@@ -196,7 +195,7 @@ def test_too_few_batches_are_an_error(name, done):
 def test_the_index_of_a_batch(name):
     data = make(name)
     assert data.is_indexed == (name in INDEXED)
-    for position, batch in enumerate(data.begin_epoch(0)):
+    for position, batch in enumerate(data.iterate_epoch(0)):
         index = index_of(data, batch, position)
         if name in LOADERS:
             assert index == batch.index
@@ -223,11 +222,11 @@ def test_the_index_of_a_batch(name):
 @by_kind
 def test_what_repeats_is_equal_each_time(name):
     data = make(name)
-    assert (data.why_it_may_not_repeat() == "") == (name in REPEAT)
+    assert (data.reason_not_repeatable() == "") == (name in REPEAT)
     if name not in REPEAT:
         return
-    first = {index_of(data, b, i): b for i, b in enumerate(data.begin_epoch(0))}
-    for some in (data.in_order(), data.begin_epoch(1), data.begin_epoch(5)):
+    first = {index_of(data, b, i): b for i, b in enumerate(data.iterate_epoch(0))}
+    for some in (data.in_order(), data.iterate_epoch(1), data.iterate_epoch(5)):
         for position, batch in enumerate(some):
             index = index_of(data, batch, position)
             assert rows(batch) == rows(first[index])
@@ -251,7 +250,7 @@ REASONS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REASONS)
 def test_why_it_may_not_repeat(name):
-    assert make(name).why_it_may_not_repeat() == REASONS[name]
+    assert make(name).reason_not_repeatable() == REASONS[name]
 
 
 def test_an_ndarrayiter_of_several_or_sparse_arrays_promises_less():
@@ -262,7 +261,7 @@ def test_an_ndarrayiter_of_several_or_sparse_arrays_promises_less():
         mx.io.NDArrayIter(sparse, Y, BATCH_SIZE, last_batch_handle="discard"),
     ):
         assert "pairs of one data and one label array" in (
-            training_data(iterator).why_it_may_not_repeat()
+            training_data(iterator).reason_not_repeatable()
         )
 
 
@@ -278,11 +277,11 @@ def test_locking(name):
             data.lock(4)
         data.unlock()
         return
-    assert data.why_not_locked() == ""
+    assert data.reason_not_lockable() == ""
     data.lock(4)
     assert data.locked_draw == (4 if name in LOADERS else None)
     if name == "loader, random":
-        by_index = [{b.index: rows(b) for b in data.begin_epoch(epoch)} for epoch in (0, 1)]
+        by_index = [{b.index: rows(b) for b in data.iterate_epoch(epoch)} for epoch in (0, 1)]
         assert by_index[0] == by_index[1] == {b.index: rows(b) for b in data.in_order()}
     data.unlock()
     assert data.locked_draw is None
@@ -291,7 +290,7 @@ def test_locking(name):
 def test_an_epoch_that_was_begun_has_the_lock_of_its_first_batch():
     """The full pass, which locks, may come between the call and the first batch."""
     data = make("loader, random")
-    taken = data.begin_epoch(3)
+    taken = data.iterate_epoch(3)
     data.lock(1)
     seen = {b.index: rows(b) for b in taken}
     assert seen == {b.index: rows(b) for b in data.in_order()}
@@ -299,7 +298,7 @@ def test_an_epoch_that_was_begun_has_the_lock_of_its_first_batch():
 
 def test_an_array_loader_is_told_the_epoch_at_once():
     loader = array_loader()
-    training_data(loader).begin_epoch(7)
+    training_data(loader).iterate_epoch(7)
     assert loader.epoch == 7
 
 
@@ -310,7 +309,7 @@ def test_first_batches_leave_no_trace(name):
     unchanged = make(name)
     for some in (data, unchanged):
         np.random.seed(0)
-        list(some.begin_epoch(0))
+        list(some.iterate_epoch(0))
     np.random.seed(1)
     state = generators()
     taken = data.first_batches(3)
@@ -319,9 +318,9 @@ def test_first_batches_leave_no_trace(name):
     if name in ("NDArrayIter, shuffled", "loader, own draws"):
         random.seed(0)
     np.random.seed(2)
-    ours = labels(data.begin_epoch(1))
+    ours = labels(data.iterate_epoch(1))
     np.random.seed(2)
-    theirs = labels(unchanged.begin_epoch(1))
+    theirs = labels(unchanged.iterate_epoch(1))
     if name != "NDArrayIter, shuffled":  # each of the two was shuffled when it was made
         assert ours == theirs
 
@@ -339,7 +338,7 @@ def test_the_public_first_batches_are_those(name):
 
 def test_an_ndarrayiter_can_be_looked_at_in_an_epoch():
     data = make("NDArrayIter, shuffled")
-    epoch = data.begin_epoch(0)
+    epoch = data.iterate_epoch(0)
     begin = labels([next(epoch)])
     looked = labels(data.first_batches(6))
     assert labels(data.in_order()) == looked
@@ -557,7 +556,8 @@ def test_generators_are_left_as_they_were_after_an_exception():
 
 
 def test_batch_has_one_home():
-    from gluon_svrg.data import batch, loader
+    from gluon_svrg.arrays import batch
+    from gluon_svrg.data import loader
 
     assert batch.Batch is loader.Batch is Batch
 
@@ -589,12 +589,12 @@ def test_properties_of_an_array_loaders_order(samples, size, shuffle, last, seed
     assert data.num_samples == len(flat) == len(set(flat))
     assert last == "discard" or flat == list(range(samples))
     for epoch in (0, 1, 7):
-        order = [batch.index for batch in data.begin_epoch(epoch)]
+        order = [batch.index for batch in data.iterate_epoch(epoch)]
         assert sorted(order) == list(range(number))  # a permutation
         assert shuffle or order == sorted(order)
         # Whatever was visited before, and in another process.
         fresh = made()
         for done in range(number + 1):
-            rest = list((data if done % 2 else fresh).begin_epoch(epoch, done))
+            rest = list((data if done % 2 else fresh).iterate_epoch(epoch, done))
             assert [batch.index for batch in rest] == order[done:]
             assert [rows(batch) for batch in rest] == [partition[i] for i in order[done:]]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gluon_svrg import deploy
 from gluon_svrg.deploy.__main__ import main
-from gluon_svrg.deploy.card import read_model
+from gluon_svrg.deploy.model_dir import read_model
 from gluon_svrg.linear import SVRGClassifier, SVRGRegressor
 from mxnet.gluon import nn
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine

@@ -9,8 +9,8 @@ import pytest
 from gluon_svrg import deploy
 from gluon_svrg.deploy import __main__ as command_line
 from gluon_svrg.deploy.benchmark import format_timings
-from gluon_svrg.deploy.card import read_model
 from gluon_svrg.deploy.eager import OperatorByOperator
+from gluon_svrg.deploy.model_dir import read_model
 from PIL import Image
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")

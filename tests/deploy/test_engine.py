@@ -12,7 +12,7 @@ import problems
 import pytest
 from gluon_svrg import deploy
 from gluon_svrg.deploy import engine as engines
-from gluon_svrg.deploy.card import read_model, write_model
+from gluon_svrg.deploy.model_dir import read_model, write_model
 from mxnet import gluon
 from mxnet.gluon import nn
 

@@ -12,7 +12,7 @@ import problems
 import pytest
 from gluon_svrg import deploy
 from gluon_svrg.arrays import params
-from gluon_svrg.deploy import card
+from gluon_svrg.deploy import model_dir
 from gluon_svrg.files import exchange
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
@@ -177,7 +177,7 @@ def test_a_model_that_is_replaced_is_there_all_the_time(model, net, x, monkeypat
         return moved
 
     monkeypatch.setattr(Path, "rename", looking(Path.rename))
-    monkeypatch.setattr(card, "exchange", looking(card.exchange))
+    monkeypatch.setattr(model_dir, "exchange", looking(model_dir.exchange))
     deploy.export(net, model, x, overwrite=True)
     assert seen
     assert all(seen)
@@ -418,14 +418,14 @@ class TestTarget:
         def fail(path, content):
             raise OSError("no space left")
 
-        monkeypatch.setattr("gluon_svrg.deploy.card.write_through", fail)
+        monkeypatch.setattr("gluon_svrg.deploy.model_dir.write_through", fail)
         with pytest.raises(OSError, match="no space left"):
             deploy.export(net, model, x, overwrite=True)
         assert {path.name: path.read_bytes() for path in model.iterdir()} == before
         assert [path.name for path in model.parent.iterdir()] == ["model"]
 
     def test_a_system_that_cannot_exchange_names(self, model, x, monkeypatch):
-        monkeypatch.setattr("gluon_svrg.deploy.card.exchange", lambda one, other: False)
+        monkeypatch.setattr("gluon_svrg.deploy.model_dir.exchange", lambda one, other: False)
         net = nn.Dense(2)
         net.initialize()
         deploy.export(net, model, x, overwrite=True)
@@ -438,7 +438,7 @@ class TestTarget:
         left = model.parent / f".model.{2**31 - 1}.tmp"  # it may be the only model
         left.mkdir()
         with monkeypatch.context() as patch:
-            patch.setattr("gluon_svrg.deploy.card.write_through", lambda path, content: 1 / 0)
+            patch.setattr("gluon_svrg.deploy.model_dir.write_through", lambda path, content: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 deploy.export(net, model, x, overwrite=True)
         assert left.exists()

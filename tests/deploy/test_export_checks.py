@@ -4,7 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg import deploy
-from gluon_svrg.deploy.difference import difference_of, scale_of
+from gluon_svrg.deploy.numerics import max_difference, output_scale
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
@@ -54,12 +54,12 @@ def test_infinite_outputs(tmp_path):
     ],
 )
 def test_the_difference(one, other, difference):
-    assert difference_of(np.array(one, "f"), np.array(other, "f")) == difference
+    assert max_difference(np.array(one, "f"), np.array(other, "f")) == difference
 
 
 def test_the_scale():
-    assert scale_of(np.array([0.5, -3, INF, NAN])) == 3
-    assert scale_of(np.array([0.5])) == scale_of(np.array([])) == 1
+    assert output_scale(np.array([0.5, -3, INF, NAN])) == 3
+    assert output_scale(np.array([0.5])) == output_scale(np.array([])) == 1
 
 
 def test_parameters_that_are_nan(net, x, tmp_path):
@@ -124,7 +124,7 @@ def test_casts_of_amp_are_left_out(is_back, net, x, tmp_path):
     assert "amp_cast" not in (tmp_path / "model" / "model-symbol.json").read_text()
     with autograd.pause(train_mode=False):
         expected = net(mx.nd.array(x)).astype("float32").asnumpy()
-    assert difference_of(predictor(x), expected) < 0.01 * scale_of(expected)
+    assert max_difference(predictor(x), expected) < 0.01 * output_scale(expected)
 
 
 def test_a_network_whose_shapes_are_not_known_takes_them_from_the_sample(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg import deploy, tune_for_cpu
-from gluon_svrg.deploy import card
+from gluon_svrg.deploy import model_dir
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -159,7 +159,7 @@ def without_range(model):
     model_card = deploy.read_card(model)
     for spec in model_card["inputs"]:
         del spec["integers"]
-    (model / "model.json").write_text(card._sealed(model_card))
+    (model / "model.json").write_text(model_dir._sealed(model_card))
     return model
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gluon_svrg import deploy
 from gluon_svrg.deploy import onnx_graph
-from gluon_svrg.deploy.card import read_model
+from gluon_svrg.deploy.model_dir import read_model
 from gluon_svrg.files import DamagedError
 from gluoncv.model_zoo import get_model
 from mxnet import gluon

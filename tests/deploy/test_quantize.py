@@ -6,12 +6,12 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg import deploy
-from gluon_svrg.deploy import int8
+from gluon_svrg.deploy import numerics
 from mxnet import gluon
 from mxnet.gluon import nn
 
 needs_vnni = pytest.mark.skipif(
-    int8.int8_overflows(), reason="products of int8 overflow on this CPU, which has no VNNI"
+    numerics.int8_overflows(), reason="products of int8 overflow on this CPU, which has no VNNI"
 )
 
 
@@ -249,7 +249,7 @@ def test_inputs_with_different_numbers_of_samples(tmp_path):
 
 @pytest.mark.parametrize("overflows", [False, True])
 def test_a_cpu_on_which_int8_overflows_is_told(overflows, model, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(int8, "int8_overflows", lambda: overflows)
+    monkeypatch.setattr(numerics, "int8_overflows", lambda: overflows)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         deploy.quantize(model, tmp_path / "int8", data)
@@ -266,4 +266,4 @@ def test_two_ones_are_two_unless_it_is_told(tmp_path):
     x = np.array([[1, 1], [-1, -1], [0.5, 0.5]], "float32")
     deploy.quantize(deploy.export(net, tmp_path / "model", x), tmp_path / "int8", x)
     found = deploy.Predictor.load(tmp_path / "int8")(x)[:, 0]
-    assert int8.int8_overflows() == (np.abs(found - x.sum(axis=1)).max() > 0.05)
+    assert numerics.int8_overflows() == (np.abs(found - x.sum(axis=1)).max() > 0.05)

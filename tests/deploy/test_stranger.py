@@ -15,7 +15,7 @@ from gluon_svrg import deploy
 from gluon_svrg.arrays.params import to_bytes
 from gluon_svrg.deploy import graph
 from gluon_svrg.deploy.__main__ import main
-from gluon_svrg.deploy.card import _sealed, write_model
+from gluon_svrg.deploy.model_dir import _sealed, write_model
 from gluoncv.model_zoo import get_model
 from mxnet import gluon
 from mxnet.gluon import nn

@@ -4,8 +4,8 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
+import runs
 from gluon_svrg.finders import batch_size
-from mxnet import gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO, array, weights_of
 
@@ -28,8 +28,7 @@ class Watching(gs.BatchProcessor):
 def estimator_of(contexts=ONE, **arguments):
     net = nn.Dense(3, in_units=4)
     net.initialize(ctx=list(contexts))
-    trainer = gs.SVRGTrainer(net.collect_params(), "adam", {"learning_rate": 0.1})
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    estimator = runs.estimator_of(net, optimizer="adam")
     estimator.batch_processor = Watching(**arguments)
     return estimator
 

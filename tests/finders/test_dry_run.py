@@ -8,8 +8,9 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
+import runs
 from gluon_svrg.checkpoint.encoding import from_bytes
-from gluon_svrg.checkpoint.optimizer_states import states_of
+from gluon_svrg.checkpoint.optimizer_states import trainer_states
 from gluon_svrg.finders.dry_run import without_trace
 from gluon_svrg.run.history import MEASURED
 from gluon_svrg.run.rng import draw_random_numbers
@@ -82,7 +83,7 @@ def make_estimator(
 
 def everything(estimator):
     """All that a run is: weights on each device, states, figures, and the next random numbers."""
-    meta, arrays = from_bytes(states_of(estimator.trainer).to_bytes())
+    meta, arrays = from_bytes(trainer_states(estimator.trainer).to_bytes())
     params = estimator.net.collect_params().values()
     rows = [{k: v for k, v in row.items() if k not in MEASURED} for row in estimator.history]
     numbers = [draw_random_numbers(estimator.context), np.random.rand(3), random.random()]
@@ -216,8 +217,7 @@ def sparse_outcome(is_tried, optimizer, contexts):
     net = nn.HybridSequential()
     net.add(nn.Embedding(20, 4, sparse_grad=True), nn.Dense(3, in_units=12))
     net.initialize(mx.init.Xavier(), ctx=list(contexts))
-    trainer = gs.SVRGTrainer(net.collect_params(), optimizer, {"learning_rate": 0.1})
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    estimator = runs.estimator_of(net, optimizer=optimizer)
     if is_tried:
         tried(estimator, data)
     estimator.fit(data, epochs=2, verbose=0)

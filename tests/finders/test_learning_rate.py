@@ -8,6 +8,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
+import runs
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.run.history import MEASURED
 from mxnet import gluon
@@ -154,8 +155,7 @@ def test_data_whose_place_cannot_be_put_back_are_told(caplog, tmp_path):
     )
     net = nn.Dense(2, in_units=3)
     net.initialize()
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    estimator = runs.estimator_of(net, lr=0.01)
     gs.find_learning_rate(estimator, data, num_batches=12)
     assert "reads from the data, a MXDataIter, whose place cannot be put back" in caplog.text
 
@@ -166,8 +166,7 @@ def test_data_whose_place_cannot_be_put_back_are_told(caplog, tmp_path):
 def small():
     net = nn.Dense(3, in_units=4)
     net.initialize()
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    return gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    return runs.estimator_of(net)
 
 
 BATCH = (mx.nd.ones((4, 4)), mx.nd.array([0, 1, 2, 0]))

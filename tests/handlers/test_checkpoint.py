@@ -14,8 +14,8 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg.checkpoint import folder as checkpoint
-from gluon_svrg.checkpoint.folder import Key
+from gluon_svrg.checkpoint import storage
+from gluon_svrg.checkpoint.storage import CheckpointKey
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EpochBegin
 from gluon_svrg.run.position import Position, StopReason
@@ -54,7 +54,7 @@ def fit(handler, *metrics, epochs=3, data=BATCHES, **arguments):
 
 
 def names_in(folder):
-    return [path.name for path in checkpoint.found_in(folder).values()]
+    return [path.name for path in storage.list_checkpoints(folder).values()]
 
 
 # When.
@@ -83,8 +83,8 @@ def test_when_it_writes(periods, duration, expected, tmp_path):
     fit(gs.CheckpointHandler(tmp_path, keep_last=None, **periods), **duration)
     assert names_in(tmp_path) == ["epoch-{}-batch-{}".format(*n.split("-")) for n in expected]
     for name in names_in(tmp_path):
-        key = checkpoint.key_of(tmp_path / name)
-        position = checkpoint.read(tmp_path / name).manifest["position"]
+        key = storage.parse_name(tmp_path / name)
+        position = storage.read(tmp_path / name).manifest["position"]
         assert (position["epoch"], position["batch"]) == (key.epoch, key.batch)
 
 
@@ -148,8 +148,8 @@ class Run:
 
 @pytest.fixture
 def no_content(monkeypatch):
-    monkeypatch.setattr("gluon_svrg.handlers.checkpoint.capture", lambda _: {"a": b"1"})
-    monkeypatch.setattr("gluon_svrg.handlers.checkpoint.about", lambda _: {})
+    monkeypatch.setattr("gluon_svrg.handlers.checkpoint.save_run", lambda _: {"a": b"1"})
+    monkeypatch.setattr("gluon_svrg.handlers.checkpoint.manifest_info", lambda _: {})
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
@@ -180,11 +180,11 @@ def check_retention(folder, values, mode, keep_last, keep_best, cut=None):
     for number, value in enumerate(values, 1):
         run.epoch(value)
         expected = kept(values[:number], mode, keep_last, keep_best)
-        assert [key.epoch for key in checkpoint.found_in(folder)] == expected
+        assert [key.epoch for key in storage.list_checkpoints(folder)] == expected
         best = best_of(values[:number], mode)[:keep_best] if mode else []
-        assert writer.best == (folder / Key(best[0], best[0]).name if best else None)
+        assert writer.best == (folder / CheckpointKey(best[0], best[0]).name if best else None)
         if number == cut:
-            resumed_from = checkpoint.newest_in(folder, pytest.fail)
+            resumed_from = storage.read_newest(folder, pytest.fail)
             run.end()
             writer = handler()
             run = Run(writer, resumed_from)
@@ -227,7 +227,7 @@ def test_values_of_another_figure_are_not_compared(tmp_path, no_content):
     run.epoch(100.0)
     run.end()
     after = gs.CheckpointHandler(tmp_path, monitor="other", mode="max", keep_last=1)
-    run = Run(after, checkpoint.newest_in(tmp_path, pytest.fail))
+    run = Run(after, storage.read_newest(tmp_path, pytest.fail))
     assert after.best is None
     run.epoch(1.0, other=0.5)
     run.end()
@@ -258,7 +258,7 @@ def test_in_mid_epoch_the_figure_is_that_so_far(tmp_path):
     for param, other in zip(nets[0].collect_params().values(), theirs, strict=True):
         param.set_data(other.data())
     estimator.fit(data, epochs=1, event_handlers=handler)
-    paths = list(checkpoint.found_in(tmp_path).values())
+    paths = list(storage.list_checkpoints(tmp_path).values())
     for net, path in zip(nets[1:], paths, strict=False):
         net.load_parameters(str(path / "net.params"))
     correct = [
@@ -266,7 +266,7 @@ def test_in_mid_epoch_the_figure_is_that_so_far(tmp_path):
         for net, (x, y) in zip(nets, data, strict=True)
     ]
     expected = [sum(correct[:n]) / (4 * n) for n in (1, 2, 3)]
-    values = [checkpoint.manifest_of(path)["monitor"]["value"] for path in paths]
+    values = [storage.read_manifest(path)["monitor"]["value"] for path in paths]
     assert values == [*expected, expected[-1]]  # the last: at the epoch's end
     assert len(set(expected)) > 1
 
@@ -281,7 +281,7 @@ def test_what_somebody_else_removed(tmp_path, caplog):
     class Thief(EpochBegin):
         def epoch_begin(self, estimator, *args, **kwargs):
             if estimator.position.epoch == 2:
-                checkpoint.remove(tmp_path / "epoch-1-batch-3")
+                storage.remove(tmp_path / "epoch-1-batch-3")
 
     estimator = estimator_of()
     estimator.fit(
@@ -295,7 +295,7 @@ def test_what_cannot_be_removed(tmp_path, monkeypatch, caplog):
     def refuse(path):
         raise OSError(errno.EBUSY, "Device or resource busy")
 
-    monkeypatch.setattr(checkpoint, "remove", refuse)
+    monkeypatch.setattr(storage, "remove", refuse)
     fit(gs.CheckpointHandler(tmp_path, keep_last=1), epochs=2)
     assert names_in(tmp_path) == ["epoch-1-batch-3", "epoch-2-batch-6"]
     (warning,) = caplog.messages
@@ -308,7 +308,7 @@ def test_what_cannot_be_removed(tmp_path, monkeypatch, caplog):
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch, caplog):
-    write, calls = checkpoint.write, []
+    write, calls = storage.write, []
 
     def second_fails(folder, key, files, about):
         calls.append(key)
@@ -316,7 +316,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch, 
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(folder, key, files, about)
 
-    monkeypatch.setattr(checkpoint, "write", second_fails)
+    monkeypatch.setattr(storage, "write", second_fails)
     result = fit(gs.CheckpointHandler(tmp_path, keep_last=1), epochs=4)
     assert result.stop_reason is StopReason.EPOCHS_DONE
     assert names_in(tmp_path) == ["epoch-4-batch-12"]
@@ -331,7 +331,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch, 
     fit(gs.CheckpointHandler(tmp_path), epochs=6, resume="auto")
     assert names_in(tmp_path) == ["epoch-4-batch-12", "epoch-5-batch-15"]
     assert caplog.messages[-1] == (
-        "the run has ended without its last checkpoint, epoch-6-batch-18: [Errno 28] No space left "
+        "the last checkpoint could not be written: epoch-6-batch-18: [Errno 28] No space left "
         "on device"
     )
 

@@ -13,10 +13,10 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg import events
-from gluon_svrg.checkpoint import folder as checkpoint
+from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.encoding import decode, from_bytes
-from gluon_svrg.checkpoint.locate import HasCheckpoints
 from gluon_svrg.checkpoint.random_state import HasRandomState
+from gluon_svrg.checkpoint.resume import HasCheckpoints
 from gluon_svrg.events import BatchBegin, BatchEnd, Stateful
 from gluon_svrg.run.history import MEASURED
 from mxnet import gluon
@@ -45,7 +45,9 @@ TABLE = {
     gs.EarlyStoppingHandler: Entry(lambda e, path: {"monitor": LOSS, "restore_best": True}, False),
     gs.GradientUpdateHandler: Entry(lambda e, path: {"accumulate": 3, "clip_norm": 0.1}, True),
     gs.HistoryHandler: Entry(lambda e, path: {}, False),
-    gs.LogHandler: Entry(lambda e, path: {"path": path / "log.csv", "overwrite": True}, False),
+    gs.HistoryFileHandler: Entry(
+        lambda e, path: {"path": path / "log.csv", "overwrite": True}, False
+    ),
     # Beside the folder, which a test empties between two runs.
     gs.MLflowHandler: Entry(lambda e, path: {"tracking_uri": f"sqlite:///{path}.db"}, False),
     gs.MetricHandler: Entry(lambda e, path: {"metrics": e.train_metrics}, False),
@@ -273,7 +275,7 @@ def test_its_state_comes_back(cls, tmp_path):
     estimator = estimator_of()
     handlers = [made(cls, estimator, tmp_path), gs.CheckpointHandler(tmp_path), StopAt(6)]
     fit(estimator, *handlers)
-    written = checkpoint.read(tmp_path / "epoch-1-batch-6")
+    written = storage.read(tmp_path / "epoch-1-batch-6")
     meta, arrays = from_bytes(written.files["run.npz"])
     parts = decode(meta["state"], arrays, mx.cpu())
     assert cls.state_key

@@ -6,6 +6,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import problems
 import pytest
+import runs
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, SafePoint
 from gluon_svrg.run.history import MEASURED
 from mxnet.gluon import nn
@@ -119,8 +120,7 @@ def test_no_time_at_all_is_no_error(clock):
 
 def test_the_seconds_of_another_run_do_not_count(clock):
     problem = problems.make("softmax")
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd")
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+    estimator = runs.estimator_of(problem, lr=0.01)
     handlers = [gs.HistoryHandler(), Busy(clock)]
     for _ in range(2):
         clock.now += 1000
@@ -186,10 +186,7 @@ def resumable():
     net = nn.Dense(3, in_units=6, prefix="dense_")
     mx.random.seed(3)
     net.initialize(mx.init.Normal(0.5))
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(
-        net, mx.gluon.loss.SoftmaxCELoss(), mx.metric.Accuracy(), trainer=trainer
-    )
+    estimator = runs.estimator_of(net, train_metrics=mx.metric.Accuracy())
     return estimator, problems.make("softmax").ndarrays("float32")
 
 

@@ -7,6 +7,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.data.transforms import (
     Compose,
@@ -49,15 +50,9 @@ def estimator_of(lr=0.0, layer=None, loss=None):
         net.add(layer)
     net.add(nn.Dense(3, in_units=64))
     net.initialize(mx.init.Normal(0.2))
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": lr})
-    estimator = gs.Estimator(
-        net,
-        loss or gluon.loss.SoftmaxCELoss(),
-        mx.metric.Loss("loss"),
-        trainer=trainer,
+    return runs.estimator_of(
+        net, loss or gluon.loss.SoftmaxCELoss(), mx.metric.Loss("loss"), lr=lr, logger="test_locked"
     )
-    estimator.logger = logging.getLogger("test_locked")
-    return estimator
 
 
 class Pixels(EpochBegin, BatchBegin):

@@ -9,6 +9,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
+import runs
 from mxnet import gluon
 
 
@@ -64,8 +65,7 @@ def estimator_of(rate=0.1):
     gs.seed_everything(0)
     net = gluon.nn.Dense(3, in_units=4, prefix="net_")
     net.initialize()
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": rate})
-    return gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    return runs.estimator_of(net, lr=rate)
 
 
 def handler_of(store, **arguments):

@@ -5,6 +5,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.data.transforms import Compose, RandomFlipLeftRight, ToFloat
 from gluon_svrg.events import BatchEnd
@@ -15,10 +16,7 @@ from scripted import Corrections, Scripted
 
 
 def estimator_of(problem):
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
-    estimator.logger = logging.getLogger("test_payoff")
-    return estimator
+    return runs.estimator_of(problem, logger="test_payoff")
 
 
 def run(ratios, epochs, **arguments):

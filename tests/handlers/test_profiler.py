@@ -164,7 +164,7 @@ def test_no_epoch_is_told(caplog):
     profiler = gs.ProfilerHandler(epochs=7)
     estimator = estimator_of()
     fit([profiler], estimator=estimator)
-    assert "epochs=[7] are none of this run's" in caplog.text
+    assert "nothing was profiled: epochs=[7] are not among the epochs" in caplog.text
 
 
 def test_the_table_of_made_up_rows():

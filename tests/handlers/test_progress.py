@@ -9,6 +9,7 @@ import gluon_svrg.handlers.progress as module
 import mxnet as mx
 import problems
 import pytest
+import runs
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, SafePoint
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.estimator import LoggingHandler
@@ -27,8 +28,7 @@ class Terminal(io.StringIO):
 
 def run(file, handlers=(), **duration):
     problem = problems.make("softmax")
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.25})
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+    estimator = runs.estimator_of(problem, lr=0.25)
     progress = gs.ProgressHandler(file=file)
     estimator.fit(
         problem.ndarrays(), event_handlers=[progress, *handlers], **(duration or {"epochs": 2})
@@ -98,8 +98,7 @@ def test_bars_are_closed_after_an_exception():
 
     progress = gs.ProgressHandler(file=Terminal())
     problem = problems.make("softmax")
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd")
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+    estimator = runs.estimator_of(problem, lr=0.01)
     with pytest.raises(KeyError, match="broken"):
         estimator.fit(problem.ndarrays(), epochs=1, event_handlers=[progress, Fail()])
     assert progress._run_bar is None
@@ -148,8 +147,7 @@ def test_metrics_are_read_at_most_twice_a_second(seconds, reads, monkeypatch):
             assert metric.reads == reads
 
     problem = problems.make("softmax")
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd")
-    estimator = gs.Estimator(problem.net, problem.loss, metric, trainer=trainer)
+    estimator = runs.estimator_of(problem, train_metrics=metric, lr=0.01)
     handlers = [gs.ProgressHandler(file=Terminal()), Watch()]
     estimator.fit(problem.ndarrays(), epochs=1, event_handlers=handlers)
 
@@ -170,8 +168,7 @@ def test_the_bar_of_the_epoch_shows_loss_and_metrics(monkeypatch):
 def test_without_a_terminal_no_metric_is_read_in_an_epoch():
     metric = Counting()
     problem = problems.make("softmax")
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd")
-    estimator = gs.Estimator(problem.net, problem.loss, metric, trainer=trainer)
+    estimator = runs.estimator_of(problem, train_metrics=metric, lr=0.01)
     estimator.fit(problem.ndarrays(), epochs=1)
     assert metric.reads == 1  # for the history
 
@@ -204,8 +201,7 @@ def resumable():
     net = nn.Dense(3, in_units=6, prefix="dense_")
     mx.random.seed(3)
     net.initialize(mx.init.Normal(0.5))
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(net, mx.gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    estimator = runs.estimator_of(net)
     return estimator, problems.make("softmax").ndarrays("float32")
 
 

@@ -7,6 +7,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg.data import ArrayLoader
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -33,8 +34,7 @@ def network(outputs=3, contexts=ONE, is_known=True, hybridize=False, dropout=0.5
 
 
 def estimator_of(net, loss=None, contexts=ONE, **arguments):
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    return gs.Estimator(net, loss or CE(), trainer=trainer, context=contexts, **arguments)
+    return runs.estimator_of(net, loss or CE(), context=contexts, **arguments)
 
 
 def with_a(value, array):

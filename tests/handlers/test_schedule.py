@@ -11,7 +11,7 @@ import oracle
 import problems
 import pytest
 from gluon_svrg import schedules
-from gluon_svrg.checkpoint.optimizer_states import states_of
+from gluon_svrg.checkpoint.optimizer_states import trainer_states
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd
 from gluon_svrg.handlers.schedule import PlateauHandler, ScheduleHandler
 from mxnet import gluon
@@ -313,7 +313,7 @@ def test_servers_do_not_see_the_value():
 
     problem = problems.make("softmax", TWO)
     estimator = estimator_of(problem, update_on_kvstore=True)
-    states_of(estimator.trainer)  # makes the kvstore
+    trainer_states(estimator.trainer)  # makes the kvstore
     with pytest.raises(NotImplementedError, match=r"'wd' cannot be set because servers run"):
         estimator.fit(
             problem.ndarrays(),

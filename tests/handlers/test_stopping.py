@@ -8,8 +8,10 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd
-from gluon_svrg.handlers.stopping import EarlyStoppingHandler, TimeLimitHandler
+from gluon_svrg.handlers.early_stopping import EarlyStoppingHandler
+from gluon_svrg.handlers.time_limit import TimeLimitHandler
 from mxnet import gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO
@@ -128,8 +130,7 @@ def test_patience_is_keras(patience):
 def test_auto_of_a_loss_is_min():
     """MXNet's EarlyStoppingHandler takes a metric whose name has 'loss' for one to be great."""
     problem = problems.make("softmax")
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+    estimator = runs.estimator_of(problem)
     handler = EarlyStoppingHandler("training loss", patience=1)
     result = estimator.fit(problem.ndarrays(), epochs=5, event_handlers=[handler])
     losses = [row["training loss"] for row in result.history]
@@ -403,7 +404,7 @@ class Tick(BatchEnd):
 def timed(monkeypatch, limit, directory=None, seed=0):
     """Train 5 epochs of 2 batches, 10 seconds each; return estimator, result and batches."""
     clock = Clock(10)
-    monkeypatch.setattr("gluon_svrg.handlers.stopping.time", clock)
+    monkeypatch.setattr("gluon_svrg.handlers.time_limit.time", clock)
     estimator, data = estimator_of([1] * 5, seed=seed)
     handlers = [Tick(clock), TimeLimitHandler(limit), Turn()]
     if directory:

@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import problems
 import pytest
+import runs
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.data.transforms import Compose, RandomFlipLeftRight, ToFloat
 from gluon_svrg.events import BatchEnd, GradientReady
@@ -19,10 +20,7 @@ LR = 0.25
 
 
 def estimator_of(problem, contexts=problems.ONE, lr=LR):
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": lr})
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, context=contexts)
-    estimator.logger = logging.getLogger("test_trial")
-    return estimator
+    return runs.estimator_of(problem, lr=lr, logger="test_trial", context=contexts)
 
 
 def flat(gradients, samples):
@@ -389,8 +387,7 @@ def test_the_log_says_so(caplog):
 def test_plain_gradients_wait_while_it_is_decided(ends, accumulate):
     """They are right as they are, and a pass that no batch would use is not made."""
     problem = problems.make("softmax", samples=80)  # 10 batches
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.25})
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, context=problems.ONE)
+    estimator = runs.estimator_of(problem, lr=0.25, context=problems.ONE)
     svrg, corrections = gs.SVRGHandler(max_variance_ratio=1 / 3), Corrections()
     handlers = [svrg, Scripted([0.1] * 2, at=(30, 100)), corrections]
     handlers.append(gs.GradientUpdateHandler(accumulate=accumulate))
@@ -421,8 +418,7 @@ class Rewinds:
 
 def test_data_that_are_moved_by_another_pass_are_told():
     problem = problems.make("softmax", samples=80)
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.25})
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, context=problems.ONE)
+    estimator = runs.estimator_of(problem, lr=0.25, context=problems.ONE)
     handlers = [gs.SVRGHandler(max_variance_ratio=1 / 3), Scripted([0.1] * 2, at=(30, 100))]
     with pytest.raises(ValueError, match="gave 3 of its 10 batches, because another pass over it"):
         estimator.fit(Rewinds(problem.ndarrays()), epochs=2, event_handlers=handlers)

@@ -6,6 +6,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import problems
 import pytest
+import runs
 from gluon_svrg.events import EpochEnd
 
 
@@ -19,8 +20,7 @@ class Count(EpochEnd):
 
 def fit(capsys, epochs=3, **periods):
     problem = problems.make("softmax")  # 5 batches an epoch
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(problem.net, problem.loss, mx.metric.Accuracy(), trainer=trainer)
+    estimator = runs.estimator_of(problem, train_metrics=mx.metric.Accuracy())
     count = Count()
     handler = gs.ValidationHandler(problem.ndarrays(), event_handlers=[count], **periods)
     result = estimator.fit(problem.ndarrays(), epochs=epochs, event_handlers=[handler])

@@ -1,4 +1,3 @@
-import logging
 import math
 import random
 
@@ -7,6 +6,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import BatchEnd
 from gluon_svrg.svrg import OptimalCoefficient
@@ -18,10 +18,7 @@ LR = 0.3
 
 
 def estimator_of(problem, contexts=problems.ONE, lr=LR):
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": lr})
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, context=contexts)
-    estimator.logger = logging.getLogger("test_variance")
-    return estimator
+    return runs.estimator_of(problem, lr=lr, logger="test_variance", context=contexts)
 
 
 def flat(gradients, samples):

@@ -6,6 +6,7 @@ import numpy as np
 import oracle
 import problems
 import pytest
+import runs
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.run.batch_parts import BatchParts, call_network, compute_losses
 from mxnet import gluon
@@ -76,8 +77,7 @@ def initialized(net, contexts=ONE, dtype="float64", hybridize=False):
 
 
 def svrg_estimator(net, loss, **arguments):
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.5})
-    return gs.Estimator(net, loss, trainer=trainer, **arguments)
+    return runs.estimator_of(net, loss, params={"momentum": 0.5}, **arguments)
 
 
 FORMS = {
@@ -380,7 +380,7 @@ BAD = {
     "too many": (((X1, X2, X2), Y1), "TwoInputs cannot be called with 3 arrays"),
     "text": ((("a", X2), Y1), "the data of a batch must be arrays .* got a str"),
     "texts": ((X1, Y1.astype(str)), r"the label of a batch must be arrays .* and dtype <U"),
-    "numbers": (((X1, X2), [1, 2]), "the label of a batch must be arrays .* got a int"),
+    "numbers": (((X1, X2), [1, 2]), "the label of a batch must be arrays .* got an int"),
     "nothing": (((), Y1), r"the data of a batch has no array, got \(\)"),
     "lengths": (((X1, X2), (Y1, Y2[:3])), r"data and label of a batch must have the same length"),
     "weights": (((X1, X2), Y1, W[:3]), "data and sample_weight of a batch must have the same"),

@@ -7,6 +7,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.run.backward import backward_of
 from mxnet import autograd, gluon
@@ -59,9 +60,8 @@ def network():
 
 def estimator_of(processor, learning_rate):
     net = network()
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": learning_rate})
-    return gs.Estimator(
-        net, LOSS, mx.metric.Loss("loss"), trainer=trainer, batch_processor=processor
+    return runs.estimator_of(
+        net, LOSS, mx.metric.Loss("loss"), lr=learning_rate, batch_processor=processor
     )
 
 
@@ -218,8 +218,7 @@ def test_a_batch_processor_that_carries_nothing_hears_no_warning(caplog):
             return super().fit_batch(estimator, batch, batch_axis)
 
     problem = problems.make("softmax")
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd")
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, batch_processor=Constant())
+    estimator = runs.estimator_of(problem, lr=0.01, batch_processor=Constant())
     estimator.fit(problem.ndarrays(), epochs=2, event_handlers=[gs.SVRGHandler()])
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
@@ -273,9 +272,8 @@ def test_fit_batch_alone_is_enough_for_layers_that_infer_their_shapes(table):
 def test_an_error_of_fit_batch_is_not_hidden():
     net = nn.Dense(1)
     net.initialize()
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
-    estimator = gs.Estimator(
-        net, LOSS, mx.metric.Loss("loss"), trainer=trainer, batch_processor=Weighted()
+    estimator = runs.estimator_of(
+        net, LOSS, mx.metric.Loss("loss"), lr=0.01, batch_processor=Weighted()
     )
     with pytest.raises(ValueError, match="not enough values to unpack"):
         estimator.fit([(mx.nd.ones((2, 3)),) * 2], epochs=1, event_handlers=[gs.SVRGHandler()])

@@ -7,6 +7,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+import runs
 from gluon_svrg.events import EpochEnd
 from gluon_svrg.handlers.metric import MetricHandler
 from gluon_svrg.run.metrics import make_metrics
@@ -21,8 +22,7 @@ LOSSES = {
 
 def make(train_metrics=None, val_metrics=None, kind="softmax"):
     problem = problems.make(kind)
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(problem.net, problem.loss, train_metrics, val_metrics, trainer=trainer)
+    estimator = runs.estimator_of(problem, train_metrics=train_metrics, val_metrics=val_metrics)
     return estimator, problem.ndarrays()
 
 
@@ -166,7 +166,7 @@ def test_a_checkpoint_without_the_loss(tmp_path, root_logger, capsys):
     assert "training loss" not in history[0]
     assert seen == [21, 37]  # three of five batches, the last with 5 samples
     shown = capsys.readouterr().out
-    assert "nothing of 'training loss': in the row of epoch 1 it is that of the batches" in shown
+    assert "no value of the metric 'training loss': in epoch 1 it covers only the batches" in shown
 
 
 def wide(classes_last=True):

@@ -6,6 +6,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import problems
 import pytest
+import runs
 
 SMALLER = [
     "loss",
@@ -61,8 +62,7 @@ def test_what_the_name_does_not_tell_has_to_be_told(name):
 
 def estimator_with(metric=None):
     problem = problems.make("softmax")
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
-    return gs.Estimator(problem.net, problem.loss, metric, trainer=trainer)
+    return runs.estimator_of(problem, train_metrics=metric)
 
 
 @pytest.mark.parametrize("name", ["training acuracy", "training los"])
@@ -136,8 +136,7 @@ def test_a_metric_itself(is_made_before, tmp_path):
     metric = mx.metric.Accuracy()
     monitor = gs.Monitor(metric) if is_made_before else None
     problem = problems.make("softmax")
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(problem.net, problem.loss, metric, trainer=trainer)
+    estimator = runs.estimator_of(problem, train_metrics=metric)
     monitor = monitor or gs.Monitor(metric)
     assert monitor.name == "training accuracy"
     checkpoints = gs.CheckpointHandler(tmp_path, monitor=metric)

@@ -5,6 +5,7 @@ import logging
 import gluon_svrg as gs
 import mxnet as mx
 import pytest
+import runs
 from gluon_svrg.launch.environment import ATTEMPT
 from gluon_svrg.run.history import MEASURED
 
@@ -13,10 +14,9 @@ def fit(folder, epochs, handlers=(), **arguments):
     mx.random.seed(1)
     net = mx.gluon.nn.Dense(2, in_units=3)
     net.initialize()
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(net, mx.gluon.loss.L2Loss(), trainer=trainer)
+    estimator = runs.estimator_of(net, mx.gluon.loss.L2Loss())
     batches = [(mx.nd.ones((2, 3)) * i, mx.nd.ones((2, 2))) for i in range(3)]
-    given = [gs.CheckpointHandler(folder), gs.LogHandler(folder / "log.csv"), *handlers]
+    given = [gs.CheckpointHandler(folder), gs.HistoryFileHandler(folder / "log.csv"), *handlers]
     result = estimator.fit(batches, epochs=epochs, event_handlers=given, **arguments)
     rows = [{k: v for k, v in row.items() if k not in MEASURED} for row in result.history]
     return rows, net.weight.data().asnumpy().tolist()

@@ -7,6 +7,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
+import runs
 from gluon_svrg.run.history import History
 from gluon_svrg.run.text_table import MAX_ROWS, abridged, cell, text_table
 from mxnet import gluon
@@ -129,8 +130,7 @@ def test_a_result_in_a_notebook():
 def test_the_description_of_the_handlers_fits_80_columns(capsys):
     net = gluon.nn.Dense(1, in_units=1)
     net.initialize()
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
-    estimator = gs.Estimator(net, gluon.loss.L2Loss(), mx.metric.MSE(), trainer=trainer)
+    estimator = runs.estimator_of(net, gluon.loss.L2Loss(), mx.metric.MSE(), lr=0.01)
     batches = [(mx.nd.ones((2, 1)), mx.nd.ones((2, 1)))]
     handlers = [gs.SVRGHandler(), gs.VarianceHandler(), gs.ProfilerHandler(), gs.EMAHandler()]
     estimator.describe(batches, handlers)

@@ -4,6 +4,7 @@ import numpy as np
 import oracle
 import problems
 import pytest
+import runs
 from gluon_svrg.svrg import OptimalCoefficient, Snapshot
 
 LR = 0.2
@@ -45,8 +46,7 @@ def expected_run(problem, scope, window, epochs):
 def test_every_step_is_that_of_numpy(kind, contexts, window, scope):
     problem = problems.make(kind, contexts, samples=40)
     expected, sums = expected_run(problem, scope, window, epochs=3)
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": LR})
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, context=contexts)
+    estimator = runs.estimator_of(problem, lr=LR, context=contexts)
     recorder = problems.Recorder()
     coefficient = OptimalCoefficient(scope, window)
     handler = gs.SVRGHandler(coefficient=coefficient)

@@ -1,11 +1,11 @@
 """The curvature that is measured, against eigenvalues of Hessians that NumPy writes out."""
 
-import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import oracle
 import problems
 import pytest
+import runs
 from gluon_svrg.svrg.curvature import CurvatureMeter, StepScaling
 from mxnet import gluon
 from problems import ONE, TWO
@@ -52,8 +52,7 @@ def make(kind, dtype, contexts, classes=3, samples=60, features=7):
         tuple(mx.nd.array(part[i : i + 25], dtype=dtype) for part in (x, y))
         for i in range(0, samples, 25)
     ]
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(net, LOSSES[kind], trainer=trainer, context=contexts)
+    estimator = runs.estimator_of(net, LOSSES[kind], context=contexts)
     return x, net, batches, estimator
 
 

@@ -3,7 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.arrays import rows
+from gluon_svrg.arrays import row_sparse as sparse
 from gluon_svrg.svrg.gradient_sums import RowSums
 
 
@@ -32,27 +32,27 @@ def test_one_number_for_all_rows():
 
 def test_an_array_and_its_rows():
     values, numbers = np.ones((2, 3), "float32"), np.array([1, 4])
-    array = rows.row_sparse(values, numbers, (6, 3), mx.cpu(1))
+    array = sparse.row_sparse(values, numbers, (6, 3), mx.cpu(1))
     assert array.stype == "row_sparse"
     assert array.context == mx.cpu(1)
     assert array.dtype == np.float32
-    assert rows.rows_of(array).tolist() == [1, 4]
-    assert rows.nbytes_of(array) == 2 * (8 + 3 * 4)
-    assert rows.nbytes_of(mx.nd.zeros((6, 3))) == 6 * 3 * 4
-    rows.set_to_zero(array)
-    assert rows.rows_of(array).size == 0  # and not six rows of zeros
-    assert not rows.row_sparse(values[:0], numbers[:0], (6, 3), mx.cpu()).asnumpy().any()
+    assert sparse.row_indices(array).tolist() == [1, 4]
+    assert sparse.stored_nbytes(array) == 2 * (8 + 3 * 4)
+    assert sparse.stored_nbytes(mx.nd.zeros((6, 3))) == 6 * 3 * 4
+    sparse.set_to_zero(array)
+    assert sparse.row_indices(array).size == 0  # and not six rows of zeros
+    assert not sparse.row_sparse(values[:0], numbers[:0], (6, 3), mx.cpu()).asnumpy().any()
 
 
 @pytest.mark.parametrize("stype", ["default", "row_sparse"])
 def test_how_far_two_arrays_are_apart(stype):
     first, second = (mx.nd.array(a).tostype(stype) for a in ([[0, 0], [4, 1]], [[0, 0], [4, 3]]))
-    assert rows.largest_values(first, second) == (4, 2)
-    assert rows.are_close(first, first, 0)
-    assert rows.are_close(first, second, 0.6)
-    assert not rows.are_close(first, second, 0.1)
+    assert sparse.max_abs_values(first, second) == (4, 2)
+    assert sparse.are_close(first, first, 0)
+    assert sparse.are_close(first, second, 0.6)
+    assert not sparse.are_close(first, second, 0.1)
 
 
 def test_arrays_with_other_rows_are_not_close():
     first, second = (mx.nd.array(a).tostype("row_sparse") for a in ([[0], [1]], [[1e-9], [1]]))
-    assert not rows.are_close(first, second, 0.1)
+    assert not sparse.are_close(first, second, 0.1)

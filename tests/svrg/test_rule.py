@@ -4,8 +4,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.svrg import coefficient as coefficients
-from gluon_svrg.svrg import rule
+from gluon_svrg.svrg import coefficient as coefficients, rule
 
 GRAD, TWIN, MEAN = np.random.default_rng(0).normal(size=(3, 4, 5))
 

@@ -4,6 +4,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
+import runs
 import sparse_problems as sp
 
 REFUSED = {
@@ -121,8 +122,7 @@ def test_batches_that_are_others_than_those_counted_are_told(name, update_freq, 
     net.add(mx.gluon.nn.HybridLambda(lambda F, x: F.sum(x, axis=1)))
     net.cast("float64")
     net.initialize(mx.init.Normal(0.1))
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.0})
-    estimator = gs.Estimator(net, mx.gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    estimator = runs.estimator_of(net, lr=0.0)
     svrg, mean = gs.SVRGHandler(update_freq, sparse_correction="sparse"), Mean()
     estimator.fit(loaders()[name], epochs=3, event_handlers=[svrg, mean])
     assert (max(mean.errors) > 0.02) == is_biased

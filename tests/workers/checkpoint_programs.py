@@ -12,8 +12,8 @@ import mxnet as mx
 import numpy as np
 from cluster import answer
 from gluon_svrg import workers
-from gluon_svrg.checkpoint import folder as disk
-from gluon_svrg.checkpoint.optimizer_states import states_of
+from gluon_svrg.checkpoint import storage
+from gluon_svrg.checkpoint.optimizer_states import trainer_states
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import BatchEnd, GradientReady, SafePoint, Stateful
 from gluon_svrg.run.history import MEASURED
@@ -178,7 +178,7 @@ def outcome(estimator):
     rows = [{k: v for k, v in r.items() if k not in MEASURED} for r in estimator.history]
     return {
         "weights": digest(a.asnumpy() for p in params for a in p.list_data()),
-        "states": hashlib.sha256(states_of(estimator.trainer).to_bytes()).hexdigest()[:16],
+        "states": hashlib.sha256(trainer_states(estimator.trainer).to_bytes()).hexdigest()[:16],
         "history": [repr(row) for row in rows],
         "numpy": digest([np.random.get_state()[1]]),
         "next": mx.nd.random.uniform(shape=(3,)).asnumpy().tolist(),
@@ -320,7 +320,7 @@ def _from_one_process():
 
 def _full_disk():
     estimator, own = made("sgd, table")
-    write = disk.write
+    write = storage.write
 
     def full(folder, key, *arguments):
         assert workers.current().is_first
@@ -328,12 +328,12 @@ def _full_disk():
             raise OSError(28, "No space left on device")
         return write(folder, key, *arguments)
 
-    disk.write = full
+    storage.write = full
     try:
         with messages_of(estimator) as messages:
             fit(estimator, handlers("full", **own))
     finally:
-        disk.write = write
+        storage.write = write
     there = sorted(os.listdir("full")) if os.path.exists("full") else []
     return [messages, there, outcome(estimator)]
 

@@ -8,10 +8,9 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 from gluon_svrg import workers
-from gluon_svrg.data import ArrayLoader, WorkerBatchSampler
-from gluon_svrg.data import transforms as T
-from gluon_svrg.data.batch import is_empty
-from gluon_svrg.data.sharding import sharded
+from gluon_svrg.arrays.batch import is_empty
+from gluon_svrg.data import ArrayLoader, WorkerBatchSampler, transforms as T
+from gluon_svrg.data.sharding import shard
 from gluon_svrg.data.training_data import training_data
 from mxnet import gluon
 
@@ -160,7 +159,7 @@ def disagree():
         try:
             said[name] = [
                 None if is_empty(batch) else batch[-1].asnumpy().tolist()
-                for batch in sharded(training_data(data), own).begin_epoch(0)
+                for batch in shard(training_data(data), own).iterate_epoch(0)
             ]
         except ValueError as error:
             said[name] = str(error)
@@ -182,9 +181,14 @@ def noisy():
     np.random.seed(own.rank)
     sampler = WorkerBatchSampler(gluon.data.RandomSampler(SAMPLES), SIZE)
     loader = gluon.data.DataLoader(Noisy(X, Y), batch_sampler=sampler)
-    data = sharded(training_data(loader), own)
+    data = shard(training_data(loader), own)
     return [
-        [row for b in data.begin_epoch(epoch) if not is_empty(b) for row in b[1].asnumpy().tolist()]
+        [
+            row
+            for b in data.iterate_epoch(epoch)
+            if not is_empty(b)
+            for row in b[1].asnumpy().tolist()
+        ]
         for epoch in range(3)
     ]
 

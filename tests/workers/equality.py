@@ -9,9 +9,9 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet, workers
-from gluon_svrg.arrays.nested import leaves_of
-from gluon_svrg.data.batch import Batch, is_empty
-from gluon_svrg.handlers.step import GradientUpdateHandler
+from gluon_svrg.arrays.batch import Batch, is_empty
+from gluon_svrg.arrays.nested import tree_leaves
+from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.run.backward import backward_of
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.position import RunWithPosition
@@ -215,7 +215,7 @@ class Hand(RunWithPosition):
             )
             arrays = () if first == last else (data[first:last], label[first:last])
             batches.append(Batch(tuple(map(mx.nd.array, arrays)), index))
-            for array in leaves_of(batches[-1]):
+            for array in tree_leaves(batches[-1]):
                 assert array.size
         return [Batch(tuple(a.astype(kind.dtype) for a in batch), batch.index) for batch in batches]
 

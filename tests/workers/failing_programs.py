@@ -169,7 +169,7 @@ def _metric():
 
 
 def _file(folder):
-    fitted([gs.LogHandler(f"{folder}/log.csv")])
+    fitted([gs.HistoryFileHandler(f"{folder}/log.csv")])
 
 
 FAILING = {
@@ -205,7 +205,7 @@ def beats():
 def output(folder):
     """Fit with all that shows and writes; then fail on one worker."""
     handlers = [
-        gs.LogHandler(f"{folder}/log.csv"),
+        gs.HistoryFileHandler(f"{folder}/log.csv"),
         gs.ProfilerHandler(trace=f"{folder}/trace.json", trace_batches=(0, 2)),
         gs.ProgressHandler(),
     ]

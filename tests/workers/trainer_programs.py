@@ -6,7 +6,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 from gluon_svrg import workers
-from gluon_svrg.data.batch import Batch, is_empty
+from gluon_svrg.arrays.batch import Batch, is_empty
 from gluon_svrg.svrg import BatchGradient, GradientMoments, Interval
 from mxnet import autograd
 from mxnet.gluon.contrib import estimator as mx_estimator

@@ -1,43 +1,26 @@
-"""A classifier that finds its C by cross-validation, along a path."""
+"""SVRGClassifierCV: a classifier that finds its C by cross-validation."""
 
 from __future__ import annotations
 
+import inspect
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.random import RandomState
-from sklearn.metrics import get_scorer
-from sklearn.utils.metadata_routing import (
-    _raise_for_params,
-)
-from sklearn.utils.validation import _check_method_params
+from sklearn.metrics import get_scorer, make_scorer
 
-from provenglm.arguments import check_number, check_verbose
-from provenglm.base import warn
-from provenglm.centred import centred
-from provenglm.cross_validation.folds import Folds, PathPoint, Start
-from provenglm.cross_validation.path import solve_path
-from provenglm.cross_validation.routing import RoutedScoring
-from provenglm.cross_validation.scoring import accuracy, score_path, scores_of_points
-from provenglm.cross_validation.splits import (
-    best_of,
-    check_folds,
-    checked_ratios,
-    checked_strengths,
-    splits_of,
-)
-from provenglm.data.budget import beside_folds
+from provenglm.cross_validation.base import CheckedData, CrossValidated
+from provenglm.cross_validation.folds import Folds, PathPoint
+from provenglm.cross_validation.scoring import PointOfPath, scores_of_points
 from provenglm.data.large import joined
 from provenglm.estimators import SVRGClassifier
 from provenglm.losses import Logistic, Softmax
-from provenglm.plan import is_small
+from provenglm.offset import Solve
 from provenglm.problem import Problem
-from provenglm.shown import Progress, show
-from provenglm.solution import Settings, Solution, StopReason
+from provenglm.solution import Solution, StopReason
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
 from provenglm.validation import (
@@ -51,34 +34,73 @@ from provenglm.validation import (
 
 __all__ = ["SVRGClassifierCV"]
 
-
-_OF_THE_LAST_FIT = (
-    *("objective_", "gap_", "decrement_", "history_"),
-    *("solver_", "why_", "stop_reason_"),
-)
+_LEAST_C, _MOST_C = -4, 4
+"""Powers of ten between which a number of Cs is spread, as in LogisticRegressionCV."""
 
 
-class _Data(NamedTuple):
+class _ClassifierAtPoint(PointOfPath, SVRGClassifier):
+    """The classifier at a point of the path."""
+
+
+@dataclass(frozen=True)
+class _LabelledData(CheckedData):
     """What is fitted.
 
     Attributes
     ----------
     codes : numpy.ndarray, (n,)
         The classes' places; -1 of a class that is left out.
-    target : numpy.ndarray, (n,)
-        The labels as they were given.
-    weight : numpy.ndarray, (n,), or None
-        Without that of the classes.
     """
 
-    problem: Problem
-    labels: Labels
+    classes: NumPyArray
     codes: NumPyArray
-    target: NumPyArray
-    weight: NumPyArray | None
+
+    def check_folds(self, folds: Folds) -> None:
+        classes, codes = self.classes, self.problem.target
+        for fold in range(len(folds)):
+            sums = np.bincount(codes, weights=folds.weight(fold), minlength=len(classes))
+            if not sums.all():
+                place = int(np.argmin(sums))
+                rows = int((codes == place).sum())
+                raise ValueError(
+                    f"the training rows of fold {fold} have none of the {rows} rows of the class "
+                    f"{classes[place]!s} with a positive weight, and its score would have no "
+                    "finite optimum: take sklearn.model_selection.StratifiedKFold with "
+                    "shuffle=True, and no more folds than the class has rows"
+                )
+
+    def model(self) -> PointOfPath:
+        model = _ClassifierAtPoint()
+        model.classes_ = self.classes
+        return model
+
+    def own_scores(
+        self, path: Sequence[PathPoint], test: NumPyArray, weight: NumPyArray | None
+    ) -> list[float]:
+        return [
+            _accuracy(scores, self.codes[test], weight)
+            for scores in scores_of_points(self.problem.features, test, path)
+        ]
+
+    def scores(
+        self, scorer: Any, path: Sequence[PathPoint], test: NumPyArray, params: Mapping[str, Any]
+    ) -> list[float]:
+        classes = self.classes
+        try:
+            return super().scores(_knows_classes(scorer, classes), path, test, params)
+        except ValueError as error:
+            own = self.target[test]
+            unknown = own[~np.isin(own, classes)]
+            if scorer is None or not len(unknown):
+                raise
+            raise ValueError(
+                f"scoring is not defined on rows of the class {unknown[0]!s}, whose weight is 0 "
+                f"and which is never predicted ({error}): leave its rows out, or take another "
+                "scoring"
+            ) from error
 
 
-class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
+class SVRGClassifierCV(CrossValidated, SVRGClassifier):  # type: ignore[misc]
     """Logistic regression that finds its C by cross-validation; every point proven or estimated.
 
     What :class:`sklearn.linear_model.LogisticRegressionCV` is to LogisticRegression: for each fold
@@ -162,10 +184,9 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
     (3, 1, 5)
     """
 
-    # What the base class reads, and is no argument here.
-    l1_ratio = 0.0
-    warm_start = False
-    metric = "auto"
+    strength = "C"
+    C_: float
+    Cs_: NumPyArray
 
     def __init__(
         self,
@@ -198,66 +219,28 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(
-        self, X: object, y: object, sample_weight: object = None, **params: object
-    ) -> SVRGClassifierCV:
-        """Find the optima of all folds and Cs, the best C, and the optimum of all rows with it.
+    @staticmethod
+    def _on_mean(strength: float, total: float) -> float:
+        return 1 / strength / total
 
-        Ctrl-C ends it with KeyboardInterrupt; nothing of it is kept, what an earlier fit found is.
+    def _grid(
+        self, strengths: int | NumPyArray, ratios: NumPyArray, problem: Problem
+    ) -> NumPyArray:
+        if isinstance(strengths, int):
+            strengths = np.logspace(_LEAST_C, _MOST_C, strengths)
+        wrong = ~(strengths > 0)
+        if wrong.any():
+            raise ValueError(
+                f"Cs must have numbers above 0, got {strengths[np.argmax(wrong)]:g}: each is one "
+                "over the strength of the penalty; inf is for none"
+            )
+        least, weight = float(strengths.min()), problem.sample_weight
+        total = len(problem.target) if weight is None else float(weight.sum())
+        if math.isinf(self._on_mean(least, total)):
+            raise ValueError(f"Cs has {least:g}, and 1 / C is beyond float64: give a greater C")
+        return np.tile(strengths, (len(ratios), 1))
 
-        Parameters
-        ----------
-        X : array-like of shape (n, p)
-            As in :class:`SVRGClassifier`.
-        y : array-like of shape (n,)
-            Labels.
-        sample_weight : array-like of shape (n,), optional
-            Not negative. It counts in the fits, and in the scores as well.
-        **params : dict
-            For splitter and scorer, such as ``groups``: with
-            ``sklearn.set_config(enable_metadata_routing=True)`` alone.
-
-        Returns
-        -------
-        SVRGClassifierCV
-            Itself.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As :meth:`SVRGClassifier.fit`; if a fold's training rows lack a class; if no score is a
-            number.
-
-        Warns
-        -----
-        sklearn.exceptions.ConvergenceWarning
-            If a point of the path, or the last fit, is not as near its optimum as `tol` asks.
-        """
-        _raise_for_params(params, self, "fit")
-        strengths = checked_strengths(self.Cs)
-        if not isinstance(self.refit, (bool, np.bool_)):
-            raise TypeError(f"refit must be True or False, got {self.refit!r}")
-        ratios = checked_ratios(self.l1_ratios)
-        deadline = self._deadline()
-        data = self._data(X, y, sample_weight, strengths)
-        split_params, score_params = self._routed(data.weight, params)
-        counts, tests = splits_of(self.cv, data.problem.features, data.target, split_params)
-        held = sum(array.nbytes for array in (*counts, *tests, data.target))
-        folds = Folds(beside_folds(data.problem, len(counts), held), counts)
-        check_folds(folds, data.labels)
-        # Of each fold, with each ratio: the points of all Cs.
-        by_ratio = [self._paths(replace(folds, l1_ratio=r), strengths, deadline) for r in ratios]
-        paths = [list(of_fold) for of_fold in zip(*by_ratio, strict=True)]
-        each = zip(paths, tests, strict=True)
-        scores = np.array(
-            [[self._scored(path, data, test, score_params) for path in of] for of, test in each]
-        )
-        self._choose(folds.problem, (strengths, ratios), paths, scores, deadline)
-        self.classes_ = data.labels.classes
-        return self
-
-    def _data(self, X: object, y: object, sample_weight: object, strengths: NumPyArray) -> _Data:
-        """Return the checked data, as a problem with the greatest penalty."""
+    def _data(self, X: object, y: object, sample_weight: object) -> CheckedData:
         name = type(self).__name__
         features = check_features(self, X, reset=True)
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
@@ -266,126 +249,22 @@ class SVRGClassifierCV(RoutedScoring, SVRGClassifier):
         weight = with_class_weight(given, own_weight, self.class_weight)
         labels = classes_with_weight(name, given, weight)
         count = len(labels.classes)
-        total = len(labels.codes) if weight is None else float(weight.sum())
-        least = float(strengths.min())
-        if math.isinf(1 / least / total):
-            raise ValueError(f"Cs has {least:g}, and 1 / C is beyond float64: give a greater C")
         problem = Problem(
             features=features,
             target=labels.codes,
             loss=Logistic() if count == 2 else Softmax(count),
-            l2=1 / least / total,
+            l2=0.0,
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
         )
-        return _Data(problem, labels, _codes(given, labels), given.classes[given.codes], own_weight)
+        target = given.classes[given.codes]
+        return _LabelledData(problem, target, own_weight, labels.classes, _codes(given, labels))
 
-    def _deadline(self) -> float:
-        """Return when `max_time` is over."""
-        if self.max_time is None:
-            return math.inf
-        meaning = "the seconds after which the fit ends"
-        return time.perf_counter() + check_number("max_time", self.max_time, meaning, 0, above=True)
+    def _solver(self) -> Solve:
+        return solve
 
-    def _paths(self, folds: Folds, strengths: NumPyArray, deadline: float) -> list[list[PathPoint]]:
-        """Return the points of each fold, in the order of the Cs as they were given."""
-        name = type(self).__name__
-        verbose = check_verbose(self.verbose)
-        progress = Progress(name, 0, self._checked_tol())
-        settings = replace(self._settings(progress), watch=None, max_time=None, deadline=deadline)
-        order = np.argsort(strengths, kind="stable")
-
-        def watch(line: str) -> None:
-            if verbose != 0:
-                show(f"{name}, {line}")
-
-        ascending = [float(strengths[k]) for k in order]
-        paths = solve_path(folds, ascending, settings, watch, self.n_jobs)
-        places = np.argsort(order)
-        paths = [[path[k] for k in places] for path in paths]
-        far = _furthest(paths, strengths)
-        if far:
-            warn(
-                f"{name} stopped before tol={self.tol:g} was reached at {far}, or leave out the "
-                "greatest Cs"
-            )
-        return paths
-
-    def _scored(
-        self, path: list[PathPoint], data: _Data, test: NumPyArray, params: Mapping[str, Any]
-    ) -> list[float]:
-        """Return the score of each point on the test rows."""
-        features = data.problem.features
-        if self.scoring is not None:
-            classes, target = data.labels.classes, data.target
-            own = _check_method_params(np.empty((len(target), 0)), params, indices=test)
-            scorer = get_scorer(self.scoring)
-            return score_path(scorer, features, test, target, classes, path, own)
-        weight = None if data.weight is None else data.weight[test]
-        if weight is not None and not weight.any():
-            raise ValueError(
-                "cv gives a fold whose test rows all have the sample_weight 0, and their accuracy "
-                "is not defined: leave such rows out before, or shuffle the folds"
-            )
-        return [
-            accuracy(scores, data.codes[test], weight)
-            for scores in scores_of_points(features, test, path)
-        ]
-
-    def _choose(
-        self,
-        problem: Problem,
-        grid: tuple[NumPyArray, NumPyArray],
-        paths: list[list[list[PathPoint]]],
-        scores: NumPyArray,
-        deadline: float,
-    ) -> None:
-        """Keep the paths, and the best C and ratio with their coefficients."""
-        strengths, ratios = grid
-        if self.refit:
-            c, r = best_of(scores.mean(axis=0))
-            places = [(c, r)] * len(paths)
-        else:
-            places = [best_of(of_fold) for of_fold in scores]
-        points = [path[r][c] for path, (c, r) in zip(paths, places, strict=True)]
-        C = float(np.mean([strengths[c] for c, _ in places]))
-        ratio = float(np.mean([ratios[r] for _, r in places]))
-        coef = np.mean([point.coef for point in points], axis=0)
-        intercept = np.mean([point.intercept for point in points], axis=0)
-        if self.refit:
-            C, ratio = float(strengths[c]), float(ratios[r])
-            weight = problem.sample_weight
-            penalty = 1 / C / (len(problem.target) if weight is None else float(weight.sum()))
-            last = replace(problem, l2=penalty * (1 - ratio), l1=penalty * ratio)
-            start = coef, intercept
-            # Where that is exact Newton, it would save nothing.
-            solution = self._refitted(last, None if is_small(problem) else start, deadline)
-            coef, intercept = solution.coef, solution.intercept
-        else:
-            self._forget(*_OF_THE_LAST_FIT)
-        self.C_, self.Cs_ = C, strengths
-        self.l1_ratio_, self.l1_ratios_ = ratio, ratios
-        self.coef_ = np.ascontiguousarray(coef.T)
-        self.intercept_ = np.array(intercept, dtype=np.float64)
-        self.scores_ = scores
-
-        def of_each(value: Callable[[PathPoint], object]) -> NumPyArray:
-            return np.array([[[value(point) for point in path] for path in of] for of in paths])
-
-        self.coefs_paths_ = of_each(lambda point: _row(point, problem.fit_intercept))
-        self.n_iter_ = of_each(lambda point: point.iterations)
-        self.gaps_ = of_each(lambda point: point.gap)
-        self.decrements_ = of_each(lambda point: point.decrement)
-
-    def _refitted(self, problem: Problem, start: Start | None, deadline: float) -> Solution:
-        def solved(settings: Settings) -> Solution:
-            settings = replace(settings, max_time=None, deadline=deadline)
-            solution = solve(problem, settings, start)
-            if solution.reason is StopReason.INTERRUPTED:
-                raise KeyboardInterrupt
-            return centred(solution, problem)
-
-        return self._run(solved)
+    def _own_scorer(self) -> Any:
+        return get_scorer("accuracy")
 
     def _penalty(self) -> tuple[float, float]:
         return self.C_, self.l1_ratio_
@@ -408,29 +287,27 @@ def _codes(given: Labels, labels: Labels) -> NumPyArray:
     return np.where(known[given.codes], labels.codes.astype(np.int64), -1)
 
 
-def _row(point: PathPoint, with_intercept: bool) -> NumPyArray:
-    if not with_intercept:
-        return point.coef.T
-    return np.column_stack([point.coef.T, point.intercept])
+def _accuracy(scores: NumPyArray, codes: NumPyArray, weight: NumPyArray | None) -> float:
+    """Return the share of the rows whose best class is theirs; `codes` are the classes' places."""
+    best = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
+    return float(np.average(best == codes, weights=weight))
 
 
-def _furthest(paths: list[list[PathPoint]], strengths: NumPyArray) -> str:
-    """Return which points are not as near as asked, in words; nothing where all are."""
-    far = [
-        (point.decrement, fold, strengths[k], point.reason)
-        for fold, path in enumerate(paths)
-        for k, point in enumerate(path)
-        if not point.reason.is_success
-    ]
-    if not far:
-        return ""
-    decrement, fold, strength, reason = max(far, key=lambda point: point[:3])
-    distance = f"an estimated {decrement:.1e} above the optimum"
-    if not math.isfinite(decrement):
-        distance = "at a distance from the optimum that is not known yet"
-    late = any(point[3] is StopReason.MAX_TIME for point in far)
-    return (
-        f"{len(far)} of {len(paths) * len(strengths)} points of the path; the furthest is fold "
-        f"{fold} with C={strength:g}, {distance}, because {reason.value}: raise "
-        f"{'max_time' if late else 'max_iter'} or tol"
+def _knows_classes(scorer: Any, classes: NumPyArray) -> Any:
+    """Return a scorer of scikit-learn that is told the classes, if its function asks for them.
+
+    As LogisticRegressionCV does: a test set need not have all of them.
+    """
+    function = getattr(scorer, "_score_func", None)
+    known = inspect.signature(function).parameters if function is not None else ()
+    if function is None or "labels" not in known:
+        return scorer
+    arguments: dict[str, Any] = {"labels": classes, **getattr(scorer, "_kwargs", {})}
+    if len(classes) == 2 and "pos_label" in known:
+        arguments = {"pos_label": classes[-1], **arguments}
+    return make_scorer(
+        function,
+        greater_is_better=scorer._sign == 1,
+        response_method=scorer._response_method,
+        **arguments,
     )

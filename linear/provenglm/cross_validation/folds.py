@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from provenglm.data.rows import rows_of
+from provenglm.huber import solve_with_scale
 from provenglm.plan import is_small
 from provenglm.problem import Problem
-from provenglm.solution import Solution, StopReason
+from provenglm.solution import Settings, Solution, StopReason
 from provenglm.solve import Session
 from provenglm.types import NumPyArray
 
@@ -20,7 +21,7 @@ Start = tuple[NumPyArray, NumPyArray]
 
 @dataclass(frozen=True)
 class PathPoint:
-    """The optimum for one fold and one C, as `Solution` has it.
+    """The optimum for one fold and one strength of the penalty, as `Solution` has it.
 
     Attributes
     ----------
@@ -64,12 +65,18 @@ class Folds:
         All rows.
     counts : list of numpy.ndarray, (n,)
         How often each row is in a fold's training set; mostly 0 or 1.
+    name : str
+        The strength of the penalty, as the user calls it.
+    on_mean : callable
+        From a strength and the sum of the weights to the penalty beside the mean loss.
     l1_ratio : float
         The share of the penalty that is on sizes instead of squares.
     """
 
     problem: Problem
     counts: Sequence[NumPyArray]
+    name: str
+    on_mean: Callable[[float, float], float]
     l1_ratio: float = 0.0
 
     def __len__(self) -> int:
@@ -82,8 +89,8 @@ class Folds:
         return counts if weight is None else weight[rows] * counts
 
     def penalties(self, fold: int, strength: float) -> tuple[float, float]:
-        """Return the L2 and L1 of a C, on the mean loss of the fold's training set."""
-        penalty = 1 / strength / self.totals[fold]
+        """Return the L2 and L1 penalty beside the mean loss of the fold's training set."""
+        penalty = self.on_mean(strength, self.totals[fold])
         return penalty * (1 - self.l1_ratio), penalty * self.l1_ratio
 
     def penalised(self, fold: int, strength: float) -> Problem:
@@ -113,7 +120,15 @@ class Folds:
 
 def point_of(session: Session, penalties: tuple[float, float], start: Start | None) -> PathPoint:
     """Return a point by the solver itself; an interrupt goes on."""
-    solution = session.solve(start, *penalties)
+    return _kept(session.solve(start, *penalties))
+
+
+def point_with_scale(problem: Problem, settings: Settings, start: Start | None) -> PathPoint:
+    """Return a point of a loss whose scale is found as well."""
+    return _kept(solve_with_scale(problem, settings, start)[0])
+
+
+def _kept(solution: Solution) -> PathPoint:
     if solution.reason is StopReason.INTERRUPTED:
         raise KeyboardInterrupt
     return PathPoint.of(solution)

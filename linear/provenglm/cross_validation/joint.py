@@ -51,8 +51,11 @@ Hessians are small go together, too."""
 def suits(plan: Plan, problem: Problem) -> bool:
     """Whether folds are solved together: where the metric is a sample's Hessian.
 
-    Or where the Hessian of all rows, for each fold and point anew, would be most of the work.
+    Or where the Hessian of all rows, for each fold and point anew, would be most of the work. Not
+    where each fold has a scale of its own.
     """
+    if problem.loss.has_scale:
+        return False
     n, p = problem.features.shape
     width = (p + 1) * problem.loss.outputs
     is_long = n >= _ROWS_OF_A_WEIGHT * width and float(n) * width * width >= _WORK
@@ -114,7 +117,7 @@ class JointPass:
         outputs = objective.loss.outputs
 
         def columns(rows: slice) -> NumPyArray:
-            target = objective.target[rows]
+            target = objective.loss.observed(objective.target[rows])
             if outputs > 1:
                 hot = np.zeros((len(target), outputs))
                 hot[np.arange(len(target)), target] = 1
@@ -161,6 +164,7 @@ class JointPass:
             weight = np.stack([self._folds.weight(fold, rows) for fold in folds])
             target = objective.targets(rows, dtype)
             if outputs == 1:
+                target = np.broadcast_to(target, score.shape)
                 loss, residual = objective.loss.value_and_residual(score, target)
                 residual *= weight
             else:
@@ -220,7 +224,7 @@ class JointPath:
         self._curvature: NumPyArray = np.zeros(0)
 
     def solve(self, strengths: Sequence[float]) -> list[list[PathPoint]]:
-        """Return the points of each fold, for Cs that grow."""
+        """Return the points of each fold, from the greatest penalty to the least."""
         folds = self._folds
         whole = replace(folds.problem, l2=folds.penalties(0, strengths[0])[0])
         n, p = whole.features.shape
@@ -237,8 +241,8 @@ class JointPath:
                 for walk, point in zip(walks, self._point(walks, strength), strict=True):
                     result[walk.fold].append(point)
                 self._watch(
-                    f"C={strength:.4g}: {objective.passes - before:.1f} passes for {len(walks)} "
-                    "folds"
+                    f"{folds.name}={strength:.4g}: {objective.passes - before:.1f} passes for "
+                    f"{len(walks)} folds"
                 )
         return result
 
@@ -276,17 +280,16 @@ class JointPath:
         return np.asarray(value.gradient + walk.objective.used(value.theta) * value.theta)
 
     def _point(self, walks: list[Walk], strength: float) -> list[PathPoint]:
-        """Lead all folds to their optima for a C; return these."""
+        """Lead all folds to their optima for a penalty; return these."""
         problem = self._folds.problem
         scaling = self._objective.scaling
+        done: dict[int, PathPoint] = {}
         for walk in walks:
             l2 = self._folds.penalties(walk.fold, strength)[0]
             penalty = penalty_of(scaling, l2, problem.fit_intercept)
             walk.objective = replace(walk.objective, penalty=penalty)
             walk.count, walk.last, walk.poor = 1, np.inf, 0
-        done: dict[int, PathPoint] = {}
-        if not np.isfinite(strength):
-            for walk in walks:
+            if l2 == 0:
                 done[walk.fold] = self._by_itself(walk, strength)
         self._renew(walks)
         while pending := [walk for walk in walks if walk.fold not in done]:

@@ -1,4 +1,4 @@
-"""Paths of C over the folds of a cross-validation: each point from the one before it.
+"""Paths of penalties over the folds of a cross-validation: each point from the one before it.
 
 From the greatest penalty to the least. The mean loss and its gradient do not know the penalty, so
 the first step towards the next point needs no pass; where the penalty hardly matters any more, no
@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 from sklearn.utils.parallel import Parallel, delayed
 
 from provenglm.centred import centred
-from provenglm.cross_validation.folds import Folds, PathPoint, Start, point_of
+from provenglm.cross_validation.folds import Folds, PathPoint, Start, point_of, point_with_scale
 from provenglm.cross_validation.joint import JointPath, Watch, suits
 from provenglm.data.budget import of_folds_together, within
 from provenglm.data.rows import rows_of
@@ -37,7 +36,7 @@ def solve_path(
     ----------
     folds : Folds
     strengths : sequence of float
-        Cs, from the least to the greatest.
+        Of the penalty, from the greatest penalty to the least.
     settings : Settings
         `max_iter` holds for each point.
     watch : callable
@@ -93,11 +92,15 @@ def _one_fold(
     start: Start | None = None
     session: Session | None = None
     for strength in strengths:
-        # Without a penalty it may be another way.
-        if session is None or not np.isfinite(strength):
-            session = Session(folds.of(fold, strength), settings)
-        with session.running():
-            point = point_of(session, folds.penalties(fold, strength), start)
+        penalties = folds.penalties(fold, strength)
+        if folds.problem.loss.has_scale:
+            point = point_with_scale(folds.of(fold, strength), settings, start)
+        else:
+            # Without a penalty it may be another way.
+            if session is None or not any(penalties):
+                session = Session(folds.of(fold, strength), settings)
+            with session.running():
+                point = point_of(session, penalties, start)
         start = point.coef, point.intercept
         points.append(point)
     passes = sum(point.iterations for point in points)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -25,6 +26,10 @@ class RoutedScoring:
     cv: object
     scoring: str | Callable[..., float] | None
 
+    @abstractmethod
+    def _own_scorer(self) -> Any:
+        """Return the scorer for ``scoring=None``."""
+
     # Given to `score`, it is the scorer's.
     __metadata_request__score: ClassVar = {"sample_weight": metadata_routing.UNUSED}
 
@@ -40,14 +45,14 @@ class RoutedScoring:
     def score(
         self, X: object, y: object, sample_weight: object = None, **score_params: object
     ) -> float:
-        """Return the score by `scoring`; None is the accuracy.
+        """Return the score by `scoring`.
 
         Parameters
         ----------
         X : array-like of shape (n, p)
             As in `fit`.
         y : array-like of shape (n,)
-            The true labels.
+            The true labels or values.
         sample_weight : array-like of shape (n,), optional
             Their weights.
         **score_params : dict
@@ -83,4 +88,4 @@ class RoutedScoring:
         )
 
     def _scorer(self) -> Any:
-        return get_scorer(self.scoring or "accuracy")
+        return self._own_scorer() if self.scoring is None else get_scorer(self.scoring)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 from scipy.sparse import issparse
-from sklearn.metrics import make_scorer
 
+from provenglm.base import LinearEstimator
 from provenglm.cross_validation.folds import PathPoint
 from provenglm.data.rows import Features, rows_of
-from provenglm.estimators import SVRGClassifier
 from provenglm.types import NumPyArray
 
 _MOST_SCORES = 4_000_000
@@ -35,14 +33,12 @@ class HeldOut:
         return self.shape[0]
 
 
-class PointOfPath(SVRGClassifier):
-    """The classifier at a point of the path, as scorers see it."""
+class PointOfPath(LinearEstimator):
+    """What an estimator needs to stand for a point of the path, as scorers see it."""
 
-    def at(self, classes: NumPyArray, point: PathPoint, scores: NumPyArray) -> PointOfPath:
+    def at(self, point: PathPoint, scores: NumPyArray) -> PointOfPath:
         """Become that point, whose scores of the held-out rows are known."""
-        self.classes_ = classes
-        self.coef_ = np.ascontiguousarray(point.coef.T)
-        self.intercept_ = point.intercept
+        self._keep(point.coef, point.intercept)
         self.n_features_in_ = len(point.coef)
         self._known = scores
         return self
@@ -80,56 +76,27 @@ def _taken(features: Features, rows: NumPyArray, dtype: DTypeLike | None = None)
     return rows_of(features, np.dtype(dtype)).gather(rows)
 
 
-def accuracy(scores: NumPyArray, codes: NumPyArray, weight: NumPyArray | None) -> float:
-    """Return the share of the rows whose best class is theirs; `codes` are the classes' places."""
-    best = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
-    return float(np.average(best == codes, weights=weight))
-
-
-def knows_classes(scorer: Any, classes: NumPyArray) -> Any:
-    """Return a scorer of scikit-learn that is told the classes, if its function asks for them.
-
-    As LogisticRegressionCV does: a test set need not have all of them.
-    """
-    function = getattr(scorer, "_score_func", None)
-    known = inspect.signature(function).parameters if function is not None else ()
-    if function is None or "labels" not in known:
-        return scorer
-    arguments: dict[str, Any] = {"labels": classes, **getattr(scorer, "_kwargs", {})}
-    if len(classes) == 2 and "pos_label" in known:
-        arguments = {"pos_label": classes[-1], **arguments}
-    return make_scorer(
-        function,
-        greater_is_better=scorer._sign == 1,
-        response_method=scorer._response_method,
-        **arguments,
-    )
-
-
 def score_path(
     scorer: Any,
+    model: PointOfPath,
     features: Features,
     test: NumPyArray,
     target: NumPyArray,
-    classes: NumPyArray,
     points: Sequence[PathPoint],
     params: Mapping[str, Any],
 ) -> list[float]:
-    """Return what a scorer says of each point on the rows of a test set."""
-    scorer = knows_classes(scorer, classes)
+    """Return what a scorer says of each point on the rows of a test set, for which `model` stands.
+
+    Parameters
+    ----------
+    target : numpy.ndarray, (n,)
+        Of all rows, as it was given.
+    params : mapping
+        For the scorer: of the test rows.
+    """
     is_of_sklearn = hasattr(scorer, "_score_func")
     rows = HeldOut(test, features.shape[1]) if is_of_sklearn else _taken(features, test)
-    model, own = PointOfPath(), target[test]
-    try:
-        return [
-            float(scorer(model.at(classes, point, scores), rows, own, **params))
-            for point, scores in zip(points, scores_of_points(features, test, points), strict=True)
-        ]
-    except ValueError as error:
-        unknown = own[~np.isin(own, classes)]
-        if not len(unknown):
-            raise
-        raise ValueError(
-            f"scoring is not defined on rows of the class {unknown[0]!s}, whose weight is 0 and "
-            f"which is never predicted ({error}): leave its rows out, or take another scoring"
-        ) from error
+    return [
+        float(scorer(model.at(point, scores), rows, target[test], **params))
+        for point, scores in zip(points, scores_of_points(features, test, points), strict=True)
+    ]

@@ -1,4 +1,4 @@
-"""The arguments of a cross-validation: which Cs, and which rows are in which fold."""
+"""The arguments of a cross-validation: which penalties, and which rows are in which fold."""
 
 from __future__ import annotations
 
@@ -10,38 +10,36 @@ import numpy as np
 from sklearn.model_selection import check_cv
 
 from provenglm.arguments import check_integer
-from provenglm.cross_validation.folds import Folds
 from provenglm.data.chunks import Chunks
 from provenglm.data.rows import Data
 from provenglm.types import NumPyArray
-from provenglm.validation import Labels
-
-_LEAST_C, _MOST_C = -4, 4
-"""Powers of ten between which a number of Cs is spread, as in LogisticRegressionCV."""
 
 
-def checked_strengths(Cs: object) -> NumPyArray:
-    """Return the Cs, (n_cs,) in float64."""
-    if isinstance(Cs, numbers.Integral) and not isinstance(Cs, bool):
-        count = check_integer("Cs", Cs, 1, "so many Cs from 1e-4 to 1e4, or a list of them")
-        return np.logspace(_LEAST_C, _MOST_C, count)
+def checked_strengths(one: str, values: object) -> int | NumPyArray:
+    """Return strengths of the penalty, (n_strengths,) in float64, or how many there shall be.
+
+    Parameters
+    ----------
+    one : str
+        What one of them is called; the argument is called the same with an s.
+    values : object
+        What was given.
+    """
+    name = f"{one}s"
+    if isinstance(values, numbers.Integral) and not isinstance(values, bool):
+        return check_integer(name, values, 1, f"so many {name}, or a list of them")
+    message = (
+        f"{name} must be a number of {name} or a list of them, got {values!r}: such as [0.1, 1, 10]"
+    )
     try:
-        strengths = np.array(Cs, dtype=np.float64)
+        strengths = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"Cs must be a number of Cs or a list of them, got {Cs!r}: such as [0.1, 1, 10]"
-        ) from error
-    if isinstance(Cs, bool) or strengths.ndim != 1:
-        raise TypeError(
-            f"Cs must be a number of Cs or a list of them, got {Cs!r}: such as [0.1, 1, 10]"
-        )
+        raise TypeError(message) from error
+    if isinstance(values, bool) or strengths.ndim != 1:
+        raise TypeError(message)
     if len(strengths) == 0:
-        raise ValueError(f"Cs must have at least one C, got {Cs!r}: such as [0.1, 1, 10]")
-    wrong = ~(strengths > 0)
-    if wrong.any():
         raise ValueError(
-            f"Cs must have numbers above 0, got {strengths[np.argmax(wrong)]:g}: each is one over "
-            "the strength of the penalty; inf is for none"
+            f"{name} must have at least one {one}, got {values!r}: such as [0.1, 1, 10]"
         )
     return strengths
 
@@ -99,12 +97,16 @@ class _Unread:
 
 
 def splits_of(
-    cv: object, features: Data, target: NumPyArray, params: Mapping[str, object]
+    cv: object,
+    features: Data,
+    target: NumPyArray,
+    params: Mapping[str, object],
+    is_classifier: bool,
 ) -> tuple[list[NumPyArray], list[NumPyArray]]:
     """Return of each fold how often each row is trained on, and the indices of its test rows."""
     n = len(target)
     rows = _Unread(features.shape) if isinstance(features, Chunks) else features
-    splitter = check_cv(cv, target, classifier=True)
+    splitter = check_cv(cv, target, classifier=is_classifier)
     counts, tests = [], []
     for train, test in splitter.split(rows, target, **params):
         counts.append(counts_of(indices_of(train, n), n))
@@ -123,30 +125,17 @@ def counts_of(train: NumPyArray, n: int) -> NumPyArray:
     return counts.astype(np.min_scalar_type(int(counts.max())))
 
 
-def check_folds(folds: Folds, labels: Labels) -> None:
-    """Raise if a fold's training rows lack a class: its intercept would have no finite optimum."""
-    for fold in range(len(folds)):
-        sums = np.bincount(labels.codes, weights=folds.weight(fold), minlength=len(labels.classes))
-        if not sums.all():
-            place = int(np.argmin(sums))
-            rows = int((labels.codes == place).sum())
-            raise ValueError(
-                f"the training rows of fold {fold} have none of the {rows} rows of the class "
-                f"{labels.classes[place]!s} with a positive weight, and its score would have no "
-                "finite optimum: take sklearn.model_selection.StratifiedKFold with shuffle=True, "
-                "and no more folds than the class has rows"
-            )
-
-
 def best_of(scores: NumPyArray) -> tuple[int, int]:
-    """Return the places of C and ratio of the greatest score, of (n_l1_ratios, n_cs).
+    """Return the places of strength and ratio of the greatest score, of (n_l1_ratios, n_strengths).
 
-    The first C has it of equal ones, then the first ratio, as in LogisticRegressionCV; NaN is none.
+    The first strength has it of equal ones, then the first ratio, as in LogisticRegressionCV; NaN
+    is none.
     """
     if np.isnan(scores).all():
         raise ValueError(
-            "no C has a score that is a number: the scorer is not defined on the folds' test rows "
-            "(of one class, for example); take other folds or another scoring"
+            "no point of the path has a score that is a number: the scorer is not defined on the "
+            "folds' test rows (of one class or of one row, for example); take other folds or "
+            "another scoring"
         )
-    c, r = np.unravel_index(int(np.nanargmax(scores.T)), scores.T.shape)
-    return int(c), int(r)
+    k, r = np.unravel_index(int(np.nanargmax(scores.T)), scores.T.shape)
+    return int(k), int(r)

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from provenglm.types import NumPyArray
+
+if TYPE_CHECKING:
+    from provenglm.data.rows import Rows
+
 BLOCK_BYTES = 3 << 19
 """Of a block, converted: read for the scores, it is still in a core's cache for the gradient."""
 
@@ -18,3 +27,15 @@ def slices_of(n: int, p: int, itemsize: int) -> list[slice]:
 def parts_of(n: int) -> list[slice]:
     """Return the parts in which an array of n numbers is gone through."""
     return [slice(start, min(start + PART_ROWS, n)) for start in range(0, n, PART_ROWS)]
+
+
+def moments_of(
+    rows: Rows, share: NumPyArray, center: NumPyArray, wanted: NumPyArray
+) -> tuple[NumPyArray, NumPyArray]:
+    """Return what `Rows.moments` does, of blocks that are arrays."""
+    mean, square = np.zeros(len(wanted)), np.zeros(len(wanted))
+    for part in rows.slices():
+        change = np.asarray(rows.block(part))[:, wanted].astype(np.float64) - center[wanted]
+        mean += share[part] @ change
+        square += share[part] @ np.square(change)
+    return mean, square

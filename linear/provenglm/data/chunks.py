@@ -42,6 +42,7 @@ class Chunks:
         Of one width p and one dtype: numbers or booleans. Arrays may be memory-mapped; files are
         read without pickle. They must stay as they are until the fit ends. CSR matrices, all of
         them, are joined to one in memory. Frames are made arrays, and give the columns' names.
+        A chunk may be an object of your own as well: see Notes.
     memory_limit : int or str, optional
         Of bytes, as a number or as '500 MB', '2 GB', '1 GiB': what `fit` may take beside its
         arguments, with the numbers that it has for each row: about 25 bytes for each class of three
@@ -61,6 +62,13 @@ class Chunks:
         If there is no chunk, or one that is empty, of another width or dtype, or no array of
         numbers; if a file is cut off; if the limit cannot be.
 
+    Notes
+    -----
+    Rows that lie elsewhere, or are computed, come from an object with ``shape``, ``dtype``,
+    ``is_whole`` (whether some rows cost as much to read as all), ``read(start, stop, ahead)``,
+    which returns rows, and ``take(rows)``, which returns them by ascending indices, as a new array.
+    Both are called from several threads.
+
     Examples
     --------
     >>> import numpy as np
@@ -78,7 +86,8 @@ class Chunks:
         *,
         memory_limit: int | str | None = None,
     ) -> None:
-        is_one = isinstance(parts, (*_PATHS, np.ndarray)) or issparse(parts) or _is_frame(parts)
+        is_one = isinstance(parts, (*_PATHS, np.ndarray, Part))
+        is_one = is_one or issparse(parts) or _is_frame(parts)
         if not is_one and not isinstance(parts, Iterable):
             raise TypeError(f"Chunks needs arrays, frames or paths, got {_short(parts)}")
         given = [parts] if is_one else list(parts)
@@ -294,16 +303,16 @@ def _part(k: int, given: Any) -> Part:
     if _is_frame(given):
         given = _numbers(name, given)
     is_csr = issparse(given) and given.format == "csr"
-    if not isinstance(given, np.ndarray) and not is_csr:
+    if not isinstance(given, (np.ndarray, Part)) and not is_csr:
         way = "tocsr()" if issparse(given) else "numpy.asarray, or save it with numpy.save"
         raise TypeError(
             f"{name} is {_short(given)}, and Chunks takes NumPy arrays, frames, CSR matrices and "
             f"paths of .npy files: convert it with {way}"
         )
-    if given.ndim != 2:
+    if len(given.shape) != 2:
         raise ValueError(
-            f"{name} has {given.ndim} dimensions, and features have two, (rows, columns): reshape "
-            "it"
+            f"{name} has {len(given.shape)} dimensions, and features have two, (rows, columns): "
+            "reshape it"
         )
     if given.dtype.kind not in "biuf":
         raise ValueError(
@@ -313,6 +322,8 @@ def _part(k: int, given: Any) -> Part:
         raise ValueError(
             f"{name} has the shape {given.shape}, and there is nothing to read: leave it out"
         )
+    if isinstance(given, Part):
+        return given
     return CsrPart(given) if is_csr else part_of(given)
 
 

@@ -35,6 +35,8 @@ class CsrRows:
         float64, where float32 has too few digits; else that of the data.
     """
 
+    is_sparse, is_on_disk = True, False
+
     def __init__(self, features: csr_array, dtype: np.dtype[Any] | None = None) -> None:
         self._features = features
         self.shape: tuple[int, ...] = features.shape
@@ -112,8 +114,10 @@ class CsrRows:
         """Return a copy by columns, as they are stored."""
         return self._features.tocsc()
 
-    def moments(self, share: NumPyArray, center: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-        """Return the means of ``x - center`` and of its square, each (p,), in float64.
+    def moments(
+        self, share: NumPyArray, center: NumPyArray, wanted: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        """Return the means of ``x - center`` and of its square, in float64, of some columns.
 
         The numbers that are not stored are counted as what they are, 0: their share is what the
         others leave of it.
@@ -128,7 +132,8 @@ class CsrRows:
             each *= change
             square += np.bincount(columns, each, p)
         absent = np.maximum(share.sum() - present, 0)
-        return mean - absent * center, square + absent * np.square(center)
+        mean, square = mean - absent * center, square + absent * np.square(center)
+        return mean[wanted], square[wanted]
 
     def _numbers(self, share: NumPyArray) -> Iterator[tuple[NumPyArray, NumPyArray, NumPyArray]]:
         """Yield, for each block, values in float64, their columns, and the shares of their rows."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from provenglm.data.blocks import slices_of
+from provenglm.data.blocks import moments_of, slices_of
 from provenglm.data.chunks import Chunks
 from provenglm.data.parts import Part, mapped_root, part_of
 from provenglm.types import NumPyArray
@@ -45,6 +45,8 @@ class DiskRows:
     every : int
         A pass reads only so many blocks' last one.
     """
+
+    is_sparse, is_on_disk = False, True
 
     def __init__(
         self, parts: list[Part], dtype: np.dtype[Any] | None = None, every: int = 1
@@ -99,6 +101,12 @@ class DiskRows:
     def precise(self) -> DiskRows:
         """Return the same rows, handed out in float64."""
         return DiskRows(self._parts, np.dtype(np.float64))
+
+    def moments(
+        self, share: NumPyArray, center: NumPyArray, wanted: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        """Return the means of ``x - center`` and of its square, in float64, of some columns."""
+        return moments_of(self, share, center, wanted)
 
     def _read(self, start: int, stop: int) -> NumPyArray:
         k = bisect_right(self._starts, start) - 1

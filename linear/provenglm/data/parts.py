@@ -11,7 +11,7 @@ import mmap
 import os
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -27,6 +27,7 @@ _AHEAD = 1 << 23
 """Bytes from what is read to what the system is asked to read next."""
 
 
+@runtime_checkable
 class Part(Protocol):
     """Some consecutive rows of a data set."""
 

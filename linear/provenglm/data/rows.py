@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from provenglm.data.blocks import BLOCK_BYTES, slices_of
+from provenglm.data.blocks import BLOCK_BYTES, moments_of, slices_of
 from provenglm.data.chunks import Chunks
 from provenglm.data.csr import CsrRows
 from provenglm.data.disk import DiskRows, on_disk, parts_in
@@ -32,6 +32,10 @@ class Rows(Protocol):
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     """In which blocks are handed out: float32 or float64."""
+    is_sparse: bool
+    """Whether a block is a CSR matrix; else it is an array."""
+    is_on_disk: bool
+    """Whether they are read in blocks and never copied as a whole."""
 
     def slices(self) -> list[slice]:
         """Return the blocks of one pass, in order."""
@@ -62,6 +66,20 @@ class Rows(Protocol):
         """Return the same rows, handed out in float64."""
         ...
 
+    def moments(
+        self, share: NumPyArray, center: NumPyArray, wanted: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        """Return the means of ``x - center`` and of its square, in float64, of some columns.
+
+        Parameters
+        ----------
+        share : numpy.ndarray, (n,)
+        center : numpy.ndarray, (p,)
+        wanted : numpy.ndarray, (c,)
+            By their indices.
+        """
+        ...
+
 
 def rows_of(features: Data, dtype: np.dtype[Any] | None = None) -> Rows:
     """Return the rows of features of any kind; with `dtype`, handed out in it."""
@@ -84,6 +102,8 @@ class DenseRows:
     dtype : numpy dtype, optional
         float64, where float32 has too few digits.
     """
+
+    is_sparse = is_on_disk = False
 
     def __init__(self, features: NumPyArray, dtype: np.dtype[Any] | None = None) -> None:
         self._features = features
@@ -113,3 +133,8 @@ class DenseRows:
 
     def precise(self) -> DenseRows:
         return DenseRows(self._features, np.dtype(np.float64))
+
+    def moments(
+        self, share: NumPyArray, center: NumPyArray, wanted: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        return moments_of(self, share, center, wanted)

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from provenglm.data.csr import made_of, transposed
+from provenglm.sample import Sample
 from provenglm.types import NumPyArray
 
 DEARER = 400
@@ -132,6 +133,24 @@ class CenteredRows:
         gram[-1, :-1] = gram[:-1, -1] = self._intercept * inverse * (mean - total * center)
         gram[-1, -1] = self._intercept * total
         return gram
+
+
+class SparseSample(Sample):
+    """A sample whose rows are `CenteredRows`."""
+
+    rows: CenteredRows
+
+    def products(self, residual: NumPyArray) -> NumPyArray:
+        return self.rows.products(residual)
+
+    def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
+        return self.rows.products_of_squares(numbers)
+
+    def gram(self, weight: NumPyArray) -> NumPyArray:
+        return self.rows.gram(np.square(weight))
+
+    def products_with_each_other(self, numbers: NumPyArray) -> NumPyArray:
+        return self.rows.gram(numbers)
 
 
 class Spread(NamedTuple):

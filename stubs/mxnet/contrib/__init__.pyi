@@ -1,2 +1,1 @@
-from mxnet.contrib import amp as amp
-from mxnet.contrib import quantization as quantization
+from mxnet.contrib import amp as amp, quantization as quantization

@@ -5,9 +5,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from mxnet.context import Context
-from mxnet.ndarray import contrib as contrib
-from mxnet.ndarray import random as random
-from mxnet.ndarray import sparse as sparse
+from mxnet.ndarray import contrib as contrib, random as random, sparse as sparse
 
 _Dtype: TypeAlias = Any
 _Shape: TypeAlias = int | Sequence[int]

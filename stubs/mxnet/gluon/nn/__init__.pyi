@@ -1,8 +1,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from mxnet.gluon.block import Block, HybridBlock
-from mxnet.gluon.block import SymbolBlock as SymbolBlock
+from mxnet.gluon.block import Block, HybridBlock, SymbolBlock as SymbolBlock
 
 class Sequential(Block):
     def add(self, *blocks: Block) -> None: ...

@@ -1,0 +1,66 @@
+"""DirectoryLock: prevents two runs from writing checkpoints into one directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from os import fspath
+from pathlib import Path
+
+# The descriptors of the folders in use. A loader's worker that outlives a killed run must not go
+# on to hold them.
+_locks: set[int] = set()
+
+
+def _close_in_child() -> None:
+    while _locks:
+        os.close(_locks.pop())
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+class DirectoryLock:
+    """Lets one run at a time write into a directory, until it releases the lock or exits.
+
+    Parameters
+    ----------
+    folder : Path
+        The directory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock: int | None = None
+
+    def acquire(self) -> None:
+        """Lock the directory.
+
+        Raises
+        ------
+        FileExistsError
+            If another run has locked it.
+        """
+        self.release()
+        lock = os.open(self._folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise FileExistsError(
+                f"directory {fspath(self._folder)!r} is in use by another run, which is still "
+                "going on: give each run a directory of its own"
+            ) from None
+        except OSError:  # a file system without locks
+            os.close(lock)
+            return
+        self._lock = lock
+        _locks.add(lock)
+
+    def release(self) -> None:
+        """Let other runs write into the directory."""
+        if self._lock is not None:
+            if self._lock in _locks:  # else this is a process that was forked
+                _locks.remove(self._lock)
+                os.close(self._lock)
+            self._lock = None

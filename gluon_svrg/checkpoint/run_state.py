@@ -1,0 +1,283 @@
+"""Save a run as the files of a checkpoint, and restore it.
+
+A run is a list of parts (:func:`parts_of`), each of which knows its state. The files of a
+checkpoint hold these states:
+
+``net.params``
+    The network's parameters and auxiliary states, in Gluon's own format: `net.load_parameters`
+    reads it, too.
+``average.params``
+    The weights that are evaluated, if they are an EMAHandler's average. For users to load; a run
+    continues from ``run.npz``.
+``trainer.npz``
+    The optimizer's states, counts, rates and schedule, as `SVRGTrainer.save_states` writes them.
+``run.npz``
+    The rest: where the run stands, its history, metrics, the states of its handlers, ...
+``worker-1.npz``, ``worker-2.npz``, ...
+    How the states of another worker differ from those of worker 0, which are in the files above:
+    :mod:`gluon_svrg.checkpoint.worker_files`. One process writes none.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from gluon_svrg._compat import NumPyArray, version
+from gluon_svrg.arrays import params
+from gluon_svrg.checkpoint import version_0_1
+from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, to_bytes
+from gluon_svrg.checkpoint.handler_states import handlers_part, random_state_part
+from gluon_svrg.checkpoint.optimizer_states import TrainerStates
+from gluon_svrg.checkpoint.parts import (
+    DataPart,
+    HistoryPart,
+    LossScalePart,
+    MetricsPart,
+    NetworkPart,
+    Part,
+    PositionPart,
+    TrainerPart,
+)
+from gluon_svrg.checkpoint.random_state import replaying
+from gluon_svrg.checkpoint.storage import Checkpoint
+from gluon_svrg.checkpoint.worker_files import (
+    apply_worker_file,
+    gather_worker_files,
+    worker_file_name,
+)
+from gluon_svrg.events import Run, State
+from gluon_svrg.files import DAMAGED
+from gluon_svrg.run.position import Position
+
+NET, TRAINER, RUN = "net.params", "trainer.npz", "run.npz"
+AVERAGE = "average.params"
+
+
+def parts_of(run: Run) -> dict[str, Part]:
+    """Return the parts of the run's state, in the order in which they are restored."""
+    return {
+        "net": NetworkPart(run),
+        "trainer": TrainerPart(run),
+        "loss_scale": LossScalePart(run),
+        "position": PositionPart(run),
+        "history": HistoryPart(run),
+        "metrics": MetricsPart(run),
+        "data": DataPart(run),
+        "handlers": handlers_part(run),
+        # Last: what comes before may draw.
+        "random_state": random_state_part(run),
+    }
+
+
+def save_run(run: Run) -> dict[str, bytes]:
+    """Return the files of a checkpoint of the run, by name; call it at a *safe point*.
+
+    All workers call it together. Worker 0 gets the files, and the others get an empty dict.
+
+    Raises
+    ------
+    FloatingPointError
+        If a parameter is NaN or infinite, on any worker: to continue from there would be of no use.
+    TypeError
+        If a handler's state, or a figure, is no plain data.
+    """
+    parts = parts_of(run)
+    # The handlers first: a MetricHandler brings the metrics up to date.
+    names = sorted(parts, key=lambda name: name != "handlers")
+    if not run.workers.are_several:
+        states = {name: parts[name].state_dict() for name in names}
+        return _files_of(states, states["trainer"]["states"].to_bytes()) | _average_file(run)
+    try:
+        states = {name: parts[name].state_dict() for name in names}
+    except FloatingPointError as e:
+        gather_worker_files(run.workers, None, str(e))  # raises on all workers
+        raise
+    trainer: bytes = states["trainer"]["states"].to_bytes()
+    others = gather_worker_files(run.workers, _as_data(states, trainer), None)
+    average = _average_file(run)
+    return _files_of(states, trainer) | average | others if run.workers.is_first else {}
+
+
+@contextmanager
+def restore_run(run: Run, checkpoint: Checkpoint) -> Iterator[None]:
+    """Restore the run from `checkpoint`; iterate the data inside the block.
+
+    Inside the block the data draw the random numbers that they drew before the checkpoint was
+    written. After it, all random numbers continue from the checkpoint. If an exception is raised
+    during the restore or inside the block, network and trainer are as before.
+
+    Raises
+    ------
+    ValueError
+        If the checkpoint is of another network, trainer or data; nothing is changed then.
+    """
+    parts = parts_of(run)
+    states = _load_and_check(run, checkpoint, parts)
+    undo = [part.undo() for part in parts.values()]
+    try:
+        for name, part in parts.items():
+            with _loading(checkpoint, name):
+                part.load_state_dict(states[name])
+        with replaying(run):
+            yield
+    except BaseException:
+        for put_back in undo:
+            put_back()
+        raise
+
+
+def manifest_info(run: Run) -> dict[str, Any]:
+    """Return the entries of the manifest that describe the run: position, versions, workers."""
+    several = {"workers": run.workers.size} if run.workers.are_several else {}
+    return {
+        **several,
+        "position": run.position.state_dict(),
+        "versions": {
+            "gluon_svrg": version(),
+            "mxnet": mx.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _load_and_check(run: Run, checkpoint: Checkpoint, parts: Mapping[str, Part]) -> State:
+    """Load this worker's states from the checkpoint and check them."""
+    first = _read_states(checkpoint, run)
+    number, workers = checkpoint.manifest.get("workers", 1), run.workers
+    ranks = [workers.rank] if number == workers.size else range(number)
+    states, *others = (_worker_states(rank, checkpoint, first) for rank in ranks)
+    try:
+        if number != workers.size:
+            states = {
+                name: part.merged([states[name], *(o[name] for o in others)], workers.is_first)
+                for name, part in parts.items()
+            }
+        for name, part in parts.items():
+            part.check(states[name])
+    except ValueError as e:
+        raise ValueError(
+            f"the checkpoint {str(checkpoint.path)!r} does not fit this run: {e}"
+        ) from e
+    except DAMAGED as e:  # MXNet's errors are RuntimeErrors
+        raise _not_written_by_us(checkpoint, "its states", e) from None
+    if number != workers.size and workers.is_first:
+        run.logger.warning(
+            "resume: a checkpoint of %d %s continues on %d: the results will be close, but not "
+            "bitwise equal (order of sums, random numbers, BatchNorm's statistics)",
+            number,
+            "worker" if number == 1 else "workers",
+            workers.size,
+        )
+    return states
+
+
+def _as_data(states: State, trainer: bytes) -> State:
+    """Return the states of all parts as plain data, those of the trainer as the bytes of a file."""
+    return {
+        **states,
+        "trainer": {**states["trainer"], "states": np.frombuffer(trainer, np.uint8)},
+    }
+
+
+def _files_of(states: State, trainer: bytes) -> dict[str, bytes]:
+    """Return the files that hold the states of all parts; `trainer` is the trainer's."""
+    weights = states["net"]["weights"]
+    run = {
+        **states,
+        "net": {name: value for name, value in states["net"].items() if name != "weights"},
+        "trainer": {name: states["trainer"][name] for name in ("places", "settings")},
+    }
+    arrays: dict[str, NumPyArray] = {}
+    return {
+        NET: params.to_bytes(weights),
+        TRAINER: trainer,
+        RUN: to_bytes({"state": encode(run, arrays)}, arrays),
+    }
+
+
+def _average_file(run: Run) -> dict[str, bytes]:
+    """Return the file of the averaged weights, if the run evaluates them.
+
+    If they are not finite, there is no such file: the run can continue from the network's weights.
+    """
+    if run.evaluation_weights is nullcontext:
+        return {}
+    with run.evaluation_weights():
+        try:
+            return {AVERAGE: params.to_bytes(NetworkPart(run).state_dict()["weights"])}
+        except FloatingPointError as e:
+            if run.workers.is_first:
+                run.logger.warning(
+                    "averaged weights: %s; this checkpoint is written without %s", e, AVERAGE
+                )
+            return {}
+
+
+def _read_states(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:
+    """Return the states of all parts that the files of `checkpoint` hold."""
+    with _reading(checkpoint, RUN):
+        meta, arrays = from_bytes(checkpoint.files[RUN])
+        states: State = decode(meta["state"], arrays, mx.cpu())
+        if checkpoint.manifest["format"] == version_0_1.RUN_FORMAT:
+            states = version_0_1.run_states(states, run.handlers)
+        Position(**states["position"])
+    with _reading(checkpoint, NET):
+        weights = params.from_bytes(checkpoint.files[NET])
+    with _reading(checkpoint, TRAINER):
+        trainer = TrainerStates.from_bytes(checkpoint.files[TRAINER])
+    states["net"]["weights"] = weights
+    states["trainer"]["states"] = trainer
+    return states
+
+
+def _worker_states(rank: int, checkpoint: Checkpoint, first: State) -> State:
+    """Return the states of the worker with this rank; `first` are those of worker 0."""
+    name = worker_file_name(rank)
+    if name not in checkpoint.files:
+        return first
+    with _reading(checkpoint, name):
+        states: State = apply_worker_file(checkpoint.files[name], first)
+        trainer = states["trainer"]["states"]
+        if not isinstance(trainer, TrainerStates):
+            states["trainer"]["states"] = TrainerStates.from_bytes(trainer.tobytes())
+    return states
+
+
+@contextmanager
+def _loading(checkpoint: Checkpoint, part: str) -> Iterator[None]:
+    """Raise ValueError in one sentence if the state of a part cannot be loaded."""
+    try:
+        yield
+    except (ValueError, OSError):
+        raise
+    except DAMAGED as e:  # MXNet's errors are RuntimeErrors
+        raise _not_written_by_us(checkpoint, f"its state of {part!r}", e) from e
+
+
+def _not_written_by_us(checkpoint: Checkpoint, what: str, e: Exception) -> ValueError:
+    reason = (str(e).splitlines() or [""])[-1]
+    return ValueError(
+        f"the checkpoint {str(checkpoint.path)!r} cannot be continued from: {what} is not what a "
+        f"CheckpointHandler writes, or a handler does not take it ({type(e).__name__}: {reason}); "
+        "resume from another"
+    )
+
+
+@contextmanager
+def _reading(checkpoint: Checkpoint, name: str) -> Iterator[None]:
+    """Raise ValueError in one sentence if a file cannot be read, though its checksum is right."""
+    try:
+        yield
+    except Exception as e:
+        # MXNet's errors are tracebacks of their own: the last line says it.
+        reason = (str(e).splitlines() or [""])[-1]
+        raise ValueError(
+            f"the checkpoint {str(checkpoint.path)!r} has a {name} that no CheckpointHandler wrote "
+            f"({type(e).__name__}: {reason}): resume from another"
+        ) from None

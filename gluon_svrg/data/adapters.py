@@ -1,0 +1,274 @@
+"""TrainingData of an ArrayLoader, a list of batches, or a DataLoader.
+
+The base class, :class:`gluon_svrg.data.base.TrainingData`, documents the members. MXNet's
+``DataIter`` is in `data_iter.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from gluon_svrg._mxnet import (
+    batch_sampler_of,
+    batchify_of,
+    carries_samples_over,
+    dataset_of,
+    has_workers,
+)
+from gluon_svrg.arrays.batch import Batch, is_empty
+from gluon_svrg.data.base import TrainingData, length_of
+from gluon_svrg.data.determinism import isolate_rng, repeats_exactly
+from gluon_svrg.data.loader import ArrayLoader, ShardedLoader
+from gluon_svrg.data.shard import Shard
+from gluon_svrg.data.worker_checks import FINGERPRINT, check_same_data, fingerprint
+from gluon_svrg.data.worker_sampler import WorkerBatchSampler
+from gluon_svrg.run.rng import broadcast_rng_states
+from gluon_svrg.workers import Workers
+from mxnet import gluon
+from mxnet.gluon.data.dataloader import default_batchify_fn, default_mp_batchify_fn
+
+# A mirror image with probability 1/2 stays undetected in 6 trials of 4 samples once in 2**20.
+_SAMPLES, _PROBES = 4, 6
+
+_DRAWS = (
+    "its transform draws other numbers each time, from NumPy's or MXNet's generator or its own; "
+    "use gluon_svrg.data.ArrayLoader with gluon_svrg.data.transforms"
+)
+
+
+class ListData(TrainingData):
+    """A list or tuple of batches: the same objects each time."""
+
+    is_indexed = True
+    keeps_batches = True
+    can_lock = True
+
+    _data: Sequence[Any]
+
+    def batch(self, index: int) -> Any:
+        return self._data[index]
+
+    def reason_not_repeatable(self) -> str:
+        return ""
+
+    def reason_not_lockable(self) -> str:
+        return ""
+
+
+class ArrayLoaderData(TrainingData):
+    """An ArrayLoader: its batches depend on seed, epoch and index alone; or a worker's shard."""
+
+    is_indexed = True
+    has_batch_index = True
+    kind = "an ArrayLoader"
+
+    def __init__(self, loader: ArrayLoader, name: str, shard: Shard | None = None) -> None:
+        super().__init__(loader, name)
+        self._loader = loader
+        self._shard = shard
+        self._batches = loader if shard is None else ShardedLoader(loader, shard)
+
+    @property
+    def loader(self) -> ArrayLoader:
+        """The user's loader."""
+        return self._loader
+
+    @property
+    def is_shared(self) -> bool:
+        return self._shard is not None
+
+    @property
+    def num_samples(self) -> int:
+        return self._loader.num_samples
+
+    @property
+    def keeps_batches(self) -> bool:
+        return self._loader.keeps_batches
+
+    @property
+    def can_lock(self) -> bool:
+        return self._loader.can_lock
+
+    @property
+    def locked_draw(self) -> int | None:
+        return self._loader.locked_draw
+
+    def iterate_once(self) -> Iterator[Any]:
+        yield from self._batches
+
+    def iterate_epoch(self, epoch: int, skip: int = 0) -> Iterator[Any]:
+        # At once, since in_order() draws for the loader's epoch; the lock is looked at later.
+        self._loader.set_epoch(epoch, skip)
+        return self.iterate_once()
+
+    def in_order(self) -> Iterator[Any]:
+        return self._batches.in_order()
+
+    def batch(self, index: int) -> Any:
+        return self._batches[index]
+
+    @contextmanager
+    def without_trace(self) -> Iterator[Callable[[int], Iterator[Any]]]:
+        """Give `iterate_epoch` of a copy of the loader."""
+        yield ArrayLoaderData(copy.copy(self._loader), self._name, self._shard).iterate_epoch
+
+    def take(self, number: int) -> list[Any]:
+        loader = copy.copy(self._loader)  # which leaves the epoch of the user's loader as it is
+        loader.set_epoch(0)
+        part = (
+            self._batches.with_loader(loader)
+            if isinstance(self._batches, ShardedLoader)
+            else loader
+        )
+        return list(itertools.islice(part, number))
+
+    def reason_not_repeatable(self) -> str:
+        if self._loader.repeats:
+            return ""
+        if self._loader.reshuffle:
+            return "reshuffle=True makes other batches each epoch"
+        return "the loader's transform gives something else each time"
+
+    def reason_not_lockable(self) -> str:
+        if self._loader.mixes_other_samples:
+            return (
+                "its transform mixes the samples of a batch, and reshuffle=True makes other "
+                "batches each epoch; leave one of the two out"
+            )
+        return "" if self._loader.can_lock else _DRAWS
+
+    def lock(self, draw: int) -> None:
+        self._loader.lock(draw)
+
+    def unlock(self) -> None:
+        self._loader.unlock()
+
+    def description(self) -> dict[str, Any]:
+        loader = self._loader
+        # Not there before version 0.3, so only where it says something.
+        is_new = {"reshuffle": True} if loader.reshuffle else {}
+        return {
+            **is_new,
+            "samples": loader.num_samples,
+            "batch_size": loader.batch_size,
+            "shuffle": loader.shuffle,
+            "seed": loader.seed if loader.shuffle or loader.is_random else None,
+        }
+
+    def identity(self) -> dict[str, Any]:
+        drawn = {"seed": None} if self._loader.has_drawn_seed else {}
+        bits = fingerprint(self._loader.some_rows())
+        return {**super().identity(), **drawn, FINGERPRINT: bits}
+
+    def check_description(self, saved: Mapping[str, object]) -> None:
+        current = self.description()
+        if "seed" in saved and current.get("reshuffle", False) != saved.get("reshuffle", False):
+            raise ValueError(
+                f"its train_data had reshuffle={saved.get('reshuffle', False)!r} and now it has "
+                f"reshuffle={current.get('reshuffle', False)!r}: resume with the data that it was "
+                "written with"
+            )
+        super().check_description(saved)
+
+
+class DataLoaderData(TrainingData):
+    """A ``gluon.data.DataLoader``: its dataset can be tried, sample by sample."""
+
+    _data: gluon.data.DataLoader
+
+    def reason_not_lockable(self) -> str:
+        dataset = dataset_of(self._data)
+        length = length_of(dataset)
+        if length is None:
+            return (
+                f"whether a {type(dataset).__name__}, which has no length, gives the same samples "
+                "each time cannot be told"
+            )
+        return "" if _repeats(dataset, length) and self._batchify_repeats() else _DRAWS
+
+    def probe_batch(self) -> Any:
+        if has_workers(self._data):
+            return None
+        batch = next(iter(self.first_batches(1)), None)
+        return None if is_empty(batch) else batch
+
+    def check_can_resume(self) -> None:
+        if carries_samples_over(self._data):
+            raise ValueError(
+                f"{self._name} has last_batch='rollover', which carries samples from epoch to "
+                "epoch, and a checkpoint cannot hold them: use last_batch='keep' or 'discard'"
+            )
+
+    def _batchify_repeats(self) -> bool:
+        """Return whether a batchify_fn of the user's own gives the same batch each time."""
+        batchify = batchify_of(self._data)
+        if batchify in (default_batchify_fn, default_mp_batchify_fn):
+            return True
+        with isolate_rng():
+            indices: list[int] = next(iter(batch_sampler_of(self._data)), [])
+        dataset = dataset_of(self._data)
+        return not indices or repeats_exactly(
+            lambda: batchify([dataset[i] for i in indices]), _PROBES
+        )
+
+
+class WorkerLoaderData(DataLoaderData):
+    """A DataLoader whose batches have the samples of this worker only, by a WorkerBatchSampler."""
+
+    def __init__(self, loader: gluon.data.DataLoader, name: str) -> None:
+        super().__init__(loader, name)
+        self._sampler: WorkerBatchSampler = batch_sampler_of(loader)
+
+    @property
+    def num_batches(self) -> int:
+        """The number of batches of an epoch, over all workers."""
+        return self._sampler.num_batches
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples of an epoch, over all workers."""
+        return self._sampler.num_samples
+
+    def check_workers(self, workers: Workers) -> None:
+        """Raise ValueError if the sampler was made for other workers."""
+        size, rank = self._sampler.workers.size, self._sampler.workers.rank
+        if (size, rank) != (workers.size, workers.rank):
+            raise ValueError(
+                f"the WorkerBatchSampler of {self.name} is for worker {rank} of {size}, and this "
+                f"is worker {workers.rank} of {workers.size}: leave its argument workers out"
+            )
+
+    def iterate_once(self) -> Iterator[Any]:
+        """Return this worker's parts of the batches, after all workers have compared the order."""
+        return self._pass(compares=self._sampler.workers.are_several)
+
+    def take(self, number: int) -> list[Any]:
+        return list(itertools.islice(self._pass(compares=False), number))
+
+    def _pass(self, compares: bool) -> Iterator[Any]:
+        workers, label = self._sampler.workers, f"a pass over {self.name} begins"
+        if compares:
+            # A dataset may draw for each sample, and the workers' numbers of samples differ.
+            broadcast_rng_states(workers, label)
+        batches = iter(self._data)
+        next_batch = next(batches, None)  # by then the order is drawn
+        if compares:
+            identity = {"batches": self.num_batches, "order": self._sampler.order_bits}
+            descriptions = workers.gather_plain(identity, label)
+            check_same_data(descriptions, f"this pass over {self.name}")
+        for index in range(self.num_batches):
+            if self._sampler.has_samples(index):
+                yield next_batch
+                next_batch = next(batches, None)
+            else:
+                yield Batch((), index)
+
+
+def _repeats(dataset: Any, length: int) -> bool:
+    indices = sorted({length * k // _SAMPLES for k in range(_SAMPLES)}) if length else []
+    return all(repeats_exactly(partial(dataset.__getitem__, i), _PROBES) for i in indices)

@@ -1,0 +1,224 @@
+"""EarlyStoppingHandler: ends a run when a figure stops improving."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import has_data, parameters_by_structure, parameters_of
+from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.arrays.replicas import distinct_replicas, write_replicas
+from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
+from gluon_svrg.events import (
+    EpochEnd,
+    EvaluationEnd,
+    Order,
+    Run,
+    State,
+    Stateful,
+    TrainBegin,
+    TrainEnd,
+)
+from gluon_svrg.run.monitor import Monitor
+from gluon_svrg.run.position import StopReason, require_estimator
+
+
+class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Stateful):
+    """Ends the run when the monitored figure stops improving, and can restore the best weights.
+
+    `patience` is that of Keras: the run ends after `patience` epochs in a row without improvement
+    (0 and 1 mean the same: the first such epoch ends it), with ``StopReason.NO_IMPROVEMENT``. An
+    epoch without the figure (no evaluation, or NaN) does not count.
+
+    After a resume the count continues. A run that this handler had ended ends again at once, with
+    the same reason and the same weights, unless `patience` is greater now.
+
+    Parameters
+    ----------
+    monitor : str or EvalMetric
+        The figure, as in the history: ``'validation accuracy'``.
+    mode : 'auto', 'min' or 'max'
+        Which value is better; 'auto' infers it from the name.
+    patience : int or None
+        The number of epochs in a row without improvement after which the run ends. With None it
+        never ends for that, and the handler is for `restore_best` alone.
+    min_delta : float
+        A value is an improvement if it is better than the last improvement by more than this.
+    baseline : float, optional
+        An improvement must also be better than this, by more than `min_delta`.
+    restore_best : bool
+        Whether the parameters and auxiliary states of the best epoch are restored at *train end*
+        (not after an exception). For a validation figure they are those of the last evaluation in
+        the epoch, for a training figure those at the end of the epoch. A copy is kept in the host's
+        memory and in checkpoints. The optimizer's states are not restored. To train further with
+        ``multi_precision``, whose optimizers hold their own weights, make a new trainer.
+    priority : float
+        After the HistoryHandler, which has 1000, so that the figure is there.
+
+    Attributes
+    ----------
+    best : float or None
+        The best value, whether it was better by `min_delta` or less. None before the first value.
+    best_epoch : int or None
+        Its epoch, from 0.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type.
+    ValueError
+        If an argument is out of its range, if there is nothing to do (``patience=None`` without
+        `restore_best`), or, at *train begin*, if the run has no such figure, or if its name does
+        not say which value is better and `mode` is 'auto'.
+    """
+
+    state_key = "early_stopping"
+
+    def __init__(
+        self,
+        monitor: str | mx.metric.EvalMetric,
+        mode: str = "auto",
+        patience: int | None = 0,
+        min_delta: float = 0.0,
+        *,
+        baseline: float | None = None,
+        restore_best: bool = False,
+        priority: float = Order.MONITOR,
+    ) -> None:
+        if patience is not None:
+            check_integer(
+                "patience",
+                patience,
+                0,
+                "the run ends after that many epochs in a row without improvement",
+            )
+        elif not restore_best:
+            raise ValueError(
+                "patience=None never ends the run, and restore_best=False restores nothing: give "
+                "one of them, or leave the handler out"
+            )
+        self.monitor = Monitor(monitor, mode)
+        self.patience = patience
+        self.min_delta = check_number(
+            "min_delta", min_delta, "an improvement has to be greater than it", 0
+        )
+        if baseline is not None:
+            baseline = check_number("baseline", baseline, "the figure has to be better than it")
+        self.baseline = baseline
+        self.restore_best = restore_best
+        self.priority = float(priority)
+        self.best: float | None = None
+        self.best_epoch: int | None = None
+        self._to_beat: float | None = None
+        self._wait = 0
+        self._weights: dict[str, list[NumPyArray]] | None = None
+        # Those of the last evaluation in the epoch under way, if it may be the best.
+        self._evaluated: dict[str, list[NumPyArray]] | None = None
+
+    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Check the figure, and forget earlier runs."""
+        require_estimator(self, estimator)
+        self.monitor.check(estimator)
+        self.best = self.best_epoch = self._weights = self._evaluated = None
+        self._to_beat = self.baseline
+        self._wait = 0
+
+    def evaluation_end(self, estimator: Run) -> None:
+        """Keep the weights that were evaluated, if they may be the best."""
+        value = estimator.last_evaluation.get(self.monitor.name)
+        self._evaluated = None
+        if self.restore_best and value is not None and self.monitor.is_better(value, self.best):
+            self._evaluated = _copied(estimator)
+
+    def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Count the epoch; keep the weights if they are the best; end the run if it is time."""
+        value = self.monitor.read(estimator)
+        evaluated, self._evaluated = self._evaluated, None
+        if value is None:
+            return
+        if self.monitor.is_better(value, self.best):
+            self.best, self.best_epoch = value, estimator.position.epoch
+            if self.restore_best:
+                with estimator.evaluation_weights():
+                    self._weights = evaluated or _copied(estimator)
+        if self.monitor.is_better(value, self._to_beat, self.min_delta):
+            self._to_beat, self._wait = value, 0
+        else:
+            self._wait += 1
+        if estimator.stop_reason is None:
+            self._stop_if_it_is_time(estimator)
+
+    def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Restore the weights of the best epoch."""
+        if self._weights is not None:
+            _write(self._weights, estimator)
+            self._weights = None  # their memory
+
+    def state_dict(self, estimator: Run) -> State:
+        """Return the best value, its epoch and weights, and the count."""
+        return {
+            "best": self.best,
+            "best_epoch": self.best_epoch,
+            "to_beat": self._to_beat,
+            "wait": self._wait,
+            "weights": self._weights,
+            **({} if self._evaluated is None else {"evaluated": self._evaluated}),
+        }
+
+    def load_state_dict(self, estimator: Run, state: State) -> None:
+        """Continue to count, or end the run again."""
+        self.best, self.best_epoch = state["best"], state["best_epoch"]
+        self._to_beat, self._wait = state["to_beat"], state["wait"]
+        self._weights = state["weights"] if self.restore_best else None
+        self._evaluated = state.get("evaluated") if self.restore_best else None
+        if self.restore_best and self._weights is None and self.best is not None:
+            estimator.logger.warning(
+                "the checkpoint is of a run without restore_best and lacks the weights of the best "
+                "epoch, %d: only if a later epoch is better will its weights be restored",
+                self.best_epoch,
+            )
+        self._stop_if_it_is_time(estimator)
+
+    def _stop_if_it_is_time(self, estimator: Run) -> None:
+        if self.patience is None or self._wait < max(1, self.patience):
+            return
+        estimator.stop(StopReason.NO_IMPROVEMENT)
+        estimator.logger.info(
+            "the run ends after %d epochs without improvement: the best %s %.4g was in epoch %d%s",
+            self._wait,
+            self.monitor.name,
+            self.best,
+            self.best_epoch,
+            ", whose weights are restored" if self._weights is not None else "",
+        )
+
+
+def _parameters(estimator: Run) -> dict[str, mx.gluon.Parameter]:
+    """Return all initialised parameters of network and trainer.
+
+    Those of the network have the name of their place in it, as in checkpoints. It is the same in a
+    new network of the same architecture.
+    """
+    params = dict(parameters_by_structure(estimator.net))
+    in_network = {id(param) for param in params.values()}
+    others = [*estimator.net.collect_params().values(), *parameters_of(estimator.trainer)]
+    params |= {param.name: param for param in others if id(param) not in in_network}
+    return {name: param for name, param in params.items() if has_data(param)}
+
+
+def _copied(estimator: Run) -> dict[str, list[NumPyArray]]:
+    # With static_shape MXNet does not order a read after the backward pass that writes running
+    # statistics.
+    mx.nd.waitall()
+    return {
+        name: distinct_replicas(param.list_data()) for name, param in _parameters(estimator).items()
+    }
+
+
+def _write(weights: dict[str, list[NumPyArray]], estimator: Run) -> None:
+    """Write the parameters in place: `Parameter.set_data` would reset the kvstore each time."""
+    params = _parameters(estimator)
+    for name, values in weights.items():
+        write_replicas(values, params[name].list_data())
+    refresh_kvstore(estimator.trainer)
