@@ -1,6 +1,5 @@
 """Proximal Newton with coordinate descent: its kernels, its models, its set, and its steps."""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -486,10 +485,3 @@ def test_huber_with_corners():
     assert found.reason.is_success
     assert found.gap <= 1e-10 * found.history[0].objective
     assert 0 < (found.coef != 0).sum() < 12
-
-
-def test_without_numba(monkeypatch):
-    monkeypatch.setitem(sys.modules, "provenglm.descent_kernels", None)
-    monkeypatch.delattr("provenglm.descent_kernels")
-    with pytest.raises(ImportError, match="l1_ratio > 0 needs numba"):
-        descent_columns.kernels()
