@@ -360,14 +360,22 @@ def _length(objective: Objective, snapshot: Snapshot, step: _Step) -> float:
         return float(share @ value) + ridge, float(share @ residual) + of_penalty + length * square
 
     low, high, length = (0.0, -slope), (np.inf, np.inf), 1.0
+    rose = None
     for _ in range(_TRIALS):
         value, here = at(length)
         if abs(here) <= _SLOPE * slope and (here <= 0 or value <= snapshot.objective):
             break
+        # An end that stays twice counts half (Illinois): its slope may be much the steeper one, and
+        # the ends would close up by a few per cent at a time.
         if here < 0:
             low = length, here
+            if rose is False:
+                high = high[0], 0.5 * high[1]
         else:
             high = length, here if here < np.inf else np.inf
+            if rose:
+                low = low[0], 0.5 * low[1]
+        rose = not here < 0
         length = _between(low, high)
     return length
 

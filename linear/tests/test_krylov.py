@@ -1,6 +1,8 @@
 """Newton's method by conjugate gradients: a version with whole matrices, step by step."""
 
 import time
+from itertools import groupby
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -145,17 +147,24 @@ class Whole:
             return np.vdot(g_w, v) + g_b @ c
 
         at_0, value = slope(0.0), self.value(W, b)
-        low, high, t = (0.0, at_0), None, 1.0
+        low, high, t, signs = (0.0, at_0), None, 1.0, []
         while True:
             here = slope(t)
             is_lower = here <= 0 or self.value(W + t * v, b + t * c) <= value
             if abs(here) <= 0.3 * abs(at_0) and is_lower:
                 return t
             low, high = ((t, here), high) if here < 0 else (low, (t, here))
+            signs.append(here < 0)
             if high is None:
                 t = 4 * max(t, 0.25)
             else:
-                part = np.clip(low[1] / (low[1] - high[1]), 0.05, 0.95)
+                # Illinois: an end counts half for each time but the first that it has stayed.
+                in_a_row = len(list(next(groupby(reversed(signs)))[1]))
+                halves = 0.5 ** (in_a_row - 1)
+                falls, rises = (
+                    (low[1], halves * high[1]) if here < 0 else (halves * low[1], high[1])
+                )
+                part = np.clip(falls / (falls - rises), 0.05, 0.95)
                 t = low[0] + (high[0] - low[0]) * part
 
 
@@ -331,6 +340,20 @@ def test_classes_begin_anywhere():
     again = solve(problem, Settings(tol=1e-9), start)
     assert again.objective == pytest.approx(solution.objective, rel=1e-9)
     assert np.abs(again.coef.mean(axis=1)).max() < 1e-9
+
+
+def test_the_length_of_a_step_that_is_far_too_long():
+    """One row is done after 1e-5 of the step, another one is wrong from 2.5e-3 of it on."""
+    loss, target = Logistic(), np.array([1.0, 1.0])
+    scores, along, share = np.array([-50.0, 50.0]), np.array([5e6, -2e4]), np.full(2, 0.5)
+    theta = np.zeros(1)
+    objective = SimpleNamespace(share=share, target=target, loss=loss, used=np.zeros_like)
+    start = share @ loss.value(scores, target)
+    gain = -0.5 * share @ (loss.residual(scores, target) * along)
+    step = krylov._Step(theta, along, 1.0, gain, gain)
+    snapshot = SimpleNamespace(scores=scores, theta=theta, objective=start)
+    length = krylov._length(objective, snapshot, step)
+    assert share @ loss.value(scores + length * along, target) < 0.5 * start
 
 
 def test_the_least_ritz_value():
