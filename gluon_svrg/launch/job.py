@@ -15,7 +15,7 @@ from pathlib import Path
 from gluon_svrg import _compat
 from gluon_svrg.launch.attempt import Attempt, Outcome, adopt
 from gluon_svrg.launch.environment import ATTEMPT, PROGRESS_TIMEOUT, SUPERVISED
-from gluon_svrg.launch.hosts import wait_for, workers_on
+from gluon_svrg.launch.hosts import is_here, wait_for, workers_on
 from gluon_svrg.launch.output import PATTERN, say
 from gluon_svrg.launch.signals import Signals
 
@@ -78,6 +78,11 @@ class Job:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._mpiexec = find_mpiexec() if self._is_mpi else ""
+        if not all(map(is_here, options.hosts)) and shutil.which(options.ssh) is None:
+            raise ValueError(
+                f"--ssh {options.ssh!r} is not installed, and other hosts are reached by it: "
+                "install openssh-client, or name another program"
+            )
 
     @property
     def _is_mpi(self) -> bool:

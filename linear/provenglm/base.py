@@ -188,6 +188,12 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         l1_ratio: float,
     ) -> NumPyArray:
         """Return the covariance of the coefficients; `strength` is beside the sum of the losses."""
+        # A search with cross-validation has no reason of its own.
+        if getattr(self, "stop_reason_", None) == StopReason.UNBOUNDED.value:
+            raise ValueError(
+                f"{StopReason.UNBOUNDED.value}: coefficients that grow for ever have no standard "
+                "errors; give a penalty, such as C=1e4"
+            )
         if l1_ratio > 0 and math.isfinite(strength) and strength > 0:
             raise ValueError(
                 f"l1_ratio is {l1_ratio:g}, and coefficients that a penalty on sizes sets to 0 "

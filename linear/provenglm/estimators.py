@@ -352,8 +352,8 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         Raises
         ------
         ValueError
-            If there are more than two classes, a penalty with an ``l1_ratio`` above 0, or columns
-            that depend on each other and no penalty.
+            If there are more than two classes, a penalty with an ``l1_ratio`` above 0, or no
+            penalty and columns that depend on each other or classes that can be separated.
         """
         features = check_features(self, X, reset=False)
         scores = self._with_offset(X, offset)
@@ -659,9 +659,11 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     def _loss(self) -> Loss:
         """Return the loss that the arguments name."""
         if self.loss not in _LOSSES:
+            way = "for classes, take SVRGClassifier"
+            if not isinstance(self.loss, str):
+                way = f"the penalty is a keyword, alpha={self.loss!r}"
             raise ValueError(
-                f"loss must be one of {', '.join(map(repr, _LOSSES))}, got {self.loss!r}: for "
-                "classes, take SVRGClassifier"
+                f"loss must be one of {', '.join(map(repr, _LOSSES))}, got {self.loss!r}: {way}"
             )
         return _LOSSES[self.loss].of(self)
 

@@ -106,8 +106,10 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Data:
         names = getattr(estimator, "feature_names_in_", None)
         where = _first_where(features, lambda block: ~np.isfinite(block), names)
         if where is not None:
+            # SimpleImputer refuses infinity.
+            way = "put" if where.startswith("NaN") else "make them NaN and put"
             raise ValueError(
-                f"X has {where}, and {name} needs finite numbers: drop such rows, or put "
+                f"X has {where}, and {name} needs finite numbers: drop such rows, or {way} "
                 "sklearn.impute.SimpleImputer before it"
             )
         if reset:
@@ -366,6 +368,8 @@ def _validated(estimator: BaseEstimator, X: object, reset: bool) -> Data:
         features: Any = validate_data(
             estimator, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite=False
         )
+        if features.dtype.kind in "mM":  # NumPy would make numbers of dates, and one of NaT
+            raise TypeError("dates")
         # scikit-learn leaves a frame with a categorical column as it is.
         return features.astype(np.float64) if features.dtype.kind == "O" else features
     except (TypeError, ValueError) as error:
@@ -406,7 +410,7 @@ def _as_float64(name: str, values: NumPyArray) -> NumPyArray:
         raise ValueError(
             f"{name} has something that is not a number ({reason}): give numbers"
         ) from error
-    _check_finite(name, numbers, "numbers")
+    _check_finite(name, numbers, "finite numbers")
     return numbers
 
 

@@ -9,6 +9,7 @@ from provenglm import SVRGClassifier, SVRGClassifierCV, SVRGRegressor
 from provenglm.data import disk
 from scipy.sparse import csr_array
 from scipy.special import expit
+from sklearn.exceptions import ConvergenceWarning
 
 RNG = np.random.default_rng(0)
 N, P = 300, 4
@@ -135,6 +136,11 @@ def constant():
     return model.covariance(wider, TARGETS["squared"])
 
 
+def separated():
+    with pytest.warns(ConvergenceWarning):
+        return SVRGClassifier(C=np.inf).fit(X, X[:, 0] > 0)
+
+
 @pytest.mark.parametrize(
     ("of", "told"),
     [
@@ -155,6 +161,11 @@ def constant():
         (
             lambda: SVRGRegressor(alpha=0).fit(X[:5], MEAN[:5]).covariance(X[:5], MEAN[:5]),
             "the weights of the samples have the sum 5, for 5 coefficients, and nothing is left",
+        ),
+        (
+            lambda: separated().standard_errors(X, X[:, 0] > 0),
+            "there is no finite optimum: the classes can be separated, and nothing is penalised: "
+            "coefficients that grow for ever have no standard errors; give a penalty",
         ),
     ],
 )

@@ -405,7 +405,7 @@ REFUSED = {
     "infinity, CSC": (
         lambda: csc_array(with_value(-np.inf)[0]),
         f"X has -inf in {with_value(0)[1]}, and SVRGClassifier needs finite numbers: drop such "
-        "rows, or put sklearn.impute.SimpleImputer before it",
+        "rows, or make them NaN and put sklearn.impute.SimpleImputer before it",
     ),
     "a number whose square overflows": (
         lambda: with_value(1e300)[0],

@@ -50,7 +50,7 @@ REFUSED = {
     "infinity in X": (
         lambda: regress(X=with_value(X, (39, 0), -math.inf)),
         "X has -inf in row 39, column 0, and SVRGRegressor needs finite numbers: drop such rows, "
-        "or put sklearn.impute.SimpleImputer before it",
+        "or make them NaN and put sklearn.impute.SimpleImputer before it",
     ),
     "NaN in a frame": (
         lambda: classify(X=pd.DataFrame(with_value(X, (7, 1), math.nan), columns=list("abc"))),
@@ -78,6 +78,17 @@ REFUSED = {
         lambda: regress(X=FRAME.assign(day=pd.to_datetime(["2020-01-01"] * 40).astype("M8[ns]"))),
         "column 3 ('day') of X is of datetime64[ns], and SVRGRegressor needs numbers: give the "
         "days since a date, or parts of it such as the month, or leave it out",
+    ),
+    "dates alone": (
+        lambda: classify(X=pd.DataFrame({"day": pd.to_datetime(["2020-01-01", None] * 20)})),
+        f"column 0 ('day') of X is of {pd.to_datetime(['2020-01-01']).dtype}, and SVRGClassifier "
+        "needs numbers: give the days since a date, or parts of it such as the month, or leave it "
+        "out",
+    ),
+    "numbers as text": (
+        lambda: classify(X=X.astype(str)),
+        f"column 0 of X has {str(X[0, 0])!r} in row 0, and SVRGClassifier needs numbers: make "
+        "numbers of it with astype(float)",
     ),
     "one word among numbers": (
         lambda: regress(X=[[0.0, 1.0]] * 39 + [[1.0, "many"]]),
@@ -110,7 +121,7 @@ REFUSED = {
     ),
     "NaN in a target": (
         lambda: regress(y=with_value(COUNTS, 3, math.inf)),
-        "y has inf in row 3, and the fit needs numbers: drop such rows",
+        "y has inf in row 3, and the fit needs finite numbers: drop such rows",
     ),
     "no target": (
         lambda: regress(y=None),
@@ -159,7 +170,7 @@ REFUSED = {
     ),
     "a weight that is NaN": (
         lambda: regress(sample_weight=with_value(np.ones(40), 11, math.nan)),
-        "sample_weight has NaN in row 11, and the fit needs numbers: drop such rows",
+        "sample_weight has NaN in row 11, and the fit needs finite numbers: drop such rows",
     ),
     "all weights zero": (
         lambda: regress(sample_weight=np.zeros(40)),
@@ -218,6 +229,11 @@ REFUSED = {
         lambda: regress("logistic"),
         "loss must be one of 'squared', 'huber', 'poisson', 'gamma', 'tweedie', got 'logistic': "
         "for classes, take SVRGClassifier",
+    ),
+    "alpha as the loss": (
+        lambda: regress(0.1),
+        "loss must be one of 'squared', 'huber', 'poisson', 'gamma', 'tweedie', got 0.1: the "
+        "penalty is a keyword, alpha=0.1",
     ),
     "alpha": (
         lambda: SVRGRegressor(alpha=-1).fit(X, COUNTS),

@@ -89,6 +89,15 @@ def test_hosts_that_are_refused(script, tmp_path, capsys, text, said):
     assert said in capsys.readouterr().err
 
 
+def test_a_program_for_ssh_that_is_not_there(script, tmp_path):
+    (tmp_path / "hosts").write_text("node1\n")
+    arguments = ["-n", "2", "--hosts", str(tmp_path / "hosts"), "--ssh", "/no/ssh", script]
+    with pytest.raises(ValueError, match="--ssh '/no/ssh' is not installed, and other hosts"):
+        job.Job(parse(arguments))
+    (tmp_path / "hosts").write_text("localhost:2\n")
+    job.Job(parse(arguments))
+
+
 @pytest.mark.parametrize("missing", ["mpi4py", "mpiexec"])
 def test_without_mpi_several_workers_say_what_to_install(script, monkeypatch, missing):
     if missing == "mpi4py":

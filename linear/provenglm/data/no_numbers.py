@@ -12,6 +12,7 @@ _CODED = (
     "encode it, for instance with sklearn.preprocessing.OneHotEncoder in a "
     "sklearn.compose.make_column_transformer, or leave it out"
 )
+_NUMERIC = "make numbers of it with astype(float)"
 _DATED = "give the days since a date, or parts of it such as the month, or leave it out"
 
 
@@ -29,14 +30,27 @@ def first_column(X: object) -> tuple[str, str] | None:
             return f"{called} of X is of {column.dtype}", _DATED
         row = _first_text(column)
         if row is not None:
-            value = column[row]
+            value = column[row : row + 1].tolist()[0]
             shown = str(value) if hasattr(value, "isoformat") else repr(value)
             return f"{called} of X has {shown} in row {row}", _way(value)
     return None
 
 
 def _way(value: object) -> str:
-    return _DATED if hasattr(value, "isoformat") else _CODED
+    if hasattr(value, "isoformat"):
+        return _DATED
+    return _CODED if _is_text(value) else _NUMERIC
+
+
+def _is_text(value: object) -> bool:
+    """Return whether a value is text that is no number."""
+    if not isinstance(value, (str, bytes)):
+        return False
+    try:
+        float(value)
+    except ValueError:
+        return True
+    return False
 
 
 def _columns(X: Any) -> list[tuple[int, object, NumPyArray]]:
@@ -56,16 +70,9 @@ def _columns(X: Any) -> list[tuple[int, object, NumPyArray]]:
 
 def _first_text(column: NumPyArray) -> int | None:
     """Return the row of the first value that is text or a date."""
-    if column.dtype.kind in "SU":
-        return 0
-    if column.dtype.kind != "O":
+    if column.dtype.kind not in "SUO":
         return None
     for row, value in enumerate(column):
-        if hasattr(value, "isoformat"):
+        if hasattr(value, "isoformat") or _is_text(value):
             return row
-        if isinstance(value, (str, bytes)):
-            try:
-                float(value)
-            except ValueError:
-                return row
-    return None
+    return None if column.dtype.kind == "O" else 0  # such an array is not converted at all
