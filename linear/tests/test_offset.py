@@ -200,7 +200,7 @@ def test_a_search_hands_each_fold_its_offsets():
     ("offset", "told"),
     [
         (np.zeros(299), "offset has the shape (299,), and X has 300 rows: give one number for "),
-        (np.full(300, np.nan), "offset has NaN in row 0, and the fit needs numbers"),
+        (np.full(300, np.nan), "offset has NaN in row 0, and the fit needs finite numbers"),
         (["a"] * 300, "offset has something that is not a number"),
         (
             np.where(np.arange(300) == 7, 365.0, 0.0),
