@@ -356,9 +356,10 @@ def _public_names(module: ModuleType) -> dict[str, object]:
 
 
 class OldModules(MetaPathFinder, Loader):
-    """Finds a module by its name in an earlier version, and warns. The last to be asked.
+    """Finds a module by its name in an earlier version, and warns. The second to be asked.
 
-    The old name is another one for the same module: its classes are the same classes.
+    The old name is another one for the same module: its classes are the same classes. Python's own
+    finder would make a second copy of a module in a package that has moved.
     """
 
     def find_spec(
@@ -465,8 +466,7 @@ class AroundMXNet(Loader):
 
 
 if not any(isinstance(finder, OldModules) for finder in sys.meta_path):
-    sys.meta_path.append(OldModules())
-    sys.meta_path.insert(0, WhatIsNeeded())
+    sys.meta_path[:0] = [WhatIsNeeded(), OldModules()]
 NAMES_PUT_BACK = restore_numpy_names(numpy)
 if sys.modules.get("mxnet") is not None:
     use_every_core(os.environ, mxnet_is_loaded=True)
