@@ -92,8 +92,8 @@ class Monitor:
             near = difflib.get_close_matches(self.name, alike, n=1)
             if near:
                 way_out = f"did you mean {near[0]!r}?"
-            elif estimator.val_data is None and split != "training":
-                way_out = "give one of them, or fit(train_data, val_data) for a validation metric"
+            elif split == "validation":
+                way_out = "give one of them, or fit(train_data, val_data)"
             else:
                 way_out = "give one of them, or add the metric to the Estimator"
             raise ValueError(

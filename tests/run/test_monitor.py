@@ -167,4 +167,4 @@ def test_a_metric_that_the_estimator_has_not():
         r"'training accuracy', 'training loss'.*: give one of them, or add the metric to the Est"
     )
     with pytest.raises(ValueError, match=message):
-        gs.Monitor("training top_k_accuracy_5", "max").check(estimator_with(mx.metric.Accuracy()))
+        gs.Monitor("perplexity").check(estimator_with(mx.metric.Accuracy()))
