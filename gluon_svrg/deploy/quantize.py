@@ -217,8 +217,8 @@ def _quantized_that_runs(
             if not poolings:
                 raise
             _logger.warning(
-                "quantize: %s stays in float32, because its int8 form fails at the second call "
-                "(%s)",
+                "quantize: poolings stay in float32 (%s), because one fails at the second call in "
+                "int8: %s",
                 ", ".join(poolings),
                 reason_of(e.__cause__ or e),
             )

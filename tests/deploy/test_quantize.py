@@ -279,7 +279,7 @@ def test_an_int8_model_that_would_fail_at_the_second_call(tmp_path, caplog):
     x = np.random.default_rng(0).normal(size=(40, 3, 8, 8)).astype("float32")
     model = deploy.export(net, tmp_path / "model", x[:4], onnx=False)
     deploy.quantize(model, tmp_path / "int8", x)
-    assert "pool1_fwd stays in float32, because its int8 form fails at the second" in caplog.text
+    assert "pool1_fwd), because one fails at the second call in int8: MXNetError" in caplog.text
     predictor = deploy.Predictor.load(tmp_path / "int8")
     int8 = predictor.model
     for count in (1, 16, 40):
