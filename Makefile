@@ -85,7 +85,7 @@ fuzz: .venv/dev.installed  ## damaged models, checkpoints, .npy and Parquet file
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/fuzz.py
 
 fuzz-linear: .venv/dev.installed  ## 5,000 random linear problems, each judged by an independent optimum
-	OMP_NUM_THREADS=1 $(BIN)/python linear/tests/random_problems.py
+	OMP_NUM_THREADS=1 $(BIN)/python linear/tests/random_problems.py --kind $(or $(KIND),l2)
 
 faults: .venv/dev.installed  ## a full and a broken disk at each call of a run that changes a file: nothing is half-written
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/faults.py

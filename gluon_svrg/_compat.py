@@ -91,13 +91,13 @@ WITHOUT_MXNET |= {"run", "run.logger", "run.verbosity"}
 def missing_for(module: str) -> str | None:
     """Return in a sentence what `module` of this package needs and is not installed; else None."""
     name = module.partition(".")[2]
-    room = name.partition(".")[0]
-    if room == "linear" and not is_installed("provenglm"):
+    package = name.partition(".")[0]
+    if package == "linear" and not is_installed("provenglm"):
         return (
             "gluon_svrg.linear needs provenglm, which is not installed: `pip install ./linear` in "
             "a checkout of gluon-svrg"
         )
-    if not name or name in WITHOUT_MXNET or (room == "linear" and name != "linear.to_gluon"):
+    if not name or name in WITHOUT_MXNET or (package == "linear" and name != "linear.to_gluon"):
         return None
     if not is_installed("mxnet"):
         return (
@@ -326,6 +326,7 @@ MOVED = {
     "svrg.over_workers": "svrg.collective",
     "svrg.randomness": "svrg.locks",
     "svrg.row_sums": "svrg.gradient_sums",
+    "workers.sums": "workers.sum_plan",
 }
 """Old names of modules, and what they are now, both without the package's name."""
 
@@ -342,10 +343,10 @@ def _place(name: str) -> str:
         return f"{__package__}.{MOVED[name]}"
     if name in SPLIT:
         return " and ".join(f"{__package__}.{part}" for part in SPLIT[name])
-    room, _, rest = name.partition(".")
+    package, _, rest = name.partition(".")
     there = f"provenglm.{rest}"  # where the linear models of 0.7 are
     try:
-        return there if room == "linear" and rest and importlib.util.find_spec(there) else ""
+        return there if package == "linear" and rest and importlib.util.find_spec(there) else ""
     except ImportError:
         return ""
 
@@ -355,9 +356,10 @@ def _public_names(module: ModuleType) -> dict[str, object]:
 
 
 class OldModules(MetaPathFinder, Loader):
-    """Finds a module by its name in an earlier version, and warns. The last to be asked.
+    """Finds a module by its name in an earlier version, and warns. The second to be asked.
 
-    The old name is another one for the same module: its classes are the same classes.
+    The old name is another one for the same module: its classes are the same classes. Python's own
+    finder would make a second copy of a module in a package that has moved.
     """
 
     def find_spec(
@@ -432,7 +434,7 @@ class AroundMXNet(Loader):
     is imported, since a process that never needs MXNet shall not hand ``OMP_NUM_THREADS`` on:
     joblib takes it as the user's word and gives each of its workers as many threads. After: what
     was left out is given back, and what is wrong with NumPy 2 is put right (``_mxnet``, named by a
-    string, since it is on a floor above).
+    string, since it is in a layer above).
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -464,8 +466,7 @@ class AroundMXNet(Loader):
 
 
 if not any(isinstance(finder, OldModules) for finder in sys.meta_path):
-    sys.meta_path.append(OldModules())
-    sys.meta_path.insert(0, WhatIsNeeded())
+    sys.meta_path[:0] = [WhatIsNeeded(), OldModules()]
 NAMES_PUT_BACK = restore_numpy_names(numpy)
 if sys.modules.get("mxnet") is not None:
     use_every_core(os.environ, mxnet_is_loaded=True)

@@ -443,12 +443,14 @@ class HandlerList:
                 )
         self._handlers = sorted(handlers, key=_priority)
         self._by_event = {
-            event: [handler for handler in self._handlers if isinstance(handler, hears)]
-            for event, hears in EVENTS.items()
+            event: [handler for handler in self._handlers if isinstance(handler, kind)]
+            for event, kind in EVENTS.items()
         }
-        heard = self._by_event["batch_end"]
+        handlers_of_batch_end = self._by_event["batch_end"]
         self._by_event["batch_end"] = [
-            handler for handler in heard if not isinstance(handler, InsteadOfGradientReady)
+            handler
+            for handler in handlers_of_batch_end
+            if not isinstance(handler, InsteadOfGradientReady)
         ]
 
     def __iter__(self) -> Iterator[EventHandler]:

@@ -347,13 +347,16 @@ def test_a_module_that_was_split_is_still_found(old, names, monkeypatch):
 
 def test_a_linear_model_is_found_by_its_module_of_0_7(monkeypatch):
     """Pickles name it."""
-    import provenglm.estimators
+    import provenglm
 
     monkeypatch.delitem(sys.modules, "gluon_svrg.linear.estimators", raising=False)
     message = r"gluon_svrg\.linear\.estimators is provenglm\.estimators now"
     with pytest.warns(DeprecationWarning, match=message):
         model = pickle.loads(b"cgluon_svrg.linear.estimators\nSVRGRegressor\n.")
     assert model is provenglm.estimators.SVRGRegressor
+    with pytest.warns(DeprecationWarning, match=r"is provenglm\.cross_validation"):
+        model = pickle.loads(b"cgluon_svrg.linear.cross_validation.cv\nSVRGClassifierCV\n.")
+    assert model is provenglm.SVRGClassifierCV
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'gluon_svrg\.linear\.other'"):
         importlib.import_module("gluon_svrg.linear.other")
 

@@ -81,15 +81,15 @@ def test_every_make_target_and_recipe_that_is_named_exists():
 
 def test_the_map_of_the_architecture_is_that_of_the_package():
     page = (ROOT / "docs" / "architecture.md").read_text()
-    house = page.split("## The house")[1].split("\n## ")[0]
-    floors = re.search(r"^layers = \[$(.*?)^\]$", PYPROJECT, re.MULTILINE | re.DOTALL)[1]
+    layers = page.split("## The layers")[1].split("\n## ")[0]
+    checked = re.search(r"^layers = \[$(.*?)^\]$", PYPROJECT, re.MULTILINE | re.DOTALL)[1]
     drawn = [
         re.findall(r"\w+", line)
-        for line in re.findall(r"(?s)```text\n(.*?)\n```", house)[0].split("\n")
+        for line in re.findall(r"(?s)```text\n(.*?)\n```", layers)[0].split("\n")
     ]
-    assert drawn == [re.findall(r"\w+", line) for line in floors.strip().splitlines()]
-    named = re.findall(r"`(\w+(?:/|\.py))`", house.split("Beside the package")[0])
-    rooms = {name.strip("/") for name in named} - {"gluon_svrg"} | {"__init__.py"}
+    assert drawn == [re.findall(r"\w+", line) for line in checked.strip().splitlines()]
+    named = re.findall(r"`(\w+(?:/|\.py))`", layers.split("Beside the package")[0])
+    packages = {name.strip("/") for name in named} - {"gluon_svrg"} | {"__init__.py"}
     there = {path.name for path in (ROOT / "gluon_svrg").iterdir()} - {"py.typed", "__pycache__"}
-    assert there <= rooms
-    assert rooms <= {path.name for path in (ROOT / "gluon_svrg").rglob("*")}
+    assert there <= packages
+    assert packages <= {path.name for path in (ROOT / "gluon_svrg").rglob("*")}

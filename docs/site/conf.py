@@ -49,7 +49,13 @@ autodoc_typehints = "none"  # the docstrings say types with shapes and units
 autodoc_default_options = {
     "members": True,
     # scikit-learn writes them, with references into its own documentation.
-    "exclude-members": "set_fit_request, set_predict_request, set_score_request",
+    "exclude-members": ", ".join(
+        f"set_{method}_request"
+        for method in (
+            *("fit", "score", "predict", "predict_proba", "predict_log_proba"),
+            "decision_function",
+        )
+    ),
 }
 add_module_names = False
 python_maximum_signature_line_length = 88

@@ -1,6 +1,6 @@
 """The private names of MXNet 1.9.1 that this package reads or writes, each with its reason.
 
-Nothing outside this room names one, but the subclasses that override MXNet's own hooks
+Nothing outside this package names one, but the subclasses that override MXNet's own hooks
 (`SVRGTrainer`, `BatchProcessor`, and those in `optimizer/`, which a kvstore's server loads before
 there is a Gluon to import). The functions are in the files of their owners.
 """

@@ -277,7 +277,7 @@ class BlockState:
     """What one Block puts aside while its network wears a snapshot: hooks, cached operator.
 
     A cached operator takes the weights as inputs, so network and twin share it, with its memory.
-    One with a static shape is bound to its arrays: then the twin has one of its own.
+    One with a static shape is bound to its arrays: then a snapshot has its own.
     """
 
     def __init__(self, block: Block) -> None:

@@ -72,7 +72,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
 
     Notes
     -----
-    It computes at a frozen twin's weights and draws no random numbers, so the run is that of the
+    It computes on a copy of the weights and draws no random numbers, so the run is that of the
     same learning rate set by hand, bit for bit; but for data whose samples draw from MXNet's
     generators when they are made. A run that continues from a checkpoint has the rate from there.
     """

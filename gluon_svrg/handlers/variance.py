@@ -304,12 +304,12 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         record = VarianceRecord(**estimator.workers.of_first(asdict(own), "variance ratio"))
         self.records.append(record)
         estimator.logger.info(
-            "epoch %d, %.3g %%: the variance ratio is %.3g, with the best coefficient (%.2f) %.3g",
+            "epoch %d, %.3g %%: variance ratio %.3g (%.3g with the best coefficient, %.2f)",
             epoch,
             100 * at,
             record.ratio,
-            record.optimal_coefficient,
             record.optimal_ratio,
+            record.optimal_coefficient,
         )
         estimator.figures["variance_ratio"] = record.average
         points = self._points_of(at)

@@ -1,4 +1,4 @@
-"""From coefficients to a layer of Gluon. The one module of the room that imports MXNet."""
+"""From coefficients to a layer of Gluon. The one module here that imports MXNet."""
 
 from __future__ import annotations
 

@@ -186,15 +186,14 @@ class SVRGController:
         is_off = decision in (Decision.SWITCHED_OFF, Decision.NOT_SWITCHED_ON)
         epoch = self.criterion.next_recheck() if is_off else None
         self._logger.info(
-            "epoch %d, %.3g %%: %s: the variance of the corrected gradient, averaged over the "
-            "epoch, is %.3g times the plain one's, %s%s%s",
+            "epoch %d, %.3g %%: %s: the variance ratio, averaged over the epoch, is %.3g, %s%s%s",
             ratio.epoch,
             100 * ratio.fraction_done,
             decision.value,
             ratio.lower,
             self.criterion.reason(decision, ratio.lower),
-            ". The plain optimizer continues" if is_off else "",
-            "" if epoch is None else f"; the next measurement is in epoch {epoch}",
+            "; the plain optimizer continues" if is_off else "",
+            "" if epoch is None else f"; next measurement in epoch {epoch}",
         )
 
     def state_dict(self, names: Mapping[str, str]) -> State:

@@ -76,7 +76,7 @@ class Workers(ABC):
     def sum(self, arrays: Sequence[NDArray]) -> None:
         """Replace each array by its sum over all workers; they all have the same bits then.
 
-        The engine does it, as it does any operation on the arrays: nothing waits here.
+        Waits until the sums are there. A sum over one process does nothing.
 
         Parameters
         ----------

@@ -21,7 +21,7 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import as_legacy
 from gluon_svrg.launch.environment import progress_timeout
 from gluon_svrg.workers.base import PeerError, WorkerError, Workers
-from gluon_svrg.workers.sums import Description, Group, Plan, check_can_be_summed
+from gluon_svrg.workers.sum_plan import Description, Group, Plan, check_can_be_summed
 from mxnet import autograd
 from mxnet.ndarray import NDArray
 
@@ -157,7 +157,7 @@ class MPIWorkers(Workers):
     # --- Sums ----------------------------------------------------------------------------------
 
     def sum(self, arrays: Sequence[NDArray]) -> None:
-        """Replace each array by its sum over all workers; MPI adds while nothing waits here.
+        """Replace each array by its sum over all workers, large ones in their own memory.
 
         Raises
         ------

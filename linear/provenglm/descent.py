@@ -537,7 +537,8 @@ def _to_the_system(
     hessian: NumPyArray, gradient: NumPyArray, t: NumPyArray, l1: NumPyArray
 ) -> tuple[NumPyArray, bool]:
     """Return a step towards the solution for the present signs, and whether it leads there."""
-    step, free = np.zeros_like(t), np.flatnonzero(t)
+    # Rounding may leave a matrix that has learned from steps less than 0 on its diagonal.
+    step, free = np.zeros_like(t), np.flatnonzero((t != 0) & (hessian.diagonal() > 0))
     t, gradient, l1 = t[free], gradient[free], l1[free]
     sign, part = np.sign(t), hessian[np.ix_(free, free)]
     wanted, is_exact = _solved(part, -gradient - l1 * sign)

@@ -46,20 +46,9 @@ _Arrays = tuple[NumPyArray, NumPyArray, NumPyArray]
 
 
 def kernels() -> ModuleType:
-    """Return the compiled loops.
+    """Return the compiled loops: to import Numba takes half a second, so not before a fit."""
+    from provenglm import descent_kernels
 
-    Raises
-    ------
-    ImportError
-        If there is no Numba.
-    """
-    try:
-        from provenglm import descent_kernels
-    except ImportError as error:
-        raise ImportError(
-            "l1_ratio > 0 needs numba, which cannot be imported: "
-            "pip install 'gluon-svrg[sklearn]', or set l1_ratio=0"
-        ) from error
     return descent_kernels
 
 

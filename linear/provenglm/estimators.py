@@ -19,7 +19,7 @@ from provenglm.base import LinearEstimator
 from provenglm.centred import centred
 from provenglm.data.large import joined
 from provenglm.data.rows import Data
-from provenglm.huber import solve_with_scale
+from provenglm.huber_scale import solve_with_scale
 from provenglm.losses import (
     Huber,
     Logistic,

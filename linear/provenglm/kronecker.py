@@ -19,6 +19,7 @@ import scipy.linalg
 from provenglm import newton
 from provenglm.method import Steps
 from provenglm.metric import Metric
+from provenglm.newton import of_no_shift
 from provenglm.objective import Objective, Snapshot
 from provenglm.sample import Sample
 from provenglm.single import in_float32
@@ -54,14 +55,6 @@ def left_by_gains(objectives: Sequence[float]) -> float:
         return 0.0
     rate = min(lately / before, _MOST_RATE)
     return lately * rate / (1 - rate)
-
-
-def of_no_shift(theta: NumPyArray) -> NumPyArray:
-    """Return theta, or a step, without what is the same for all classes: the loss is blind to it.
-
-    The penalty is least without it.
-    """
-    return theta if theta.ndim == 1 else theta - theta.mean(axis=1, keepdims=True)
 
 
 class SecondMoments:

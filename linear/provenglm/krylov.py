@@ -27,6 +27,7 @@ from scipy.sparse import issparse
 
 from provenglm.data.csr import made_of, transposed
 from provenglm.duality import duality_gap, weighted_square
+from provenglm.newton import of_no_shift
 from provenglm.objective import Objective, Snapshot
 from provenglm.sampling import fits_float32, has_offsets
 from provenglm.sparse.coordinates import in_coordinates
@@ -65,9 +66,6 @@ _ROUNDING = 1e-14
 _CENTRED = 1e-3
 """Of a column's squares, that its centring leaves at least: less would be rounding."""
 
-_SINGULAR = 1e-12
-"""Of the intercepts' Hessian: the loss of classes does not see a shift of all of them."""
-
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -91,7 +89,7 @@ def states(
     dtype = np.dtype(np.float64 if is_precise else np.float32)
     rows = _Rows(objective, dtype, has_room)
     null = objective.null()[1]
-    snapshot = objective.snapshot(_of_no_shift(start))
+    snapshot = objective.snapshot(of_no_shift(start))
     forcing, caution = _MOST_FORCING, 0.0
     while True:
         gap = duality_gap(objective, snapshot)
@@ -126,15 +124,6 @@ def _needs_float64(objective: Objective) -> bool:
     if not rows.is_sparse:
         return False
     return not fits_float32(rows, scaling) or has_offsets(rows, scaling)
-
-
-def _of_no_shift(theta: NumPyArray) -> NumPyArray:
-    """Return theta, or a step, without what is the same for all classes.
-
-    The loss does not see it, and the Hessian has the penalty alone there: no preconditioner that
-    is a diagonal would fit.
-    """
-    return theta if theta.ndim == 1 else theta - theta.mean(axis=1, keepdims=True)
 
 
 def _next_caution(caution: float, length: float) -> float:
@@ -250,8 +239,7 @@ class _Hessian:
         curvature = objective.loss.second_derivative(snapshot.scores, objective.target, caution)
         self._inverse = np.zeros((objective.loss.outputs,) * 2)
         if objective.intercept:
-            total = curvature.total(share)
-            self._inverse = np.linalg.pinv(total, rcond=_SINGULAR, hermitian=True)
+            self._inverse = curvature.inverse_of_total(share)
         each = (curvature.diagonal.T * share).T
         weight = each.astype(dtype)
         square = rows.products(weight, squared=True)
@@ -295,8 +283,8 @@ class _Hessian:
 
     def size(self, gradient: NumPyArray) -> float:
         """Return the size of a gradient in the preconditioner's metric."""
-        reduced = _of_no_shift(self._reduced(gradient)[0])
-        return float(np.sqrt(np.vdot(reduced, _of_no_shift(reduced / self._diagonal))))
+        reduced = of_no_shift(self._reduced(gradient)[0])
+        return float(np.sqrt(np.vdot(reduced, of_no_shift(reduced / self._diagonal))))
 
     def solved(self, forcing: float, enough: float) -> _Step:
         """Return the step of conjugate gradients that leaves a part of the gradient.
@@ -305,9 +293,9 @@ class _Hessian:
         """
         gradient = self._snapshot.gradient
         reduced, intercept = self._reduced(gradient)
-        rest = -_of_no_shift(reduced)
+        rest = -of_no_shift(reduced)
         step = np.zeros_like(rest)
-        scaled = _of_no_shift(rest / self._diagonal)
+        scaled = of_no_shift(rest / self._diagonal)
         direction = scaled.copy()
         square = started = float(np.vdot(rest, scaled))
         lengths: list[float] = []
@@ -322,7 +310,7 @@ class _Hessian:
             step += length * direction
             intercept = intercept + length * best
             rest -= length * product
-            scaled = _of_no_shift(rest / self._diagonal)
+            scaled = of_no_shift(rest / self._diagonal)
             lengths.append(length)
             ratios.append(float(np.vdot(rest, scaled)) / square)
             square *= ratios[-1]

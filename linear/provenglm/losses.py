@@ -58,6 +58,10 @@ class Noise(NamedTuple):
         )
 
 
+_SINGULAR = 1e-12
+"""Of the largest eigenvalue of the intercepts' Hessian: less is rounding."""
+
+
 @dataclass(frozen=True)
 class SecondDerivative:
     """What the losses of some samples have as second derivatives, with respect to one score each.
@@ -85,6 +89,10 @@ class SecondDerivative:
         """Return the weighted sum over all samples: (1, 1), of classes (K, K)."""
         return np.array([[share @ self.diagonal]])
 
+    def inverse_of_total(self, share: NumPyArray) -> NumPyArray:
+        """Return the inverse of that, and 0 where it has nothing: a shift of all classes."""
+        return np.linalg.pinv(self.total(share), rcond=_SINGULAR, hermitian=True)
+
 
 @dataclass(frozen=True)
 class SecondDerivativeOfClasses(SecondDerivative):
@@ -108,8 +116,11 @@ class SecondDerivativeOfClasses(SecondDerivative):
 
     def total(self, share: NumPyArray) -> NumPyArray:
         probability = self.probability
-        total = probability.T @ (probability * share[:, None])
-        return np.asarray(np.diag(share @ probability) - total)
+        root = probability * np.sqrt(share).astype(probability.dtype)[:, None]
+        # Of an array with itself: half the work, and symmetric to the last bit.
+        total = np.asarray(root.T @ root, np.float64)
+        # Probabilities sum to 1: a shift of all classes is of no curvature.
+        return np.asarray(np.diag(total.sum(axis=1)) - total)
 
 
 class Dual(NamedTuple):

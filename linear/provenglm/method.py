@@ -24,13 +24,10 @@ _GROWTH = 4
 _ROWS_OF_A_START = 20
 """For each feature: fewer, and the sample's optimum may be further away than the null model."""
 
-_RIDGE = 1e-10
-"""Of the Hessian's diagonal."""
-
-_STALE = 0.05
+STALE = 0.05
 """A step that leaves more of the decrement, and the Hessian is taken anew at the new point."""
 
-_CHANGED = 0.05
+CHANGED = 0.05
 """Of the curvature, on average: less, and a new Hessian would be the old one."""
 
 
@@ -148,12 +145,12 @@ class HessianSteps(Steps):
             hessian = self._thinned.hessian(theta)
         else:
             hessian = sample.hessian(scores)
-        return HessianMetric(newton.factor(hessian, _RIDGE))
+        return HessianMetric.of(hessian)
 
     def _step_from(self, snapshot: Snapshot, last: float) -> tuple[Metric, NumPyArray, float]:
         if self._last is not None:
             step, decrement = self._step(self._last, snapshot)
-            if not (decrement > _STALE * last and self._has_changed(snapshot)):
+            if not (decrement > STALE * last and self._has_changed(snapshot)):
                 return self._last, step, decrement
         self._last, step, decrement = super()._step_from(snapshot, last)
         return self._last, step, decrement
@@ -163,7 +160,7 @@ class HessianSteps(Steps):
         sample = self._sample
         curvature = sample.loss.curvature(sample.rows @ snapshot.theta, sample.target)
         change = float((sample.share @ np.abs(curvature - self._curvature)).sum())
-        return change > _CHANGED * float((sample.share @ self._curvature).sum())
+        return change > CHANGED * float((sample.share @ self._curvature).sum())
 
     def _first(self, start: NumPyArray) -> Snapshot:
         """Return the first snapshot: at the optimum of a part of the sample, or at a given start.
@@ -186,7 +183,7 @@ class HessianSteps(Steps):
             self._objective.reads.rows += count
         if self._thinned is not None:
             gradient, hessian = self._thinned.derivatives(theta)
-            metric = HessianMetric(newton.factor(hessian, _RIDGE))
+            metric = HessianMetric.of(hessian)
             theta = theta - metric.solve(gradient)
         snapshot = self._objective.snapshot(theta)
         if theta is start or snapshot.objective <= null:

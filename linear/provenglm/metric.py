@@ -8,7 +8,11 @@ from typing import Protocol
 import numpy as np
 import scipy.linalg
 
+from provenglm import newton
 from provenglm.types import NumPyArray
+
+_RIDGE = 1e-10
+"""Of the diagonal, at least: gradients of float32 have no digits along directions with less."""
 
 
 class Metric(Protocol):
@@ -24,6 +28,11 @@ class HessianMetric:
     """The Hessian of a sample, over all weights of all outputs, as a Cholesky factor."""
 
     cholesky: tuple[NumPyArray, bool]
+
+    @classmethod
+    def of(cls, hessian: NumPyArray) -> HessianMetric:
+        """Factor a Hessian, in place."""
+        return cls(newton.factor(hessian, _RIDGE))
 
     def solve(self, gradient: NumPyArray) -> NumPyArray:
         """Return P^-1 times a gradient of theta's shape."""

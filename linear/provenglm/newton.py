@@ -105,6 +105,15 @@ def without_shift(step: NumPyArray, penalty: NumPyArray) -> NumPyArray:
     return step
 
 
+def of_no_shift(theta: NumPyArray) -> NumPyArray:
+    """Return theta, or a step, without what is the same for all classes: a new array of classes.
+
+    The loss does not see it, and the penalty is least without it. A Hessian has the penalty alone
+    there: no preconditioner that is a diagonal would fit.
+    """
+    return theta if theta.ndim == 1 else theta - theta.mean(axis=1, keepdims=True)
+
+
 def minimise(sample: Sample, theta: NumPyArray, tol: float, steps: int) -> NumPyArray:
     """Return the point whose decrement is at most `tol`, or that after `steps` steps."""
     last = theta

@@ -165,13 +165,18 @@ def _in_a_hessian(
 
 
 def _with_a_sample(problem: Problem, settings: Settings, why: str, most: float) -> Plan:
-    """Return the way by products with a sample's Hessian, or its second moments."""
+    """Return the way by products with a sample's Hessian, its second moments, or in the dual."""
     n, p = problem.features.shape
 
     def method(
-        objective: Objective, sample: Sample, start: NumPyArray, _: np.random.Generator
+        objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
     ) -> Iterator[State]:
-        return sample_krylov.states(objective, sample, start, settings.is_precise)
+        def go_on(theta: NumPyArray) -> Iterator[State]:
+            return sample_krylov.states(objective, sample, theta, settings.is_precise)
+
+        if sdca.is_for_classes(objective):
+            return sdca.states(objective, start, settings, rng, go_on)
+        return go_on(start)
 
     least, of_a_feature = _ROWS_OF_MOMENTS
     size = max(least, of_a_feature * p)
@@ -213,7 +218,10 @@ def _many_sparse_columns(problem: Problem, settings: Settings) -> Plan:
     def method(
         objective: Objective, _: Sample, start: NumPyArray, rng: np.random.Generator
     ) -> Iterator[State]:
-        return sdca.states(objective, start, settings, rng)
+        def go_on(theta: NumPyArray) -> Iterator[State]:
+            return krylov.states(objective, theta, settings.tol, settings.is_precise, True)
+
+        return sdca.states(objective, start, settings, rng, go_on)
 
     why = f"{why}, and the penalty is strong enough for steps of single rows in the dual"
     return Plan("sdca", why, 0, method, is_cheap=True)

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from provenglm.kronecker import Kronecker, SecondMoments, of_no_shift
+from provenglm.kronecker import Kronecker, SecondMoments
 from provenglm.losses import SecondDerivative
 from provenglm.method import Steps
 from provenglm.metric import Metric
+from provenglm.newton import of_no_shift
 from provenglm.objective import Objective, Snapshot, products
 from provenglm.sample import Sample
 from provenglm.single import in_float32

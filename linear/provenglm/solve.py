@@ -345,7 +345,7 @@ class _Run:
             self._add(state)
             if self._separated(state):
                 return StopReason.UNBOUNDED
-            if self._near_enough(is_cheap):
+            if self._near_enough(is_cheap or state.is_cheap):
                 return StopReason.CONVERGED
             out_of_time = time.perf_counter() >= self._objective.deadline
             if len(self._history) > settings.max_iter or out_of_time:

@@ -23,6 +23,8 @@ class State:
     """The duality gap of the snapshot, if the method has asked for it."""
     name: str = ""
     """Of the method, where the plan leaves it open."""
+    is_cheap: bool = False
+    """See `Plan`: for a method that the plan leaves open."""
 
     @property
     def theta(self) -> NumPyArray:

@@ -8,7 +8,8 @@ constant or rare, some rows weigh nothing, some classes are nearly separable. Ru
 3569, with scores of tens of thousands (docs/linear/solver.md, "What it is not"), and 1294, whose
 ``gap_`` is the objective, which is 1e-7 too low.
 
-``--kind`` makes other problems of the same data: with an L1 penalty, with Huber's loss, on disk.
+``make fuzz-linear KIND=l1`` (or ``huber``, or ``disk``) makes other problems of the same data: with
+an L1 penalty, with Huber's loss and its scale, in files.
 """
 
 from __future__ import annotations
@@ -249,11 +250,18 @@ def value(problem: Random, theta: np.ndarray) -> tuple[float, float]:
         losses, residual = problem.loss.value_and_residual(problem.moved(scores), problem.target)
         loss = float(problem.share @ losses)
     found = loss + penalty
-    # A score is a sum of p + 1 products, whatever cancels; F a sum of n losses.
-    sizes = np.abs(problem.dense) @ np.abs(theta[:-1]) + np.abs(theta[-1])
-    moved = problem.share @ (np.abs(residual).reshape(sizes.shape) * sizes).sum(axis=1)
-    n, p = problem.dense.shape
-    return found, UNIT * ((p + 2) * float(moved) + n * (1 + abs(found)))
+    rows = np.column_stack([problem.dense, np.ones(len(scores))])
+    return found, rounding_of(rows, theta, problem.share, residual, found)
+
+
+def rounding_of(
+    rows: np.ndarray, theta: np.ndarray, share: np.ndarray, residual: np.ndarray, value: float
+) -> float:
+    """Return the rounding error of F: a score is a sum of p products, whatever cancels."""
+    n, p = rows.shape
+    sizes = np.abs(rows) @ np.abs(theta)
+    moved = share @ (np.abs(residual).reshape(sizes.shape) * sizes).sum(axis=1)
+    return UNIT * ((p + 1) * float(moved) + n * (1 + abs(value)))
 
 
 def with_best_scale(error: np.ndarray, share: np.ndarray, epsilon: float) -> tuple[float, float]:
@@ -294,6 +302,10 @@ class Smooth(NamedTuple):
         with np.errstate(over="ignore"):
             losses = self.loss.value(_flat(self.rows @ theta) + self.offset, self.target)
         return float(self.share @ losses) + 0.5 * float(self.penalty @ np.square(theta).sum(axis=1))
+
+    def rounding(self, theta: np.ndarray) -> float:
+        residual = self.loss.residual(_flat(self.rows @ theta) + self.offset, self.target)
+        return rounding_of(self.rows, theta, self.share, residual, self.value(theta))
 
     def derivatives(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the gradient, (p, K), and the Hessian, (p K, p K)."""
@@ -359,7 +371,7 @@ def newton(
 
 
 def least(problem: Random, found: np.ndarray) -> tuple[float, float]:
-    """Return the least F, and F of the best constant prediction.
+    """Return the least F, more by its rounding error, and F of the best constant prediction.
 
     With an L1 penalty from the coefficients of the fit, too: from 0 the steps may end too early.
     """
@@ -383,12 +395,12 @@ def least(problem: Random, found: np.ndarray) -> tuple[float, float]:
         for features, penalty in (of_rows, of_constant)
     )
     l1, constant = np.append(problem.l1 / scale, 0.0), newton(with_ones)[0]
-    best = newton(with_rows, l1)[0]
+    best, theta = newton(with_rows, l1)
     if problem.l1:
         coef = found[:-1] * scale[:, None]
         start = np.vstack([coef, found[-1:] + center @ found[:-1]])
-        best = min(best, newton(with_rows, l1, start)[0])
-    return best, constant
+        best, theta = min((best, theta), newton(with_rows, l1, start), key=lambda pair: pair[0])
+    return best + with_rows.rounding(theta), constant
 
 
 def least_of_scales(

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from linear_oracle import Dense, bfgs, curvatures, prepared, problem_of
 from provenglm import kronecker, plan, sample_krylov
-from provenglm.kronecker import Kronecker, SecondMoments, left_by_gains, of_no_shift
+from provenglm.kronecker import Kronecker, SecondMoments, left_by_gains
 from provenglm.losses import Softmax
+from provenglm.newton import of_no_shift
 from provenglm.problem import Problem
 from provenglm.solution import Settings
 from provenglm.solve import solve

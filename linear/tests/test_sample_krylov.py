@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
-from provenglm import plan, sample_krylov
-from provenglm.kronecker import SecondMoments, of_no_shift
+from provenglm import plan, sample_krylov, sdca
+from provenglm.kronecker import SecondMoments
 from provenglm.losses import Logistic, Poisson, Softmax
+from provenglm.newton import of_no_shift
 from provenglm.problem import Problem
 from provenglm.sample_krylov import SampleHessian, SampleKrylov
 from provenglm.single import in_float32
@@ -100,6 +101,7 @@ def test_start_is_about_the_optimum_of_the_sample():
 @pytest.mark.parametrize(("l2", "name"), [(1e-1, "newton-cg, sample"), (1e-6, "kronecker")])
 def test_the_way_follows_the_effective_dimension(monkeypatch, l2, name):
     monkeypatch.setattr(plan, "_SMALL", 0)
+    monkeypatch.setattr(sdca, "_MOST_CURVATURE_OF_DENSE", 0)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(4000, 60)) * np.logspace(0, -2, 60)
     target = (X[:, :3] + rng.gumbel(size=(4000, 3))).argmax(axis=1)

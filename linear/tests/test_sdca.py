@@ -1,10 +1,11 @@
 """Dual coordinate ascent: the same steps in NumPy, and runs from every kind of start."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm import sdca
+from provenglm import plan, sdca
 from provenglm.losses import Logistic, Softmax
 from provenglm.plan import choose
 from provenglm.problem import Problem
@@ -15,16 +16,23 @@ from scipy.special import logsumexp
 
 LOSSES = [Logistic(), Softmax(2), Softmax(5)]
 ids = ["logistic", "two classes", "five classes"]
+KINDS = [*((loss, False) for loss in LOSSES), (Softmax(2), True), (Softmax(5), True)]
+kinds = [*ids, "dense, two classes", "dense, five classes"]
 
 
-def made(loss, n=90, p=40, l2=1e-2, intercept=True, weighted=True, seed=0):
-    """Return a problem with an empty row, an empty column and rows of no weight."""
+def made(loss, n=90, p=40, l2=1e-2, intercept=True, weighted=True, seed=0, dense=False):
+    """Return a problem with an empty row, an empty column and rows of no weight.
+
+    Dense features are far from 0 where there is an intercept.
+    """
     rng = np.random.default_rng(seed)
     X = np.where(rng.random((n, p)) < 0.2, rng.normal(size=(n, p)) * np.exp(rng.normal(size=p)), 0)
     X[3], X[:, 2] = 0, 0
     scores = X @ rng.normal(size=(p, loss.outputs)) + rng.gumbel(size=(n, loss.outputs))
     y = scores.argmax(axis=1) if loss.outputs > 1 else (scores[:, 0] > 0).astype(float)
     weight = rng.exponential(size=n) * (rng.random(n) > 0.1) if weighted else None
+    if dense:
+        return Problem(X + 3 * rng.normal(size=p) * intercept, y, loss, l2, weight, intercept)
     X = csr_array(X)
     X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
     return Problem(X, y, loss, l2, weight, intercept)
@@ -37,13 +45,18 @@ class Whole:
     the mean of class 1 is the same, with half of the curvature for each class.
     """
 
-    def __init__(self, problem, theta):
-        self.problem, self.X, self.share = problem, problem.features.toarray(), problem.shares()
+    def __init__(self, problem, theta, center):
+        self.problem, self.share = problem, problem.shares()
+        X = problem.features
+        self.X = X - center if isinstance(X, np.ndarray) else X.toarray()
         self.K = max(2, problem.loss.outputs)
         self.observed = np.eye(self.K)[problem.target.astype(int)]
         self.is_two = problem.loss.outputs == 1
-        self.of_bias = 0.1 / (self.share @ self.share) if problem.fit_intercept else 0.0
         squares = np.square(self.X).sum(axis=1)
+        of_weights = self.share**2 @ squares / problem.l2
+        self.of_bias = 0.0
+        if problem.fit_intercept:
+            self.of_bias = max(0.1, 0.005 * of_weights) / (self.share @ self.share)
         self.curvature = self.share * (squares / problem.l2 + self.of_bias)
         self.b0 = np.atleast_1d(theta[-1]).astype(float)
         self.mean = self.observed.copy()
@@ -107,7 +120,8 @@ class Whole:
         return value, met
 
     def epoch(self, blocks):
-        order = [i for b in blocks for i in range(8 * b, min(8 * b + 8, len(self.share)))]
+        size = 1 if len(blocks) == len(self.share) else 8
+        order = [i for b in blocks for i in range(size * b, min(size * (b + 1), len(self.share)))]
         value, distance = np.sum([self.step(i) for i in order], axis=0)
         value += 0.5 * self.problem.l2 * np.square(self.weights).sum()
         self.b0 = self.bias
@@ -122,7 +136,9 @@ def prepared(problem, theta, seed=0):
         first = objective.snapshot(theta)
     rng = np.random.default_rng(seed)
     weights, bias = objective.scaling.to_user(theta)
-    whole = Whole(problem, np.concatenate([weights, bias[None]]))
+    center = objective.scaling.center * isinstance(problem.features, np.ndarray)
+    bias = bias + center @ weights
+    whole = Whole(problem, np.concatenate([weights, bias[None]]), center)
     return sdca._Dual(objective, problem.l2, first, True, rng), whole
 
 
@@ -144,34 +160,38 @@ def _narrow(monkeypatch):
 
 
 @pytest.mark.usefixtures("_narrow")
-@pytest.mark.parametrize("loss", LOSSES, ids=ids)
+@pytest.mark.parametrize(("loss", "dense"), KINDS, ids=kinds)
 @pytest.mark.parametrize("kind", ["cold", "warm"])
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("l2", [1e-4, 1e-2, 1.0])
-def test_epochs_are_those_of_numpy(loss, kind, intercept, l2):
-    problem = made(loss, intercept=intercept, l2=l2)
+def test_epochs_are_those_of_numpy(loss, dense, kind, intercept, l2):
+    problem = made(loss, intercept=intercept, l2=l2, dense=dense)
     theta = starts(problem, kind)
     dual, whole = prepared(problem, theta)
     mean = whole.mean if loss.outputs > 1 else whole.mean[:, 1]
     np.testing.assert_allclose(dual._mean, mean, rtol=1e-12, atol=1e-14)
     for _ in range(4):
         got = dual.epoch()
-        wanted = whole.epoch(dual._blocks.astype(int))
+        wanted = whole.epoch(dual._order.astype(int))
         np.testing.assert_allclose(got, wanted, rtol=1e-9)
         mean = whole.mean if loss.outputs > 1 else whole.mean[:, 1]
         np.testing.assert_allclose(dual._mean, mean, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(dual._bias, whole.bias, rtol=1e-9, atol=1e-11)
         scale = np.abs(whole.weights).max()
-        weights = dual._weights.reshape(whole.weights.shape)
+        weights = dual._weights.T if dense else dual._weights.reshape(whole.weights.shape)
         np.testing.assert_allclose(weights, whole.weights, atol=1e-12 * scale)
 
 
 @pytest.mark.usefixtures("_narrow")
-@pytest.mark.parametrize("loss", LOSSES, ids=ids)
+@pytest.mark.parametrize(("loss", "dense"), KINDS, ids=kinds)
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("l2", [1e-4, 1e-2, 1.0])
-def test_a_run_ends_at_the_optimum(loss, intercept, l2):
-    problem = made(loss, n=400, intercept=intercept, l2=l2)
+def test_a_run_ends_at_the_optimum(loss, dense, intercept, l2, monkeypatch):
+    l2 = 10 * np.sqrt(l2) if dense else l2
+    problem = made(loss, n=400, intercept=intercept, l2=l2, dense=dense)
+    if dense:
+        monkeypatch.setattr("provenglm.plan._SMALL", 0)
+        monkeypatch.setattr("provenglm.plan.sdca.is_for_classes", lambda _: True)
     solution = solve(problem, Settings(tol=1e-10))
     assert solution.method == "sdca"
     assert solution.reason is StopReason.CONVERGED
@@ -229,13 +249,13 @@ def test_another_method_goes_on_where_epochs_gain_too_little(loss, monkeypatch):
     monkeypatch.setattr(sdca, "_SLOW", 0.0)
     monkeypatch.setattr(sdca, "_EPOCHS", 1)
     taken = []
-    states = sdca.krylov.states
+    states = plan.krylov.states
 
     def spied(objective, start, *rest, **given):
         taken.append(objective.snapshot(start).objective)
         return states(objective, start, *rest, **given)
 
-    monkeypatch.setattr(sdca.krylov, "states", spied)
+    monkeypatch.setattr(plan.krylov, "states", spied)
     problem = made(loss, n=400)
     solution = solve(problem, Settings())
     assert solution.reason is StopReason.CONVERGED
@@ -268,7 +288,40 @@ def test_time_that_is_over_ends_the_epochs():
     objective, _ = Session(problem, Settings()).prepare()
     objective.deadline = time.perf_counter()
     with objective.workers.running():
-        run = sdca.states(objective, objective.null()[0], Settings(), np.random.default_rng(0))
+        rng = np.random.default_rng(0)
+        run = sdca.states(objective, objective.null()[0], Settings(), rng, lambda _: iter(()))
         start, state = next(run), next(run)
     assert state.passes - start.passes < 3
     assert state.snapshot.objective < start.snapshot.objective
+
+
+def test_classes_of_dense_rows_with_a_strong_penalty_or_few_rows_each():
+    def is_for(classes, curvature, **given):
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(600, 20)) * np.exp(rng.normal(size=20)) + 9
+        problem = Problem(X, np.arange(600) % classes, Softmax(classes), 1.0)
+        l2 = X.var(axis=0).sum() / 600 / curvature
+        problem = replace(problem, l2=l2, **given)
+        return sdca.is_for_classes(Session(problem, Settings()).prepare()[0])
+
+    assert is_for(10, 0.99 * sdca._MOST_CURVATURE_OF_DENSE)
+    assert not is_for(10, 1.01 * sdca._MOST_CURVATURE_OF_DENSE)
+    assert is_for(30, 0.99 * sdca._MOST_CURVATURE)
+    assert not is_for(30, 1.01 * sdca._MOST_CURVATURE)
+    assert not is_for(30, np.inf)
+    assert not is_for(30, 1.0, target=np.zeros(600), loss=Logistic())
+
+
+def test_few_rows_of_each_of_many_clusters():
+    rng = np.random.default_rng(0)
+    target = np.repeat(np.arange(60), 10)
+    X = (rng.normal(size=(60, 80))[target] + rng.normal(size=(600, 80))).astype(np.float32)
+    solution = solve(Problem(X, target, Softmax(60), 1 / 600), Settings())
+    assert solution.method == "sdca"
+    assert solution.reason is StopReason.CONVERGED
+    assert solution.gap <= 1e-6 * (solution.history[0].objective - solution.objective)
+    scores = X @ solution.coef + solution.intercept
+    residual = Softmax(60).residual(scores, target) / 600
+    gradient = X.T @ residual + solution.coef / 600
+    # The duality gap, but for the intercept's part.
+    assert solution.gap == pytest.approx(600 / 2 * np.square(gradient).sum(), rel=0.1)

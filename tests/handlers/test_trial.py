@@ -372,13 +372,13 @@ def test_the_log_says_so(caplog):
         handlers = [gs.SVRGHandler(max_variance_ratio=1 / 3), Scripted([ratio], at=(30, 100))]
         estimator_of(problem).fit(problem.ndarrays(), epochs=1, event_handlers=handlers)
     assert (
-        "epoch 0, 30 %: SVRG is switched on: the variance of the corrected gradient, averaged over "
-        "the epoch, is 0.085 times the plain one's, under max_variance_ratio=0.333"
+        "epoch 0, 30 %: SVRG is switched on: the variance ratio, averaged over the epoch, is "
+        "0.085, under max_variance_ratio=0.333"
     ) in caplog.messages
     assert (
-        "epoch 0, 30 %: SVRG is not switched on: the variance of the corrected gradient, averaged "
-        "over the epoch, is 0.51 times the plain one's, above max_variance_ratio=0.333. The plain "
-        "optimizer continues; the next measurement is in epoch 1"
+        "epoch 0, 30 %: SVRG is not switched on: the variance ratio, averaged over the epoch, is "
+        "0.51, above max_variance_ratio=0.333; the plain optimizer continues; next measurement in "
+        "epoch 1"
     ) in caplog.messages
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from provenglm.data.rows import rows_of
-from provenglm.huber import solve_with_scale
+from provenglm.huber_scale import solve_with_scale
 from provenglm.plan import is_small
 from provenglm.problem import Problem
 from provenglm.solution import Settings, Solution, StopReason

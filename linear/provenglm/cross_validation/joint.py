@@ -16,6 +16,7 @@ import numpy as np
 from provenglm import newton
 from provenglm.cross_validation.folds import Folds, PathPoint, point_of
 from provenglm.duality import duality_gap
+from provenglm.method import CHANGED, STALE
 from provenglm.metric import HessianMetric, Metric
 from provenglm.objective import Objective, Snapshot, products
 from provenglm.plan import Plan, has_hessian, sample_size
@@ -27,15 +28,6 @@ from provenglm.solve import ROUNDING, Session
 from provenglm.types import NumPyArray
 
 Watch = Callable[[str], None]
-
-_RIDGE = 1e-10
-"""Of the Hessian's diagonal."""
-
-_STALE = 0.05
-"""A step that leaves more of the decrement, and the Hessian is taken anew at the new points."""
-
-_CHANGED = 0.05
-"""Of the curvature, on average: less, and a new Hessian would be the old one."""
 
 _POOR, _POOR_STEPS = 0.5, 3
 """What so many steps leave of the decrement, from which on the solver itself takes over."""
@@ -294,7 +286,7 @@ class JointPath:
         self._renew(walks)
         while pending := [walk for walk in walks if walk.fold not in done]:
             steps = self._steps(pending)
-            stale = any(d > _STALE * w.last for w, (_, d) in zip(pending, steps, strict=True))
+            stale = any(d > STALE * w.last for w, (_, d) in zip(pending, steps, strict=True))
             if stale and self._renew(pending):
                 steps = self._steps(pending)
             moving: list[tuple[Walk, NumPyArray]] = []
@@ -327,7 +319,7 @@ class JointPath:
         hessian = self._hessian.copy()
         penalty = np.repeat(walk.objective.penalty, self._objective.loss.outputs)
         hessian.ravel()[:: len(hessian) + 1] += penalty
-        return HessianMetric(newton.factor(hessian, _RIDGE))
+        return HessianMetric.of(hessian)
 
     def _renew(self, walks: list[Walk]) -> bool:
         """Take the Hessian anew, at the mean of the folds, if the curvature has changed."""
@@ -337,7 +329,7 @@ class JointPath:
         curvature = sample.loss.curvature(scores, sample.target)
         if self._hessian is not None:
             change = np.abs(curvature - self._curvature).mean()
-            if not change > _CHANGED * self._curvature.mean():
+            if not change > CHANGED * self._curvature.mean():
                 return False
         plain = replace(sample, penalty=np.zeros_like(sample.penalty))
         self._hessian, self._curvature = plain.hessian(scores), curvature

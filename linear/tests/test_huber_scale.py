@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from provenglm import Chunks, SVRGRegressor, huber
-from provenglm.huber import (
+from provenglm.huber_scale import (
     best_scale,
     joint_objective,
     lower_bound,

@@ -1,4 +1,4 @@
-"""Huber's regression with its scale: coefficients and sigma are found together.
+"""Huber's regression with its scale: an outer search for sigma. The loss itself is in `losses`.
 
 The objective, over the coefficients w, the intercept b and the scale sigma > 0, with the residuals
 r = y - Xw - b, weights s and S their sum, is

@@ -1,4 +1,4 @@
-"""Which memory a sum over workers goes through: big arrays in place, small ones copied together."""
+"""Plan: where in memory a sum over workers is taken: large arrays in place, small ones together."""
 
 from __future__ import annotations
 
