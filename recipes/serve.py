@@ -20,11 +20,12 @@ import asyncio
 import io
 import json
 import socket
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import uvicorn
@@ -213,7 +214,8 @@ class Reader:
             try:
                 return self.predictor.read_images(file.name, resize=True)[0]
             except ValueError as e:
-                raise ValueError(str(e).replace(file.name, "the image")) from e
+                message = str(e).replace(repr(file.name), "the image")
+                raise ValueError(message.replace(file.name, "the image")) from e
 
     def array_of(self, body: bytes) -> np.ndarray:
         """Return the array of an .npy file; its header is compared with the bytes that follow."""
@@ -259,19 +261,39 @@ class Reader:
             name, shape = spec["name"], tuple(spec["shape"])
             if is_sample:
                 array = array[None]
-            if array.shape[1:] != shape or (len(array) != len(arrays[0]) and not is_sample):
+            if array.shape[1:] != shape:
+                given = array.shape[1:] if is_sample else array.shape
                 raise ValueError(
-                    f"{name} must have the shape {('N', *shape)} or {shape}, got {array.shape}, "
-                    "and all inputs the same N: send it in the shape of the training data"
+                    f"{name} must have the shape {shape}, or {shape_of('N', *shape)} for N "
+                    f"samples, got {given}: send it in the shape of the training data"
                 )
-            if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
-                raise ValueError(f"{name} must have finite numbers alone: replace the others")
+            if len(array) != len(arrays[0]) and not is_sample:
+                raise ValueError(
+                    f"{name} has {len(array)} samples and {self.inputs[0]['name']} has "
+                    f"{len(arrays[0])}: send the same number for each input"
+                )
+            if array.dtype.kind not in "fiu":
+                raise ValueError(f"{name} is of {array.dtype}: send integers or floating point")
+            if not np.isfinite(array).all():
+                place = np.argwhere(~np.isfinite(array))[0]
+                raise ValueError(
+                    f"{name} has {array[tuple(place)]} in sample {place[0]}, at "
+                    f"{shape_of(*place[1:])}: replace such numbers as in training"
+                )
             batches.append(array.astype(spec["dtype"], copy=False))
         count = len(batches[0])
         if not 1 <= count <= self.max_batch:
             status = 413 if count else 422
-            raise HTTPException(status, f"a request has 1 to {self.max_batch} samples, not {count}")
+            way_out = "send several requests" if count else "send at least one"
+            raise HTTPException(
+                status, f"a request has 1 to {self.max_batch} samples, not {count}: {way_out}"
+            )
         return batches, is_sample
+
+
+def shape_of(*sizes: Any) -> str:
+    """Return sizes as NumPy prints a shape, names without quotes."""
+    return f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
 
 
 def make_app(predictor: Predictor, options: argparse.Namespace) -> FastAPI:
@@ -336,15 +358,27 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def end(reason: str) -> NoReturn:
+    """End the process before it has begun to serve."""
+    print(f"error: {reason}", file=sys.stderr)
+    sys.exit(2)
+
+
 def main() -> None:
     """Serve until SIGTERM or Ctrl-C; the requests that are there then are still answered."""
     options = parse()
-    predictor = Predictor.load(
-        options.directory, batch_size=options.max_batch, engine=options.engine
-    )
+    try:
+        predictor = Predictor.load(
+            options.directory, batch_size=options.max_batch, engine=options.engine
+        )
+    except (ValueError, ImportError, OSError) as e:
+        end(str(e))
+    try:
+        listener = socket.create_server((options.host, options.port))
+    except (OSError, OverflowError) as e:
+        end(f"cannot listen on {options.host}:{options.port} ({e}): give another --port")
     for size in (1, options.max_batch):  # MXNet plans a size when it is first run
         predictor(*(np.zeros((size, *x["shape"]), x["dtype"]) for x in predictor.card["inputs"]))
-    listener = socket.create_server((options.host, options.port))
     host, port = listener.getsockname()[:2]
     print(f"http://{host}:{port} by {predictor.engine}: {predictor.engine_reason}", flush=True)
     config = uvicorn.Config(
@@ -354,7 +388,8 @@ def main() -> None:
         timeout_keep_alive=30,
         timeout_graceful_shutdown=30,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    with suppress(KeyboardInterrupt):  # uvicorn passes it on after its last answer
+        uvicorn.Server(config).run(sockets=[listener])
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -174,14 +175,30 @@ WRONG = {
     "text": (JSON, b'{"data": "a"}', 422, "an input is no array of numbers"),
     "unequal lists": (JSON, b'{"data": [[1], [2, 3]]}', 422, "an input is no array of numbers"),
     "deep": (JSON, b'{"data": ' + b"[" * 50_000, 422, "the body is no JSON"),
-    "a shape": (JSON, b'{"data": [1]}', 422, r"data must have the shape \('N', 3, 16, 16\)"),
-    "NaN": ("application/x-npy", with_nan(), 422, "data must have finite numbers alone"),
+    "a shape": (
+        JSON,
+        b'{"data": [1]}',
+        422,
+        r"\(3, 16, 16\), or \(N, 3, 16, 16\) for N .* \(1,\)",
+    ),
+    "NaN": ("application/x-npy", with_nan(), 422, r"data has nan in sample 0, at \(1, 2, 3\): rep"),
+    "words": ("application/x-npy", npy(np.full((3, 16, 16), "a")), 422, "data is of <U1: send"),
     "no array": ("application/x-npy", b"abc", 422, "the body is no array of numpy.save"),
     "a great shape": ("application/x-npy", header((2**40,)), 422, "is no array of numpy.save"),
     "objects": ("application/x-npy", npy(np.array(["a"])), 422, "data must have the shape"),
-    "no samples": ("application/x-npy", npy(np.zeros((0, 3, 16, 16))), 422, "not 0"),
-    "many samples": ("application/x-npy", npy(np.zeros((17, 3, 16, 16), "u1")), 413, "not 17"),
-    "no image": ("image/png", b"abc", 422, "cannot be read as an image"),
+    "no samples": (
+        "application/x-npy",
+        npy(np.zeros((0, 3, 16, 16))),
+        422,
+        "not 0: send at",
+    ),
+    "many samples": (
+        "application/x-npy",
+        npy(np.zeros((17, 3, 16, 16), "u1")),
+        413,
+        "not 17: send",
+    ),
+    "no image": ("image/png", b"abc", 422, "^the image cannot be read as an image"),
     "a page": ("text/html", b"abc", 415, "the content type 'text/html' is not read: use"),
     "a great body": (JSON, b" " * 100_001, 413, "the body has more than 100000 bytes"),
 }
@@ -275,16 +292,21 @@ def test_several_inputs_and_nested_outputs(tmp_path):
         status, answer = post(connection, "/predict", npy(pair[0]))
         assert status == 422
         assert "the model has 2 inputs: send JSON" in answer["detail"]
+        unequal = json.dumps({"a": pair[0].tolist(), "b": pair[1][:3].tolist()})
+        status, answer = post(connection, "/predict", unequal, JSON)
+        assert status == 422
+        assert "b has 3 samples and a has 4: send the same number" in answer["detail"]
         status, answer = post(connection, "/classes", body, JSON)
         assert status == 422
         assert "which are not classes" in answer["detail"]
         connection.close()
 
 
-def test_requests_that_are_there_at_sigterm_are_answered(model, samples):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_requests_that_are_there_at_a_signal_are_answered(number, model, samples):
     expected = deploy.Predictor(model)(samples[0])
     with served(model, "--max-wait", "1000") as (process, url):
-        timer = threading.Timer(0.3, process.send_signal, [signal.SIGTERM])
+        timer = threading.Timer(0.3, process.send_signal, [number])
         timer.start()
         status, answer = ask_once(url, samples[0])
         assert status == 200
@@ -292,3 +314,18 @@ def test_requests_that_are_there_at_sigterm_are_answered(model, samples):
         process.wait(timeout=30)
         with pytest.raises(ConnectionRefusedError):
             ask_once(url, samples[0])
+
+
+def test_what_keeps_it_from_starting_is_one_sentence(model, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        for arguments, message in (
+            ([str(tmp_path)], f"error: model.json is missing in the model directory '{tmp_path}'"),
+            ([str(model), "--engine", "x"], "error: engine must be 'auto', 'mxnet' or 'onnxrunti"),
+            ([str(model), "--port", port], f"error: cannot listen on 127.0.0.1:{port} ("),
+        ):
+            command = [sys.executable, "-W", "ignore", str(SCRIPT), *arguments]
+            ended = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert ended.returncode == 2
+            assert ended.stderr.splitlines()[-1].startswith(message)
+            assert "Traceback" not in ended.stderr

@@ -199,17 +199,23 @@ class TrainerStates:
         """Raise ValueError if these are not the states of such an optimizer and parameters."""
         saved, own = self._meta["optimizer"], class_key(optimizer)
         if saved != own:
-            raise ValueError(f"the states are of the optimizer {saved}, and this trainer has {own}")
+            raise ValueError(
+                f"the states are of the optimizer {saved}, and this trainer has {own}: make the "
+                "trainer with that optimizer, or load only the weights by net.load_parameters"
+            )
         scheduler = optimizer.lr_scheduler
         saved, own_schedule = self._meta["lr_scheduler"], scheduler and class_key(scheduler)
         if saved != own_schedule:
             raise ValueError(
-                f"the states are of the lr_scheduler {saved}, and this trainer has {own_schedule}"
+                f"the states are of the lr_scheduler {saved}, and this trainer has {own_schedule}: "
+                f"make the trainer {'with such a schedule' if saved else 'without one'}, or "
+                "load only the weights by net.load_parameters"
             )
         described = self._meta["params"]
         if len(described) != len(params):
             raise ValueError(
-                f"the states are of {len(described)} parameters, and this trainer has {len(params)}"
+                f"the states are of {len(described)} parameters, and this trainer has "
+                f"{len(params)}: give the trainer those that it had"
             )
         saved_names, names = [name for name, *_ in described], [param.name for param in params]
         if saved_names != names and sorted(saved_names) == sorted(names):

@@ -111,8 +111,8 @@ def _read_archive(path: str) -> list[NumPyArray]:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds one array and no names")
             return [archive[name] for name in archive.files]
-    except FileNotFoundError:
-        raise
+    except FileNotFoundError as e:
+        raise FileNotFoundError(f"there is no file {path!r}: write it with numpy.savez") from e
     except DAMAGED as e:
         raise ValueError(
             f"{path!r} is not an .npz of arrays of numbers ({e}): write it with numpy.savez"

@@ -57,8 +57,10 @@ class MXNetEngine:
             try:
                 return self._graph_for(len(arrays[0]))(arrays)
             except MXNetError as e:
+                is_int8 = self.model.card["precision"] == "int8"
                 raise ValueError(
-                    f"MXNet cannot run the model ({reason_of(e)}): export the network again"
+                    f"MXNet cannot run the model ({reason_of(e)}): "
+                    f"{'quantize the float32 model' if is_int8 else 'export the network'} again"
                 ) from e
 
     def _graph_for(self, count: int) -> Compiled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 import warnings
@@ -15,7 +16,7 @@ import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import callback_errors, legacy_mode, reason_of
 from gluon_svrg.arrays import params as params_format
-from gluon_svrg.deploy.model_dir import Model, as_path, check_target, read_model, write_model
+from gluon_svrg.deploy.model_dir import Card, Model, as_path, check_target, read_model, write_model
 from gluon_svrg.deploy.numerics import warn_of_overflow
 from gluon_svrg.deploy.predictor import Predictor, probabilities_of
 from gluon_svrg.files import write_through
@@ -29,6 +30,8 @@ Samples: TypeAlias = "NumPyArray | NDArray | Sequence[NumPyArray | NDArray]"
 """One array for each input, or the array of the only input."""
 
 _BATCH = 32
+
+_logger = logging.getLogger(__name__)
 
 
 def quantize(
@@ -105,7 +108,6 @@ def quantize(
     arrays = _check_samples("calibration_data", calibration_data, predictor)
     _check_ranges(arrays, [spec["name"] for spec in model.card["inputs"]])
     warn_of_overflow("quantize")
-    symbol, params = _quantized(model, arrays, mode, exclude_layers)
     card = {
         **{key: model.card[key] for key in ("inputs", "outputs", "normalization")},
         **{key: model.card[key] for key in ("class_names", "from_logits")},
@@ -113,10 +115,9 @@ def quantize(
         # Those of the float32 model are not those of this one.
         "metrics": {},
     }
+    symbol, params, int8 = _quantized_that_runs(model, card, arrays, mode, exclude_layers)
     report: dict[str, Any] = {"mode": mode, "calibration_samples": len(arrays[0])}
     if evaluation_data is not None:
-        plain = {name.split(":", 1)[1]: array for name, array in params.items()}
-        int8 = Predictor(Model(card, mx.sym.load_json(symbol), plain), engine="mxnet")
         report |= _evaluate(predictor, int8, evaluation_data)
         card["metrics"] = {"accuracy": report["accuracy_int8"]}
     card["quantization"] = {**report, "metrics_float32": model.card["metrics"]}
@@ -174,14 +175,54 @@ def _check_excluded(names: Sequence[str], symbol: Symbol) -> None:
         raise TypeError(
             f"exclude_layers must be a sequence of names, got {names!r}: give [name] for one"
         )
-    nodes = json.loads(symbol.get_backend_symbol("MKLDNN_QUANTIZE").tojson())["nodes"]
-    known = [node["name"] for node in nodes if node["op"] != "null"]
+    known = _fused_nodes(symbol)
     for name in names:
         if name not in known:
             raise ValueError(
                 f"exclude_layers has {name!r}, which is no node of the fused graph: it has "
-                f"{', '.join(known[:5])}{', ...' if len(known) > 5 else ''}"
+                f"{', '.join(list(known)[:5])}{', ...' if len(known) > 5 else ''}"
             )
+
+
+def _fused_nodes(symbol: Symbol) -> dict[str, str]:
+    """Return the operator of each node of the graph as oneDNN fuses it for int8, by name."""
+    nodes = json.loads(symbol.get_backend_symbol("MKLDNN_QUANTIZE").tojson())["nodes"]
+    return {node["name"]: node["op"] for node in nodes if node["op"] != "null"}
+
+
+def _quantized_that_runs(
+    model: Model,
+    card: Card,
+    arrays: Sequence[NumPyArray],
+    mode: str,
+    exclude_layers: Sequence[str],
+) -> tuple[str, dict[str, Any], Predictor]:
+    """Return the int8 graph as JSON, its parameters, and a predictor that has run it.
+
+    After residual blocks MXNet 1.9.1 runs int8 pooling of a single pixel once, and fails at the
+    second call (ResNet-18 on images of 32 x 32). Poolings then stay in float32.
+    """
+    excluded = list(exclude_layers)
+    while True:
+        symbol, params = _quantized(model, arrays, mode, excluded)
+        plain = {name.split(":", 1)[1]: array for name, array in params.items()}
+        int8 = Predictor(Model(card, mx.sym.load_json(symbol), plain), engine="mxnet")
+        try:
+            for _ in range(2):  # the first call plans the memory that the second one uses again
+                int8.predict(*(array[:1] for array in arrays))
+            return symbol, params, int8
+        except ValueError as e:
+            nodes = _fused_nodes(model.symbol).items()
+            poolings = [name for name, op in nodes if op == "Pooling" and name not in excluded]
+            if not poolings:
+                raise
+            _logger.warning(
+                "quantize: poolings stay in float32 (%s), because one fails at the second call in "
+                "int8: %s",
+                ", ".join(poolings),
+                reason_of(e.__cause__ or e),
+            )
+            excluded += poolings
 
 
 def _quantized(

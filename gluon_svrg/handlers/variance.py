@@ -311,9 +311,9 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             record.optimal_ratio,
             record.optimal_coefficient,
         )
+        estimator.figures["variance_ratio"] = record.average
         points = self._points_of(at)
         estimator.figures |= {f"variance_ratio_at_{point:g}": record.ratio for point in points}
-        estimator.figures["variance_ratio"] = record.average
         if controller is None:
             return
         if controller.criterion.is_in_trial(epoch) or not math.isnan(record.average):

@@ -90,11 +90,17 @@ class Monitor:
             split = self.name.partition(" ")[0]
             alike = [n for n in names if split not in SPLITS or n.startswith(split)]
             near = difflib.get_close_matches(self.name, alike, n=1)
+            if near:
+                way_out = f"did you mean {near[0]!r}?"
+            elif split == "validation":
+                way_out = "give one of them, or fit(train_data, val_data)"
+            else:
+                way_out = "give one of them, or add the metric to the Estimator"
             raise ValueError(
                 f"monitor={self.name!r} is no metric of this run, which has "
                 f"{', '.join(map(repr, names))}"
                 + ("" if estimator.val_data is not None else " (and no val_data)")
-                + (f": did you mean {near[0]!r}?" if near else "")
+                + f": {way_out}"
             )
         if self.mode == "auto":
             raise ValueError(

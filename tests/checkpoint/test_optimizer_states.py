@@ -284,7 +284,7 @@ def without(name):
 MISFITS = {
     "another optimizer": (
         lambda: gs.SVRGTrainer(parameters(ONE), "sgd", {"lr_scheduler": FactorScheduler(9)}),
-        r"of the optimizer gluon_svrg.LARS, .* has mxnet.optimizer.optimizer.SGD",
+        r"of the optimizer gluon_svrg.LARS, .* has .*SGD: make the trainer with",
     ),
     "MXNet's optimizer of the same name": (
         lambda: gs.SVRGTrainer(parameters(ONE), mx.optimizer.LARS()),
@@ -292,7 +292,7 @@ MISFITS = {
     ),
     "another number of parameters": (
         lambda: misfit(parameters(ONE, shapes=without("c_bias"))),
-        r"of 3 parameters, and this trainer has 2",
+        r"of 3 parameters, and this trainer has 2: give the trainer those that it had",
     ),
     "another shape": (
         lambda: misfit(parameters(ONE, shapes=SHAPES | {"b_gamma": (5,)})),
@@ -308,11 +308,13 @@ MISFITS = {
     ),
     "another schedule": (
         lambda: misfit(parameters(ONE), CosineScheduler(10)),
-        r"of the lr_scheduler mxnet.lr_scheduler.FactorScheduler, .* has mxnet.lr_scheduler.Cosine",
+        r"of the lr_scheduler mxnet.lr_scheduler.FactorScheduler, .* has mxnet.lr_scheduler.Cosine"
+        r"Scheduler: make the trainer with such a schedule, or load only the weights by net.load_p",
     ),
     "no schedule": (
         lambda: misfit(parameters(ONE), None),
-        r"of the lr_scheduler mxnet.lr_scheduler.FactorScheduler, and this trainer has None",
+        r"of the lr_scheduler mxnet.lr_scheduler.FactorScheduler, and this trainer has None: "
+        r"make the trainer with such a schedule",
     ),
 }
 FACTOR = FactorScheduler(9)

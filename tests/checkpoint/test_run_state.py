@@ -668,7 +668,7 @@ def test_another_network(kind, checkpoints):
         ({"optimizer": "adam"}, r"optimizer .*SGD, and this trainer has .*Adam"),
         (
             {"lr_scheduler": mx.lr_scheduler.FactorScheduler(2, base_lr=0.1)},
-            r"lr_scheduler None, and this trainer has .*FactorScheduler",
+            r"lr_scheduler None, and this trainer has .*FactorScheduler: make .* without one",
         ),
     ],
 )

@@ -205,6 +205,10 @@ def test_a_second_quantize_says_its_own_option(model, x, tmp_path, capsys):
 def test_export_onnx_on_a_sample(model, x, tmp_path, capsys):
     np.savez(tmp_path / "data.npz", x)
     arguments = ["export-onnx", str(model), str(tmp_path / "model.onnx"), "--sample"]
+    assert command_line.main([*arguments, "none.npz"]) == 2
+    assert (
+        capsys.readouterr().err == "error: there is no file 'none.npz': write it with numpy.savez\n"
+    )
     assert command_line.main([*arguments, str(tmp_path / "data.npz")]) == 0
     np.savez(tmp_path / "bad.npz", x[:, :2])
     assert command_line.main([*arguments, str(tmp_path / "bad.npz")]) == 2

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from gluon_svrg import deploy
 from gluon_svrg.deploy import numerics
+from gluon_svrg.deploy.compiled import Compiled
 from mxnet import gluon
 from mxnet.gluon import nn
+from mxnet.gluon.model_zoo.vision.resnet import BasicBlockV1, ResNetV1
 
 needs_vnni = pytest.mark.skipif(
     numerics.int8_overflows(), reason="products of int8 overflow on this CPU, which has no VNNI"
@@ -267,3 +269,22 @@ def test_two_ones_are_two_unless_it_is_told(tmp_path):
     deploy.quantize(deploy.export(net, tmp_path / "model", x), tmp_path / "int8", x)
     found = deploy.Predictor.load(tmp_path / "int8")(x)[:, 0]
     assert numerics.int8_overflows() == (np.abs(found - x.sum(axis=1)).max() > 0.05)
+
+
+def test_an_int8_model_that_would_fail_at_the_second_call(tmp_path, caplog):
+    """Pooling of a single pixel after residual blocks, as in ResNet-18 on images of 32 x 32."""
+    mx.random.seed(0)
+    net = ResNetV1(BasicBlockV1, [2, 2], [8, 8, 16], classes=4)
+    net.initialize(mx.init.Xavier())
+    x = np.random.default_rng(0).normal(size=(40, 3, 8, 8)).astype("float32")
+    model = deploy.export(net, tmp_path / "model", x[:4], onnx=False)
+    deploy.quantize(model, tmp_path / "int8", x)
+    assert "pool1_fwd), because one fails at the second call in int8: MXNetError" in caplog.text
+    predictor = deploy.Predictor.load(tmp_path / "int8")
+    int8 = predictor.model
+    for count in (1, 16, 40):
+        # A graph whose memory is not planned does not use it again.
+        graph = Compiled(int8.symbol, int8.params, int8.card["inputs"], count, ctx=mx.cpu())
+        (expected,) = graph([x[:count]])
+        for _ in range(3):
+            np.testing.assert_allclose(predictor(x[:count]), expected, rtol=1e-5, atol=1e-6)

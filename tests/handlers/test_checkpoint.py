@@ -460,7 +460,7 @@ def test_bad_arguments(arguments, error, message, tmp_path):
 def test_a_monitor_that_is_not_there(tmp_path):
     message = (
         r"monitor='validation accuracy' is no metric of this run, which has 'training accuracy', "
-        r"'training loss' \(and no val_data\)$"
+        r"'training loss' \(and no val_data\): give one of them, or fit\(train_data, val_data\)$"
     )
     handler = gs.CheckpointHandler(tmp_path / "new", monitor="validation accuracy")
     with pytest.raises(ValueError, match=message):

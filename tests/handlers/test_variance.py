@@ -167,6 +167,8 @@ def test_the_row_of_the_history():
         problem.ndarrays(), epochs=2, event_handlers=[meter, gs.SVRGHandler()]
     )
     for epoch, row in enumerate(result.history):
+        names = [name for name in row if name.startswith("variance_ratio")]
+        assert names == ["variance_ratio", "variance_ratio_at_20", "variance_ratio_at_60"]
         first, second = (r.ratio for r in meter.records if r.epoch == epoch)
         assert row["variance_ratio_at_20"] == first
         assert row["variance_ratio_at_60"] == second

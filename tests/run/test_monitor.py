@@ -160,3 +160,11 @@ def test_a_metric_itself(is_made_before, tmp_path):
 def test_bad_arguments(arguments, error, message):
     with pytest.raises(error, match=re.escape(message)):
         gs.Monitor(*arguments)
+
+
+def test_a_metric_that_the_estimator_has_not():
+    message = (
+        r"'training accuracy', 'training loss'.*: give one of them, or add the metric to the Est"
+    )
+    with pytest.raises(ValueError, match=message):
+        gs.Monitor("perplexity").check(estimator_with(mx.metric.Accuracy()))
