@@ -92,7 +92,7 @@ def known_budget(name: str, peer: str) -> int | None:
     for line in read():
         job, result = line["job"], line["result"]
         if job == {"kind": "speed", "problem": name, "peer": peer}:
-            return result["budget"] if result["digest"] == digest else None
+            return result["budget"] if result.get("digest") == digest else None
     return None
 
 
