@@ -233,4 +233,4 @@ def test_a_table_that_does_not_fit_after_a_resume_is_left_out(tmp_path, caplog):
     caplog.clear()
     with caplog.at_level("INFO"):
         run(sp.make("embedding"), small, folder=tmp_path / "two", epochs=6)
-    assert caplog.text.count("with their rows it takes more than table_memory") == 1
+    assert caplog.text.count("with its rows it takes more than table_memory") == 1

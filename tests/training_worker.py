@@ -100,7 +100,7 @@ def main():
     print("phase start", flush=True)
     rank, attempt = workers.current().rank, int(os.environ["GLUON_SVRG_ATTEMPT"])
     SayWhen(
-        full_pass=(FullPass, "over"),
+        full_pass=(FullPass, "run"),
         checkpoint=(storage, "write"),
         evaluation=(gs.Estimator, "evaluate"),
     )
