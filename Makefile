@@ -41,7 +41,6 @@ full: .venv/dev.installed  ## kills, several processes, recipes, the site, the w
 	$(PYTEST) --cover $(COVER) -m full
 	.ci/pythons
 	$(MAKE) --silent test-unpinned COVER=few
-	$(MAKE) --silent test-linear COVER=few
 
 lint: .venv/dev.installed
 	$(BIN)/ruff check .
