@@ -227,15 +227,7 @@ def check_weight(sample_weight: object, features: Data) -> NumPyArray | None:
     """
     if sample_weight is None:
         return None
-    n = features.shape[0]
-    weight = _as_float64("sample_weight", np.asarray(sample_weight))
-    if weight.ndim == 0:
-        weight = np.full(n, weight)
-    if weight.shape != (n,):
-        raise ValueError(
-            f"sample_weight has the shape {weight.shape}, and X has {n} rows: give one weight for "
-            f"each, in an array of shape ({n},)"
-        )
+    weight = _one_per_row("sample_weight", "weight", sample_weight, features.shape[0])
     if (weight < 0).any():
         row = int(np.argmax(weight < 0))
         raise ValueError(
@@ -244,8 +236,8 @@ def check_weight(sample_weight: object, features: Data) -> NumPyArray | None:
         )
     if not weight.any():
         raise ValueError(
-            f"sample_weight is zero in all {n} rows, so there is nothing to fit: give at least one "
-            "row a positive weight"
+            f"sample_weight is zero in all {len(weight)} rows, so there is nothing to fit: "
+            "give at least one row a positive weight"
         )
     with np.errstate(over="ignore"):
         total = float(weight.sum())
@@ -275,16 +267,20 @@ def check_offset(offset: object, features: Data) -> NumPyArray | None:
     """
     if offset is None:
         return None
-    n = features.shape[0]
-    given = _as_float64("offset", np.asarray(offset))
-    if given.ndim == 0:
-        given = np.full(n, given)
-    if given.shape != (n,):
+    return _one_per_row("offset", "number", offset, features.shape[0])
+
+
+def _one_per_row(name: str, what: str, given: object, n: int) -> NumPyArray:
+    """Return `given` as float64 of shape (n,); one number stands for all rows."""
+    values = _as_float64(name, np.asarray(given))
+    if values.ndim == 0:
+        values = np.full(n, values)
+    if values.shape != (n,):
         raise ValueError(
-            f"offset has the shape {given.shape}, and X has {n} rows: give one number for each, in "
-            f"an array of shape ({n},)"
+            f"{name} has the shape {values.shape}, and X has {n} rows: give one {what} for each, "
+            f"in an array of shape ({n},)"
         )
-    return given
+    return values
 
 
 def with_class_weight(
