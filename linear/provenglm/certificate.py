@@ -180,10 +180,10 @@ class Certificate:
     def some(self, indices: NumPyArray) -> Some:
         """Return the set of some rows, each of them once, which are kept in memory."""
         indices = np.unique(indices)
-        block = self._moved(self._rows.pick(indices))
+        rows = self._rows.pick(indices)
         target, share = self._target[indices], np.asarray(self._share[indices])
         parts = [slice(k, min(k + _BLOCK, len(indices))) for k in range(0, len(indices), _BLOCK)]
-        return Some(parts, lambda part: (block[part], target[part], share[part]))
+        return Some(parts, lambda part: (self._moved(rows[part]), target[part], share[part]))
 
     def _moved(self, block: Any) -> Any:
         if issparse(block):

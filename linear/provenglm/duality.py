@@ -29,7 +29,7 @@ from collections.abc import Callable
 import numpy as np
 
 from provenglm.losses import Dual
-from provenglm.objective import Objective, Snapshot, of_rows
+from provenglm.objective import Objective, Snapshot, of_rows, products
 from provenglm.types import NumPyArray
 
 _PART = 1 << 16
@@ -46,7 +46,7 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
     assert objective.moments is not None
     penalty = objective.used(snapshot.theta)[:-1]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        dual = _dual(objective, snapshot)
+        dual = _dual(objective, snapshot.gradient[-1])
         mean, of_target = objective.moments
         if objective.l1 is not None:
             of_data: NumPyArray = snapshot.gradient[:-1] - penalty * snapshot.theta[:-1]
@@ -71,6 +71,35 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
         if gap < bound:
             gap += _terms(objective, snapshot, dual)
     return max(0.0, min(gap, bound) if np.isfinite(gap) else bound)
+
+
+def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyArray) -> float:
+    """Return the bound of `duality_gap` by other residuals than those at the scores: half a pass.
+
+    Parameters
+    ----------
+    residual : numpy.ndarray, (n,) or (n, K)
+        In the domain of the conjugate; where there is an intercept, with a sum of nearly 0.
+    """
+    loss, theta = objective.loss, snapshot.theta
+    dual = _dual(objective, np.asarray(objective.share @ residual))
+
+    def of_block(part: slice) -> tuple[float, NumPyArray, NumPyArray]:
+        target, share = objective.target[part], np.ascontiguousarray(objective.share[part])
+        mixed = loss.inside(_mixed(objective, dual, residual[part], target), target)
+        value = float(share @ loss.fenchel(snapshot.scores[part], mixed, target))
+        weighted = (mixed.T * share).T
+        return value, products(objective.block(part), weighted), weighted.sum(axis=0)
+
+    value, gradient = 0.0, np.zeros_like(theta)
+    for of_value, of_weights, total in objective.workers.map(of_block, objective.rows.slices()):
+        value += of_value
+        gradient[:-1] += of_weights
+        gradient[-1] += total
+    objective.reads.rows += objective.n / 2
+    objective.to_theta(gradient)
+    rest = gradient[:-1] + objective.used(theta)[:-1] * theta[:-1]
+    return max(0.0, value + weighted_square(rest, objective.penalty[:-1]))
 
 
 def _bound(objective: Objective, snapshot: Snapshot) -> float:
@@ -155,14 +184,22 @@ def _divergence(objective: Objective, snapshot: Snapshot, dual: Dual, factor: fl
 
     def of_part(part: slice) -> NumPyArray:
         scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
-        residual = dual.kept * loss.residual(scores, target) + dual.constant
-        if dual.of_target and scores.ndim > 1:
-            residual[np.arange(len(target)), target] += dual.of_target
-        elif dual.of_target:
-            residual += dual.of_target * loss.observed(target)
+        residual = _mixed(objective, dual, loss.residual(scores, target), target)
         return loss.fenchel(scores, loss.inside(factor * residual, target), target)
 
     return max(0.0, _mean(objective, of_part))
+
+
+def _mixed(
+    objective: Objective, dual: Dual, residual: NumPyArray, target: NumPyArray
+) -> NumPyArray:
+    """Return residuals of some rows, mixed with a constant so that all of them sum to 0."""
+    mixed: NumPyArray = dual.kept * residual + dual.constant
+    if dual.of_target and mixed.ndim > 1:
+        mixed[np.arange(len(target)), target] += dual.of_target
+    elif dual.of_target:
+        mixed += dual.of_target * objective.loss.observed(target)
+    return mixed
 
 
 def _spread(objective: Objective, snapshot: Snapshot) -> float:
@@ -197,12 +234,13 @@ def _shrunk(factor: float, spread: float, of_dual: float, mixed: float) -> float
     return own * most / (most - 1) + factor * most * of_dual if most > 1 else np.inf
 
 
-def _dual(objective: Objective, snapshot: Snapshot) -> Dual:
+def _dual(objective: Objective, excess: NumPyArray) -> Dual:
+    """Return how residuals with the sum `excess` are mixed."""
     if not objective.intercept:
-        return Dual(1.0, np.zeros(snapshot.theta.shape[1:]), 0.0, 0.0)
+        return Dual(1.0, np.zeros(excess.shape), 0.0, 0.0)
     has_one = objective.loss.outputs == 1
     mean = np.asarray(objective.mean_target()) if has_one else objective.class_shares()
-    return objective.loss.balanced(snapshot.gradient[-1], mean, objective.is_long)
+    return objective.loss.balanced(excess, mean, objective.is_long)
 
 
 def _terms(objective: Objective, snapshot: Snapshot, dual: Dual) -> float:

@@ -59,9 +59,12 @@ class Snapshot:
     gradient : numpy.ndarray, theta's shape
         The penalty's included.
     scores : numpy.ndarray, (n,) or (n, K)
-        The score table: what the snapshot's gradient of any batch is computed from.
+        The score table: what the snapshot's gradient of any batch is computed from. Of long data
+        in float32, if they have classes, whatever objective and gradient were computed in.
     sums : Sums, optional
         What objective and gradient were made of, in float64 and for the user's features.
+    is_single : bool
+        Whether objective and gradient were computed in float32.
     """
 
     theta: NumPyArray
@@ -69,6 +72,7 @@ class Snapshot:
     gradient: NumPyArray
     scores: NumPyArray
     sums: Sums | None = None
+    is_single: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,8 @@ class Objective:
             bias = theta[-1]
         weights, bias = weights.astype(dtype), np.asarray(bias, dtype)
         outputs = theta.shape[1:]
-        scores = np.empty((self.n, *outputs), dtype)
+        of_scores = np.dtype(np.float32) if self.is_long and self.loss.has_classes else dtype
+        scores = np.empty((self.n, *outputs), of_scores)
         takes_moments = self.moments is None
         has_sums = dtype == np.float64 and not self.centered
         takes_squares = takes_moments and has_sums and not self.rows.is_sparse
@@ -217,7 +222,7 @@ class Objective:
         if takes_squares:
             self.squares = np.asarray(squares)
         known = None
-        if has_sums:
+        if has_sums and of_scores == np.float64:
             known = Sums(value, gradient[:-1].copy(), np.array(gradient[-1]), self.squares)
         self.to_theta(gradient)
         penalty = self.used(theta)
@@ -225,7 +230,7 @@ class Objective:
         if self.l1 is not None:
             value += float(of_rows(self.l1, theta).ravel() @ np.abs(theta).ravel())
         gradient += penalty * theta
-        return Snapshot(theta, value, gradient, scores, known)
+        return Snapshot(theta, value, gradient, scores, known, is_single=dtype == np.float32)
 
     def _target_columns(self, rows: slice) -> NumPyArray:
         """Return share x target of some rows; of classes a column each."""

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from provenglm.data.csr import made_of
-from provenglm.duality import duality_gap
+from provenglm.duality import duality_gap, gap_of_residuals
 from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses
 from provenglm.objective import Objective, Scaling, Snapshot, products
 from provenglm.sampling import fits_float32
@@ -53,11 +53,11 @@ seconds as by conjugate gradients with a sample's Hessian, at 0.8 three quarters
 and ends with a proof. Noise with a teacher's labels took 0.6 to 1.5 of the other ways' seconds at
 3, and 2 to 11 times as many at 30."""
 
-_ROWS_OF_A_CLASS = 30
-"""With fewer rows for each class dense rows may have as large a curvature as sparse ones. Few rows
-then decide what a class is, which no mean over all rows knows: 20 of each of 1,000 clusters took 7
-epochs at 600, and steps in a Kronecker product did not arrive. With 67 rows of each class those
-were faster."""
+_APART, _EPOCHS_TO_PART = 0.5, 3
+"""With fewer rows than weights the classes of dense rows are nearly apart, as a rule. Only rows
+between two classes have a curvature then, and dense rows may have as large a one as they like: raw
+bytes of 1,000 classes took 26 epochs at 1e6, and steps in a Kronecker product did not arrive. Where
+so many epochs leave more of the loss, as with labels by chance, another method goes on at once."""
 
 _SLOW, _EPOCHS = 0.5, 8
 """So many epochs that together leave more of the distance are the last: Newton's method goes on.
@@ -70,6 +70,7 @@ _TRIES = 10
 """Steps to the best intercept, at most; on text two were enough."""
 
 _TINY = float(np.finfo(np.float64).tiny)
+_ULP = float(np.finfo(np.float64).eps)
 
 
 def is_for(features: csr_array, l2: float) -> bool:
@@ -88,10 +89,9 @@ def is_for_classes(objective: Objective) -> bool:
         return False
     if not (is_penalised and has_room):
         return False
-    has_few = n <= _ROWS_OF_A_CLASS * outputs
-    most = _MOST_CURVATURE if has_few else _MOST_CURVATURE_OF_DENSE
     # A variance is 1 in theta's coordinates.
-    return float((1 / penalty).sum()) <= most * n
+    is_strong = float((1 / penalty).sum()) <= _MOST_CURVATURE_OF_DENSE * n
+    return is_strong or n <= p * outputs
 
 
 def states(
@@ -120,18 +120,31 @@ def states(
         yield State(objective, first, np.inf, objective.passes, name="sdca", is_cheap=True)
         dual = _Dual(objective, l2, first, settings.is_precise, rng)
         distances: list[float] = []
-        ratio = 1.0
+        # The dual's estimate leaves out what its residuals are moved by: so far up to 1.7 times.
+        ratio, ratio_of_dual = 1.0, 2.0
         while len(distances) <= _EPOCHS or distances[-1] <= _SLOW * distances[-1 - _EPOCHS]:
-            value, distance = dual.epoch()
+            value, distance, of_dual = dual.epoch()
+            if len(distances) == _EPOCHS_TO_PART and dual.is_weak and value > _APART * null:
+                break
             rate = min(1.0, distance / max(distances[-1], _TINY)) if distances else 1.0
             distances.append(distance)
             # The rows were met in the middle of the epoch, on average.
-            left = distance * float(np.sqrt(rate))
+            left, of_dual = distance * float(np.sqrt(rate)), of_dual * float(np.sqrt(rate))
+            enough = settings.tol * (null - value)
+            # The proof by the dual costs about an epoch: not where that would be enough, too.
+            is_near = ratio_of_dual * of_dual <= enough < ratio * left * rate
             is_late = objective.deadline < time.perf_counter()
-            if ratio * left <= settings.tol * (null - value) or is_late:
+            if ratio * left <= enough or is_near or is_late:
                 snapshot = objective.snapshot(dual.theta())
-                yield State(objective, snapshot, left, objective.passes, name="sdca", is_cheap=True)
-                ratio = max(1.0, duality_gap(objective, snapshot) / max(left, _TINY))
+                gap = duality_gap(objective, snapshot)
+                ratio = max(1.0, gap / max(left, _TINY))
+                if gap > enough and is_near:
+                    by_dual = dual.gap(snapshot)
+                    ratio_of_dual = max(ratio_of_dual, by_dual / max(of_dual, _TINY))
+                    gap, left = min(gap, by_dual), min(left, by_dual)
+                yield State(
+                    objective, snapshot, left, objective.passes, gap=gap, name="sdca", is_cheap=True
+                )
         snapshot = objective.snapshot(dual.theta())
         yield State(objective, snapshot, left, objective.passes, name="sdca", is_cheap=True)
         if snapshot.objective < first.objective:
@@ -168,7 +181,7 @@ class _Dual:
         dtype = np.dtype(np.float64 if is_precise else np.float32)
         from provenglm import sdca_kernels as kernels  # imports Numba: half a second
 
-        self._run: Callable[..., tuple[float, float]]
+        self._run: Callable[..., tuple[float, float, float]]
         self._rows: tuple[NumPyArray, ...]
         block: Any
         if rows.is_sparse:
@@ -188,17 +201,15 @@ class _Dual:
         # Of n equal shares, n; fewer where weights differ.
         count = 1 / float(share @ share)
         of_weights = share * square / l2
+        self.is_weak = self._is_dense and bool(share @ of_weights > _MOST_CURVATURE_OF_DENSE)
         of_bias = max(_OF_BIAS, _PART_OF_BIAS * float(share @ of_weights))
         self._of_bias = of_bias * count if objective.intercept else 0.0
         curvature = of_weights + share * self._of_bias
         self._share, self._curvature = share.astype(dtype), curvature.astype(dtype)
         self._target = objective.target.astype(np.uint32 if self._is_softmax else dtype)
-        observed = objective.target
-        if self._is_softmax:
-            observed = np.eye(outputs, dtype=dtype)[objective.target]
         of_user, bias = objective.scaling.to_user(first.theta)
         bias = np.atleast_1d(bias + self._center @ of_user)
-        self._mean: NumPyArray = observed.astype(dtype)
+        self._residual: NumPyArray = np.zeros(first.scores.shape, dtype)
         weights: NumPyArray = np.zeros(first.theta[:-1].shape)
         self._sum: NumPyArray = np.zeros(outputs)
         if first.theta[:-1].any():
@@ -206,7 +217,7 @@ class _Dual:
             weighted = np.ascontiguousarray((residual.T * share).T)
             for part in rows.slices():
                 weights -= products(self._block(part), weighted[part]) / l2
-            self._mean[:] = residual + observed
+            self._residual[:] = residual
             self._sum += weighted.sum(axis=0)
         weights = weights.T if self._is_dense else weights
         self._weights: NumPyArray = np.ascontiguousarray(weights, dtype)
@@ -219,17 +230,17 @@ class _Dual:
             return block
         return (block - self._center) * (self._objective.scaling.inverse > 0)
 
-    def epoch(self) -> tuple[float, float]:
-        """Return objective and distance to the optimum, both about, as an epoch met them."""
+    def epoch(self) -> tuple[float, float, float]:
+        """Return objective and the two distances to the optimum, as an epoch met them."""
         before = self._bias.copy()
         self._rng.shuffle(self._order)
-        value, distance = self._run(
+        value, distance, of_dual = self._run(
             *self._rows,
             self._target,
             self._share,
             self._curvature,
             self._order,
-            self._mean,
+            self._residual,
             self._weights,
             self._bias,
             1 / self._l2,
@@ -240,14 +251,14 @@ class _Dual:
             self._bias -= self._of_bias * self._sum
         self._objective.reads.rows += self._objective.n
         square = float(np.vdot(self._weights, self._weights))
-        return value + 0.5 * self._l2 * square, distance
+        return value + 0.5 * self._l2 * square, distance, of_dual
 
     def theta(self) -> NumPyArray:
         """Return the coefficients in the solver's coordinates, with the best intercept of them.
 
-        Half a pass. The intercept's Hessian is taken of the rows' own means.
+        Half a pass.
         """
-        objective, mean = self._objective, self._mean
+        objective = self._objective
         weights = (self._weights.T if self._is_dense else self._weights).astype(np.float64)
         bias = self._bias.reshape(weights.shape[1:]) - self._center @ weights
         if objective.intercept:
@@ -255,24 +266,63 @@ class _Dual:
             for part in objective.rows.slices():
                 scores[part] = objective.rows.block(part) @ weights + bias
             objective.reads.rows += objective.n / 2
-            diagonal = mean * (1 - mean)
-            second = SecondDerivative(diagonal)
-            if self._is_softmax:
-                second = SecondDerivativeOfClasses(diagonal, mean)
-            inverse = second.inverse_of_total(objective.share)
-            least = np.inf
-            step: NumPyArray = np.zeros(bias.shape)
-            for _ in range(_TRIES):
-                residual = objective.loss.residual(scores, objective.target)
-                slope = np.atleast_1d(objective.share @ residual)
-                if not np.abs(slope).max() < least:
-                    # Far from the optimum the means are others than those of the scores.
-                    bias += step
-                    break
-                least = float(np.abs(slope).max())
-                if least <= _BALANCED:
-                    break
-                step = (inverse @ slope).reshape(bias.shape)
-                bias -= step
-                scores -= step
+            bias = bias + self._balance(scores)
         return objective.scaling.from_user(weights, bias)
+
+    def gap(self, snapshot: Snapshot) -> float:
+        """Return a bound of a snapshot's distance to the optimum, by the residuals of the dual.
+
+        Half a pass. The residuals are moved as little as makes them sum to 0: as those of scores,
+        the logarithms of their means, with the best intercept.
+        """
+        objective = self._objective
+        residual = self._residual.astype(np.float64)
+        if self._is_softmax:
+            rows, target = np.arange(objective.n), objective.target
+            own = residual[rows, target]
+            residual[rows, target] = 1.0
+            scores = np.log(np.maximum(residual, _TINY))
+            scores[rows, target] = np.log1p(np.maximum(own, -1 + _ULP))
+        else:
+            sign = 1.0 - 2.0 * objective.target
+            other = np.clip(sign * residual, _TINY, 1 - _ULP)
+            scores = sign * (np.log(other) - np.log1p(-other))
+        if objective.intercept:
+            self._balance(scores)
+        return gap_of_residuals(
+            objective, snapshot, objective.loss.residual(scores, objective.target)
+        )
+
+    def _balance(self, scores: NumPyArray) -> NumPyArray:
+        """Add the best intercept to scores, in place, and return it.
+
+        Its Hessian is taken of the rows' own means.
+        """
+        objective, mean = self._objective, self._residual.copy()
+        if self._is_softmax:
+            mean[np.arange(objective.n), objective.target] += 1
+        else:
+            mean += objective.target
+        diagonal = mean * (1 - mean)
+        second = SecondDerivative(diagonal)
+        if self._is_softmax:
+            second = SecondDerivativeOfClasses(diagonal, mean)
+        inverse = second.inverse_of_total(objective.share)
+        least = np.inf
+        bias: NumPyArray = np.zeros(scores.shape[1:])
+        step: NumPyArray = np.zeros(scores.shape[1:])
+        for _ in range(_TRIES):
+            residual = objective.loss.residual(scores, objective.target)
+            slope = np.atleast_1d(objective.share @ residual)
+            if not np.abs(slope).max() < least:
+                # Far from the optimum the means are others than those of the scores.
+                bias += step
+                scores += step
+                break
+            least = float(np.abs(slope).max())
+            if least * objective.loss.outputs <= _BALANCED:
+                break
+            step = (inverse @ slope).reshape(bias.shape)
+            bias -= step
+            scores -= step
+        return bias

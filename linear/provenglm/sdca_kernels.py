@@ -42,13 +42,16 @@ def logistic(
     share: NumPyArray,
     curvature: NumPyArray,
     blocks: NumPyArray,
-    mean: NumPyArray,
+    residual: NumPyArray,
     weights: NumPyArray,
     bias: NumPyArray,
     of_weights: float,
     of_bias: float,
-) -> tuple[float, float]:
-    """Take a step for each row, in place; return mean loss and distance, as they were met.
+) -> tuple[float, float, float]:
+    """Take a step for each row, in place; return the mean loss and two distances, as they were met.
+
+    A distance is the duality gap that a proof would find: by the residuals at the scores, and by
+    those of the dual. The second is smaller, by as much as the curvature of the dual is larger.
 
     Parameters
     ----------
@@ -56,8 +59,8 @@ def logistic(
         Of the dual: by how much a row's score falls if its own residual grows by 1.
     blocks : numpy.ndarray
         The order of the blocks of rows.
-    mean : numpy.ndarray, (n,)
-        Each row's probability of class 1: its residual in the dual, plus its target.
+    residual : numpy.ndarray, (n,)
+        Each row's, in the dual: with its target's sign off, the probability of the other class.
     weights : numpy.ndarray, (p,)
         Those of the dual's residuals.
     bias : numpy.ndarray, (1,)
@@ -67,7 +70,7 @@ def logistic(
     """
     number = weights.dtype.type
     one, least, tiny = number(1), number(_LEAST), number(_TINY)
-    value = distance = 0.0
+    value = distance = of_dual = 0.0
     intercept = bias[0]
     n = np.uint64(len(share))
     for block in blocks:
@@ -77,7 +80,8 @@ def logistic(
             score = number(intercept)
             for at in range(start, stop):
                 score += data[at] * weights[np.uint64(indices[at])]
-            c, q = curvature[i], mean[i]
+            c, sign = curvature[i], one - target[i] - target[i]
+            score, q = sign * score, sign * residual[i]
             for step in range(_STEPS):
                 small = np.exp(-abs(score))
                 p = (one if score >= 0 else small) / (one + small)
@@ -85,9 +89,10 @@ def logistic(
                 h = first * second / (first + second)
                 rest = p - q
                 if step == 0:
-                    loss = np.log1p(small) + max(score, number(0)) - target[i] * score
-                    value += share[i] * loss
-                    distance += share[i] * rest * rest * (one / (h + tiny) + c) / 2
+                    value += share[i] * (np.log1p(small) + max(score, number(0)))
+                    square = share[i] * rest * rest / 2
+                    of_dual += square / (h + tiny)
+                    distance += square * (one / (h + tiny) + c)
                 new = q + rest / (one + c * h)
                 new = min(max(new, least * q), one - least * (one - q))
                 moved = c * (new - q)
@@ -95,68 +100,90 @@ def logistic(
                 q = new
                 if abs(moved) < number(_CLOSE):
                     break
-            change = share[i] * (q - mean[i])
-            mean[i] = q
+            change = share[i] * (sign * q - residual[i])
+            residual[i] = sign * q
             intercept -= of_bias * change
             change *= number(-of_weights)
             for at in range(start, stop):
                 weights[np.uint64(indices[at])] += data[at] * change
     bias[0] = intercept
-    return value, distance
+    return value, distance, of_dual
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _best(
-    score: NumPyArray, q: NumPyArray, step: NumPyArray, slope: NumPyArray, c: float, own: np.uint64
-) -> tuple[float, float]:
-    """Move a row's mean q to the optimum of the dual, in place; all (K,).
+    score: NumPyArray, u: NumPyArray, step: NumPyArray, slope: NumPyArray, c: float, own: np.uint64
+) -> tuple[float, float, float]:
+    """Move a row's residuals u to the optimum of the dual, in place; all (K,).
+
+    The residual of the row's own class is minus the sum of the others. Its mean is next to 1 where
+    a row is on the right side, and the mean alone would have no digits of what is missing.
 
     Returns
     -------
     tuple of float
-        Of the scores as they came: the loss, and twice the distance.
+        Of the scores as they came: the loss, and twice both distances.
     """
     number = score.dtype.type
-    one, least, tiny = number(1), number(_LEAST), number(_TINY)
+    one, zero, least, tiny = number(1), number(0), number(_LEAST), number(_TINY)
     outputs = np.uint64(len(score))
-    loss = square_at_first = number(0)
+    loss = first = first_of_dual = zero
+    of_own, u[own] = u[own], zero
     for count in range(_STEPS):
         top = score[0]
         for k in range(outputs):
             top = max(top, score[k])
-        total = number(0)
         for k in range(outputs):
             slope[k] = np.exp(score[k] - top)
-            total += slope[k]
+        p_own, slope[own] = slope[own], zero
+        others = zero
+        for k in range(outputs):
+            others += slope[k]
+        inverse = one / (others + p_own)
+        if count == 0 and p_own > tiny:
+            loss = np.log1p(others / p_own)
+        elif count == 0:
+            loss = np.log(others) + top - score[own]
+        p_own *= inverse
         # (diag(1 / h) + c) step = (p - q) / h + a constant, so that the step's sum is 0.
-        shift = sum_of_slopes = square = number(0)
-        inverse = one / total
+        q_own = one + of_own
+        rest, h_own = -others * inverse - of_own, max(p_own, q_own)
+        part = one / (one + c * h_own)
+        square, of_dual = rest * rest, rest * rest / (h_own + tiny)
+        step_own, slope_own = rest * part, h_own * part
+        shift, sum_of_slopes = step_own, slope_own
         for k in range(outputs):
             p = slope[k] * inverse
-            rest, h = p - q[k], max(p, q[k])
+            rest, h = p - u[k], max(p, u[k])
             part = one / (one + c * h)
-            square += rest * rest * (one / (h + tiny) + c)
+            square += rest * rest
+            of_dual += rest * rest / (h + tiny)
             step[k], slope[k] = rest * part, h * part
             shift += step[k]
             sum_of_slopes += slope[k]
         if count == 0:
-            loss, square_at_first = np.log(total) + top - score[own], square
+            first, first_of_dual = of_dual + c * square, of_dual
         shift /= sum_of_slopes
-        total = number(0)
+        others = zero
         for k in range(outputs):
-            step[k] = max(q[k] + step[k] - shift * slope[k], least * q[k])
-            total += step[k]
-        inverse = one / total
-        farthest = number(0)
+            step[k] = max(u[k] + step[k] - shift * slope[k], least * u[k])
+            others += step[k]
+        new_own = max(q_own + step_own - shift * slope_own, least * q_own)
+        inverse = one / (others + new_own)
+        farthest = zero
         for k in range(outputs):
             new = step[k] * inverse
-            moved = c * (new - q[k])
+            moved = c * (new - u[k])
             score[k] -= moved
-            q[k] = new
+            u[k] = new
             farthest = max(farthest, abs(moved))
-        if farthest < number(_CLOSE):
+        moved = c * (-others * inverse - of_own)
+        score[own] -= moved
+        of_own = -others * inverse
+        if max(farthest, abs(moved)) < number(_CLOSE):
             break
-    return loss, square_at_first
+    u[own] = of_own
+    return loss, first, first_of_dual
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -168,18 +195,18 @@ def softmax(
     share: NumPyArray,
     curvature: NumPyArray,
     blocks: NumPyArray,
-    mean: NumPyArray,
+    residual: NumPyArray,
     weights: NumPyArray,
     bias: NumPyArray,
     of_weights: float,
     of_bias: float,
-) -> tuple[float, float]:
-    """Do what `logistic` does, of classes: `mean` is (n, K), `weights` (p, K), `bias` (K,)."""
+) -> tuple[float, float, float]:
+    """Do what `logistic` does, of classes: `residual` is (n, K), `weights` (p, K), `bias` (K,)."""
     number = weights.dtype.type
     outputs = np.uint64(len(bias))
-    score, q = np.empty(len(bias), weights.dtype), np.empty(len(bias), weights.dtype)
+    score, u = np.empty(len(bias), weights.dtype), np.empty(len(bias), weights.dtype)
     step, slope = np.empty(len(bias), weights.dtype), np.empty(len(bias), weights.dtype)
-    value = distance = 0.0
+    value = distance = of_dual = 0.0
     n = np.uint64(len(share))
     for block in blocks:
         begin = np.uint64(block) * np.uint64(ROWS)
@@ -187,24 +214,25 @@ def softmax(
             start, stop = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
             for k in range(outputs):
                 score[k] = number(bias[k])
-                q[k] = mean[i, k]
+                u[k] = residual[i, k]
             for at in range(start, stop):
                 x, j = data[at], np.uint64(indices[at])
                 for k in range(outputs):
                     score[k] += x * weights[j, k]
-            loss, square = _best(score, q, step, slope, curvature[i], np.uint64(target[i]))
+            loss, square, of_own = _best(score, u, step, slope, curvature[i], np.uint64(target[i]))
             value += share[i] * loss
             distance += share[i] * square / 2
+            of_dual += share[i] * of_own / 2
             for k in range(outputs):
-                change = share[i] * (q[k] - mean[i, k])
-                mean[i, k] = q[k]
+                change = share[i] * (u[k] - residual[i, k])
+                residual[i, k] = u[k]
                 bias[k] -= of_bias * change
                 step[k] = number(-of_weights) * change
             for at in range(start, stop):
                 x, j = data[at], np.uint64(indices[at])
                 for k in range(outputs):
                     weights[j, k] += x * step[k]
-    return value, distance
+    return value, distance, of_dual
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -214,12 +242,12 @@ def softmax_dense(
     share: NumPyArray,
     curvature: NumPyArray,
     order: NumPyArray,
-    mean: NumPyArray,
+    residual: NumPyArray,
     weights: NumPyArray,
     bias: NumPyArray,
     of_weights: float,
     of_bias: float,
-) -> tuple[float, float]:
+) -> tuple[float, float, float]:
     """Do what `softmax` does, for dense rows (n, p) one by one; `weights` is (K, p).
 
     A class's weights lie side by side, so that its score is a sum of products of vectors: for ten
@@ -227,24 +255,25 @@ def softmax_dense(
     """
     number = weights.dtype.type
     outputs, columns = weights.shape
-    score, q = np.empty(outputs, weights.dtype), np.empty(outputs, weights.dtype)
+    score, u = np.empty(outputs, weights.dtype), np.empty(outputs, weights.dtype)
     step, slope = np.empty(outputs, weights.dtype), np.empty(outputs, weights.dtype)
-    value = distance = 0.0
+    value = distance = of_dual = 0.0
     for i in order:
         for k in range(outputs):
             total = number(0)
             for j in range(columns):
                 total += rows[i, j] * weights[k, j]
             score[k] = total + number(bias[k])
-            q[k] = mean[i, k]
-        loss, square = _best(score, q, step, slope, curvature[i], np.uint64(target[i]))
+            u[k] = residual[i, k]
+        loss, square, of_own = _best(score, u, step, slope, curvature[i], np.uint64(target[i]))
         value += share[i] * loss
         distance += share[i] * square / 2
+        of_dual += share[i] * of_own / 2
         for k in range(outputs):
-            change = share[i] * (q[k] - mean[i, k])
-            mean[i, k] = q[k]
+            change = share[i] * (u[k] - residual[i, k])
+            residual[i, k] = u[k]
             bias[k] -= of_bias * change
             change *= number(-of_weights)
             for j in range(columns):
                 weights[k, j] += rows[i, j] * change
-    return value, distance
+    return value, distance, of_dual

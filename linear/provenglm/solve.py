@@ -63,6 +63,9 @@ ROUNDING = 1e-14
 _ROUNDING_OF_FLOAT32 = 1e-9
 """Of the objective: by so much its sums over rows in float32 waver."""
 
+_FAR_OF_FLOAT32 = 1e-3
+"""Of the objective: by more its sums of scores in float32 were never off."""
+
 
 def solve(
     problem: Problem,
@@ -223,6 +226,12 @@ class _Proof:
         has_rows = self._takes_all or self._most >= min(n, 2 * (p + 1))
         self.has_factor = self._width <= _MOST_WEIGHTS and has_rows
 
+    def expected(self, estimate: float) -> float:
+        """Return about the bound from as many rows as a proof can have."""
+        if self._takes_all or not self.has_factor:
+            return estimate
+        return self._problem.features.shape[0] / self._most * estimate
+
     def of(
         self,
         coef: NumPyArray,
@@ -365,7 +374,7 @@ class _Run:
                 "a feature is so far from the others that products overflow; look for a wrong one"
             )
         gap = duality_gap(state.objective, snapshot) if state.gap is None else state.gap
-        if snapshot.scores.dtype == np.float32:
+        if snapshot.is_single:
             gap += _ROUNDING_OF_FLOAT32 * abs(snapshot.objective)
         if (
             self._best is None
@@ -388,10 +397,14 @@ class _Run:
 
     @staticmethod
     def _is_better(new: Snapshot, best: Snapshot) -> bool:
-        """Whether it is lower; what was computed in float64 goes before what was in float32."""
-        if new.scores.dtype != best.scores.dtype:
-            return new.scores.dtype == np.float64
-        return new.objective <= best.objective
+        """Whether it is lower; what was computed in float64 goes before what was in float32.
+
+        But not before what is lower by far: a method in float32 may go on from a point in float64.
+        """
+        if new.is_single == best.is_single:
+            return new.objective <= best.objective
+        lower = best.objective - _FAR_OF_FLOAT32 * abs(best.objective)
+        return best.is_single or new.objective < lower
 
     def _is_as_good(self, state: State, gap: float) -> bool:
         """Whether with corners in the penalty a point is nearer by proof, and no higher.
@@ -406,7 +419,7 @@ class _Run:
     def _rounding(self) -> float:
         assert self._best is not None
         # In float32 nothing is called rounding: the methods go on in float64 then.
-        if self._best.snapshot.scores.dtype == np.float32:
+        if self._best.snapshot.is_single:
             return 0.0
         return ROUNDING * abs(self._best.snapshot.objective) + sys.float_info.min
 
@@ -426,7 +439,9 @@ class _Run:
         if is_cheap and self._for_the_proof <= _FOR_THE_PROOF:
             return False
         self._tries += 1
-        gap = self._least_bound(best)[1]
+        gap = self._proof.expected(best.decrement)
+        if gap <= enough:
+            gap = self._least_bound(best)[1]
         is_rounding = best.decrement <= self._rounding()
         if gap <= enough or is_rounding or self._tries >= _TRIES or not self._proof.has_factor:
             return True

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
-from provenglm.duality import _dual, _terms, duality_gap
+from provenglm.duality import _bound, _dual, _terms, duality_gap, gap_of_residuals
 from provenglm.losses import Huber, Poisson, Softmax, Squared
 from provenglm.solve import Settings, solve
 from provenglm.tweedie import Tweedie
@@ -71,6 +71,33 @@ def test_gap_bounds_the_distance(loss, part):
             assert gap >= value - least - 1e-13 * (1 + abs(value) + abs(least))
     # And it is not just any large number: often of the distance's own size.
     assert tight > 24
+
+
+@MANY
+def test_the_gap_of_any_residuals_is_a_bound(loss):
+    for problem in cases(loss):
+        objective, null, _ = prepared(problem, size=len(problem.target))
+        _, best, least = exact(problem, objective)
+        best = best if loss.outputs > 1 else best[:, 0]
+        rng = np.random.default_rng(1)
+        for far, of_others in itertools.product((1e-4, 1e-2, 1.0), (0.0, 1e-3, 1.0)):
+            away = far * rng.normal(size=best.shape)
+            away[-1] *= objective.intercept
+            snapshot = objective.snapshot(best + away)
+            own = duality_gap(objective, snapshot)
+            scores = snapshot.scores + of_others * rng.normal(size=snapshot.scores.shape)
+            residual = loss.residual(scores, problem.target)
+            gap = gap_of_residuals(objective, snapshot, residual)
+            rounding = 1e-13 * (1 + abs(snapshot.objective) + abs(least))
+            assert gap >= snapshot.objective - least - rounding
+            if of_others == 0:
+                # The same residuals, whose terms are not bounded but summed.
+                assert min(gap, _bound(objective, snapshot)) <= own * (1 + 1e-9) + rounding
+        # The residuals at the optimum, from elsewhere: the distance itself, and nothing more.
+        snapshot = objective.snapshot(null.theta)
+        residual = loss.residual(objective.snapshot(best).scores, problem.target)
+        gap = gap_of_residuals(objective, snapshot, residual)
+        assert gap >= snapshot.objective - least - rounding
 
 
 @MANY
@@ -190,7 +217,7 @@ def test_the_dual_point_is_feasible(loss, far):
         objective, null, _ = prepared(problem, size=20)
         theta = null.theta + far * np.random.default_rng(seed).normal(size=null.theta.shape)
         snapshot = objective.snapshot(theta)
-        dual = _dual(objective, snapshot)
+        dual = _dual(objective, snapshot.gradient[-1])
         target = problem.target
         if isinstance(loss, Softmax):
             target = np.eye(3)[target]
