@@ -161,7 +161,8 @@ class Descent:
         while True:
             if self._sample is None:
                 # The proof is near the truth here, and there is no better estimate.
-                yield State(self._objective, snapshot, gap, self._objective.passes, gap=gap)
+                passes = self._objective.passes
+                yield State(self._objective, snapshot, gap, passes, gap=gap, is_cheap=True)
             step = self._step(snapshot, last)
             last = step.fall
             if self._sample is not None:
@@ -175,7 +176,8 @@ class Descent:
             of_new = np.inf if new is None else duality_gap(self._objective, new)
             if new is None or not (new.objective < snapshot.objective or of_new < gap):
                 if self._objective.rows.dtype == np.float64:
-                    yield State(self._objective, snapshot, last, self._objective.passes, gap=gap)
+                    passes, is_cheap = self._objective.passes, self._sample is None
+                    yield State(self._objective, snapshot, last, passes, gap=gap, is_cheap=is_cheap)
                     return
                 # float32 has no more digits to give.
                 self._objective = replace(self._objective, rows=self._objective.rows.precise())

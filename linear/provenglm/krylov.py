@@ -95,12 +95,14 @@ def states(
         gap = duality_gap(objective, snapshot)
         enough = tol * (null - snapshot.objective)
         if gap <= enough:
-            yield State(objective, snapshot, gap, objective.passes)
+            yield State(objective, snapshot, gap, objective.passes, name="newton-cg", is_cheap=True)
         hessian = _Hessian(objective, rows, snapshot, caution)
         step = hessian.solved(forcing, _OF_ENOUGH * enough)
         # With caution the model gains less than there is.
         decrement = gap if caution else min(gap, step.decrement)
-        yield State(objective, snapshot, decrement, objective.passes)
+        yield State(
+            objective, snapshot, decrement, objective.passes, name="newton-cg", is_cheap=True
+        )
         length = _length(objective, snapshot, step)
         new = objective.snapshot(snapshot.theta + length * step.theta)
         gained = snapshot.objective - new.objective

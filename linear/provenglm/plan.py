@@ -43,15 +43,12 @@ class Plan:
         Rows that are drawn before it begins, and are dense then; 0 for none.
     keeps_sparse : bool
         Whether they stay sparse where they are.
-    is_cheap : bool
-        Whether an iteration costs so little that the run goes on until the proof is there.
     """
 
     name: str
     why: str
     sample_size: int
     method: Method
-    is_cheap: bool = False
     keeps_sparse: bool = False
 
 
@@ -128,12 +125,12 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
     fits = is_small(problem) and n <= most
     if automatic and work <= _SMALL and width <= _MOST_WEIGHTS and fits:
         why = f"the Hessian of all {n:,} rows over {width:,} weights is small"
-        return Plan("newton", why, n, _exact, is_cheap=True)
+        return Plan("newton", why, n, _exact)
     narrow = (n + 1) * outputs
     turns = automatic and n < p and n <= most
     if turns and float(n) * narrow * narrow <= _SMALL and narrow <= _MOST_WEIGHTS:
         why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
-        return Plan("newton, rotated", why, n, _rotated, is_cheap=True)
+        return Plan("newton, rotated", why, n, _rotated)
     size, numbers, of_a_row = sample_size(n, p, outputs), float(n) * width, float(width) ** 2
     if issparse(problem.features):
         size, numbers, of_a_row = csr_sample.size_and_costs(problem.features, outputs, size)
@@ -198,7 +195,7 @@ def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan
 
     # Dense rows have their coordinates from a sample.
     size = 0 if is_sparse else min(n, _MEASURED_ROWS)
-    return Plan("newton-cg", why, size, method, is_cheap=True)
+    return Plan("newton-cg", why, size, method)
 
 
 def _many_sparse_columns(problem: Problem, settings: Settings) -> Plan:
@@ -223,8 +220,7 @@ def _many_sparse_columns(problem: Problem, settings: Settings) -> Plan:
 
         return sdca.states(objective, start, settings, rng, go_on)
 
-    why = f"{why}, and the penalty is strong enough for steps of single rows in the dual"
-    return Plan("sdca", why, 0, method, is_cheap=True)
+    return Plan("sdca", why, 0, method)
 
 
 def _size_on_disk(problem: Problem, size: int, most: float) -> int:
@@ -258,7 +254,7 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
     why = f"few of {p:,} features matter, and the gradient of all {n:,} rows tells which"
     as_they_are = issparse(problem.features) and p > _MOST_WEIGHTS
     size = 0 if as_they_are else min(size, _MEASURED_ROWS)
-    return Plan("newton, proximal, working set", why, size, Descent.of_all_rows, is_cheap=True)
+    return Plan("newton, proximal, working set", why, size, Descent.of_all_rows)
 
 
 def has_hessian(problem: Problem) -> bool:
@@ -299,7 +295,7 @@ def _exact(
     objective.moments = sample.moments()
     for count, point in enumerate(newton.iterate(sample, start)):
         snapshot = Snapshot(point.theta, point.objective, point.gradient, point.scores)
-        yield State(objective, snapshot, point.decrement, 1.0 + count)
+        yield State(objective, snapshot, point.decrement, 1.0 + count, is_cheap=True)
 
 
 def _rotated(
@@ -336,7 +332,7 @@ def _rotated(
     first[-1] = start[-1]
     for count, point in enumerate(newton.iterate(turned, first)):
         snapshot = Snapshot(point.theta, point.objective, point.gradient, point.scores)
-        yield State(rotated, snapshot, point.decrement, 1.0 + count, back)
+        yield State(rotated, snapshot, point.decrement, 1.0 + count, back, is_cheap=True)
 
 
 _Span = tuple[NumPyArray, Callable[[NumPyArray], NumPyArray]]

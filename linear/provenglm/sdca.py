@@ -59,9 +59,10 @@ between two classes have a curvature then, and dense rows may have as large a on
 bytes of 1,000 classes took 26 epochs at 1e6, and steps in a Kronecker product did not arrive. Where
 so many epochs leave more of the loss, as with labels by chance, another method goes on at once."""
 
-_SLOW, _EPOCHS = 0.5, 8
+_SLOW, _EPOCHS, _EPOCHS_OF_WEAK = 0.5, 8, 24
 """So many epochs that together leave more of the distance are the last: Newton's method goes on.
-With 4 epochs raw counts of words took up to 1.7 times as long; 0.25 and 0.7 were not better."""
+With 4 epochs raw counts of words took up to 1.7 times as long; 0.25 and 0.7 were not better. Where
+classes are nearly apart the other ways seldom arrive."""
 
 _BALANCED = 1e-10
 """The gradient of the intercept that a snapshot may have: the gap grows with what is left of it."""
@@ -113,23 +114,32 @@ def states(
     objective = replace(objective, rows=objective.rows.precise())
     rows, null = objective.rows, objective.null()[1]
     # The penalty is that of theta's coordinates.
+    why = ""
     used = int(np.argmax(objective.scaling.inverse))
     l2 = float(objective.penalty[used] / objective.scaling.inverse[used] ** 2)
     if not rows.is_sparse or is_for(rows.block(slice(0, objective.n)), l2):
         first = objective.snapshot(start)
-        yield State(objective, first, np.inf, objective.passes, name="sdca", is_cheap=True)
         dual = _Dual(objective, l2, first, settings.is_precise, rng)
+
+        def state(snapshot: Snapshot, left: float, gap: float | None = None) -> State:
+            passes = objective.passes
+            return State(
+                objective, snapshot, left, passes, None, gap, "sdca", is_cheap=True, why=dual.why
+            )
+
+        yield state(first, np.inf)
         distances: list[float] = []
         # The dual's estimate leaves out what its residuals are moved by: so far up to 1.7 times.
         ratio, ratio_of_dual = 1.0, 2.0
-        while len(distances) <= _EPOCHS or distances[-1] <= _SLOW * distances[-1 - _EPOCHS]:
+        epochs = _EPOCHS_OF_WEAK if dual.is_weak else _EPOCHS
+        while len(distances) <= epochs or distances[-1] <= _SLOW * distances[-1 - epochs]:
             value, distance, of_dual = dual.epoch()
-            if len(distances) == _EPOCHS_TO_PART and dual.is_weak and value > _APART * null:
-                break
             rate = min(1.0, distance / max(distances[-1], _TINY)) if distances else 1.0
             distances.append(distance)
             # The rows were met in the middle of the epoch, on average.
             left, of_dual = distance * float(np.sqrt(rate)), of_dual * float(np.sqrt(rate))
+            if len(distances) == _EPOCHS_TO_PART and dual.is_weak and value > _APART * null:
+                break
             enough = settings.tol * (null - value)
             # The proof by the dual costs about an epoch: not where that would be enough, too.
             is_near = ratio_of_dual * of_dual <= enough < ratio * left * rate
@@ -142,14 +152,14 @@ def states(
                     by_dual = dual.gap(snapshot)
                     ratio_of_dual = max(ratio_of_dual, by_dual / max(of_dual, _TINY))
                     gap, left = min(gap, by_dual), min(left, by_dual)
-                yield State(
-                    objective, snapshot, left, objective.passes, gap=gap, name="sdca", is_cheap=True
-                )
+                yield state(snapshot, left, gap)
         snapshot = objective.snapshot(dual.theta())
-        yield State(objective, snapshot, left, objective.passes, name="sdca", is_cheap=True)
+        yield state(snapshot, left)
         if snapshot.objective < first.objective:
             start = snapshot.theta
-    yield from go_on(start)
+        why = f"{dual.why}, which gained too little after {len(distances)} epochs"
+    for each in go_on(start):
+        yield replace(each, why=why)
 
 
 class _Dual:
@@ -202,6 +212,9 @@ class _Dual:
         count = 1 / float(share @ share)
         of_weights = share * square / l2
         self.is_weak = self._is_dense and bool(share @ of_weights > _MOST_CURVATURE_OF_DENSE)
+        self.why = ", and the penalty is strong enough for steps of single rows in the dual"
+        if self.is_weak:
+            self.why = ", and with fewer rows than weights for steps of single rows in the dual"
         of_bias = max(_OF_BIAS, _PART_OF_BIAS * float(share @ of_weights))
         self._of_bias = of_bias * count if objective.intercept else 0.0
         curvature = of_weights + share * self._of_bias

@@ -301,7 +301,7 @@ class _Run:
 
     def follow(self, plan: Plan, states: Iterator[State]) -> Solution:
         try:
-            reason = self._follow(states, plan.is_cheap)
+            reason = self._follow(states)
         except KeyboardInterrupt:
             if self._best is None:
                 raise
@@ -325,7 +325,7 @@ class _Run:
             history=self._history,
             reason=reason,
             method=best.name or plan.name,
-            why=plan.why,
+            why=plan.why + best.why,
             scores=scores.reshape(len(scores), -1),
         )
 
@@ -348,13 +348,13 @@ class _Run:
         _, precise, gap = self._proven
         return (precise, gap) if gap < self._gap else (objective, self._gap)
 
-    def _follow(self, states: Iterator[State], is_cheap: bool) -> StopReason:
+    def _follow(self, states: Iterator[State]) -> StopReason:
         settings = self._settings
         for state in states:
             self._add(state)
             if self._separated(state):
                 return StopReason.UNBOUNDED
-            if self._near_enough(is_cheap or state.is_cheap):
+            if self._near_enough(state.is_cheap):
                 return StopReason.CONVERGED
             out_of_time = time.perf_counter() >= self._objective.deadline
             if len(self._history) > settings.max_iter or out_of_time:

@@ -24,7 +24,9 @@ class State:
     name: str = ""
     """Of the method, where the plan leaves it open."""
     is_cheap: bool = False
-    """See `Plan`: for a method that the plan leaves open."""
+    """Whether an iteration costs so little that the run goes on until the proof is there."""
+    why: str = ""
+    """What there is to add to the plan's reason."""
 
     @property
     def theta(self) -> NumPyArray:

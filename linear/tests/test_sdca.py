@@ -202,7 +202,10 @@ def test_a_run_ends_at_the_optimum(loss, dense, intercept, l2, monkeypatch):
         monkeypatch.setattr("provenglm.plan.sdca.is_for_classes", lambda _: True)
         monkeypatch.setattr(sdca, "_APART", np.inf)
     solution = solve(problem, Settings(tol=1e-10))
-    assert solution.method == "sdca"
+    # Sparse rows with a weak penalty are left to conjugate gradients after some epochs.
+    has_gained = "gained too little" not in solution.why
+    assert solution.method == ("sdca" if has_gained else "newton-cg")
+    assert has_gained or not dense
     assert solution.reason is StopReason.CONVERGED
     assert solution.gap <= 1e-10 * (solution.history[0].objective - solution.objective)
     # Without a bound of the solver's own: the gradient is 0.
@@ -360,7 +363,7 @@ def test_few_rows_of_each_of_many_clusters():
 def test_raw_bytes_of_many_classes_are_proven_and_labels_by_chance_left_to_another_method():
     rng = np.random.default_rng(0)
     target = np.repeat(np.arange(60), 10)
-    turned = np.linalg.qr(rng.normal(size=(40, 40)))[0] * np.arange(1, 41) ** -1.5
+    turned = np.linalg.qr(rng.normal(size=(40, 40)))[0] / np.arange(1, 41)
     X = (rng.normal(size=(60, 40))[target] + 0.3 * rng.normal(size=(600, 40))) @ turned.T
     X = np.clip(np.rint(128 + 200 * X), 0, 255).astype(np.uint8)
     solution = solve(Problem(X, target, Softmax(60), 1 / 600), Settings())
@@ -369,6 +372,7 @@ def test_raw_bytes_of_many_classes_are_proven_and_labels_by_chance_left_to_anoth
     assert solution.gap <= 1e-6 * (solution.history[0].objective - solution.objective)
     other = solve(Problem(X, target, Softmax(60), 1 / 600), Settings(tol=1e-9))
     assert solution.gap >= solution.objective - other.objective >= -other.gap
+    assert "fewer rows than weights" in solution.why
     by_chance = solve(Problem(X, rng.permutation(target), Softmax(60), 1 / 600), Settings())
     assert by_chance.method != "sdca"
-    assert by_chance.history[1].passes < 6
+    assert f"gained too little after {sdca._EPOCHS_TO_PART} epochs" in by_chance.why
