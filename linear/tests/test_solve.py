@@ -394,3 +394,25 @@ def test_a_given_start_is_where_it_begins(metric):
     again = solve(problem, settings, start=(far.coef, far.intercept))
     assert again.history[0].objective <= far.objective * (1 + 1e-6)
     assert len(again.history) < len(far.history)
+
+
+def test_a_proof_that_needs_more_rows_than_there_is_room_for_is_not_tried(monkeypatch):
+    # A proof of rows on disk reads all of them.
+    problem = problem_of(Logistic(), n=4000, p=4, l2=1e-9)
+    monkeypatch.setattr(plan_module, "_SMALL", 0)
+    monkeypatch.setattr(solve_module, "_WHOLE", 0)
+    monkeypatch.setattr(solve_module, "_NUMBERS", 40 * 5)
+    tried = []
+    of = solve_module._Proof.of
+
+    def spied(proof, coef, intercept, known, estimate, enough):
+        bound = of(proof, coef, intercept, known, estimate, enough)
+        tried.append((estimate, enough, bound[1]))
+        return bound
+
+    monkeypatch.setattr(solve_module._Proof, "of", spied)
+    solution = solve(problem, Settings(tol=1e-6))
+    assert solution.reason is StopReason.CONVERGED
+    assert all(4000 / 40 * estimate <= enough for estimate, enough, _ in tried)
+    assert len(tried) == 1
+    assert tried[0][2] <= tried[0][1]

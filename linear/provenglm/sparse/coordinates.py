@@ -37,9 +37,7 @@ def coordinates(rows: CsrRows, share: NumPyArray, intercept: bool) -> Scaling:
     p = rows.shape[1]
     scaling = Scaling(np.zeros(p), np.ones(p))
     size, unit = _mean_squares(rows, share)
-    order = np.argsort(size, kind="stable")
-    order = order[size[order] > 0]
-    rising = size[order]
+    rising = np.sort(size[size > 0])
     lighter = np.concatenate([[0.0], np.cumsum(rising)[:-1]])
     # Among the lightest each may be much heavier than those before it.
     is_heavy = rising > _HEAVY * lighter
@@ -48,7 +46,7 @@ def coordinates(rows: CsrRows, share: NumPyArray, intercept: bool) -> Scaling:
         return scaling
     first = int(np.argmax(is_heavy))
     wanted = np.sqrt(_SCALED_TO * lighter[first]) * unit
-    for column in order[first:].tolist():
+    for column in np.flatnonzero(size >= rising[first]).tolist():
         center, deviation = _moments(rows, share, column, intercept)
         scaling.center[column] = center
         if deviation > wanted > 0:
