@@ -251,20 +251,20 @@ class Objective:
 
     def null(self) -> tuple[NumPyArray, float]:
         """Return theta and objective of the model without features."""
-        loss = self.loss
+        loss, target, share = self.loss, self.target, self.share
+        if self.is_long or loss.has_classes:
+            target, share = per_row.summary(loss, target, share)
         bias = np.zeros(loss.outputs if loss.outputs > 1 else ())
         if self.intercept:
-            target, share = self.target, self.share
-            if self.is_long:
-                target, share = per_row.summary(loss, target, share)
             bias = np.asarray(loss.null_scores(target, share), np.float64)
         theta = np.zeros((len(self.penalty), *bias.shape))
         theta[-1] = bias
+        if not loss.has_classes:
+            target, share = self.target, self.share
+        scores = np.broadcast_to(bias, (len(target), *bias.shape))
         if self.is_long:
-            return theta, per_row.null_value(loss, self.target, self.share, bias)
-        scores = np.broadcast_to(bias, (self.n, *bias.shape))
-        value = loss.value(scores, self.target)
-        return theta, float(np.asarray(value, np.float64) @ self.share)
+            return theta, per_row.mean(share, lambda part: loss.value(scores[part], target[part]))
+        return theta, float(np.asarray(loss.value(scores, target), np.float64) @ share)
 
     def parts(self) -> list[slice]:
         """Return the parts in which to go through what has a number for each row."""
