@@ -345,6 +345,7 @@ def _sample(objective: Objective, raw: Features, drawn: NumPyArray, share: NumPy
         objective.penalty,
         objective.workers,
         rare=objective.rare,
+        indices=drawn,
     )
 
 

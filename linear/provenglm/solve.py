@@ -15,7 +15,7 @@ import numpy as np
 from provenglm.certificate import Certificate, Model, Some
 from provenglm.data.budget import room, rows_of_a_sample
 from provenglm.duality import duality_gap
-from provenglm.objective import Objective, Snapshot
+from provenglm.objective import Objective, Scaling, Snapshot
 from provenglm.plan import Plan, choose, dense_if_small
 from provenglm.problem import Problem
 from provenglm.sample import Sample
@@ -38,6 +38,9 @@ _LEAST_ROWS, _ROWS_OF_A_FEATURE = 2000, 10
 
 _OF_THE_ESTIMATE = 3
 """The bound from s of n rows is about n / s times the estimate: s makes it a third of `enough`."""
+
+_SAFE = 1.5
+"""Times the estimate: a proof is tried where the bound should be enough with this margin."""
 
 _MORE = 4
 """Times the rows, at least, for the next proof of a fit."""
@@ -151,7 +154,7 @@ class Session:
         if start is not None:
             given = objective.scaling.from_user(*start).reshape(first.shape)
             first = given if objective.snapshot(given).objective < null else first
-        proof = self._proof(l2, l1)
+        proof = self._proof(sample, l2, l1)
         run = _Run(objective, null, self._settings, self._began, proof)
         return run.follow(self.plan, self.plan.method(objective, sample, first, self._rng))
 
@@ -160,11 +163,12 @@ class Session:
         own = math.inf if max_time is None else self._began + max_time
         return min(own, self._settings.deadline)
 
-    def _proof(self, l2: float | None, l1: float) -> _Proof:
+    def _proof(self, sample: Sample, l2: float | None, l1: float) -> _Proof:
         problem = self._problem
         if l2 is None:
             l2, l1 = problem.l2, problem.l1
-        return _Proof(lambda: self._certificate, problem, l2, l1, self._settings.seed)
+        scaling, seed = self.prepare()[0].scaling, self._settings.seed
+        return _Proof(lambda: self._certificate, problem, sample, scaling, l2, l1, seed)
 
     @cached_property
     def _certificate(self) -> Certificate:
@@ -191,6 +195,12 @@ class _Proof:
     ----------
     certificate : callable
         Returns the certificate, which is made at the first proof.
+    problem : Problem
+    sample : Sample
+        Whose rows a proof takes, if they are enough.
+    scaling : Scaling
+        Its coordinates.
+    l2, l1 : float
     seed : int
         Of the rows that are drawn.
 
@@ -204,12 +214,15 @@ class _Proof:
         self,
         certificate: Callable[[], Certificate],
         problem: Problem,
+        sample: Sample,
+        scaling: Scaling,
         l2: float,
         l1: float,
         seed: int,
     ) -> None:
         self._certificate = certificate
         self._problem = problem
+        self._sample, self._scaling = sample, scaling
         self._l2, self._l1 = l2, l1
         self._rng = np.random.default_rng([seed, 1])
         outputs = problem.loss.outputs
@@ -222,6 +235,7 @@ class _Proof:
         # Fewer rows than weights leave directions without a curvature.
         has_rows = self._takes_all or self._most >= min(n, 2 * (p + 1))
         self.has_factor = self._width <= _MOST_WEIGHTS and has_rows
+        self._part: float | None = None
 
     def of(
         self,
@@ -251,27 +265,59 @@ class _Proof:
                 return np.inf, np.inf
             gap = certificate.without_a_step(point, enough)
             if gap > enough and self.has_factor:
-                n = certificate.n
-                wanted = min(n, _OF_THE_ESTIMATE * n * estimate / max(enough, 1e-300))
-                wanted = max(self._least, int(wanted))
-                gap = min(gap, certificate.by_a_factor(point, self._some(wanted)))
-                self._least = _MORE * wanted
+                rows = self._some(known, estimate / max(enough, 1e-300))
+                gap = min(gap, certificate.by_a_factor(point, rows))
         return point.objective, gap
 
-    def _some(self, wanted: int) -> Some:
+    def reach(self, known: Snapshot) -> float:
+        """Return at which part of the distance that is asked for the sample's rows are a proof.
+
+        The bound is the estimate, divided by the part of all curvature that its rows have.
+        """
+        return self._curvature(known) / _SAFE if self._has_sample else 0.0
+
+    @cached_property
+    def _has_sample(self) -> bool:
+        is_some = 0 < len(self._sample.rows) < len(self._problem.target)
+        return is_some and self.has_factor and self._rows_of_sample(1) is not None
+
+    def _rows_of_sample(self, count: int) -> Some | None:
+        return self._certificate().of_sample(self._sample.head(count), self._scaling)
+
+    def _curvature(self, known: Snapshot) -> float:
+        """Return the part of all curvature that the sample's rows have, once."""
+        if self._part is None:
+            sample, loss = self._sample, self._problem.loss
+            rows = self._rows_of_sample(len(sample.rows))
+            assert rows is not None
+            share = rows.get(slice(0, len(sample.rows)))[2]
+            scores = sample.rows @ known.theta
+            curvature = loss.sure_curvature(scores, sample.target).reshape(len(share), -1)
+            whole = float((sample.share @ curvature).sum())
+            self._part = float((share @ curvature).sum()) / whole if whole > 0 else 0.0
+        return self._part
+
+    def _some(self, known: Snapshot, near: float) -> Some:
+        """Return as many rows as a proof needs, if the estimate is `near` times what is asked."""
+        n, problem = len(self._problem.target), self._problem
         if self._takes_all:
             return self._certificate().all()
-        problem = self._problem
+        if self._has_sample:
+            size, part = len(self._sample.rows), self._curvature(known)
+            wanted = size * 2 * near / part if part > 0 else np.inf
+            if _SAFE * near <= part and self._least <= size:
+                self._least = max(self._least, int(min(size, wanted)))
+                rows = self._rows_of_sample(self._least)
+                self._least *= _MORE
+                assert rows is not None
+                return rows
+        wanted = max(self._least, int(min(n, _OF_THE_ESTIMATE * n * near)))
+        self._least = _MORE * wanted
         size = min(wanted, self._most)
-        rows, _ = draw(
-            problem.loss,
-            problem.target,
-            problem.shares(),
-            size,
-            self._rng,
-            problem.is_long,
+        indices, _ = draw(
+            problem.loss, problem.target, problem.shares(), size, self._rng, problem.is_long
         )
-        return self._certificate().some(rows)
+        return self._certificate().some(indices)
 
 
 class _Run:
@@ -420,7 +466,12 @@ class _Run:
         enough = self._settings.tol * (self._null - best.snapshot.objective)
         if self._gap <= max(enough, self._rounding()):
             return True
-        if best.decrement > max(self._margin * enough, self._rounding()):
+        if best.decrement > max(enough, self._rounding()):
+            return False
+        margin = self._margin
+        if self._tries == 0 and not is_cheap:
+            margin = max(margin, self._proof.reach(best.snapshot))
+        if best.decrement > max(margin * enough, self._rounding()):
             return False
         self._for_the_proof += 1
         if is_cheap and self._for_the_proof <= _FOR_THE_PROOF:
