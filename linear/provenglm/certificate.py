@@ -32,6 +32,7 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
+from provenglm import constants
 from provenglm.data.csr import made_of, transposed
 from provenglm.data.rows import Rows
 from provenglm.losses import Loss, Noise
@@ -42,11 +43,6 @@ from provenglm.workers import Workers
 UNIT = 2.0**-53
 """The unit of rounding."""
 
-_BLOCK = 4096
-"""Rows of a block of the Hessian's sum, at most: the error of a sum grows with its length."""
-
-_OFFSET = 100
-"""Deviations that a mean may be off: the error of a sum grows with it, by less than is noticed."""
 
 _FARTHEST = 300
 """Powers of two of a feature's scale up to which its square is a number of full precision."""
@@ -157,7 +153,7 @@ class Certificate:
         self._has_intercept = has_intercept
         is_dense = not self._rows.is_sparse
         offset = float(np.abs(center / scale).max(initial=0.0))
-        is_centred = has_intercept and is_dense and offset > _OFFSET
+        is_centred = has_intercept and is_dense and offset > constants.OFFSET_OF_A_PROOF
         self._center = center if is_centred else np.zeros(len(center))
         power = np.round(np.log2(scale))
         self._scale = np.exp2(np.where(np.abs(power) > _FARTHEST, power, 0.0))
@@ -182,7 +178,10 @@ class Certificate:
         indices = np.unique(indices)
         block = self._moved(self._rows.pick(indices))
         target, share = self._target[indices], np.asarray(self._share[indices])
-        parts = [slice(k, min(k + _BLOCK, len(indices))) for k in range(0, len(indices), _BLOCK)]
+        parts = [
+            slice(k, min(k + constants.BLOCK_ROWS, len(indices)))
+            for k in range(0, len(indices), constants.BLOCK_ROWS)
+        ]
         return Some(parts, lambda part: (block[part], target[part], share[part]))
 
     def _moved(self, block: Any) -> Any:

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from provenglm import constants
 from provenglm.certificate import Certificate, Model, Some
 from provenglm.data.budget import room, rows_of_a_sample
 from provenglm.duality import duality_gap
@@ -27,35 +28,6 @@ from provenglm.workers import Workers
 
 __all__ = ["Record", "Session", "Settings", "Solution", "StopReason", "solve"]
 
-_MOST_WEIGHTS = 3000
-"""Of a Hessian that is factored for a proof."""
-
-_WHOLE = 2e8
-"""Multiplications for the Hessian of all rows, up to which a proof takes all of them."""
-
-_LEAST_ROWS, _ROWS_OF_A_FEATURE = 2000, 10
-"""Of the Hessian of a proof, at least: in all, and for each feature."""
-
-_OF_THE_ESTIMATE = 3
-"""The bound from s of n rows is about n / s times the estimate: s makes it a third of `enough`."""
-
-_MORE = 4
-"""Times the rows, at least, for the next proof of a fit."""
-
-_MULTIPLICATIONS, _NUMBERS = 2e10, 1e7
-"""For the Hessian of a proof, and of its rows in memory, at most: about a second, and 80 MB."""
-
-_FOR_THE_PROOF = 3
-"""Iterations of Newton's method after the estimate says enough: the error is squared in each."""
-
-_MARGIN = 0.05
-"""The estimate says enough at this part of the distance that is asked for."""
-
-_LEAST_PART, _LARGEST_PART = 1e-3, 0.7
-"""After a failed proof the next is tried at a part of its estimate, between these two."""
-
-_TRIES = 3
-"""Proofs that are tried, each at a smaller estimate and with more rows; then that decides."""
 
 ROUNDING = 1e-14
 """Of the objective: a decrement below it is rounding."""
@@ -215,13 +187,13 @@ class _Proof:
         outputs = problem.loss.outputs
         n, p = problem.features.shape
         self._width = (p + 1) * outputs
-        self._least = max(_LEAST_ROWS, _ROWS_OF_A_FEATURE * (p + 1))
-        self._takes_all = float(n) * self._width**2 <= _WHOLE
-        most = min(_MULTIPLICATIONS / self._width**2, _NUMBERS / (p + 1))
+        self._least = max(constants.ROWS_OF_A_PROOF, constants.ROWS_OF_A_FEATURE * (p + 1))
+        self._takes_all = float(n) * self._width**2 <= constants.SMALL_PROOF
+        most = min(constants.LARGEST_PROOF / self._width**2, constants.NUMBERS_OF_A_PROOF / (p + 1))
         self._most = int(min(n, most, rows_of_a_sample(room(problem), p)))
         # Fewer rows than weights leave directions without a curvature.
         has_rows = self._takes_all or self._most >= min(n, 2 * (p + 1))
-        self.has_factor = self._width <= _MOST_WEIGHTS and has_rows
+        self.has_factor = self._width <= constants.WEIGHTS_OF_A_PROOF and has_rows
 
     def of(
         self,
@@ -252,10 +224,10 @@ class _Proof:
             gap = certificate.without_a_step(point, enough)
             if gap > enough and self.has_factor:
                 n = certificate.n
-                wanted = min(n, _OF_THE_ESTIMATE * n * estimate / max(enough, 1e-300))
+                wanted = min(n, constants.OF_THE_ESTIMATE * n * estimate / max(enough, 1e-300))
                 wanted = max(self._least, int(wanted))
                 gap = min(gap, certificate.by_a_factor(point, self._some(wanted)))
-                self._least = _MORE * wanted
+                self._least = constants.MORE_ROWS * wanted
         return point.objective, gap
 
     def _some(self, wanted: int) -> Some:
@@ -287,7 +259,7 @@ class _Run:
         self._gap = float("inf")
         self._proof = proof
         self._for_the_proof = self._tries = 0
-        self._margin = _MARGIN
+        self._margin = constants.MARGIN
         self._proven: tuple[State, float, float] | None = None
 
     def follow(self, plan: Plan, states: Iterator[State]) -> Solution:
@@ -423,15 +395,26 @@ class _Run:
         if best.decrement > max(self._margin * enough, self._rounding()):
             return False
         self._for_the_proof += 1
-        if is_cheap and self._for_the_proof <= _FOR_THE_PROOF:
+        if is_cheap and self._for_the_proof <= constants.FOR_THE_PROOF:
             return False
         self._tries += 1
         gap = self._least_bound(best)[1]
         is_rounding = best.decrement <= self._rounding()
-        if gap <= enough or is_rounding or self._tries >= _TRIES or not self._proof.has_factor:
+        if (
+            gap <= enough
+            or is_rounding
+            or self._tries >= constants.PROOFS
+            or not self._proof.has_factor
+        ):
             return True
         # The bound falls as the estimate does, and as the rows grow.
-        part = float(np.clip(0.5 * _MORE * enough / gap, _LEAST_PART, _LARGEST_PART))
+        part = float(
+            np.clip(
+                0.5 * constants.MORE_ROWS * enough / gap,
+                constants.LEAST_PART,
+                constants.LARGEST_PART,
+            )
+        )
         self._margin = part * best.decrement / enough
         return False
 
