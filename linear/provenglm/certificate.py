@@ -32,6 +32,7 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
+from provenglm import constants
 from provenglm.data.csr import made_of, transposed
 from provenglm.data.rows import Rows
 from provenglm.losses import Loss, Noise
@@ -43,14 +44,6 @@ from provenglm.workers import Workers
 UNIT = 2.0**-53
 """The unit of rounding."""
 
-_BLOCK = 4096
-"""Rows of a block of the Hessian's sum, at most: the error of a sum grows with its length."""
-
-_CACHED_NUMBERS = 1 << 17
-"""Of a block of which several products are taken."""
-
-_OFFSET = 100
-"""Deviations that a mean may be off: the error of a sum grows with it, by less than is noticed."""
 
 _FARTHEST = 300
 """Powers of two of a feature's scale up to which its square is a number of full precision."""
@@ -174,7 +167,7 @@ class Certificate:
         self._has_intercept = has_intercept
         is_dense = not self._rows.is_sparse
         offset = float(np.abs(center / scale).max(initial=0.0))
-        is_centred = has_intercept and is_dense and offset > _OFFSET
+        is_centred = has_intercept and is_dense and offset > constants.OFFSET_OF_A_PROOF
         self._center = center if is_centred else np.zeros(len(center))
         power = np.round(np.log2(scale))
         self._scale = np.exp2(np.where(np.abs(power) > _FARTHEST, power, 0.0))
@@ -200,7 +193,7 @@ class Certificate:
         indices = np.unique(indices)
         block = self._moved(self._rows.pick(indices))
         target, share = self._target[indices], np.asarray(self._share[indices])
-        parts = _parts(slice(0, len(indices)), _BLOCK)
+        parts = _parts(slice(0, len(indices)), constants.BLOCK_ROWS)
         return Some(parts, lambda part: (block[part], target[part], share[part]))
 
     def of_sample(self, sample: Sample, scaling: Scaling) -> Some | None:
@@ -216,7 +209,7 @@ class Certificate:
         _, place, copies = np.unique(sample.indices, return_inverse=True, return_counts=True)
         rows, target = sample.rows[:, : self.p], sample.target
         share = self._share[sample.indices] / copies[place]
-        parts = _parts(slice(0, len(rows)), _BLOCK)
+        parts = _parts(slice(0, len(rows)), constants.BLOCK_ROWS)
         return Some(parts, lambda part: (rows[part], target[part], share[part]), scaling)
 
     def _moved(self, block: Any) -> Any:
@@ -593,7 +586,7 @@ class Certificate:
         square, products, sums, farthest = 0.0, np.zeros((p, k)), np.zeros(k), 0.0
         falls = []
         # Several products of each row: of parts that a cache holds.
-        cached = max(64, _CACHED_NUMBERS // self.width)
+        cached = max(64, constants.CACHED_NUMBERS // self.width)
         parts = [part for whole in rows.parts for part in _parts(whole, cached)]
         for of_square, of_rows, of_sum, of_falls, of_norms in self._workers.map(of_part, parts):
             square += of_square

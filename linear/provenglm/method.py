@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from provenglm import newton
+from provenglm import constants, newton
 from provenglm.metric import HessianMetric, Metric
 from provenglm.objective import Objective, Snapshot
 from provenglm.sample import Sample
@@ -17,22 +17,6 @@ from provenglm.secants import Secants
 from provenglm.state import State
 from provenglm.thinned import Thinned
 from provenglm.types import NumPyArray
-
-_GROWTH = 4
-"""From one prefix of the sample to the next."""
-
-_ROWS_OF_A_START = 20
-"""For each feature: fewer, and the sample's optimum may be further away than the null model."""
-
-STALE = 0.05
-"""A step that leaves more of the decrement, and the Hessian is taken anew at the new point."""
-
-CHANGED = 0.05
-"""Of the curvature, on average: less, and a new Hessian would be the old one."""
-
-
-_LEAST_PENALTY = 1e-4
-"""Of the curvature: with less, a proof by a Newton step is there long before the duality gap is."""
 
 
 class Steps(ABC):
@@ -161,7 +145,7 @@ class HessianSteps(Steps):
     def _step_from(self, snapshot: Snapshot, last: float) -> tuple[Metric, NumPyArray, float]:
         if self._last is not None:
             step, decrement = self._step(self._last, snapshot)
-            if not (decrement > STALE * last and self._has_changed(snapshot)):
+            if not (decrement > constants.STALE * last and self._has_changed(snapshot)):
                 return self._last, step, decrement
         self._last, step, decrement = super()._step_from(snapshot, last)
         return self._last, step, decrement
@@ -171,7 +155,7 @@ class HessianSteps(Steps):
         sample = self._sample
         curvature = sample.loss.curvature(self._scores_at(snapshot.theta), sample.target)
         change = float((sample.share @ np.abs(curvature - self._curvature)).sum())
-        return change > CHANGED * float((sample.share @ self._curvature).sum())
+        return change > constants.CHANGED * float((sample.share @ self._curvature).sum())
 
     def _has_gap(self, theta: NumPyArray) -> bool:
         """Whether a duality gap may come near the distance to the optimum.
@@ -182,7 +166,7 @@ class HessianSteps(Steps):
         penalty = objective.penalty[:-1][objective.scaling.inverse > 0]
         curvature = sample.loss.curvature(sample.rows @ theta, sample.target)
         mean = float((sample.share @ curvature).mean())
-        return bool(penalty.min(initial=np.inf) > _LEAST_PENALTY * mean)
+        return bool(penalty.min(initial=np.inf) > constants.PENALTY_OF_A_GAP * mean)
 
     def _first(self, start: NumPyArray) -> Snapshot:
         """Return the first snapshot: at the optimum of a part of the sample, or at a given start.
@@ -197,9 +181,9 @@ class HessianSteps(Steps):
         sample, theta = self._sample, start
         null = self._objective.null()[1]
         # A pass over data on disk costs so much more than the sample that the whole of it pays.
-        sizes = [len(sample.rows) // (_GROWTH if self._thinned is None else 1)]
-        while sizes[-1] >= max(1000, _ROWS_OF_A_START * len(theta)):
-            sizes.append(sizes[-1] // _GROWTH)
+        sizes = [len(sample.rows) // (constants.GROWTH if self._thinned is None else 1)]
+        while sizes[-1] >= max(1000, constants.ROWS_OF_A_START * len(theta)):
+            sizes.append(sizes[-1] // constants.GROWTH)
         for count in reversed(sizes[:-1]):
             tol = 0.1 * abs(null) * theta.size / count
             theta = newton.minimise(sample.head(count), theta, tol, 5)

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
+from provenglm import constants
 from provenglm.data import per_row
 from provenglm.data.budget import room
 from provenglm.data.rows import Features, Rows, rows_of
-from provenglm.losses import OFFSET_OF_FLOAT32, Loss
+from provenglm.losses import Loss
 from provenglm.objective import Objective, Reads, Scaling
 from provenglm.problem import Problem
 from provenglm.sample import Sample
@@ -19,22 +20,9 @@ from provenglm.sparse.csr_sample import CenteredRows, SparseSample, Spread, is_s
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
-_RARE = 0.1
-"""A group of targets with a smaller share is drawn more often than it occurs."""
-
-_OFFSET_OF_FLOAT64 = 1e5
-"""The same for float64: from there on blocks are centred before they are multiplied."""
-
 _MOST_DIGITS_OF_A_NUMBER = 12
 """Of a feature itself, before or after the point."""
 
-_MEASURED_ROWS = 1 << 14
-
-_FEW_ROWS = 20
-"""As many as a variance has to come from: (sum x^2)^2 / sum x^4."""
-
-_CACHED_NUMBERS = 1 << 16
-"""Of the parts in which a sample is measured and scaled: a core's cache holds them."""
 
 _LEAST_SQUARE = 1e-100
 """Of a column, on average, whose fourth powers are numbers of full precision."""
@@ -77,7 +65,7 @@ def prepare(
         rare[:] = False
     if rare.any():
         _measure_rare(rows, share, rare, scaling, problem.fit_intercept)
-    if precise or offset > OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
+    if precise or offset > constants.OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
         rows = rows_of(problem.features, np.dtype(np.float64))
     objective = Objective(
         rows=rows,
@@ -90,7 +78,7 @@ def prepare(
         intercept=problem.fit_intercept,
         workers=workers,
         # Sparse rows stay as they are: with the digits of float64.
-        centered=offset > _OFFSET_OF_FLOAT64 and not rows.is_sparse,
+        centered=offset > constants.OFFSET_OF_FLOAT64 and not rows.is_sparse,
         rare=rare,
         reads=Reads(len(drawn)),
         is_long=problem.is_long,
@@ -131,18 +119,18 @@ def has_offsets(rows: Rows, scaling: Scaling) -> bool:
     From rows at equal distances, at most as many as a sample that metrics are measured on.
     """
     n, p = rows.shape
-    block: Any = rows.pick(np.arange(0, n, max(1, n // 2048)))
+    block: Any = rows.pick(np.arange(0, n, max(1, n // constants.MEASURED_ROWS)))
     values = in_coordinates(block.data.astype(np.float64), block.indices, scaling)
     count = max(1, block.shape[0])
     mean = np.bincount(block.indices, values, p) / count
     square = np.bincount(block.indices, np.square(values), p) / count
     variance = np.maximum(square - np.square(mean), np.finfo(np.float64).eps * square)
-    return bool((np.square(mean) > OFFSET_OF_FLOAT32**2 * variance)[square > 0].any())
+    return bool((np.square(mean) > constants.OFFSET_OF_FLOAT32**2 * variance)[square > 0].any())
 
 
 def fits_float32(rows: Rows, scaling: Scaling) -> bool:
     """Return whether sparse features are of a size that float32 has digits for."""
-    block: Any = rows.precise().block(slice(0, min(rows.shape[0], _MEASURED_ROWS)))
+    block: Any = rows.precise().block(slice(0, min(rows.shape[0], constants.ROWS_OF_DIGITS)))
     data = in_coordinates(block.data, block.indices, scaling)
     size = np.abs(data[data != 0]).astype(np.float64)
     if not len(size):
@@ -208,7 +196,7 @@ def draw(
     if size >= n:
         return np.arange(n), np.ascontiguousarray(share)
     if is_long:
-        return per_row.draw(loss, target, share, size, rng, _RARE)
+        return per_row.draw(loss, target, share, size, rng, constants.RARE)
     groups, factor = _groups(loss, target, share)
     if groups is None and share.min() == share.max():
         return rng.choice(n, size, replace=False), np.full(size, 1 / size)
@@ -232,7 +220,7 @@ def _groups(
         return None, np.ones(1)
     of_group = np.bincount(groups, weights=share)
     present = of_group > 0
-    if not of_group[present].min() < _RARE:
+    if not of_group[present].min() < constants.RARE:
         return None, np.ones(1)
     inverse = np.divide(1, of_group, out=np.zeros_like(of_group), where=present)
     return groups, 0.5 + 0.5 * inverse / present.sum()
@@ -272,7 +260,7 @@ def _scaling(spread: Spread, intercept: bool) -> tuple[Scaling, float, NumPyArra
     # Of numbers with hardly a digit left.
     inverse[np.isinf(inverse)] = 0
     offset = float((np.abs(mean) * unit * inverse).max(initial=0)) if intercept else 0.0
-    rare = np.square(square) < _FEW_ROWS * fourth
+    rare = np.square(square) < constants.FEW_ROWS * fourth
     return Scaling(center * unit, inverse), offset, rare | (inverse == 0)
 
 
@@ -296,7 +284,7 @@ def _spread(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Worker
 def _moments(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Workers) -> Spread:
     """Return the same with units of 1."""
     count, p = raw.shape
-    size = max(64, _CACHED_NUMBERS // p)
+    size = max(64, constants.CACHED_NUMBERS // p)
     parts = [slice(start, start + size) for start in range(0, count, size)]
     mean = share @ raw
     center = mean if intercept else np.zeros(p)
@@ -351,7 +339,7 @@ def _sample(objective: Objective, raw: Features, drawn: NumPyArray, share: NumPy
 
 def _scaled(objective: Objective, raw: NumPyArray) -> NumPyArray:
     """Put raw rows into theta's coordinates, in place."""
-    size = max(64, _CACHED_NUMBERS // raw.shape[1])
+    size = max(64, constants.CACHED_NUMBERS // raw.shape[1])
     parts = [slice(start, start + size) for start in range(0, len(raw), size)]
     raw[:, -1] = objective.intercept
     # Whole rows: NumPy takes twice as long for all but the last column.

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, problem_of
+from provenglm import constants
 from provenglm.losses import Logistic, Softmax
 from provenglm.plan import choose
 from provenglm.sampling import _spread, prepare
 from provenglm.solution import Settings
 from provenglm.solve import solve
-from provenglm.sparse import csr_sample
 from provenglm.sparse.csr_sample import CenteredRows, size_and_costs, spread
 from provenglm.workers import Workers
 from scipy.sparse import csr_array
@@ -86,11 +86,11 @@ def test_hessian(loss):
 
 @pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 def test_the_same_optimum(monkeypatch, loss):
-    monkeypatch.setattr("provenglm.plan._MOST_NUMBERS", 0)
+    monkeypatch.setattr("provenglm.constants.SMALL_DATA", 0)
     problem, dense = sparse_problem(loss, l2=1e-2)
     assert choose(problem, Settings()).keeps_sparse
     one = solve(problem, Settings(tol=1e-13))
-    monkeypatch.setattr("provenglm.plan._MOST_NUMBERS", 8_000_000)
+    monkeypatch.setattr("provenglm.constants.SMALL_DATA", 8_000_000)
     other = solve(dense, Settings(tol=1e-13))
     assert (one.method, other.method) == ("svrg, hessian", "newton")
     np.testing.assert_allclose(one.coef, other.coef, atol=1e-6 * np.abs(other.coef).max())
@@ -104,7 +104,7 @@ def test_size():
 
     # Of data that are hardly sparse as of dense ones, as far as they fit.
     assert size(100_000, 500, 0.3) == 40_000
-    assert size(100_000, 2000, 0.3) == csr_sample.MOST_NUMBERS // 2001
+    assert size(100_000, 2000, 0.3) == constants.SAMPLE_NUMBERS // 2001
     # Of sparse ones at least ten rows a feature, and no more than there are.
     assert size(100_000, 1000, 0.02) == 10_000
     assert size(100_000, 100, 0.02) > 40_000
@@ -115,7 +115,7 @@ def test_size():
 @pytest.mark.parametrize("loss", [Logistic(), Softmax(3)], ids=["logistic", "softmax"])
 def test_prefixes_of_a_sample(monkeypatch, loss):
     # A run begins at the optimum of a part of its sample.
-    monkeypatch.setattr("provenglm.plan._MOST_NUMBERS", 0)
+    monkeypatch.setattr("provenglm.constants.SMALL_DATA", 0)
     problem, _ = sparse_problem(loss, n=30_000, p=40, l2=1e-4)
     seen = []
     solution = solve(problem, Settings(watch=seen.append))

@@ -15,9 +15,6 @@ from provenglm.data.blocks import parts_of
 from provenglm.losses import Loss
 from provenglm.types import NumPyArray
 
-MANY = 1 << 20
-"""Rows on disk from which on this is so."""
-
 
 def equal_shares(n: int) -> NumPyArray:
     """Return 1 / n for each row, (n,), in the memory of one number."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from provenglm.data.blocks import BLOCK_BYTES, moments_of, slices_of
+from provenglm.data.blocks import moments_of, slices_of
 from provenglm.data.chunks import Chunks
 from provenglm.data.csr import CsrRows
 from provenglm.data.disk import DiskRows, on_disk, parts_in
@@ -23,7 +23,7 @@ Features: TypeAlias = "NumPyArray | csr_array"
 Data: TypeAlias = "NumPyArray | csr_array | Chunks"
 """What a problem's features may be."""
 
-__all__ = ["BLOCK_BYTES", "DenseRows", "Features", "Rows", "rows_of"]
+__all__ = ["DenseRows", "Features", "Rows", "rows_of"]
 
 
 class Rows(Protocol):
