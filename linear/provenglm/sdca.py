@@ -12,7 +12,8 @@ that (Bertsekas 1982, chapter 2): the intercept is a weight with the penalty
 :math:`\mu (b - b_0)^2 / 2`, and after each epoch :math:`b_0` is moved to where :math:`b` is.
 
 On the way the rows tell how far they are from the optimum. Where that says enough, a snapshot is
-taken in float64, with the best intercept of its weights; its gap is that of its gradient.
+taken in float64, with the best intercept of its weights. Its gap is the smaller of two: by the
+residuals at its scores, or by those that the rows have, which the weights fit exactly.
 """
 
 from __future__ import annotations
