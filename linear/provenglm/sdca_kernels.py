@@ -5,7 +5,7 @@ that the row had and the curvature c of its dual, it solves q' = mean(z - c (q' 
 is that of the larger of q and mean(z) for each class: with mean(z) alone a row that is far on the
 wrong side would overshoot, with q alone one whose mean is next to 0 would not move.
 
-What is kept are residuals, u = q - y: of a mean next to 1, float32 has no digits of what is missing.
+What is kept are residuals, u = q - y: of a mean next to 1, float32 has no digits of what it lacks.
 
 Indices are unsigned, so that none is tested for being negative.
 """
