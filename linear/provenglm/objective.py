@@ -225,7 +225,7 @@ class Objective:
         if takes_squares:
             self.squares = np.asarray(squares)
         known = None
-        if has_sums and of_scores == np.float64:
+        if has_sums:
             known = Sums(value, gradient[:-1].copy(), np.array(gradient[-1]), self.squares)
         self.to_theta(gradient)
         penalty = self.used(theta)
