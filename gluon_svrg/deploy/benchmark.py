@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import re
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -23,6 +22,7 @@ from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.eager import OperatorByOperator
 from gluon_svrg.deploy.inputs import random_inputs
 from gluon_svrg.deploy.model_dir import Card, Model, read_card, read_model
+from gluon_svrg.deploy.numerics import processor_name
 from gluon_svrg.deploy.onnx import export_onnx
 from gluon_svrg.deploy.onnx_engine import run, session_of
 from gluon_svrg.deploy.predictor import Predictor
@@ -149,10 +149,6 @@ def format_timings(timings: Sequence[Timing]) -> str:
 
 def machine() -> str:
     """Return the machine, its cores and the versions, in one line."""
-    try:
-        names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text("utf-8"))
-    except OSError:
-        names = []
     versions = [f"Python {platform.python_version()}"]
     for package in ("mxnet", "numpy", "onnxruntime"):
         try:
@@ -160,8 +156,7 @@ def machine() -> str:
         except importlib.metadata.PackageNotFoundError:
             versions.append(f"no {package}")
     threads = os.environ.get("OMP_NUM_THREADS", "all")
-    name = names[0] if names else platform.machine()
-    return f"{name}, {os.cpu_count()} cores, {threads} threads; {', '.join(versions)}"
+    return f"{processor_name()}, {os.cpu_count()} cores, {threads} threads; {', '.join(versions)}"
 
 
 def _check_int8(directory: str | os.PathLike[str], card: Card) -> None:

@@ -7,10 +7,12 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.deploy import onnx_graph
 from gluon_svrg.deploy.model_dir import Card
+from gluon_svrg.deploy.numerics import processor_name
 from gluon_svrg.files import DamagedError
 
 if TYPE_CHECKING:
@@ -43,6 +45,17 @@ def run(session: InferenceSession, card: Card, arrays: Sequence[NumPyArray]) -> 
     """Return the outputs of an onnxruntime session for one array per input, in the card's order."""
     names = [spec["name"] for spec in card["inputs"]]
     return list(session.run(None, dict(zip(names, arrays, strict=True))))
+
+
+def engine_versions() -> dict[str, str]:
+    """Return what the outputs of onnxruntime and MXNet depend on, beside the model."""
+    import onnxruntime
+
+    return {
+        "mxnet": mx.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "processor": processor_name(),
+    }
 
 
 class OnnxEngine:
