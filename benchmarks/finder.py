@@ -1,6 +1,6 @@
 """The suggestion of find_learning_rate beside the best rate of a searched grid.
 
-Eight problems on which its rule was chosen, and twelve others. Run it by ``make bench-finder``,
+Sixteen problems on which its rule was chosen, and four others. Run it by ``make bench-finder``,
 which puts the table into docs/benchmarks/finder.md and draws docs/images/bench_finder.png. The
 losses of the grids, which do not depend on the finder, are kept in benchmarks/results/finder.json;
 without this file they are searched anew.
@@ -209,8 +209,8 @@ class Case(NamedTuple):
         return f"{self.network}; {self.optimizer}"
 
 
-def chosen_on() -> list[Case]:
-    """Return the cases on which the rule of the finder was chosen."""
+def usual() -> list[Case]:
+    """Return the three networks that the page is about; the rule was chosen on them, too."""
     mlp = of_arrays(digits(8), lambda: dense(128, 64, 10))
     text = of_text()
     # It takes most of the time: one seed.
@@ -228,7 +228,7 @@ def chosen_on() -> list[Case]:
     ]
 
 
-def held_out() -> list[Case]:
+def other() -> list[Case]:
     """Return cases that differ from those in network, data, batch size and weight decay."""
     wide = of_arrays(classes(), lambda: dense(512, 512, 8, dropout=0.2), 32, 3, 6240)
     large = of_arrays(classes(), lambda: dense(256, 256, 8), 256, 12, 6240)
@@ -369,8 +369,7 @@ the least validation loss at the end. The MLP (64-128-64-10) and the ResNet-20 o
 {table(chosen)}
 
 These have other networks, data, batch sizes and weight decays (`benchmarks/finder.py`), and runs of
-132 to 585 batches. The rule was chosen on the problems above; the batches of a trial and the factor
-below the best trial were set with these in view, too:
+132 to 585 batches. The rule and its constants were chosen on these and on the problems above:
 
 {table(others)}
 
@@ -404,8 +403,8 @@ def main() -> None:
     kept = json.loads(_GRIDS.read_text(encoding="utf-8")) if _GRIDS.exists() else {}
     # ResNet-20, which takes most of the time, comes last.
     once = [searched(case, kept) for case in tried_once()]
-    others = [searched(case, kept) for case in held_out()]
-    chosen = [searched(case, kept) for case in chosen_on()]
+    others = [searched(case, kept) for case in other()]
+    chosen = [searched(case, kept) for case in usual()]
     draw([*chosen, *others, *once])
     report.publish("bench-finder", section(chosen, others, once), options.out)
 
