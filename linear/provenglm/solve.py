@@ -187,13 +187,12 @@ class _Proof:
         outputs = problem.loss.outputs
         n, p = problem.features.shape
         self._width = (p + 1) * outputs
-        self._least = max(constants.ROWS_OF_A_PROOF, constants.ROWS_OF_A_FEATURE * (p + 1))
-        self._takes_all = float(n) * self._width**2 <= constants.SMALL_PROOF
-        most = min(constants.LARGEST_PROOF / self._width**2, constants.NUMBERS_OF_A_PROOF / (p + 1))
+        self._least = max(constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * (p + 1))
+        most = min(constants.LARGEST_PROOF / self._width**2, constants.SAMPLE_NUMBERS / (p + 1))
         self._most = int(min(n, most, rows_of_a_sample(room(problem), p)))
         # Fewer rows than weights leave directions without a curvature.
-        has_rows = self._takes_all or self._most >= min(n, 2 * (p + 1))
-        self.has_factor = self._width <= constants.WEIGHTS_OF_A_PROOF and has_rows
+        has_rows = self._most >= min(n, 2 * (p + 1))
+        self.has_factor = self._width <= constants.MOST_WEIGHTS and has_rows
 
     def of(
         self,
@@ -224,17 +223,17 @@ class _Proof:
             gap = certificate.without_a_step(point, enough)
             if gap > enough and self.has_factor:
                 n = certificate.n
-                wanted = min(n, constants.OF_THE_ESTIMATE * n * estimate / max(enough, 1e-300))
+                wanted = min(n, constants.GROWTH * n * estimate / max(enough, 1e-300))
                 wanted = max(self._least, int(wanted))
                 gap = min(gap, certificate.by_a_factor(point, self._some(wanted)))
-                self._least = constants.MORE_ROWS * wanted
+                self._least = constants.GROWTH * wanted
         return point.objective, gap
 
     def _some(self, wanted: int) -> Some:
-        if self._takes_all:
-            return self._certificate().all()
         problem = self._problem
         size = min(wanted, self._most)
+        if size >= len(problem.target):
+            return self._certificate().all()
         rows, _ = draw(
             problem.loss,
             problem.target,
@@ -395,7 +394,7 @@ class _Run:
         if best.decrement > max(self._margin * enough, self._rounding()):
             return False
         self._for_the_proof += 1
-        if is_cheap and self._for_the_proof <= constants.FOR_THE_PROOF:
+        if is_cheap and self._for_the_proof <= constants.TRIES:
             return False
         self._tries += 1
         gap = self._least_bound(best)[1]
@@ -403,19 +402,12 @@ class _Run:
         if (
             gap <= enough
             or is_rounding
-            or self._tries >= constants.PROOFS
+            or self._tries >= constants.TRIES
             or not self._proof.has_factor
         ):
             return True
         # The bound falls as the estimate does, and as the rows grow.
-        part = float(
-            np.clip(
-                0.5 * constants.MORE_ROWS * enough / gap,
-                constants.LEAST_PART,
-                constants.LARGEST_PART,
-            )
-        )
-        self._margin = part * best.decrement / enough
+        self._margin = best.decrement / enough / constants.GROWTH
         return False
 
     def _separated(self, state: State) -> bool:

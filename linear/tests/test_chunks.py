@@ -25,7 +25,7 @@ Y = X[:, 0] + RNG.normal(size=N) > 0
 
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch):
-    monkeypatch.setattr(constants, "SMALL_MAP", 0)
+    monkeypatch.setattr(constants, "SMALL", 0)
 
 
 def test_what_chunks_are():

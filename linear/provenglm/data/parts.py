@@ -187,7 +187,7 @@ class FilePart:
     def _take_by_columns(self, rows: NumPyArray) -> NumPyArray:
         """Return rows out of a file that has column after column: a part of the rows at a time."""
         taken = np.empty((len(rows), self.shape[1]), self.dtype)
-        size = max(1, (1 << 24) // (self.shape[1] * self.dtype.itemsize))
+        size = max(1, constants.DISK_AHEAD // (self.shape[1] * self.dtype.itemsize))
         first = 0
         while first < len(rows):
             start = int(rows[first])
@@ -288,7 +288,7 @@ class MappedPart:
 
     def take(self, rows: NumPyArray) -> NumPyArray:
         taken = np.empty((len(rows), self.shape[1]), self.dtype)
-        size = max(1, (1 << 24) // max(1, abs(self.array.strides[0])))
+        size = max(1, constants.DISK_AHEAD // max(1, abs(self.array.strides[0])))
         first = 0
         while first < len(rows):
             start = int(rows[first])
