@@ -211,6 +211,13 @@ decides."""
 LARGEST_PROOF = 2e10
 """Multiplications for the Hessian of a proof, at most: about a second."""
 
+SAFETY = 1.5
+"""A proof by the sample's rows is tried when the bound should be enough by this factor."""
+
+PENALTY_OF_A_GAP = 1e-4
+"""Of the curvature: with a smaller penalty a proof by a Newton step is there long before the
+duality gap is, which is about the curvature over the penalty times as large."""
+
 
 # The scale of Huber's loss.
 

@@ -22,6 +22,8 @@ class Sample:
     rows : numpy.ndarray, (s, p + 1), float64
         Of `SparseSample` something else. The last column is the intercept's.
     penalty : numpy.ndarray, (p + 1,)
+    indices : numpy.ndarray, (s,), optional
+        Which of the problem's rows these are; one may be there several times.
     """
 
     rows: Any
@@ -31,12 +33,14 @@ class Sample:
     penalty: NumPyArray
     workers: Workers
     rare: NumPyArray | None = None
+    indices: NumPyArray | None = None
 
     def head(self, count: int) -> Sample:
         """Return the first rows alone, as a sample."""
         share = self.share[:count]
         rows, target = self.rows[:count], self.target[:count]
-        return replace(self, rows=rows, target=target, share=share / share.sum())
+        indices = None if self.indices is None else self.indices[:count]
+        return replace(self, rows=rows, target=target, share=share / share.sum(), indices=indices)
 
     def value(self, theta: NumPyArray, scores: NumPyArray) -> float:
         """Return the objective from the scores at `theta`."""

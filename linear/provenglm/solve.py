@@ -16,7 +16,7 @@ from provenglm import constants
 from provenglm.certificate import Certificate, Model, Some
 from provenglm.data.budget import room, rows_of_a_sample
 from provenglm.duality import duality_gap
-from provenglm.objective import Objective, Snapshot
+from provenglm.objective import Objective, Scaling, Snapshot
 from provenglm.plan import Plan, choose, dense_if_small
 from provenglm.problem import Problem
 from provenglm.sample import Sample
@@ -123,7 +123,7 @@ class Session:
         if start is not None:
             given = objective.scaling.from_user(*start).reshape(first.shape)
             first = given if objective.snapshot(given).objective < null else first
-        proof = self._proof(l2, l1)
+        proof = self._proof(sample, l2, l1)
         run = _Run(objective, null, self._settings, self._began, proof)
         return run.follow(self.plan, self.plan.method(objective, sample, first, self._rng))
 
@@ -132,11 +132,12 @@ class Session:
         own = math.inf if max_time is None else self._began + max_time
         return min(own, self._settings.deadline)
 
-    def _proof(self, l2: float | None, l1: float) -> _Proof:
+    def _proof(self, sample: Sample, l2: float | None, l1: float) -> _Proof:
         problem = self._problem
         if l2 is None:
             l2, l1 = problem.l2, problem.l1
-        return _Proof(lambda: self._certificate, problem, l2, l1, self._settings.seed)
+        scaling, seed = self.prepare()[0].scaling, self._settings.seed
+        return _Proof(lambda: self._certificate, problem, sample, scaling, l2, l1, seed)
 
     @cached_property
     def _certificate(self) -> Certificate:
@@ -163,6 +164,12 @@ class _Proof:
     ----------
     certificate : callable
         Returns the certificate, which is made at the first proof.
+    problem : Problem
+    sample : Sample
+        Whose rows a proof takes, if they are enough.
+    scaling : Scaling
+        Its coordinates.
+    l2, l1 : float
     seed : int
         Of the rows that are drawn.
 
@@ -176,12 +183,15 @@ class _Proof:
         self,
         certificate: Callable[[], Certificate],
         problem: Problem,
+        sample: Sample,
+        scaling: Scaling,
         l2: float,
         l1: float,
         seed: int,
     ) -> None:
         self._certificate = certificate
         self._problem = problem
+        self._sample, self._scaling = sample, scaling
         self._l2, self._l1 = l2, l1
         self._rng = np.random.default_rng([seed, 1])
         outputs = problem.loss.outputs
@@ -193,6 +203,7 @@ class _Proof:
         # Fewer rows than weights leave directions without a curvature.
         has_rows = self._most >= min(n, 2 * (p + 1))
         self.has_factor = self._width <= constants.MOST_WEIGHTS and has_rows
+        self._curvature: float | None = None
 
     def of(
         self,
@@ -222,25 +233,55 @@ class _Proof:
                 return np.inf, np.inf
             gap = certificate.without_a_step(point, enough)
             if gap > enough and self.has_factor:
-                n = certificate.n
-                wanted = min(n, constants.GROWTH * n * estimate / max(enough, 1e-300))
-                wanted = max(self._least, int(wanted))
-                gap = min(gap, certificate.by_a_factor(point, self._some(wanted)))
-                self._least = constants.GROWTH * wanted
+                rows = self._some(known, estimate / max(enough, 1e-300))
+                gap = min(gap, certificate.by_a_factor(point, rows))
         return point.objective, gap
 
-    def _some(self, wanted: int) -> Some:
-        problem = self._problem
-        size = min(wanted, self._most)
-        if size >= len(problem.target):
+    def reach(self, known: Snapshot) -> float:
+        """Return at which part of what is asked for an estimate is proven by the sample's rows."""
+        return self._part(known) / constants.SAFETY
+
+    @cached_property
+    def _of_sample(self) -> Some | None:
+        """The sample's rows, if they are some of all and in coordinates of a proof."""
+        is_some = 0 < len(self._sample.rows) < len(self._problem.target)
+        if not (is_some and self.has_factor):
+            return None
+        return self._certificate().of_sample(self._sample, self._scaling)
+
+    def _part(self, known: Snapshot) -> float:
+        """Return the part of all curvature that the sample's rows have, once.
+
+        The bound is about the estimate, divided by it.
+        """
+        if self._curvature is None:
+            self._curvature = 0.0
+            if self._of_sample is not None:
+                sample = self._sample
+                share = self._of_sample.get(slice(0, len(sample.rows)))[2]
+                scores = sample.rows @ known.theta
+                each = sample.loss.sure_curvature(scores, sample.target).reshape(len(share), -1)
+                own, whole = (float((some @ each).sum()) for some in (share, sample.share))
+                self._curvature = own / whole if whole > 0 else 0.0
+        return self._curvature
+
+    def _some(self, known: Snapshot, near: float) -> Some:
+        """Return as many rows as a proof needs, if the estimate is `near` times what is asked."""
+        problem, size, part = self._problem, len(self._sample.rows), self._part(known)
+        n, wanted = len(problem.target), 2 * near
+        is_enough = part > 0 and near <= self.reach(known) and self._least <= size
+        if self._of_sample is not None and is_enough:
+            count = max(self._least, int(min(1, wanted / part) * size))
+            self._least = constants.GROWTH * count
+            parts = [slice(p.start, min(p.stop, count)) for p in self._of_sample.parts]
+            return self._of_sample._replace(parts=[p for p in parts if p.start < p.stop])
+        count = max(self._least, int(min(1, wanted) * n))
+        self._least = constants.GROWTH * count
+        size = min(count, self._most)
+        if size >= n:
             return self._certificate().all()
         rows, _ = draw(
-            problem.loss,
-            problem.target,
-            problem.shares(),
-            size,
-            self._rng,
-            problem.is_long,
+            problem.loss, problem.target, problem.shares(), size, self._rng, problem.is_long
         )
         return self._certificate().some(rows)
 
@@ -391,7 +432,12 @@ class _Run:
         enough = self._settings.tol * (self._null - best.snapshot.objective)
         if self._gap <= max(enough, self._rounding()):
             return True
-        if best.decrement > max(self._margin * enough, self._rounding()):
+        if best.decrement > max(enough, self._rounding()):
+            return False
+        margin = self._margin
+        if self._tries == 0 and not is_cheap:
+            margin = max(margin, self._proof.reach(best.snapshot))
+        if best.decrement > max(margin * enough, self._rounding()):
             return False
         self._for_the_proof += 1
         if is_cheap and self._for_the_proof <= constants.TRIES:

@@ -50,8 +50,11 @@ def test_products(intercept):
 def test_spread(intercept):
     X, share = columns(), RNG.random(200)
     share /= share.sum()
-    found, expected = spread(csr_array(X), share, intercept), _spread(X, share, intercept)
-    for one, other in zip(found, expected, strict=True):
+    found = spread(csr_array(X), share, intercept)
+    expected = _spread(X, share, intercept, Workers(0))
+    # The units differ; the numbers in them do not.
+    for power, name in ((1, "mean"), (2, "square"), (4, "fourth")):
+        one, other = (getattr(each, name) * each.unit**power for each in (found, expected))
         np.testing.assert_allclose(one, other, rtol=1e-11)
 
 
@@ -119,3 +122,19 @@ def test_prefixes_of_a_sample(monkeypatch, loss):
     assert solution.reason.is_success
     null = -np.log(1 / max(2, loss.outputs))
     assert seen[0].objective < null
+
+
+@pytest.mark.parametrize("exponent", [-200, -60, 0, 60, 130])
+def test_spread_of_extreme_scales(exponent):
+    X, share = RNG.normal(size=(200, 3)), np.full(200, 1 / 200)
+    scale = np.array([10.0**exponent, 1.0, 0.0])
+    found, expected = (
+        _spread(X * scale, share, True, Workers(0)),
+        _spread(X, share, True, Workers(0)),
+    )
+    np.testing.assert_allclose(found.mean * found.unit, expected.mean * scale, rtol=1e-11)
+    kept = scale > 0
+    ratio = found.unit[kept] / scale[kept]
+    np.testing.assert_allclose(found.square[kept] * ratio**2, expected.square[kept], rtol=1e-11)
+    np.testing.assert_allclose(found.fourth[kept] * ratio**4, expected.fourth[kept], rtol=1e-11)
+    assert found.square[2] == 0

@@ -185,7 +185,8 @@ def test_counts_of_1e13_without_an_intercept(monkeypatch, is_small, alpha):
     y = np.round(1e13 * np.exp(X @ rng.normal(size=4) / 3))
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
-        model = SVRGRegressor("poisson", alpha=alpha, fit_intercept=False, tol=1e-9).fit(X, y)
+        model = SVRGRegressor("poisson", alpha=alpha, fit_intercept=False, tol=1e-10).fit(X, y)
+    # What is gained is 30 times the mean: coefficients may be off by sqrt(2 * 30 * tol).
     slope = X.T @ (model.predict(X) - y) / len(y) + alpha * model.coef_
     curvature = np.square(X).T @ model.predict(X) / len(y)
     assert np.abs(slope / curvature).max() < 1e-4
