@@ -148,12 +148,15 @@ def l1_text(_: Path, classes: int = 2, ratio: float = 1.0) -> tuple[Any, Any, An
 
 
 def counts(_: Path, strength: float = 1e4) -> tuple[Any, Any, Any, Any]:
-    """Raw counts of words, some of them many times as frequent as others."""
+    """Raw counts of words, and a time in seconds beside them."""
     random = np.random.default_rng(0)
     x, y = _text(2)
     x = sp.csr_matrix((np.rint(4 * random.gamma(0.3, 4, x.nnz)) + 1, x.indices, x.indptr), x.shape)
     score = x @ random.standard_normal(x.shape[1])
     y = dense._draw_two(random, score / score.std())
+    seconds = 1.7e9 + 1e7 * random.standard_normal((len(y), 1))
+    x = sp.csr_matrix(sp.hstack([x, seconds]), dtype=float)
+    x.indices, x.indptr = x.indices.astype("int32"), x.indptr.astype("int32")
     return classifier(dense.LinearProblem("", x, y, "logistic", 1 / (strength * len(y))))
 
 
@@ -256,7 +259,7 @@ PROBLEMS: dict[str, Make] = {
     "L1, text, 5 classes": functools.partial(l1_text, classes=5),
     "L1, tall": tall_l1,
     "lasso": functools.partial(lasso, rows=1500, columns=3000),
-    "lasso, tall": functools.partial(lasso, rows=20_000, columns=150),
+    "lasso, tall": functools.partial(lasso, rows=10_000, columns=350),
     "file of bytes": functools.partial(stored, dtype="uint8", rows=1_100_000, columns=8),
     "file": functools.partial(stored, dtype="float32", rows=50_000, columns=160),
     "file, 7 classes": stored_classes,

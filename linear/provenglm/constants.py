@@ -15,11 +15,6 @@ SMALL_DATA = 8_000_000
 MOST_WEIGHTS = 2500
 """Weights up to which a Hessian is a matrix."""
 
-PASSES_OF_A_HESSIAN = 960.0
-"""Multiplications of a Hessian, in those of a pass, up to which it is made of few rows: 60 passes
-of conjugate gradients, of whose multiplications each takes as long as 16 of a product of
-matrices."""
-
 FEW_ROWS_OF_A_FEATURE = 4
 """With fewer rows for each feature the sample of a Hessian is nearly all rows. On 3,000 x 2,400
 conjugate gradients took a tenth of a Hessian's time; on 8,000 x 1,000 between a fifth of it and ten
@@ -89,10 +84,6 @@ RARE = 0.1
 
 EVERY_BLOCK = 8
 """One of so many blocks on disk is in the part that a start is taken from."""
-
-OF_THESE_BLOCKS = 4
-"""One of so many of these is in the part that the Hessian is taken of, which costs more than the
-gradient."""
 
 ROWS_BESIDE_A_PART = 250
 """Rows of a sample for each feature where there is such a part, which leads further."""
@@ -245,12 +236,3 @@ LONG_ROWS = 1 << 20
 
 SMALL = 1 << 20
 """Numbers in the data. To ask BLAS for its threads costs 20 ms: smaller data leave it alone."""
-
-DISK_GAP = 1 << 14
-"""Bytes that are read for nothing, if that saves a read: both take about as long."""
-
-DISK_WIDEST = 4
-"""Times its columns: a row further from the next is read through the mapping."""
-
-DISK_AHEAD = 1 << 23
-"""Bytes from what is read to what the system is asked to read next."""

@@ -104,19 +104,17 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
     ):
         why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
         return Plan("newton, rotated", why, n, _rotated, is_cheap=True)
-    size, numbers, of_a_row = sample_size(n, p, outputs), float(n) * width, float(width) ** 2
+    size = sample_size(n, p, outputs)
     if issparse(problem.features):
-        size, numbers, of_a_row = csr_sample.size_and_costs(problem.features, outputs, size)
+        size = csr_sample.size(problem.features, outputs, size)
     elif on_disk(problem.features):
         size = _size_on_disk(problem, size, most)
     if automatic and outputs > 1 and not issparse(problem.features):
         why = f"a Hessian over {width:,} weights of {outputs:,} classes is dearer than products"
         return _with_a_sample(problem, settings, why, most)
     has_conjugate_gradients = automatic and outputs == 1 and not on_disk(problem.features)
-    pays = width <= constants.MOST_WEIGHTS
-    if has_conjugate_gradients and n < constants.FEW_ROWS_OF_A_FEATURE * p:
-        cost = size * of_a_row + width**3 / 3
-        pays = pays and cost <= constants.PASSES_OF_A_HESSIAN * numbers
+    has_few = has_conjugate_gradients and n < constants.FEW_ROWS_OF_A_FEATURE * p
+    pays = width <= constants.MOST_WEIGHTS and not has_few
     if settings.metric == "hessian" or (automatic and pays):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         if not automatic:

@@ -181,8 +181,8 @@ class SampleHessian:
         count = len(self._rows)
         total: NumPyArray = self._diagonal * vector
         parts = [
-            slice(start, start + constants.BLOCK_ROWS)
-            for start in range(0, count, constants.BLOCK_ROWS)
+            slice(start, start + constants.BLOCK_ROWS // 8)
+            for start in range(0, count, constants.BLOCK_ROWS // 8)
         ]
         for product in self._objective.workers.map(of_block, parts):
             total += product

@@ -273,7 +273,7 @@ WAYS = [
     ("svrg, hessian", {}, np.float32, "dense"),
     (
         "newton-cg",
-        {"PASSES_OF_A_HESSIAN": 0.0, "FEW_ROWS_OF_A_FEATURE": 10**9},
+        {"FEW_ROWS_OF_A_FEATURE": 10**9},
         np.float64,
         "dense",
     ),
