@@ -138,7 +138,7 @@ class OfOneOutput:
         arrays, places, _ = self._columns
         active, most = self._own.copy(), 0.0
         sweep = kernels().sweep_columns
-        for count in range(constants.SWEEPS_BY_COLUMNS):
+        for count in range(constants.MOST_STEPS):
             is_whole = count % constants.ROUND == 0
             if is_whole:
                 active[:] = self._own
@@ -158,7 +158,7 @@ class OfOneOutput:
                 self._shift,
             )
             most = max(most, fell)
-            is_near = fell <= constants.LEFT_BY_COLUMNS * most
+            is_near = fell <= constants.LAST_SWEEP * most
             if is_whole and is_near and count > 0:
                 break
             if (count + 1) % constants.ROUND == 0 and not is_near:
@@ -290,7 +290,7 @@ def conjugate_gradients(
     scaled = rest / diagonal
     direction, square = scaled, float(rest @ scaled)
     first = square
-    for _ in range(constants.SAMPLE_PRODUCTS):
+    for _ in range(constants.MOST_STEPS):
         if not square > 0.01 * first:
             break
         image = product(direction)
@@ -381,7 +381,7 @@ class OfClasses:
         t, moved = self._merged.copy(), np.zeros(probability.shape, _SINGLE)
         active, shift = self._own.copy(), np.zeros(len(self._of_intercepts))
         most = 0.0
-        for count in range(constants.SWEEPS_BY_COLUMNS):
+        for count in range(constants.MOST_STEPS):
             if self._has_intercepts:
                 shift += self._moved_intercepts(moved)
             is_whole = count % constants.ROUND == 0
@@ -401,7 +401,7 @@ class OfClasses:
                 moved,
             )
             most = max(most, fell)
-            if is_whole and fell <= constants.LEFT_BY_COLUMNS * most and count > 0:
+            if is_whole and fell <= constants.LAST_SWEEP * most and count > 0:
                 break
         change = t - self._before
         slope = float(np.vdot(self._of_loss + self._l2[:, None] * self._before, change))

@@ -122,7 +122,7 @@ def _gap_with_l1(
         # The best factor if the divergence is a parabola around 1, by Newton's method from above:
         # the slope is convex.
         factor = 1.0
-        for _ in range(constants.FACTORS):
+        for _ in range(constants.MOST_STEPS):
             over = factor * size > l1
             ratio = size[over] / penalty[over]
             rise = float(curvature + ratio @ size[over])
