@@ -442,26 +442,37 @@ def _no_room(objective: Objective, count: int) -> str:
     )
 
 
-def _hessian(objective: Objective, chosen: NumPyArray, curvature: SecondDerivative) -> NumPyArray:
-    """Return the Hessian over some features of all rows, and the intercept, of theta raveled."""
-    kept = np.append(chosen, len(objective.penalty) - 1)
-    center, inverse = objective.scaling.center[chosen], objective.scaling.inverse[chosen]
-    takes_all = len(chosen) == len(objective.scaling.center)
-    # Several blocks at a time: BLAS is slow on few rows.
+def groups_of_blocks(objective: Objective) -> list[list[slice]]:
+    """Return the blocks of a pass, several at a time: BLAS is slow on few rows."""
     groups: list[list[slice]] = [[]]
     for part in objective.rows.slices():
         if groups[-1] and part.stop - groups[-1][0].start > _GRAM_ROWS:
             groups.append([])
         groups[-1].append(part)
+    return groups
+
+
+def centred_rows(
+    objective: Objective, blocks: list[slice], chosen: NumPyArray, out: NumPyArray
+) -> None:
+    """Write some features of some blocks to `out`, in theta's coordinates."""
+    center, inverse = objective.scaling.center[chosen], objective.scaling.inverse[chosen]
+    takes_all = len(chosen) == len(objective.scaling.center)
+    for part in blocks:
+        features = out[part.start - blocks[0].start : part.stop - blocks[0].start]
+        block = objective.rows.block(part)
+        np.subtract(block if takes_all else block[:, chosen], center, out=features)
+        features *= inverse
+
+
+def _hessian(objective: Objective, chosen: NumPyArray, curvature: SecondDerivative) -> NumPyArray:
+    """Return the Hessian over some features of all rows, and the intercept, of theta raveled."""
+    kept = np.append(chosen, len(objective.penalty) - 1)
 
     def of_group(group: list[slice]) -> NumPyArray:
         whole = slice(group[0].start, group[-1].stop)
         taken = np.empty((whole.stop - whole.start, len(kept)))
-        for part in group:
-            features = taken[part.start - whole.start : part.stop - whole.start, :-1]
-            block = objective.rows.block(part)
-            np.subtract(block if takes_all else block[:, chosen], center, out=features)
-            features *= inverse
+        centred_rows(objective, group, chosen, taken[:, :-1])
         taken[:, -1] = objective.intercept
         penalty = np.zeros(len(kept))
         share = np.ascontiguousarray(objective.share[whole])
@@ -473,7 +484,7 @@ def _hessian(objective: Objective, chosen: NumPyArray, curvature: SecondDerivati
         return sample.hessian_of(of_rows_)
 
     total: NumPyArray | None = None
-    for each in objective.workers.map(of_group, groups):
+    for each in objective.workers.map(of_group, groups_of_blocks(objective)):
         total = each if total is None else np.add(total, each, out=total)
     assert total is not None
     outputs = objective.loss.outputs
