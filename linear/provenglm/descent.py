@@ -32,14 +32,18 @@ import scipy.linalg
 from provenglm.data.budget import columns_of_a_copy
 from provenglm.data.rows import DenseRows
 from provenglm.descent_columns import (
+    Arrays,
+    ColumnPass,
     Columns,
     OfClasses,
     OfOneOutput,
     kernels,
     of_dense,
+    of_one_output,
     of_sparse,
 )
 from provenglm.duality import duality_gap
+from provenglm.kept_products import KeptProducts
 from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses
 from provenglm.objective import Objective, Reads, Scaling, Snapshot, of_rows
 from provenglm.sample import Sample
@@ -67,6 +71,9 @@ _STEPS_OF_A_START = 6
 
 _GRAM_ROWS = 4096
 """Of a block of the Hessian's sum, at most."""
+
+_MOST_NUMBERS = 1 << 24
+"""Of columns that are kept for their products with others: 128 MB."""
 
 _SLOPE = 0.3
 """Of the slope along a step: what may be left of it where the step ends."""
@@ -124,9 +131,13 @@ class Descent:
     objective : Objective
     sample : Sample, optional
         Whose Hessian is taken; without, that of all rows.
+    arrays : tuple of numpy.ndarray, optional
+        All columns of sparse rows with one output.
     """
 
-    def __init__(self, objective: Objective, sample: Sample | None) -> None:
+    def __init__(
+        self, objective: Objective, sample: Sample | None, arrays: Arrays | None = None
+    ) -> None:
         if sample is None:
             objective = replace(objective, rows=objective.rows.precise())
         assert objective.l1 is not None
@@ -136,7 +147,10 @@ class Descent:
         self._caution = 0.0
         self._chosen = np.zeros(0, np.intp)
         self._grew = False
-        self._arrays: tuple[NumPyArray, NumPyArray, NumPyArray] | None = None
+        self._arrays = arrays
+        self._pass: ColumnPass | Objective = objective
+        if arrays is not None:
+            self._pass = ColumnPass(objective, arrays)
         self._hessian: NumPyArray | None = None
         self._curvature: NumPyArray = np.zeros(0)
 
@@ -152,7 +166,17 @@ class Descent:
         cls, objective: Objective, _: Sample, start: NumPyArray, __: np.random.Generator
     ) -> Iterator[State]:
         """Yield a state for each snapshot of a run, with Hessians of all rows."""
-        return cls(objective, None).states(start)
+        if not objective.rows.is_sparse or objective.loss.outputs > 1:
+            return cls(objective, None).states(start)
+        small, arrays, kept = of_one_output(objective)
+
+        def back(theta: NumPyArray) -> NumPyArray:
+            whole = np.zeros(start.shape)
+            whole[kept] = theta
+            return whole
+
+        states = cls(small, None, arrays).states(start[kept])
+        return (replace(state, back=back) for state in states)
 
     def states(self, start: NumPyArray) -> Iterator[State]:
         """Yield a state for each snapshot, and end where no step leads lower."""
@@ -179,7 +203,8 @@ class Descent:
                     return
                 # float32 has no more digits to give.
                 self._objective = replace(self._objective, rows=self._objective.rows.precise())
-                new = self._objective.snapshot(snapshot.theta)
+                self._pass = self._objective
+                new = self._pass.snapshot(snapshot.theta)
                 of_new = duality_gap(self._objective, new)
             elif self._hessian is not None:
                 self._learn(new.theta - snapshot.theta, new.gradient - snapshot.gradient)
@@ -188,7 +213,7 @@ class Descent:
     def _first(self, start: NumPyArray) -> Snapshot:
         """Return the first snapshot: near the sample's optimum, or at a given start."""
         objective, sample = self._objective, self._sample
-        snapshot = objective.snapshot(start)
+        snapshot = self._pass.snapshot(start)
         if sample is None or start[:-1].any() or len(sample.rows) == objective.n:
             return snapshot
         of_sample = replace(
@@ -198,6 +223,7 @@ class Descent:
             share=sample.share,
             scaling=Scaling(np.zeros(len(start) - 1), 1.0 * (objective.scaling.inverse > 0)),
             reads=Reads(),
+            products=KeptProducts(),
             centered=False,
             is_long=False,
             moments=None,
@@ -247,6 +273,12 @@ class Descent:
 
     def _measure(self, snapshot: Snapshot) -> None:
         sample, objective = self._sample, self._objective
+        if sample is None and self._keeps_products():
+            hessian = objective.products.over(objective, self._chosen)
+            penalty = objective.penalty[np.append(self._chosen, len(self._l1) - 1)]
+            hessian.ravel()[:: len(hessian) + 1] += penalty
+            self._hessian, self._curvature = hessian, np.ones(objective.n)
+            return
         curvature = self._second_derivative(snapshot)
         self._curvature = curvature.diagonal
         if sample is not None:
@@ -255,6 +287,14 @@ class Descent:
         else:
             objective.reads.rows += objective.n
             self._hessian = _hessian(objective, self._chosen, curvature)
+
+    def _keeps_products(self) -> bool:
+        """Whether products of features are made once: where the set of features changes."""
+        objective = self._objective
+        p = len(objective.scaling.center)
+        is_constant = objective.loss.is_quadratic and objective.room is None
+        numbers = objective.n * min(p + 1, 2 * MOST_WEIGHTS)
+        return is_constant and p > _ALL and numbers <= _MOST_NUMBERS
 
     def _has_changed(self, snapshot: Snapshot) -> bool:
         """Whether the curvature is another than that of the matrix."""
@@ -323,8 +363,7 @@ class Descent:
 
     def _after(self, snapshot: Snapshot, step: Step) -> Snapshot | None:
         """Return the snapshot after a step, or after as much of it as leads lower; else None."""
-        objective = self._objective
-        new = objective.snapshot(step.to)
+        new = self._pass.snapshot(step.to)
         change = step.to - snapshot.theta
         if step.slope <= _ROUNDING * abs(snapshot.objective):
             # Too little for the objective to show, but not for the proof.
@@ -334,7 +373,7 @@ class Descent:
         if not (is_lower and self._slope(new.gradient, new.theta, change) <= _SLOPE * step.slope):
             length = self._length(snapshot, new, step)
             if length < 1:
-                shorter = objective.snapshot(snapshot.theta + length * change)
+                shorter = self._pass.snapshot(snapshot.theta + length * change)
                 if not shorter.objective < snapshot.objective:
                     return None
                 new = shorter

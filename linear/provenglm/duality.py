@@ -29,7 +29,7 @@ from collections.abc import Callable
 import numpy as np
 
 from provenglm.losses import Dual
-from provenglm.objective import Objective, Snapshot, of_rows
+from provenglm.objective import Objective, Snapshot, of_rows, residuals
 from provenglm.types import NumPyArray
 
 _PART = 1 << 16
@@ -178,7 +178,7 @@ def _divergence(objective: Objective, snapshot: Snapshot, dual: Dual, factor: fl
 
     def of_part(part: slice) -> NumPyArray:
         scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
-        residual = dual.kept * loss.residual(scores, target) + dual.constant
+        residual = dual.kept * residuals(objective, snapshot, part) + dual.constant
         if dual.of_target and scores.ndim > 1:
             residual[np.arange(len(target)), target] += dual.of_target
         elif dual.of_target:
@@ -194,7 +194,7 @@ def _spread(objective: Objective, snapshot: Snapshot) -> float:
 
     def of_part(part: slice) -> NumPyArray:
         scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
-        square = np.square(loss.residual(scores, target))
+        square = np.square(residuals(objective, snapshot, part))
         if scores.ndim == 1:
             return np.asarray(square / loss.curvature(scores, target))
         return np.asarray((square / loss.probability(scores)).sum(axis=1))
