@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm import SVRGClassifier, SVRGRegressor, descent, descent_columns
+from provenglm import SVRGClassifier, SVRGRegressor, constants, descent, descent_columns
 from provenglm.descent_columns import ColumnPass, of_one_output
 from provenglm.duality import duality_gap
 from provenglm.kept_products import KeptProducts
@@ -139,7 +139,7 @@ def test_a_lasso_of_kept_products_is_that_of_products_made_anew(monkeypatch):
     X = rng.normal(size=(120, 500)) + rng.normal(size=(120, 1))
     y = X[:, :30] @ rng.normal(size=30) + rng.normal(size=120)
     kept = SVRGRegressor(alpha=0.01, l1_ratio=1.0, tol=1e-10).fit(X, y)
-    monkeypatch.setattr(descent, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(constants, "KEPT_NUMBERS", 0)
     anew = SVRGRegressor(alpha=0.01, l1_ratio=1.0, tol=1e-10).fit(X, y)
     assert kept.objective_ == pytest.approx(anew.objective_, rel=1e-10)
     np.testing.assert_allclose(kept.coef_, anew.coef_, atol=1e-5)

@@ -20,9 +20,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import issparse
 
+from provenglm import constants
 from provenglm.cross_validation.folds import Folds, PathPoint, Start, point_of
 from provenglm.data.disk import on_disk
-from provenglm.descent import MOST_WEIGHTS, centred_rows, groups_of_blocks, minimise
+from provenglm.descent import centred_rows, groups_of_blocks, minimise
 from provenglm.duality import best_factor
 from provenglm.objective import Objective, Scaling
 from provenglm.problem import Problem
@@ -30,14 +31,6 @@ from provenglm.sampling import l1_of, penalty_of
 from provenglm.solution import Settings, StopReason
 from provenglm.solve import ROUNDING, Session
 from provenglm.types import NumPyArray
-
-_MOST_BYTES = 1 << 28
-"""Of the products of all groups."""
-
-_MOST_GROUPS = 64
-
-_MOST_STEPS = 5
-"""To the optimum of one point, before the solver itself takes over: as a rule it is one."""
 
 
 def suits(folds: Folds, problem: Problem) -> bool:
@@ -47,10 +40,10 @@ def suits(folds: Folds, problem: Problem) -> bool:
     if not is_squared or issparse(features) or on_disk(features):
         return False
     width = features.shape[1] + 2
-    if width > MOST_WEIGHTS:
+    if width > constants.MOST_WEIGHTS:
         return False
     groups = _groups(folds)
-    return groups is not None and 8 * width**2 * groups.counts.shape[1] <= _MOST_BYTES
+    return groups is not None and 8 * width**2 * groups.counts.shape[1] <= constants.BYTES_OF_GROUPS
 
 
 class _Groups(NamedTuple):
@@ -76,7 +69,7 @@ def _groups(folds: Folds) -> _Groups | None:
     for counts in folds.counts:
         code = code * base + counts
     _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
-    if len(first) > _MOST_GROUPS:
+    if len(first) > constants.GROUPS_OF_ROWS:
         return None
     return _Groups(of_row, np.stack([counts[first] for counts in folds.counts]))
 
@@ -193,7 +186,7 @@ class _Path:
         # In place: a copy would take longer than a step.
         hessian.ravel()[:: len(hessian) + 1] = self._diagonal + penalty
         gradient = hessian @ weights - penalty * weights - products.slope
-        for step in range(1, min(_MOST_STEPS, settings.max_iter) + 1):
+        for step in range(1, min(constants.STEPS_OF_PRODUCTS, settings.max_iter) + 1):
             if time.perf_counter() >= settings.deadline:
                 break
             weights = minimise(hessian, gradient + penalty * weights, weights, sizes)
