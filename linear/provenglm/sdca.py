@@ -299,7 +299,7 @@ class _Dual:
         least = np.inf
         bias: NumPyArray = np.zeros(scores.shape[1:])
         step: NumPyArray = np.zeros(scores.shape[1:])
-        for _ in range(constants.STEPS_TO_THE_BIAS):
+        for _ in range(constants.MOST_STEPS):
             residual = objective.loss.residual(scores, objective.target)
             slope = np.atleast_1d(objective.share @ residual)
             if not np.abs(slope).max() < least:

@@ -400,8 +400,7 @@ def test_a_proof_that_needs_more_rows_than_there_is_room_for_is_not_tried(monkey
     # A proof of rows on disk reads all of them.
     problem = problem_of(Logistic(), n=4000, p=4, l2=1e-9)
     monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
-    monkeypatch.setattr(constants, "SMALL_PROOF", 0)
-    monkeypatch.setattr(constants, "NUMBERS_OF_A_PROOF", 40 * 5)
+    monkeypatch.setattr(constants, "SAMPLE_NUMBERS", 40 * 5)
     monkeypatch.setattr("provenglm.certificate.Certificate.of_sample", lambda *_: None)
     tried = []
     of = solve_module._Proof.of
