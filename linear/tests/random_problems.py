@@ -51,9 +51,9 @@ class Limits(NamedTuple):
     @contextmanager
     def set(self) -> Iterator[None]:
         """Let the solver have these limits while the block runs."""
-        names = "SMALL_HESSIAN", "MOST_WEIGHTS", "SMALL_PROOF", "ROWS_OF_A_PROOF"
+        names = "SMALL_HESSIAN", "MOST_WEIGHTS", "SMALL_PROOF", "ROWS_OF_A_PROOF", "LEAST_ROWS"
         before = [getattr(constants, name) for name in names]
-        for name, value in zip(names, [*self, 20], strict=True):
+        for name, value in zip(names, [*self, 20, 20], strict=True):
             setattr(constants, name, value)
         try:
             yield
