@@ -7,11 +7,14 @@ import os
 import pickle
 import re
 import signal
+import subprocess
+import sys
 import warnings
 
 import joblib
 import numpy as np
 import pandas as pd
+import provenglm
 import pytest
 import sklearn
 from provenglm import SVRGClassifier, SVRGRegressor, shown
@@ -512,3 +515,16 @@ def test_metrics_that_are_gone(hard, metric):
     same = SVRGClassifier(random_state=0).fit(*hard)
     assert model.solver_ == same.solver_
     np.testing.assert_array_equal(model.coef_, same.coef_)
+
+
+def test_what_a_fit_does_not_need_is_imported_later():
+    code = (
+        "import sys, provenglm\n"
+        "assert 'sklearn.metrics' not in sys.modules\n"
+        "assert set(provenglm.__all__) <= set(dir(provenglm))\n"
+        "from provenglm import SVRGClassifierCV, SVRGRegressorCV\n"
+        "assert 'sklearn.metrics' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'SVRG'"):
+        getattr(provenglm, "SVRG")  # noqa: B009
