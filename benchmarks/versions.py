@@ -192,7 +192,8 @@ def loading_cases(folder: Path) -> dict[str, Case]:
     net = gluon.model_zoo.vision.resnet50_v1()
     net.initialize(mx.init.Xavier())
     net(mx.nd.zeros((1, 3, 64, 64)))  # the shapes
-    gs.deploy.export(net, folder / "model", np.zeros((1, 3, 224, 224), "float32"))
+    sample = np.zeros((1, 3, 224, 224), "float32")
+    gs.deploy.export(net, folder / "model", sample)
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 1e-3, "momentum": 0.9})
     estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
     estimator.logger.disabled = True
@@ -206,6 +207,9 @@ def loading_cases(folder: Path) -> dict[str, Case]:
     return {
         "loading, ms: ResNet-50, model": resnet.timed(
             lambda: gs.deploy.Predictor(folder / "model"), mx.nd.waitall
+        ),
+        "loading, ms: ResNet-50, model, and its first answer": resnet.timed(
+            lambda: gs.deploy.Predictor(folder / "model")(sample), mx.nd.waitall
         ),
         "loading, ms: ResNet-50, checkpoint": resnet.timed(read, mx.nd.waitall),
     }

@@ -10,6 +10,7 @@ from gluon_svrg._mxnet.block import (
     BlockState as BlockState,
     KnownLoss as KnownLoss,
     arguments_of as arguments_of,
+    array_from_numpy as array_from_numpy,
     arrays_of as arrays_of,
     auxiliary_states_of as auxiliary_states_of,
     axis_of_classes as axis_of_classes,

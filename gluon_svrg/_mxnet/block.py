@@ -376,3 +376,12 @@ def copy_from_numpy(array: NDArray, values: NumPyArray) -> None:
     freed.
     """
     array._sync_copyfrom(values)
+
+
+def array_from_numpy(values: NumPyArray, ctx: mx.Context) -> NDArray:
+    """Return a new array of these values: `mx.nd.array` copies them twice."""
+    if not (values.shape and values.size):
+        return mx.nd.array(values, ctx=ctx, dtype=values.dtype)
+    array = mx.nd.empty(values.shape, ctx, values.dtype)
+    copy_from_numpy(array, values)
+    return array

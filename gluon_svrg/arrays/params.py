@@ -15,7 +15,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg._mxnet import as_legacy, copy_from_numpy
+from gluon_svrg._mxnet import array_from_numpy, as_legacy
 from gluon_svrg.arrays.row_sparse import row_sparse
 from gluon_svrg.files import DamagedError
 from mxnet.ndarray import NDArray
@@ -143,11 +143,7 @@ class _Reader:
         self.raw(8)  # the context, which is the CPU here
         dtype = self.dtype()
         values = self.values(shape, dtype)  # first: it checks the shape against the bytes
-        if not (shape and values.size):
-            return mx.nd.array(values, ctx=mx.cpu(), dtype=dtype)
-        array = mx.nd.empty(shape, mx.cpu(), dtype)
-        copy_from_numpy(array, values)  # mx.nd.array copies twice
-        return array
+        return array_from_numpy(values, mx.cpu())
 
     def _rows(self) -> NDArray:
         """Take a row_sparse array: the shapes of its rows and of it, the indices of the rows."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg._mxnet import as_legacy, kept_as_legacy
+from gluon_svrg._mxnet import copy_from_numpy, kept_as_legacy
 from gluon_svrg.arrays.row_sparse import is_row_sparse, row_sparse
 from mxnet.ndarray import NDArray
 
@@ -57,7 +56,7 @@ def write_replicas(values: Sequence[NumPyArray | NDArray], arrays: Sequence[NDAr
             whole = row_sparse(content.astype(array.dtype), rows, array.shape, array.ctx)
             whole.copyto(array)
         else:
-            as_legacy(array)[:] = mx.nd.array(content, dtype=array.dtype)
+            copy_from_numpy(array, content.reshape(array.shape))
 
 
 def _are_equal(first: Sequence[NumPyArray], second: Sequence[NumPyArray]) -> bool:

@@ -14,10 +14,9 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg._mxnet import as_current, is_of_numpy
+from gluon_svrg._mxnet import array_from_numpy, as_current, is_of_numpy
 from gluon_svrg.arrays.row_sparse import row_sparse
 from gluon_svrg.files import DAMAGED, DamagedError
-from mxnet import nd
 from mxnet.ndarray import NDArray
 
 _OF_NUMPY = "numpy"  # in the place of a storage type: an mx.np.ndarray, which is always dense
@@ -50,6 +49,18 @@ def from_bytes(content: bytes) -> tuple[dict[str, Any], dict[str, NumPyArray]]:
     except DAMAGED as e:
         raise DamagedError(str(e)) from e
     return meta, arrays
+
+
+def data_to_bytes(value: object) -> bytes:
+    """Return plain data and arrays, as :func:`encode` takes them, as an .npz file."""
+    arrays: dict[str, NumPyArray] = {}
+    return to_bytes({"data": encode(value, arrays)}, arrays)
+
+
+def data_from_bytes(content: bytes) -> Any:
+    """Return the argument of :func:`data_to_bytes`, with new arrays on the CPU."""
+    meta, arrays = from_bytes(content)
+    return decode(meta["data"], arrays, mx.cpu())
 
 
 def plain_attributes(
@@ -130,6 +141,8 @@ def _decoded(values: NumPyArray, stype: str, context: mx.Context) -> NDArray:
     if stype == "row_sparse":
         # With the rows that are zero: optimizers take a state for one that has all rows.
         return row_sparse(values, np.arange(len(values)), values.shape, context)
-    array = nd.array(values, ctx=context, dtype=values.dtype)
+    array = array_from_numpy(values, context)
     # What was an mx.np.ndarray is one again, if MXNet is in that mode.
-    return as_current(array) if stype == _OF_NUMPY else array.tostype(stype)
+    if stype == _OF_NUMPY:
+        return as_current(array)
+    return array if stype == "default" else array.tostype(stype)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from gluon_svrg.checkpoint.encoding import is_data
 from gluon_svrg.checkpoint.parts import Part
 from gluon_svrg.checkpoint.state_keys import RANDOM_STATE, class_path, state_key
+from gluon_svrg.checkpoint.worker_files import replace_reductions
 from gluon_svrg.events import EventHandler, Run, State, Stateful
 from gluon_svrg.run.position import StopReason
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -37,7 +38,7 @@ class HandlerStates(Part):
         for handler in self._handlers:
             name = type(handler).__name__
             state = self._state_of(handler)
-            if not is_data(state):
+            if not is_data(replace_reductions(state, lambda reduction: reduction.value)):
                 raise TypeError(
                     f"the state of {name} cannot be saved: state_dict() must return None, numbers, "
                     "strings, arrays, and lists, tuples, sets and dicts (by strings or integers) "

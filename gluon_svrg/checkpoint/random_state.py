@@ -66,18 +66,22 @@ class RunRNG:
     def seed_at(self, position: Position, contexts: list[mx.Context]) -> None:
         """Seed MXNet for what comes next."""
         is_batch, done = position.batch_in_epoch > 0, position.batch
-        if is_batch and done & (done - 1) == 0:  # a power of two, of the run
-            self._detect_draws(position, contexts)
+        if (
+            is_batch and done & (done - 1) == 0 and not self._is_needed
+        ):  # a power of two, of the run
+            have_drawn = self._have_drawn(position, contexts)
+            self._is_needed = self._workers.any(have_drawn, "a look at random numbers")
         if self._is_needed or not is_batch:
             self._seed_mxnet(position)
 
     def state_dict(self, position: Position, contexts: list[mx.Context]) -> dict[str, Any]:
         """Return the seed, and the states of the generators, now and at the epoch's begin."""
-        if position.batch_in_epoch:
-            self._detect_draws(position, contexts)
+        is_needed = self._is_needed
+        if position.batch_in_epoch and not is_needed:
+            is_needed = self._have_drawn(position, contexts)
         return {
             "seed": self._seed,
-            "is_needed": self._is_needed,
+            "is_needed": self._workers.reduction(is_needed, self._set_needed),
             "at_epoch_begin": self._at_epoch_begin,
             "now": collect_rng_states(),
         }
@@ -106,19 +110,21 @@ class RunRNG:
         self._seed_mxnet(_begin_of_epoch(position) if is_untouched else position)
         set_rng_states(self._now)
 
-    def _detect_draws(self, position: Position, contexts: list[mx.Context]) -> None:
-        """Find out whether the batches of this epoch have drawn random numbers.
+    def _set_needed(self, on_workers: list[bool]) -> bool:
+        self._is_needed = any(on_workers)
+        return self._is_needed
+
+    def _have_drawn(self, position: Position, contexts: list[mx.Context]) -> bool:
+        """Return whether the batches of this epoch have drawn random numbers on this worker.
 
         If not, the generators still give the same numbers as after the epoch's first seed.
         """
-        if self._is_needed:
-            return
         begin = _begin_of_epoch(position)
         now = draw_random_numbers(contexts)
         self._seed_mxnet(begin)
         have_drawn = not np.array_equal(now, draw_random_numbers(contexts))
-        self._is_needed = self._workers.any(have_drawn, "a look at random numbers")
         self._seed_mxnet(begin)
+        return have_drawn
 
     def _seed_mxnet(self, position: Position) -> None:
         kind = _BATCH if position.is_in_epoch else _EPOCH

@@ -47,6 +47,7 @@ from gluon_svrg.checkpoint.random_state import replaying
 from gluon_svrg.checkpoint.storage import Checkpoint
 from gluon_svrg.checkpoint.worker_files import (
     apply_worker_file,
+    exchange_states,
     gather_worker_files,
     worker_file_name,
 )
@@ -74,10 +75,24 @@ def parts_of(run: Run) -> dict[str, Part]:
     }
 
 
-def save_run(run: Run) -> dict[str, bytes]:
+def save_run(run: Run, note: Any = None) -> tuple[dict[str, bytes], Any]:
     """Return the files of a checkpoint of the run, by name; call it at a *safe point*.
 
     All workers call it together. Worker 0 gets the files, and the others get an empty dict.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    note : object
+        Plain data that goes with the workers' messages.
+
+    Returns
+    -------
+    files : dict of str to bytes
+        The contents, by name.
+    note : object
+        That of worker 0.
 
     Raises
     ------
@@ -91,16 +106,21 @@ def save_run(run: Run) -> dict[str, bytes]:
     names = sorted(parts, key=lambda name: name != "handlers")
     if not run.workers.are_several:
         states = {name: parts[name].state_dict() for name in names}
-        return _files_of(states, states["trainer"]["states"].to_bytes()) | _average_file(run)
+        files = _files_of(states, states["trainer"]["states"].to_bytes()) | _average_file(run)
+        return files, note
     try:
         states = {name: parts[name].state_dict() for name in names}
     except FloatingPointError as e:
-        gather_worker_files(run.workers, None, str(e))  # raises on all workers
+        exchange_states(run.workers, None, str(e))  # raises on all workers
         raise
     trainer: bytes = states["trainer"]["states"].to_bytes()
-    others = gather_worker_files(run.workers, _as_data(states, trainer), None)
+    exchange = exchange_states(run.workers, _as_data(states, trainer), None, note)
+    # The metrics once more: the handlers' reductions have updated them.
+    data = {**exchange.states, "metrics": parts["metrics"].state_dict()}
+    others = gather_worker_files(run.workers, data, exchange.digests, exchange.first)
     average = _average_file(run)
-    return _files_of(states, trainer) | average | others if run.workers.is_first else {}
+    files = _files_of(data, trainer) | average | others if run.workers.is_first else {}
+    return files, exchange.note
 
 
 @contextmanager

@@ -2,22 +2,30 @@
 
 A state is a tree of dicts, lists and tuples, down to arrays and to parts without any array. Each
 node has a digest. A worker compares its digests with those of worker 0, and sends only the parts
-that differ.
+that differ. So a checkpoint takes two gathers: :func:`exchange_states`, of all that the workers
+need to hear of each other, and :func:`gather_worker_files`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, to_bytes
+from gluon_svrg.checkpoint.encoding import (
+    data_from_bytes,
+    data_to_bytes,
+    decode,
+    encode,
+    from_bytes,
+    to_bytes,
+)
 from gluon_svrg.events import State
-from gluon_svrg.workers import Workers
+from gluon_svrg.workers import Reduction, Workers
 from mxnet.ndarray import NDArray
 
 Digests = dict[str, str]
@@ -74,8 +82,75 @@ def worker_file_name(rank: int) -> str:
     return f"worker-{rank}.npz"
 
 
+class Exchange(NamedTuple):
+    """What a worker knows after :func:`exchange_states`.
+
+    Attributes
+    ----------
+    states : dict
+        The states of this worker, with the results of all reductions.
+    digests, first : dict
+        The digests of this worker's states, and of the first worker's. A reduction is the same on
+        all workers, and counts as such.
+    note : object
+        The first worker's note.
+    """
+
+    states: State
+    digests: Digests
+    first: Digests
+    note: Any
+
+
+def exchange_states(
+    workers: Workers, states: State | None, problem: str | None, note: object = None
+) -> Exchange:
+    """Let the workers hear of each other, in one gather, all that a checkpoint needs.
+
+    Parameters
+    ----------
+    workers : Workers
+        The workers: all of them call this together.
+    states : dict or None
+        The states of this worker, as plain data with a :class:`Reduction` for each part that all
+        workers compute together; None if there is a problem.
+    problem : str or None
+        Why this worker cannot write a checkpoint.
+    note : object
+        Plain data; all workers get the first one's.
+
+    Raises
+    ------
+    FloatingPointError
+        If one of the workers has a problem, on all of them; no reduction has been made then.
+    """
+    digests = {} if states is None else tree_digests(states)
+    own: list[Any] = []
+    replace_reductions(states, lambda reduction: own.append(reduction.value))
+    given = [problem, own, *([digests, note] if workers.is_first else [])]
+    answers = [data_from_bytes(d) for d in workers.gather(data_to_bytes(given), _LABEL)]
+    for rank, (message, *_) in enumerate(answers):
+        if message is not None:
+            raise FloatingPointError(f"{message} (worker {rank})")
+    values = zip(*(answer[1] for answer in answers), strict=True)
+    states = replace_reductions(states, lambda reduction: reduction.reduce(list(next(values))))
+    return Exchange(states, digests, *answers[0][2:])
+
+
+def replace_reductions(state: object, replace: Callable[[Reduction], Any]) -> Any:
+    """Return a copy of `state` in which each :class:`Reduction` is replaced by a call, in order."""
+    if isinstance(state, Reduction):
+        return replace(state)
+    if isinstance(state, dict):
+        return {key: replace_reductions(item, replace) for key, item in state.items()}
+    if isinstance(state, list | tuple):
+        items = [replace_reductions(item, replace) for item in state]
+        return items if isinstance(state, list) else tuple(items)
+    return state
+
+
 def gather_worker_files(
-    workers: Workers, states: State | None, problem: str | None
+    workers: Workers, states: State, digests: Digests, first: Digests
 ) -> dict[str, bytes]:
     """Return the file of each worker whose states differ from the first worker's.
 
@@ -83,22 +158,12 @@ def gather_worker_files(
     ----------
     workers : Workers
         The workers: all of them call this together.
-    states : dict or None
-        The states of this worker, as plain data; None if there is a problem.
-    problem : str or None
-        Why this worker cannot write a checkpoint.
-
-    Raises
-    ------
-    FloatingPointError
-        If one of the workers has a problem, on all of them.
+    states : dict
+        The states of this worker, as plain data.
+    digests, first : dict
+        Those of :class:`Exchange`.
     """
-    digests = {} if states is None else tree_digests(states)
-    answers = workers.gather_plain([problem, digests if workers.is_first else None], _LABEL)
-    for rank, (message, _) in enumerate(answers):
-        if message is not None:
-            raise FloatingPointError(f"{message} (worker {rank})")
-    changes = tree_diff(states, digests, answers[0][1])
+    changes = tree_diff(states, digests, first)
     arrays: dict[str, NumPyArray] = {}
     content = b""
     if not is_empty_diff(changes):
@@ -115,7 +180,8 @@ def apply_worker_file(content: bytes, first: State) -> Any:
 
 def _diff(value: object, path: _Path, digests: Digests, first: Digests) -> list[Any]:
     name = _name(path)
-    if first.get(name) == digests[name]:
+    # A node has no digest if a metric got it by a reduction, after all digests were made.
+    if name in digests and first.get(name) == digests[name]:
         return [_SAME]
     items = _items(value) if _has_arrays(value) else None
     if items is None:
@@ -128,7 +194,9 @@ def _add_digests(value: object, path: _Path, digests: Digests) -> bytes:
     """Store the digests of the node at `path` and of all nodes below; return the first."""
     content = hashlib.blake2b(digest_size=16)
     items = _items(value) if _has_arrays(value) else None
-    if items is None:
+    if isinstance(value, Reduction):
+        content.update(b"reduction")
+    elif items is None:
         arrays: dict[str, NumPyArray] = {}
         content.update(json.dumps(encode(value, arrays)).encode())
         for array in arrays.values():
@@ -161,6 +229,7 @@ def _items(value: object) -> Iterable[tuple[Any, Any]] | None:
 
 
 def _has_arrays(value: object) -> bool:
-    if isinstance(value, NDArray | np.ndarray):
+    """Return whether a node has parts with digests of their own: arrays and reductions."""
+    if isinstance(value, NDArray | np.ndarray | Reduction):
         return True
     return any(_has_arrays(item) for _, item in _items(value) or ())

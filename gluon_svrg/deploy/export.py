@@ -36,6 +36,7 @@ from gluon_svrg.deploy.model_dir import (
 )
 from gluon_svrg.deploy.numerics import max_difference, output_scale, tolerance_of
 from gluon_svrg.deploy.onnx import onnx_of_directory
+from gluon_svrg.deploy.onnx_engine import engine_versions
 from gluon_svrg.files import DamagedError
 from mxnet import autograd
 from mxnet.base import MXNetError
@@ -189,7 +190,7 @@ def _onnx_file(
             raise
         model.card["onnx"] = {"reason": str(e)}
         return None
-    model.card["onnx"] = {"max_abs_difference": difference}
+    model.card["onnx"] = {"max_abs_difference": difference, "compared": engine_versions()}
     return content
 
 

@@ -19,6 +19,8 @@ import math
 import os
 import shutil
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -179,6 +181,9 @@ def write_model(
         files = {name: _checksum(content) for name, content in contents.items()}
         is_binary = card["outputs"]["shapes"] == [[1]] and bool(card["class_names"])
         about = {"format": FORMAT if is_binary else 1, **_provenance()}
+        if "compared" in card.get("onnx", {}):
+            compared = {**card["onnx"]["compared"], "files": files_digest(files)}
+            about["onnx"] = {**card["onnx"], "compared": compared}
         text = _sealed({**card, **about, "files": files})
         write_through(temporary / CARD, text.encode())
         flush_folder(temporary)
@@ -190,6 +195,11 @@ def write_model(
         if item.name.startswith(f".{path.name}.") and is_left_over(item.name):
             shutil.rmtree(item, ignore_errors=True)
     return path
+
+
+def files_digest(files: Mapping[str, Any]) -> str:
+    """Return one checksum of all files of a model, from the card's entry for them."""
+    return _digest_of(dict(files))
 
 
 def read_card(directory: str | os.PathLike[str]) -> Card:
@@ -207,7 +217,8 @@ def read_card(directory: str | os.PathLike[str]) -> Card:
         if they were integers), ``outputs`` (structure,
         shapes without the batch axis, dtypes), ``precision``, ``normalization``, ``class_names``,
         ``from_logits``, ``metrics``, ``onnx`` (how far its outputs were from MXNet's, or why there
-        is no ONNX file), ``versions``, ``date`` (UTC), ``files``.
+        is no ONNX file; by which versions and on which processor they were compared),
+        ``versions``, ``date`` (UTC), ``files``.
 
     Raises
     ------
@@ -259,12 +270,10 @@ def read_model(
         )
     path = as_path(directory)
     card = read_card(path)
-    contents = {}
-    for name in (SYMBOL, PARAMS, ONNX) if with_onnx and ONNX in card["files"] else (SYMBOL, PARAMS):
-        # Read once, so that the bytes that are used are those that were checked.
-        contents[name] = _read(path, name, card["files"][name]["bytes"])
-        if _checksum(contents[name]) != card["files"][name]:
-            raise _changed(path / name)
+    names = [SYMBOL, PARAMS, *([ONNX] if with_onnx and ONNX in card["files"] else [])]
+    with ThreadPoolExecutor() as threads:  # reading and hashing leave Python to the other file
+        read = threads.map(partial(_read_checked, path, card), names)
+        contents = dict(zip(names, read, strict=True))
     try:
         symbol = graph.load(contents[SYMBOL].decode(), operators)
         params = params_format.from_bytes(contents[PARAMS])
@@ -308,7 +317,8 @@ def check_form(card: Card) -> None:
             "class_names": card["class_names"] is None or _are_texts(card["class_names"]),
             "from_logits": isinstance(card["from_logits"], bool),
             "metrics": isinstance(card["metrics"], dict),
-            "onnx": isinstance(card.get("onnx", {}), dict),  # up to 0.7 there was none
+            "onnx": isinstance(card.get("onnx", {}), dict)  # up to 0.7 there was none
+            and isinstance(card.get("onnx", {}).get("max_abs_difference", 0), int | float),
             "files": all(
                 type(card["files"][name]["bytes"]) is int
                 for name in (SYMBOL, PARAMS, *({ONNX} & card["files"].keys()))
@@ -399,6 +409,14 @@ def _digest_of(card: Card) -> str:
 
 def _checksum(content: bytes) -> dict[str, int | str]:
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _read_checked(path: Path, card: Card, name: str) -> bytes:
+    """Read a file of a model, once: the bytes that are used are those that were checked."""
+    content = _read(path, name, card["files"][name]["bytes"])
+    if _checksum(content) != card["files"][name]:
+        raise _changed(path / name)
+    return content
 
 
 def _read(path: Path, name: str, size: int | None = None) -> bytes:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import platform
+import re
 import warnings
 from functools import cache
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
@@ -38,6 +41,17 @@ def max_difference(one: NumPyArray, other: NumPyArray) -> float:
 def output_scale(outputs: NumPyArray) -> float:
     """Return the largest finite absolute value of `outputs`, but at least 1."""
     return max(1.0, float(np.abs(outputs[np.isfinite(outputs)]).max(initial=0)))
+
+
+@cache
+def processor_name() -> str:
+    """Return the name of the processor, or its architecture if the system does not say it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        text = ""
+    names = re.findall(r"model name\s*: (.*)", text)
+    return names[0] if names else platform.machine()
 
 
 @cache

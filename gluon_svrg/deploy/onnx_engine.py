@@ -7,10 +7,12 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg.deploy import onnx_graph
 from gluon_svrg.deploy.model_dir import Card
+from gluon_svrg.deploy.numerics import processor_name
 from gluon_svrg.files import DamagedError
 
 if TYPE_CHECKING:
@@ -45,6 +47,17 @@ def run(session: InferenceSession, card: Card, arrays: Sequence[NumPyArray]) -> 
     return list(session.run(None, dict(zip(names, arrays, strict=True))))
 
 
+def engine_versions() -> dict[str, str]:
+    """Return what the outputs of onnxruntime and MXNet depend on, beside the model."""
+    import onnxruntime
+
+    return {
+        "mxnet": mx.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "processor": processor_name(),
+    }
+
+
 class OnnxEngine:
     """Runs an ONNX file on batches of any size; calls from several threads run at the same time.
 
@@ -69,8 +82,7 @@ class OnnxEngine:
         except DamagedError as e:
             raise DamagedError(f"the ONNX file is none that export writes: {e}") from e
         self._content = content
-        self._card = card
-        self._dtypes = [np.dtype(spec["dtype"]) for spec in card["inputs"]]
+        self._inputs = [(spec["name"], np.dtype(spec["dtype"])) for spec in card["inputs"]]
         about = card["outputs"]
         dtypes = map(np.dtype, about["dtypes"])
         self._outputs = list(zip(map(tuple, about["shapes"]), dtypes, strict=True))
@@ -81,9 +93,12 @@ class OnnxEngine:
         """Return the outputs for a batch; raises ValueError if onnxruntime cannot run it."""
         if self._session is None:  # in a forked process
             self._session = self._open()
-        typed = list(map(np.ascontiguousarray, arrays, self._dtypes))
+        named = {
+            name: np.ascontiguousarray(array, dtype)
+            for array, (name, dtype) in zip(arrays, self._inputs, strict=True)
+        }
         try:
-            outputs = run(self._session, self._card, typed)
+            outputs = list(self._session.run(None, named))
         except Exception as e:  # onnxruntime's exceptions have no common class
             raise cannot_run(e) from e
         count = len(arrays[0])

@@ -91,7 +91,8 @@ class CheckpointHandler(
     directory : Path
         As given.
     best : Path or None
-        The best checkpoint in the directory; with several workers, on worker 0's disk.
+        The best checkpoint in the directory; with several workers, on worker 0's disk. If worker 0
+        could not write one, the others know it from the next checkpoint, or the end of the run, on.
 
     Raises
     ------
@@ -134,6 +135,7 @@ class CheckpointHandler(
         self._has_warned = False
         self._lock = DirectoryLock(self.directory)
         self._resumed_from: Checkpoint | None = None
+        self._last_key: CheckpointKey | None = None  # of the last one that was to be written
         # The monitored values of what is in the directory.
         self._values: dict[CheckpointKey, float | None] = {}
 
@@ -158,10 +160,11 @@ class CheckpointHandler(
         if estimator.workers.is_first:
             warn_unsaved_attributes(estimator)
         self._resumed_from, self._failed = estimator.resumed_from, None
+        self._last_key = None
         known = run_on_first(
             estimator.workers, lambda: self._open_directory(estimator), "the checkpoints' directory"
         )
-        self._values = {CheckpointKey(*key): value for key, value in known}
+        self._values = _by_key(known)
 
     def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Record that the weights change after the last evaluation."""
@@ -186,7 +189,8 @@ class CheckpointHandler(
                 )
             return
         self._forget_later_checkpoints(estimator.resumed_from)
-        if key in self._values:  # it is there already
+        # Not whether it could be written, which the first worker alone knows.
+        if key in self._values or key == self._last_key:
             return
         value = None
         if self.monitor is not None and (self._is_evaluated or not self._monitors_validation()):
@@ -197,19 +201,25 @@ class CheckpointHandler(
         if self.monitor is not None:
             description["monitor"] = {"name": self.monitor.name, "value": value}
         try:
-            files = save_run(estimator)
+            files, (known, value) = save_run(estimator, [list(self._values.items()), value])
         except FloatingPointError as e:
             if workers.is_first:
                 estimator.logger.warning("no checkpoint %s is written: %s", key.name, e)
             return
-        if workers.is_first and self._write(key, files, description, estimator.logger):
-            self._values[key] = value
-            self._remove_old(estimator.logger)
-        self._broadcast_values(workers)
+        self._last_key = key
+        self._values = _by_key(known)
+        if workers.is_first and not self._write(key, files, description, estimator.logger):
+            return
+        self._values[key] = value
+        self._remove_old(workers, estimator.logger)
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Warn again if the last checkpoint could not be written."""
         self._lock.release()
+        known = estimator.workers.of_first(
+            list(self._values.items()), "the checkpoints that are there"
+        )
+        self._values = _by_key(known)
         if self._failed:
             estimator.logger.warning("the last checkpoint could not be written: %s", self._failed)
 
@@ -273,7 +283,7 @@ class CheckpointHandler(
         """Forget the checkpoints after `resumed_from`, if the run has gone back to it."""
         if resumed_from is not None and resumed_from is not self._resumed_from:
             self._values = {k: v for k, v in self._values.items() if k <= resumed_from.key}
-            self._resumed_from = resumed_from
+            self._resumed_from, self._last_key = resumed_from, None
 
     def _write(
         self,
@@ -298,13 +308,6 @@ class CheckpointHandler(
             return False
         self._failed = None
         return True
-
-    def _broadcast_values(self, workers: Workers) -> None:
-        """Send worker 0's values to all workers, so that `best` is the same on all of them."""
-        if workers.are_several:
-            values = [[list(key), value] for key, value in self._values.items()]
-            first_values = workers.of_first(values, "the checkpoints that are there")
-            self._values = {CheckpointKey(*key): value for key, value in first_values}
 
     def _is_due(self, position: Position) -> bool:
         if not position.is_in_epoch:
@@ -340,13 +343,15 @@ class CheckpointHandler(
                 "resume from the newest by resume='auto'"
             )
 
-    def _remove_old(self, logger: logging.Logger) -> None:
+    def _remove_old(self, workers: Workers, logger: logging.Logger) -> None:
+        """Remove the checkpoints that are not kept; the first worker does, from the disk."""
         if self.keep_last is None:
             return
         kept = {*sorted(self._values)[-self.keep_last :], *self._best_keys()}
         for key in sorted(set(self._values) - kept):
             try:
-                storage.remove(self.directory / key.name)
+                if workers.is_first:
+                    storage.remove(self.directory / key.name)
             except FileNotFoundError:  # something else has removed it
                 pass
             except OSError as e:
@@ -366,3 +371,8 @@ class CheckpointHandler(
             return None
         is_ours = self.monitor is not None and monitored.get("name") == self.monitor.name
         return monitored.get("value") if is_ours else None
+
+
+def _by_key(values: list[Any]) -> dict[CheckpointKey, float | None]:
+    """Return the values by their keys, which a message has made lists."""
+    return {CheckpointKey(*key): value for key, value in values}

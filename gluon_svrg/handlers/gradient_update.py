@@ -161,12 +161,9 @@ class GradientUpdateHandler(
 
     def state_dict(self, estimator: Run) -> State:
         """Return the counts, of all workers, and the own gradients that have not been used yet."""
-        samples = 0
-        if self._batches:  # the same on all workers
-            samples = self._workers.total(self._samples, "samples that wait for a step")
         return {
             "batches": self._batches,
-            "samples": samples,
+            "samples": self._workers.reduction(self._samples, sum),
             "gradients": {
                 place: [grad.asnumpy() for grad in param.list_grad()]
                 for place, param in self._waiting_params(estimator)

@@ -103,15 +103,11 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
 
     def state_dict(self, estimator: Run) -> State:
         """Return the times and the number of samples of the current epoch."""
-        seconds = [time.perf_counter() - self._begin, estimator.evaluation_seconds]
-        of_all = estimator.workers.gather_plain([self._own, *seconds], "samples and times")
-        self._samples += sum(samples for samples, *_ in of_all)
-        self._own = 0
-        _, seconds_of_epoch, evaluation_seconds = of_all[0]
+        reduction = estimator.workers.reduction
         return {
-            "seconds": seconds_of_epoch,
-            "evaluation_seconds": evaluation_seconds,
-            "samples": self._samples,
+            "seconds": reduction(time.perf_counter() - self._begin, _of_first),
+            "evaluation_seconds": reduction(estimator.evaluation_seconds, _of_first),
+            "samples": reduction(self._own, self._add_samples),
         }
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
@@ -122,8 +118,13 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
 
     def _add_up(self, estimator: Run) -> None:
         """Count the samples of all workers."""
-        self._samples += estimator.workers.total(self._own, "samples")
+        self._add_samples(estimator.workers.gather_plain(self._own, "samples"))
+
+    def _add_samples(self, counts: list[int]) -> int:
+        """Add the counts of all workers; return the samples of the epoch so far."""
+        self._samples += sum(counts)
         self._own = 0
+        return self._samples
 
     def _start(self, estimator: Run) -> None:
         self._begin = time.perf_counter()
@@ -131,6 +132,10 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
         estimator.last_evaluation = {}
         # Estimator.evaluate adds to it.
         estimator.evaluation_seconds = 0.0
+
+
+def _of_first(values: list[float]) -> float:
+    return values[0]
 
 
 def _is_complete(estimator: Run) -> bool:

@@ -11,6 +11,7 @@ from gluon_svrg._mxnet import as_legacy, reason_of
 from gluon_svrg.arguments import renamed
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.arrays.samples import with_axis
+from gluon_svrg.checkpoint.encoding import data_from_bytes, data_to_bytes
 from gluon_svrg.events import (
     BatchEnd,
     EpochBegin,
@@ -21,7 +22,11 @@ from gluon_svrg.events import (
     State,
     Stateful,
 )
-from gluon_svrg.handlers.metric_sync import Outputs, update_over_workers
+from gluon_svrg.handlers.metric_sync import (
+    Outputs,
+    contribution,
+    update_with_contributions,
+)
 from gluon_svrg.run.metric_update import update_metric, update_with_losses
 from gluon_svrg.run.position import RunWithPosition
 from gluon_svrg.workers import Single, Workers
@@ -132,7 +137,9 @@ class MetricHandler(
 
     def state_dict(self, estimator: Run) -> State:
         """Bring the metrics up to date; a checkpoint has their values without this handler."""
-        self._are_several(estimator)
+        if self._are_several(estimator):
+            given = contribution(self.metrics, self._waiting, _update_merged)
+            return self._workers.reduction(given, self._update_together)  # type: ignore[no-any-return]
         self.flush()
         return {}
 
@@ -152,12 +159,7 @@ class MetricHandler(
             return
         merged = _merge(waiting)
         for metric in self.metrics:
-            try:
-                _update(metric, waiting, merged)
-            except (FloatingPointError, MemoryError):
-                raise  # others decide about a NaN
-            except Exception as e:
-                raise ValueError(_what_failed(metric, waiting[0], e)) from e
+            _update(metric, waiting, merged)
 
     def flush_for_reader(self) -> None:
         """Update the metrics because one is read, unless that needs the other workers."""
@@ -165,27 +167,21 @@ class MetricHandler(
             self.flush()
 
     def _flush_together(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        given = contribution(self.metrics, self._waiting, _update_merged)
+        label = f"metrics after {self._count} batches"
+        contents = self._workers.gather(data_to_bytes(given), label)
+        self._update_together([data_from_bytes(content) for content in contents])
 
-        def update(metric: mx.metric.EvalMetric, outputs: list[Outputs]) -> None:
-            try:
-                _update(metric, outputs, _merge(outputs))
-            except (FloatingPointError, MemoryError):
-                raise
-            except Exception as e:
-                raise ValueError(_what_failed(metric, outputs[0], e)) from e
-
-        nbytes = update_over_workers(
-            self.metrics,
-            waiting,
-            update,
-            self._workers,
-            self._batch_axis,
-            f"metrics after {self._count} batches",
+    def _update_together(self, contributions: list[State]) -> State:
+        """Update the metrics with what all workers contribute; return the state, which is empty."""
+        nbytes = update_with_contributions(
+            self.metrics, contributions, _update_merged, self._batch_axis
         )
-        if self._period is None and waiting:
+        if self._period is None and self._waiting:
             # By the first batch, which is the same on all workers.
             self._period = max(1, min(self._max_batches, self._max_bytes // max(1, nbytes)))
+        self._waiting = []
+        return {}
 
     def _are_several(self, estimator: Run) -> bool:
         if isinstance(estimator, RunWithPosition):
@@ -223,8 +219,23 @@ class _Reader(NamedTuple):
         return self.read()
 
 
+def _update_merged(metric: mx.metric.EvalMetric, waiting: list[Outputs]) -> None:
+    _update(metric, waiting, _merge(waiting))
+
+
 def _update(metric: mx.metric.EvalMetric, waiting: list[Outputs], merged: Outputs | None) -> None:
-    """Update `metric` with all outputs."""
+    """Update `metric` with all outputs; raise ValueError if they do not suit it."""
+    try:
+        _update_unchecked(metric, waiting, merged)
+    except (FloatingPointError, MemoryError):
+        raise  # others decide about a NaN
+    except Exception as e:
+        raise ValueError(_what_failed(metric, waiting[0], e)) from e
+
+
+def _update_unchecked(
+    metric: mx.metric.EvalMetric, waiting: list[Outputs], merged: Outputs | None
+) -> None:
     if merged and type(metric) is mx.metric.Loss:
         _add_losses(metric, waiting, merged)
     elif isinstance(metric, mx.metric.Loss):

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
-from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, to_bytes
+from gluon_svrg.events import State
 from gluon_svrg.run.metrics import flatten_metrics
-from gluon_svrg.workers import Workers
 from mxnet.ndarray import NDArray
 
 # Sums over samples: those of all workers are added up. All other metrics need whole batches.
@@ -29,69 +28,87 @@ class Outputs(NamedTuple):
 UpdateMetric = Callable[[mx.metric.EvalMetric, list[Outputs]], None]
 
 
-def update_over_workers(
-    metrics: Iterable[mx.metric.EvalMetric],
-    waiting: Sequence[Outputs],
-    update: UpdateMetric,
-    workers: Workers,
-    batch_axis: int,
-    label: str,
-) -> int:
-    """Update metrics with the outputs of all workers; afterwards they are the same on all.
-
-    They equal those of one process with the whole batches: counts exactly, other figures to
-    rounding.
+def contribution(
+    metrics: Iterable[mx.metric.EvalMetric], waiting: Sequence[Outputs], update: UpdateMetric
+) -> State:
+    """Return what this worker contributes to the next update of the metrics, as plain data.
 
     Parameters
     ----------
     metrics : iterable of EvalMetric
-        The metrics, which have been the same on all workers.
+        The metrics, which have been the same on all workers; they stay as they are.
     waiting : sequence of Outputs
         This worker's outputs, for the same batches on all workers; empty lists if it has no row.
     update : callable
         Updates a metric with the outputs of several batches.
-    workers : Workers
-        All workers.
+    """
+    additive, others = _by_kind(metrics)
+    outputs: list[Any] = []
+    if others:
+        has_loss = any(isinstance(part, mx.metric.Loss) for part in others)
+        outputs = [list(o if has_loss else o._replace(loss=[])) for o in waiting]
+    return {
+        "increments": [
+            [_increments(part, group, update) for group in _groups(part, waiting)]
+            for part in additive
+        ],
+        "outputs": outputs,
+        "bytes": bytes_in(waiting),
+    }
+
+
+def update_with_contributions(
+    metrics: Iterable[mx.metric.EvalMetric],
+    contributions: Sequence[State],
+    update: UpdateMetric,
+    batch_axis: int,
+) -> int:
+    """Update the metrics with the contributions of all workers, by rank.
+
+    Afterwards they are the same on all workers, and equal those of one process with the whole
+    batches: counts exactly, other figures to rounding.
+
+    Parameters
+    ----------
+    metrics, update
+        As for :func:`contribution`.
+    contributions : sequence of dict
+        What that returned on each worker.
     batch_axis : int
         The axis that counts the samples.
-    label : str
-        The name of this collective call.
 
     Returns
     -------
     int
         How many bytes the outputs of all workers have.
     """
-    parts = [part for metric in metrics for part in flatten_metrics(metric)]
-    additive = [part for part in parts if type(part) in _ADDITIVE]
-    others = [part for part in parts if type(part) not in _ADDITIVE]
-    increments = [
-        [_increments(part, group, update) for group in _groups(part, waiting)] for part in additive
-    ]
-    arrays: dict[str, Any] = {}
-    meta: dict[str, Any] = {"increments": increments, "bytes": bytes_in(waiting)}
-    if others:
-        has_loss = any(isinstance(part, mx.metric.Loss) for part in others)
-        sent = [outputs if has_loss else outputs._replace(loss=[]) for outputs in waiting]
-        meta["outputs"] = encode([list(outputs) for outputs in sent], arrays)
-    messages = [from_bytes(data) for data in workers.gather(to_bytes(meta, arrays), label)]
-    by_part = zip(*(meta["increments"] for meta, _ in messages), strict=True)
+    additive, others = _by_kind(metrics)
+    by_part = zip(*(given["increments"] for given in contributions), strict=True)
     for part, shares in zip(additive, by_part, strict=True):
         for increment in (one for group in zip(*shares, strict=True) for one in group):
             for name, value in zip(_SUMS, increment, strict=True):
                 setattr(part, name, getattr(part, name) + value)
     if others:
-        decoded = [decode(meta["outputs"], arrays, mx.cpu()) for meta, arrays in messages]
-        whole = [_whole(shares, batch_axis) for shares in zip(*decoded, strict=True)]
+        by_batch = zip(*(given["outputs"] for given in contributions), strict=True)
+        whole = [_whole(shares, batch_axis) for shares in by_batch]
         for part in others:
             update(part, [outputs for outputs in whole if any(outputs)])
-    return sum(meta["bytes"] for meta, _ in messages)
+    return sum(given["bytes"] for given in contributions)
 
 
 def bytes_in(waiting: Iterable[Outputs]) -> int:
     """Return how many bytes the arrays have."""
     arrays = (leaf for outputs in waiting for leaf in tree_leaves(list(outputs)))
     return sum(array.size * np.dtype(array.dtype).itemsize for array in arrays)
+
+
+def _by_kind(
+    metrics: Iterable[mx.metric.EvalMetric],
+) -> tuple[list[mx.metric.EvalMetric], list[mx.metric.EvalMetric]]:
+    """Return the metrics whose sums can be added up, and all others."""
+    parts = [part for metric in metrics for part in flatten_metrics(metric)]
+    additive = [part for part in parts if type(part) in _ADDITIVE]
+    return additive, [part for part in parts if type(part) not in _ADDITIVE]
 
 
 def _groups(metric: mx.metric.EvalMetric, waiting: Sequence[Outputs]) -> list[list[Outputs]]:

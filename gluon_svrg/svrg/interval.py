@@ -266,7 +266,6 @@ class Interval:
 
     def state_dict(self) -> State:
         """Return the state: the snapshot, and all that is needed to recompute the table."""
-        self._count_evaluations()
         return {
             # By order: a network that is created again may have other names.
             "weights": [distinct_replicas(arrays) for arrays in self.snapshot.weights.values()],
@@ -275,7 +274,9 @@ class Interval:
             "has_table": self.table is not None,
             "decision": self._table_policy.is_on,
             "is_at_snapshot": self._is_at_snapshot,
-            "gradient_evaluations": self.gradient_evaluations,
+            "gradient_evaluations": self._workers.reduction(
+                self._local_evaluations, self._add_evaluations
+            ),
             **self._backward.state_dict(),
         }
 
@@ -350,8 +351,15 @@ class Interval:
 
     def _count_evaluations(self) -> None:
         """Add up the gradients that all workers have computed since the last call, together."""
-        own, self._local_evaluations = self._local_evaluations, 0
-        self.gradient_evaluations += self._workers.total(own, "gradient evaluations")
+        self._add_evaluations(
+            self._workers.gather_plain(self._local_evaluations, "gradient evaluations")
+        )
+
+    def _add_evaluations(self, counts: list[int]) -> int:
+        """Add the counts of all workers; return the sum of all so far."""
+        self.gradient_evaluations += sum(counts)
+        self._local_evaluations = 0
+        return self.gradient_evaluations
 
     def _rebuild_table(self, data: TrainingData, known: FullGradient) -> None:
         """Repeat the full pass over the same batches, with the same random numbers."""

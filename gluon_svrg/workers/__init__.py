@@ -11,14 +11,24 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from gluon_svrg import _lazy
 
 if _TYPE_CHECKING:
-    from gluon_svrg.workers.base import Single, WorkerError, Workers
+    from gluon_svrg.workers.base import Reduction, Single, WorkerError, Workers
     from gluon_svrg.workers.mpi import MPIWorkers
     from gluon_svrg.workers.process import alone, current, workers_on
 
-__all__ = ["MPIWorkers", "Single", "WorkerError", "Workers", "alone", "current", "workers_on"]
+__all__ = [
+    "MPIWorkers",
+    "Reduction",
+    "Single",
+    "WorkerError",
+    "Workers",
+    "alone",
+    "current",
+    "workers_on",
+]
 
 _NAMES = {
     "MPIWorkers": "gluon_svrg.workers.mpi",
+    "Reduction": "gluon_svrg.workers.base",
     "Single": "gluon_svrg.workers.base",
     "WorkerError": "gluon_svrg.workers.base",
     "Workers": "gluon_svrg.workers.base",

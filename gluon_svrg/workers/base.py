@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mxnet.ndarray import NDArray
@@ -24,6 +25,25 @@ class PeerError(WorkerError):
     """
 
     is_of_another = True
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A part of a state that all workers compute together, from a value of each of them.
+
+    A checkpoint gathers the values of all its parts at once, and puts the results in their places.
+
+    Attributes
+    ----------
+    value : plain data or arrays
+        The value of this worker.
+    reduce : callable
+        Returns the part, from the values of all workers, by rank. It is called on each worker, and
+        returns the same on all.
+    """
+
+    value: Any
+    reduce: Callable[[list[Any]], Any]
 
 
 class Workers(ABC):
@@ -115,6 +135,10 @@ class Workers(ABC):
         """Wait until all workers are here."""
         self.gather(b"", at)
 
+    def reduction(self, value: Any, reduce: Callable[[list[Any]], Any]) -> Any:
+        """Return a :class:`Reduction` for a state; of one process, its result."""
+        return Reduction(value, reduce)
+
 
 class Single(Workers):
     """One process: it gathers what it gives, and its sums are what they were. Nothing is sent."""
@@ -129,6 +153,10 @@ class Single(Workers):
     def gather_plain(self, value: Any, at: str) -> list[Any]:
         """Return what this process gives, as it is."""
         return [value]
+
+    def reduction(self, value: Any, reduce: Callable[[list[Any]], Any]) -> Any:
+        """Return what `reduce` makes of the value of this process."""
+        return reduce([value])
 
     def sum(self, arrays: Sequence[NDArray]) -> None:
         """Leave the arrays as they are."""

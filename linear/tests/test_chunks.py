@@ -16,6 +16,7 @@ import scipy.sparse
 from provenglm import Chunks, SVRGClassifier, SVRGRegressor, constants
 from provenglm.data import chunks, disk, parts
 from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
 
 N, P = 400, 3
 RNG = np.random.default_rng(0)
@@ -35,8 +36,11 @@ def test_what_chunks_are():
     assert (len(data), data.size, data.nbytes, data.ndim) == (N, N * P, 8 * N * P, 2)
     assert data.lengths == np.diff(large_data.cuts(N)).tolist()
     assert repr(data) == "Chunks(4 chunks, 400 x 3, float64)"
-    with pytest.raises(TypeError, match="copy of all rows"):
+    message = "copy of all rows: .*SVRGClassifierCV or SVRGRegressorCV"
+    with pytest.raises(TypeError, match=message):
         np.asarray(data)
+    with pytest.raises(TypeError, match=message):
+        cross_val_score(SVRGRegressor(), data, np.zeros(len(data)))
 
 
 def test_a_single_one_and_frames(tmp_path):

@@ -10,11 +10,13 @@ from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, to_bytes
 from gluon_svrg.checkpoint.worker_files import (
     apply_diff,
     apply_worker_file,
+    exchange_states,
     gather_worker_files,
     is_empty_diff,
     tree_diff,
     tree_digests,
 )
+from gluon_svrg.workers import Reduction, Single
 from mxnet.ndarray import NDArray
 from thread_workers import on_threads
 
@@ -97,14 +99,20 @@ def test_what_differs_makes_the_state(own):
     assert is_same(first, state())
 
 
+def exchanged(workers, own):
+    """Return this worker's states and the files, as `save_run` makes them."""
+    exchange = exchange_states(workers, own, None)
+    files = gather_worker_files(workers, exchange.states, exchange.digests, exchange.first)
+    return exchange.states, files
+
+
 def test_only_what_differs_is_sent():
     big = {"same": np.ones(100_000), "other": np.ones(3)}
 
     def gather(workers):
-        own = {**big, "other": np.ones(3) * (1 + workers.rank // 2)}
-        return gather_worker_files(workers, {"net": own}, None)
+        return exchanged(workers, {"net": {**big, "other": np.ones(3) * (1 + workers.rank // 2)}})
 
-    files, *others = on_threads(4, gather)
+    files, *others = [files for _, files in on_threads(4, gather)]
     assert sorted(files) == ["worker-2.npz", "worker-3.npz"]
     assert all(len(content) < 3000 for content in files.values())
     assert all(other == files for other in others)
@@ -114,18 +122,67 @@ def test_only_what_differs_is_sent():
 
 
 def test_equal_states_give_no_file():
-    assert on_threads(3, lambda workers: gather_worker_files(workers, state(), None)) == [{}] * 3
+    assert all(files == {} for _, files in on_threads(3, lambda w: exchanged(w, state())))
+
+
+def reducing(rank, calls):
+    """A state whose parts are each worker's own, the same on all, or made of those of all."""
+
+    def reduce(name, function):
+        return lambda values: calls.append((name, values)) or function(values)
+
+    return {
+        "own": [np.arange(rank + 1.0), {"total": Reduction(rank + 1, reduce("total", sum))}],
+        "same": {"text": "the same", "all": (Reduction(rank > 0, reduce("any", any)), 7)},
+        "arrays": Reduction(mx.nd.ones(2) * rank, reduce("arrays", lambda a: sum(a).asnumpy())),
+    }
+
+
+def test_reductions_are_made_of_the_values_of_all():
+    calls = [[] for _ in range(3)]
+    results = on_threads(3, lambda w: exchanged(w, reducing(w.rank, calls[w.rank])))
+    for rank, (made, files) in enumerate(results):
+        assert is_same(
+            made,
+            {
+                "own": [np.arange(rank + 1.0), {"total": 6}],
+                "same": {"text": "the same", "all": (True, 7)},
+                "arrays": np.full(2, 3, "float32"),
+            },
+        )
+        assert sorted(files) == ["worker-1.npz", "worker-2.npz"]
+        assert [name for name, _ in calls[rank]] == ["total", "any", "arrays"]
+        # The others' files hold what is their own, and the results are the first worker's.
+        first = results[0][0]
+        if rank:
+            content = files[f"worker-{rank}.npz"]
+            assert is_same(apply_worker_file(content, first), made)
+            assert b"total" not in content
+
+
+def test_a_reduction_of_one_process():
+    assert Single().reduction(3, lambda values: values) == [3]
 
 
 def test_a_worker_with_a_nan_is_named_on_all():
+    calls = []
+
     def check(workers):
-        is_bad = workers.rank == 1
-        problem = "parameter 'w' is NaN or infinite" if is_bad else None
-        gather_worker_files(workers, None if is_bad else state(), problem)
+        if workers.rank == 1:
+            exchange_states(workers, None, "parameter 'w' is NaN or infinite")
+        exchange_states(workers, reducing(workers.rank, calls), None)
 
     for error in on_threads(3, check):
         assert isinstance(error, FloatingPointError)
         assert str(error) == "parameter 'w' is NaN or infinite (worker 1)"
+    assert calls == []  # what waits to be added up waits on
+
+
+def test_the_first_worker_tells_the_others_something():
+    def tell(workers):
+        return exchange_states(workers, {}, None, [workers.rank, float("inf")]).note
+
+    assert on_threads(2, tell) == [[0, float("inf")]] * 2
 
 
 def test_digests_do_not_depend_on_where_an_array_lies():

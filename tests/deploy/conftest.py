@@ -4,6 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg import deploy
+from gluon_svrg.deploy import model_dir
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -103,3 +104,14 @@ def nested():
     net = Nested(prefix="nested_")
     net.initialize()
     return net
+
+
+@pytest.fixture
+def with_onnx():
+    """A function that gives a model another ONNX file, as somebody may put it together."""
+
+    def replaced(model, content):
+        files = {**model.card["files"], model_dir.ONNX: model_dir._checksum(content)}
+        return model._replace(onnx=content, card={**model.card, "files": files})
+
+    return replaced

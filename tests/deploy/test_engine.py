@@ -243,12 +243,12 @@ def test_a_directory_of_an_earlier_version(net, x, tmp_path):
 
 
 @needs_onnx
-def test_an_onnx_file_that_does_not_agree(model, net, x, tmp_path, caplog):
+def test_an_onnx_file_that_does_not_agree(model, net, x, tmp_path, caplog, with_onnx):
     """Of another network, with another net's card: as somebody may put it together."""
     with mx.Context(mx.cpu()):
         net[5].weight.set_data(net[5].weight.data() * 2)
     other = read_model(deploy.export(net, tmp_path / "other", x), with_onnx=True)
-    mixed = read_model(model)._replace(onnx=other.onnx)
+    mixed = with_onnx(read_model(model), other.onnx)
     with caplog.at_level(logging.WARNING):
         predictor = deploy.Predictor(mixed)
     assert predictor.engine == "mxnet"
@@ -256,6 +256,29 @@ def test_an_onnx_file_that_does_not_agree(model, net, x, tmp_path, caplog):
     assert predictor.engine_reason in caplog.text
     with pytest.raises(ValueError, match="cannot run the model: output 0 of the ONNX file differs"):
         deploy.Predictor(mixed, engine="onnxruntime")
+
+
+@needs_onnx
+@pytest.mark.parametrize("other", ["nothing", "mxnet", "onnxruntime", "processor", "files", "card"])
+def test_the_engines_are_compared_again_where_they_may_differ(other, model, monkeypatch):
+    """On the machine that exported the model, by the same versions, they would not."""
+    read = read_model(model, with_onnx=True)
+    about = read.card["onnx"]
+    if other == "files":
+        about["compared"]["files"] = "0" * 64
+    elif other == "card":  # of version 0.8.0
+        del about["compared"]
+    elif other != "nothing":
+        about["compared"][other] += " of another machine"
+    compared = []
+    run = engines.MXNetEngine.__call__
+    monkeypatch.setattr(
+        engines.MXNetEngine, "__call__", lambda *given: compared.append(1) or run(*given)
+    )
+    predictor = deploy.Predictor(read)
+    assert predictor.engine == "onnxruntime"
+    assert predictor.engine_reason.startswith("the outputs of onnxruntime are within ")
+    assert len(compared) == (other != "nothing")
 
 
 @needs_onnx

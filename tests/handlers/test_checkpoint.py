@@ -148,7 +148,9 @@ class Run:
 
 @pytest.fixture
 def no_content(monkeypatch):
-    monkeypatch.setattr("gluon_svrg.handlers.checkpoint.save_run", lambda _: {"a": b"1"})
+    monkeypatch.setattr(
+        "gluon_svrg.handlers.checkpoint.save_run", lambda _, note: ({"a": b"1"}, note)
+    )
     monkeypatch.setattr("gluon_svrg.handlers.checkpoint.manifest_info", lambda _: {})
     monkeypatch.setattr(os, "fsync", lambda _: None)
 

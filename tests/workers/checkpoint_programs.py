@@ -1,6 +1,7 @@
 """What the workers of test_checkpoints.py do: see tests/cluster.py."""
 
 import hashlib
+import itertools
 import logging
 import os
 import signal
@@ -144,6 +145,25 @@ class SpoilStatistics(BatchEnd):
             self.saved = None
 
 
+class CountedCheckpoints(gs.CheckpointHandler):
+    """Notes how many gathers each checkpoint takes, and which is the best one after it."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.counts, self.bests = [], []
+
+    def safe_point(self, estimator, *args, **kwargs):
+        labels, gather = [], estimator.workers.gather
+        estimator.workers.gather = lambda data, at: labels.append(at) or gather(data, at)
+        try:
+            super().safe_point(estimator, *args, **kwargs)
+        finally:
+            del estimator.workers.gather
+        if labels:
+            self.counts.append(len(labels))
+            self.bests.append(self.best.name if self.best else None)
+
+
 class Share(Stateful):
     """Has another state on each worker."""
 
@@ -284,6 +304,7 @@ def two_that_go_on(base):
         "fewer": _with_fewer_workers(),
         "one": _from_one_process(),
         "full disk": _full_disk(),
+        "gathers": _gathers(),
         "damaged": _damaged(),
         "roll back": _roll_back(),
         "a NaN": _nan_in_the_weights(),
@@ -336,6 +357,27 @@ def _full_disk():
         storage.write = write
     there = sorted(os.listdir("full")) if os.path.exists("full") else []
     return [messages, there, outcome(estimator)]
+
+
+def _gathers():
+    """What each checkpoint takes, of which worker 0 cannot write the fourth and the last."""
+    write, writes = storage.write, itertools.count(1)
+
+    def failing(*arguments):
+        if next(writes) in (4, 7):
+            raise OSError(28, "No space left on device")
+        return write(*arguments)
+
+    estimator = estimator_of()
+    own = CountedCheckpoints("gathers", 1, 3, "training loss", keep_last=1)
+    storage.write = failing
+    try:
+        with messages_of(estimator) as messages:
+            fit(estimator, [*everything("unused")[:-1], own])
+    finally:
+        storage.write = write
+    there = sorted(os.listdir("gathers")) if os.path.exists("gathers") else []
+    return [own.counts, own.bests, own.best.name, there, messages]
 
 
 def _damaged():

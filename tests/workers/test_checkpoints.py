@@ -119,6 +119,23 @@ def test_a_full_disk(two, after):
     assert (there, outcome) == ([], two[1]["sgd, table"]["whole"])
 
 
+def test_a_checkpoint_takes_two_gathers(after):
+    """Whatever its handlers have to add up; also if it cannot be written."""
+    (counts, bests, best, there, messages), second = (result["gathers"] for result in after)
+    assert counts == second[0] == [2] * 7
+    # The others know that one could not be written from the next one, or the run's end, on.
+    assert second[1][3] == "epoch-2-batch-8" != bests[3]
+    assert second[1][6] == "epoch-3-batch-12" != bests[6]
+    assert bests[:3] + bests[4:6] == second[1][:3] + second[1][4:6]
+    assert best == second[2] == bests[6]
+    assert there == [best]
+    warnings = [message for message in messages if message.startswith("WARNING")]
+    assert len(warnings) == 3
+    assert all("No space left on device" in warning for warning in warnings)
+    assert "the last checkpoint could not be written: epoch-3-batch-12" in warnings[2]
+    assert not any(message.startswith("WARNING") for message in second[4])
+
+
 def test_a_damaged_file_of_a_worker(two, after):
     for rank, result in enumerate(after):
         assert result["damaged"][1] == two[rank]["sgd, table"]["whole"]
