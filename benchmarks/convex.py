@@ -303,7 +303,7 @@ def main() -> None:
     )
     picture = None
     if options.out is not None:
-        picture = options.out.parent / "images" / "bench_convex.png"
+        picture = options.out.parents[1] / "images" / "bench_convex.png"
         plot(picture, results)
     text = section(results, options.rounds, options.cap, picture)
     report.publish("bench-convex", text, options.out)

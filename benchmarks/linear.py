@@ -204,7 +204,7 @@ def main() -> None:
             try_seeds(name, options)
     picture = None
     if options.out is not None:
-        picture = options.out.parent / "images" / "bench_linear.png"
+        picture = options.out.parents[1] / "images" / "bench_linear.png"
     text = linear_report.section(read(), options.cap, picture)
     report.publish("bench-linear", text, options.out)
 

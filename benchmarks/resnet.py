@@ -314,7 +314,7 @@ def main() -> None:
         missing |= dict.fromkeys(TORCH_MODES, "not installed: `make bench-resnet`")
     picture = None
     if options.out is not None:
-        picture = options.out.parent / "images" / "bench_resnet.png"
+        picture = options.out.parents[1] / "images" / "bench_resnet.png"
         plot(picture, seconds, BATCH_SIZE * options.batches)
     text = section(seconds, options, missing, version, picture)
     report.publish("bench-resnet", text, options.out)

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg._mxnet import reason_of
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.eager import OperatorByOperator
@@ -27,6 +28,7 @@ from gluon_svrg.deploy.onnx_engine import run, session_of
 from gluon_svrg.deploy.predictor import Predictor
 from gluon_svrg.deploy.quantize import quantize
 from mxnet import autograd
+from mxnet.base import MXNetError
 
 # Takes the inputs and returns the outputs, as NumPy arrays.
 _Way: TypeAlias = "Callable[[list[NumPyArray]], object]"
@@ -184,8 +186,8 @@ def _int8_model(
         path = Path(folder) / "int8"
         try:
             quantize(directory, path, random_inputs(card, 64), operators=operators)
-        except ValueError as e:
-            yield str(e)
+        except (MXNetError, OSError, TypeError, ValueError) as e:
+            yield reason_of(e)
         else:
             yield path
 
@@ -201,41 +203,45 @@ def _ways(
         graph = Compiled(symbol, params, inputs, batch, ctx=mx.cpu(), **flags)
         return lambda arrays: graph(arrays)
 
+    def by_int8() -> _Way:
+        if isinstance(int8, str):
+            raise ValueError(int8)
+        return _served(Predictor.load(int8, batch_size=batch, operators=operators))
+
     predictor = Predictor(model, batch_size=batch, engine="mxnet")
     predictor.predict(*arrays)  # it raises if the model does not run: the others do not check it
-    served = int8 if isinstance(int8, str) else _served(int8, batch, operators)
     return {
         "eager": OperatorByOperator(symbol, params, inputs),
         "hybridized": compiled(),
         "static": compiled(static_alloc=True, static_shape=True),
-        "int8": served,
-        "predictor, mxnet": lambda arrays: predictor.predict(*arrays),
-        "predictor, onnxruntime": _by_onnxruntime(model, batch),
-        "onnxruntime": _onnxruntime(predictor),
+        "int8": _tried(by_int8, arrays),
+        "predictor, mxnet": _served(predictor),
+        "predictor, onnxruntime": _tried(
+            lambda: _served(Predictor(model, batch_size=batch, engine="onnxruntime")), arrays
+        ),
+        "onnxruntime": _tried(lambda: _onnxruntime(predictor), arrays),
     }
 
 
-def _served(directory: Path, batch: int, operators: Collection[str]) -> _Way:
-    predictor = Predictor.load(directory, batch_size=batch, operators=operators)
-    return lambda arrays: predictor.predict(*arrays)
-
-
-def _by_onnxruntime(model: Model, batch: int) -> _Way | str:
+def _tried(make: Callable[[], _Way], arrays: list[NumPyArray]) -> _Way | str:
+    """Return a way that has run once, or, if it cannot be made or cannot run, the reason."""
     try:
-        predictor = Predictor(model, batch_size=batch, engine="onnxruntime")
-    except (ImportError, ValueError) as e:
-        return str(e)
+        way = make()
+        way(arrays)
+    except (ImportError, OSError, TypeError, ValueError, MXNetError) as e:
+        return reason_of(e)
+    return way
+
+
+def _served(predictor: Predictor) -> _Way:
     return lambda arrays: predictor.predict(*arrays)
 
 
-def _onnxruntime(predictor: Predictor) -> _Way | str:
+def _onnxruntime(predictor: Predictor) -> _Way:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        try:
-            export_onnx(predictor, path)
-            session = session_of(str(path))
-        except (ImportError, ValueError) as e:
-            return str(e)
+        export_onnx(predictor, path)
+        session = session_of(str(path))
     return lambda arrays: run(session, predictor.card, arrays)
 
 

@@ -82,8 +82,7 @@ class OnnxEngine:
         except DamagedError as e:
             raise DamagedError(f"the ONNX file is none that export writes: {e}") from e
         self._content = content
-        self._card = card
-        self._dtypes = [np.dtype(spec["dtype"]) for spec in card["inputs"]]
+        self._inputs = [(spec["name"], np.dtype(spec["dtype"])) for spec in card["inputs"]]
         about = card["outputs"]
         dtypes = map(np.dtype, about["dtypes"])
         self._outputs = list(zip(map(tuple, about["shapes"]), dtypes, strict=True))
@@ -94,9 +93,12 @@ class OnnxEngine:
         """Return the outputs for a batch; raises ValueError if onnxruntime cannot run it."""
         if self._session is None:  # in a forked process
             self._session = self._open()
-        typed = list(map(np.ascontiguousarray, arrays, self._dtypes))
+        named = {
+            name: np.ascontiguousarray(array, dtype)
+            for array, (name, dtype) in zip(arrays, self._inputs, strict=True)
+        }
         try:
-            outputs = run(self._session, self._card, typed)
+            outputs = list(self._session.run(None, named))
         except Exception as e:  # onnxruntime's exceptions have no common class
             raise cannot_run(e) from e
         count = len(arrays[0])

@@ -73,37 +73,27 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
         self._is_done = False
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Look at the first batches that can be had without a trace."""
+        """Look at the first batches, if reading them early does not change their order."""
         require_estimator(self, estimator)
         self._is_done = estimator.resumed_from is not None or not _is_known(estimator)
         if self._is_done:
             return
         if estimator.data.keeps_batches:
             self._look(estimator, estimator.data.batch(0))
-        batch = None if estimator.val_data is None else probe_batch(estimator.val_data)
-        if batch is not None:
-            _look_at_validation(estimator, batch)
 
     def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Look at the first batch, if none was looked at yet."""
+        """Look at the first batches, if that was not possible before the run."""
         if not self._is_done:
             self._look(estimator, kwargs["batch"])
 
     def _look(self, estimator: Run, batch: object) -> None:
+        """Check the first training batch, then that of the validation, which is often alike."""
         self._is_done = True
-        if is_empty(batch):  # who has its rows looks at them
-            return
-        for leaf in tree_leaves(batch):
-            check_batch(0, leaf)
-        parts = _share(estimator, batch, estimator.net)
-        if _has_three_items(batch):
-            estimator.logger.info("the third item of a batch is taken as %s", _WEIGHTS)
-        if not any(isinstance(handler, HandlesNonFinite) for handler in estimator.handlers):
-            _check_finite(parts)
-        pred, _ = _computed(
-            estimator.net, estimator.loss, parts, "the first batch", _has_three_items(batch)
-        )
-        _check_classes(estimator.loss, parts, pred)
+        if not is_empty(batch):  # the workers that have its rows check them
+            _look_at_training(estimator, batch)
+        first = None if estimator.val_data is None else probe_batch(estimator.val_data)
+        if first is not None:
+            _look_at_validation(estimator, first)
 
 
 def _is_known(estimator: Run) -> bool:
@@ -231,6 +221,19 @@ def _check_classes(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> No
             "sample weight 0, and labels that are probabilities SoftmaxCELoss(sparse_label=False)"
             f"{_OFF}"
         )
+
+
+def _look_at_training(estimator: Run, batch: object) -> None:
+    for leaf in tree_leaves(batch):
+        check_batch(0, leaf)
+    parts = _share(estimator, batch, estimator.net)
+    has_three = _has_three_items(batch)
+    if has_three:
+        estimator.logger.info("the third item of a batch is taken as %s", _WEIGHTS)
+    if not any(isinstance(handler, HandlesNonFinite) for handler in estimator.handlers):
+        _check_finite(parts)
+    pred, _ = _computed(estimator.net, estimator.loss, parts, "the first batch", has_three)
+    _check_classes(estimator.loss, parts, pred)
 
 
 def _look_at_validation(estimator: Run, batch: object) -> None:

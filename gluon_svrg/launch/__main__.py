@@ -135,6 +135,16 @@ def check_module(name: str) -> None:
         )
 
 
+def check_workers(workers: int | None, hosts: Mapping[str, int]) -> None:
+    """Raise ValueError if there are more workers than the hosts are to have."""
+    if hosts and workers is not None and workers > sum(hosts.values()):
+        names = ", ".join(f"{host}:{number}" for host, number in hosts.items())
+        raise ValueError(
+            f"-n {workers} is more than the hosts have workers ({names}): give -n auto, or write "
+            "'name:workers' into the file for more workers on a host"
+        )
+
+
 def new_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
@@ -222,6 +232,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         # Kubeflow's MPI Operator sets it.
         path = given.hosts or os.environ.get("HYDRA_HOST_FILE")
         hosts = read_hosts(Path(path)) if path else {}
+        check_workers(given.workers, hosts)
     except ValueError as error:
         parser.error(str(error))
     if given.min_workers is not None and not hosts:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO, TypeGuard
 
+from gluon_svrg.run.text_table import terminal_width, wrapped
 from gluon_svrg.run.verbosity import Verbose
 from tqdm import tqdm
 from tqdm.contrib import DummyTqdmFile
@@ -54,6 +55,14 @@ class ConsoleHandler(_StreamHandler):
             return
         with tqdm.external_write_mode(file=self.stream):
             super().emit(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as text; on a terminal, long lines are broken at its width."""
+        text = super().format(record)
+        if not self.stream.isatty():
+            return text
+        width = terminal_width()
+        return "\n".join(wrapped(line, width) for line in text.split("\n"))
 
     def _is_replaced(self, name: str) -> bool:
         found = _handlers_of(logging.getLogger(name))

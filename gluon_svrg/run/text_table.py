@@ -1,8 +1,9 @@
-"""Tables for a terminal: a number with four digits, and rows that fit its width."""
+"""Text for a terminal: a number with four digits, and tables and lines that fit its width."""
 
 from __future__ import annotations
 
 import numbers
+import re
 import shutil
 import textwrap
 from collections.abc import Sequence
@@ -44,6 +45,28 @@ def abridged(rows: Sequence[list[str]]) -> list[list[str]]:
 def terminal_width() -> int:
     """Return the number of columns of the terminal; 80 without one."""
     return shutil.get_terminal_size((80, 24)).columns
+
+
+def wrapped(line: str, width: int) -> str:
+    """Return a line broken after commas, so that no part is longer than `width` if possible."""
+    lines = [""]
+    for part in re.split(r"(?<=,) ", line):
+        longer = f"{lines[-1]} {part}" if lines[-1] else part
+        if len(longer) <= width:
+            lines[-1] = longer
+        else:
+            # A part without a comma may be longer than a line.
+            indent = "    " if lines[-1] else ""
+            more = textwrap.wrap(
+                part,
+                width,
+                initial_indent=indent,
+                subsequent_indent="    ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            lines = [*filter(None, lines), *more]
+    return "\n".join(lines)
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -32,21 +32,18 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
+from provenglm import constants
 from provenglm.data.csr import made_of, transposed
 from provenglm.data.rows import Rows
 from provenglm.losses import Loss, Noise
-from provenglm.objective import Snapshot, Sums
+from provenglm.objective import Scaling, Snapshot, Sums
+from provenglm.sample import Sample
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
 UNIT = 2.0**-53
 """The unit of rounding."""
 
-_BLOCK = 4096
-"""Rows of a block of the Hessian's sum, at most: the error of a sum grows with its length."""
-
-_OFFSET = 100
-"""Deviations that a mean may be off: the error of a sum grows with it, by less than is noticed."""
 
 _FARTHEST = 300
 """Powers of two of a feature's scale up to which its square is a number of full precision."""
@@ -102,7 +99,9 @@ class Point:
     is_centred : bool
         Whether steps do not shift all classes by the same.
     size : numpy.ndarray, (w,)
-        Root mean squares of the features.
+        Root mean squares of the features, at most.
+    constant : float
+        The sizes of what the scores of all rows have in common, at most.
     """
 
     objective: float
@@ -114,13 +113,24 @@ class Point:
     extra: float
     is_centred: bool
     size: NumPyArray
+    constant: float
 
 
 class Some(NamedTuple):
-    """A set of rows: its parts, and what gives features, targets and shares of one."""
+    """A set of rows.
+
+    Attributes
+    ----------
+    parts : sequence of slice
+    get : callable
+        Returns features, targets and shares of one part.
+    scaling : Scaling, optional
+        The coordinates of its features, if they are not those of the certificate.
+    """
 
     parts: Sequence[slice]
     get: Callable[[slice], tuple[Any, NumPyArray, NumPyArray]]
+    scaling: Scaling | None = None
 
 
 class Certificate:
@@ -157,10 +167,11 @@ class Certificate:
         self._has_intercept = has_intercept
         is_dense = not self._rows.is_sparse
         offset = float(np.abs(center / scale).max(initial=0.0))
-        is_centred = has_intercept and is_dense and offset > _OFFSET
+        is_centred = has_intercept and is_dense and offset > constants.OFFSET_OF_A_PROOF
         self._center = center if is_centred else np.zeros(len(center))
         power = np.round(np.log2(scale))
         self._scale = np.exp2(np.where(np.abs(power) > _FARTHEST, power, 0.0))
+        self._is_moved = bool(self._center.any() or (self._scale != 1).any())
         self._workers = workers
         self._squares: NumPyArray | None = None
         self.n, self.p = rows.shape
@@ -182,8 +193,24 @@ class Certificate:
         indices = np.unique(indices)
         block = self._moved(self._rows.pick(indices))
         target, share = self._target[indices], np.asarray(self._share[indices])
-        parts = [slice(k, min(k + _BLOCK, len(indices))) for k in range(0, len(indices), _BLOCK)]
+        parts = _parts(slice(0, len(indices)), constants.BLOCK_ROWS)
         return Some(parts, lambda part: (block[part], target[part], share[part]))
+
+    def of_sample(self, sample: Sample, scaling: Scaling) -> Some | None:
+        """Return the set of a sample's rows, or None if its coordinates are not those of a proof.
+
+        Nothing is read or copied. A row that is there m times has an m-th of its share each time.
+        """
+        is_dense = isinstance(sample.rows, np.ndarray)
+        if self._is_moved or not is_dense or sample.indices is None:
+            return None
+        if not (scaling.inverse > 0).all():
+            return None
+        _, place, copies = np.unique(sample.indices, return_inverse=True, return_counts=True)
+        rows, target = sample.rows[:, : self.p], sample.target
+        share = self._share[sample.indices] / copies[place]
+        parts = _parts(slice(0, len(rows)), constants.BLOCK_ROWS)
+        return Some(parts, lambda part: (rows[part], target[part], share[part]), scaling)
 
     def _moved(self, block: Any) -> Any:
         if issparse(block):
@@ -212,8 +239,7 @@ class Certificate:
         penalty = np.square(np.sqrt(model.l2) / scale)
         slopes = model.l1 / scale
         everything = self.all()
-        as_they_are = not self._center.any() and (scale == 1).all()
-        if known is not None and known.sums is not None and as_they_are:
+        if known is not None and known.sums is not None and not self._is_moved:
             total = self._of_scores(known.scores, known.sums)
         else:
             total = self._of_rows(coef, bias)
@@ -264,6 +290,7 @@ class Certificate:
             extra=extra,
             is_centred=is_centred,
             size=size,
+            constant=float(np.abs(bias).max()),
         )
         numbers = (objective, gradient, error)
         is_number = all(np.isfinite(number).all() for number in numbers)
@@ -290,14 +317,20 @@ class Certificate:
 
     def _of_scores(self, scores: NumPyArray, sums: Sums) -> _Sums:
         """Return what a pass would, from the sums that a snapshot's pass has left."""
-        scores = scores.reshape(self.n, -1)
+        loss, scores = self.loss, scores.reshape(self.n, -1)
 
         def of_part(part: slice) -> tuple[float, Noise]:
             target, share = self._target[part], np.ascontiguousarray(self._share[part])
             some = self._flat(scores[part])
-            return self._of_residuals(some, self.loss.residual(some, target), target, share)
+            return self._of_residuals(some, loss.residual(some, target), target, share)
 
-        squares, noises = zip(*self._workers.map(of_part, self._rows.slices()), strict=True)
+        if loss.has_classes:
+            # No residual is greater than 1 - exp(-loss), whose square is less than the loss.
+            residual, none = min(1.0, 1.01 * sums.value), slice(0, 0)
+            noise = loss.noise(self._flat(scores[none]), self._target[none], np.ones(1))
+        else:
+            squares, noises = zip(*self._workers.map(of_part, self._rows.slices()), strict=True)
+            residual, noise = sum(squares), reduce(operator.add, noises)
         if self._squares is None:
             self._squares = sums.squares
         return _Sums(
@@ -305,8 +338,8 @@ class Certificate:
             products=sums.products.reshape(self.p, -1),
             sums=sums.residuals.ravel(),
             squares=self._mean_squares(),
-            residual=sum(squares),
-            noise=reduce(operator.add, noises),
+            residual=residual,
+            noise=noise,
         )
 
     def _flat(self, scores: NumPyArray) -> NumPyArray:
@@ -416,6 +449,8 @@ class Certificate:
 
     def by_a_factor(self, point: Point, rows: Some) -> float:
         """Return the bound for a Newton step on some rows; inf for no statement."""
+        if rows.scaling is not None:
+            point = self._scaled(point, rows.scaling)
         hessian = self._hessian(point, rows)
         diagonal = hessian.diagonal().copy()
         width, k = point.gradient.shape
@@ -430,7 +465,7 @@ class Certificate:
         scaled = hessian / np.multiply.outer(roots, roots)
         size = len(scaled)
         longest = max(part.stop - part.start for part in rows.parts)
-        eta = 1.01 * size * (size + longest + len(rows.parts) + 16) * UNIT
+        eta = 1.01 * size * (size + longest + len(rows.parts) + 24) * UNIT
         scaled.flat[:: size + 1] -= 2 * eta
         try:
             lower = scipy.linalg.cholesky(scaled, lower=True, check_finite=False)
@@ -461,7 +496,46 @@ class Certificate:
                 squares = squares + largest[-1]
             return np.asarray(np.sqrt(squares * (1 + 2 * error) * frobenius))
 
-        return self._with_step(point, rows, step, norm_of, norms_of)
+        # By Cauchy and Schwarz, of the scores' terms for a row of norm 1.
+        sizes = np.abs(point.theta[: self.p])
+        sizes = sizes[:, 0] if k == 1 else sizes.max(axis=1)
+        seen = largest[: self.p] > 0
+        squares = float((np.square(sizes[seen]) / largest[: self.p][seen]).sum())
+        scored = float(np.sqrt(squares / frobenius))
+        return self._with_step(point, rows, step, norm_of, norms_of, scored)
+
+    def _scaled(self, point: Point, scaling: Scaling) -> Point:
+        """Return a point for features (x - center) * inverse: the same model and objective.
+
+        What is rounded by that is in the error of the gradient, and in the counts of roundings that
+        stand for the features' own.
+        """
+        center, inverse, p = scaling.center, scaling.inverse, self.p
+        coef, bias = point.theta[:p], point.bias + center @ point.theta[:p]
+        theta, penalty, size = point.theta.copy(), point.penalty.copy(), point.size.copy()
+        gradient, error = point.gradient.copy(), point.error.copy()
+        error[:p] += 4 * UNIT * np.abs(gradient[:p])
+        if self._has_intercept:
+            of_center = np.multiply.outer(center, gradient[-1])
+            error[:p] += 4 * UNIT * np.abs(of_center) + np.multiply.outer(abs(center), error[-1])
+            gradient[:p] -= of_center
+            theta[-1] = bias
+        gradient[:p] *= inverse[:, None]
+        error[:p] *= inverse[:, None]
+        theta[:p] /= inverse[:, None]
+        penalty[:p] *= np.square(inverse)
+        size[:p] = (size[:p] + np.abs(center)) * inverse
+        constant = point.constant + float((np.abs(center) @ np.abs(coef)).max())
+        return replace(
+            point,
+            theta=theta,
+            bias=bias,
+            gradient=gradient,
+            error=error,
+            penalty=penalty,
+            size=size,
+            constant=constant,
+        )
 
     def _with_step(
         self,
@@ -470,6 +544,7 @@ class Certificate:
         step: NumPyArray,
         norm_of: Callable[[NumPyArray], float],
         norms_of: Callable[[Any], NumPyArray],
+        scored: float,
     ) -> float:
         """Return the bound for a step v, (w, K).
 
@@ -479,10 +554,12 @@ class Certificate:
             From the sizes of a vector's numbers, (w, K), to a bound of its norm in H^-1.
         norms_of : callable
             From features to bounds of the norms of their rows in H^-1, (rows,).
+        scored : float
+            Times such a bound it is at least the sum of the sizes of a row's features times
+            coefficients.
         """
         loss, k, p = self.loss, self.loss.outputs, self.p
         coef = point.theta[:p]
-        sizes = np.abs(coef).sum(axis=1) if k == 1 else np.abs(coef).max(axis=1)
         shift = step[-1] if self._has_intercept else np.zeros(k)
 
         def of_part(part: slice) -> tuple[Any, ...]:
@@ -494,40 +571,41 @@ class Certificate:
             curvature = share * loss.sure_curvature(flat, target).reshape(len(share), k).max(axis=1)
             used = curvature > 0
             norms = norms_of(block)
+            farthest = float(norms[used].max(initial=0))
             if k == 1:
                 with np.errstate(divide="ignore"):
                     norms = np.minimum(norms, 1 / np.sqrt(curvature))
-            scored = _row_sums(block, sizes) + np.abs(point.bias).max()
             return (
                 float(share @ square),
                 _products(block, weighted),
                 weighted.sum(axis=0),
                 np.stack([fall[used], norms[used]], axis=1),
-                float(scored[used].max(initial=0)),
+                farthest,
             )
 
         square, products, sums, farthest = 0.0, np.zeros((p, k)), np.zeros(k), 0.0
         falls = []
-        for of_square, of_rows, of_sum, of_falls, of_scores in self._workers.map(
-            of_part, rows.parts
-        ):
+        # Several products of each row: of parts that a cache holds.
+        cached = max(64, constants.CACHED_NUMBERS // self.width)
+        parts = [part for whole in rows.parts for part in _parts(whole, cached)]
+        for of_square, of_rows, of_sum, of_falls, of_norms in self._workers.map(of_part, parts):
             square += of_square
             products += of_rows
             sums += of_sum
             falls.append(of_falls)
-            farthest = max(farthest, of_scores)
+            farthest = max(farthest, of_norms)
         total = np.vstack([products, sums]) if self._has_intercept else products
         penalty = point.penalty[:, None]
         rest = np.abs(point.gradient + total + penalty * step)
         square += float((penalty * step * step).sum())
-        longest = max(part.stop - part.start for part in rows.parts)
-        count = longest + len(rows.parts) + 10
+        longest = max(part.stop - part.start for part in parts)
+        count = longest + len(parts) + 16
         error = point.error + count * UNIT * np.sqrt(square) * point.size[:, None]
-        error += 4 * UNIT * (np.abs(point.gradient) + penalty * np.abs(step))
+        error += 8 * UNIT * (np.abs(point.gradient) + penalty * np.abs(step))
         tau = norm_of(rest + 1.01 * error)
         of_curvature = 16 * UNIT
         if loss.has_falls:
-            of_curvature += 2 * (p + 6) * UNIT * farthest
+            of_curvature += 2 * (p + 12) * UNIT * (farthest * scored + point.constant)
         both = np.concatenate(falls)
         spread = np.sqrt(2) if k > 1 else 1.0
         largest = both[:, 0] + loss.slope * spread * tau * both[:, 1]
@@ -618,6 +696,11 @@ class _Sums(NamedTuple):
         )
 
 
+def _parts(rows: slice, size: int) -> list[slice]:
+    stop = rows.stop
+    return [slice(start, min(start + size, stop)) for start in range(rows.start, stop, size)]
+
+
 def _pairs(probability: NumPyArray, share: NumPyArray) -> Iterator[tuple[int, int, NumPyArray]]:
     """Yield pairs of classes with the rows' weights in their block of softmax's Hessian."""
     for one in range(probability.shape[1]):
@@ -644,11 +727,3 @@ def _row_squares(block: Any, weight: NumPyArray) -> NumPyArray:
         numbers = np.square(block.data)
         return np.asarray(made_of(numbers, block.indices, block.indptr, block.shape) @ weight)
     return np.asarray(np.square(block) @ weight)
-
-
-def _row_sums(block: Any, weight: NumPyArray) -> NumPyArray:
-    """Return the weighted sum of the sizes of each row's numbers."""
-    if issparse(block):
-        numbers = np.abs(block.data)
-        return np.asarray(made_of(numbers, block.indices, block.indptr, block.shape) @ weight)
-    return np.asarray(np.abs(block) @ weight)

@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
+from provenglm import constants
 from provenglm.data.budget import columns_of_a_copy
 from provenglm.data.rows import DenseRows
 from provenglm.descent_columns import (
@@ -47,50 +48,12 @@ from provenglm.state import State
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
-MOST_WEIGHTS = 2500
-"""Of a Hessian as a matrix."""
-
-_ALL = 300
-"""Features that are all taken at once."""
-
-_LEAST = 100
-"""Features that join at a time. With 400 text took between 0.8 and 1.2 times as long."""
-
-_STALE = 0.05
-"""A step that leaves more of the decrement, and the Hessian is taken anew at the new point."""
-
-_CHANGED = 0.05
-"""Of the curvature, on average: less, and a new Hessian would be the old one."""
-
-_STEPS_OF_A_START = 6
-"""On the sample alone."""
-
-_GRAM_ROWS = 4096
-"""Of a block of the Hessian's sum, at most."""
-
-_SLOPE = 0.3
-"""Of the slope along a step: what may be left of it where the step ends."""
-
-_TRIALS = 30
-"""Lengths of a step that are tried."""
-
-_SHORT, _LONG = 0.3, 0.7
-"""Lengths of a step: after a shorter one more caution is needed, after a longer one less."""
-
-_FIRST_CAUTION, _MOST_CAUTION = 0.05, 0.5
-
 _ROUNDING = 1e-12
 """Of the objective: where a step promises less, no difference of it is looked at."""
 
-_SWEEPS, _STEADY = 50, 5
-"""Before a linear system, at most; and without a change of sign, at most. A sweep over 800 features
-takes a fiftieth of the time of a system."""
 
-_SYSTEMS = 20
-"""For one step."""
-
-_LEFT, _LEFT_OF_AN_EXACT_STEP = 1e-3, 1e-28
-"""Of what the best sweep lowered the model by: a sweep that lowers it by less is the last."""
+_LEFT_OF_AN_EXACT_STEP = 1e-28
+"""`LEFT_BY_MATRIX` where the signs have to be those of the optimum."""
 
 _RIDGE = 1e-13
 """Of the diagonal: what makes the Hessian of duplicate columns positive definite."""
@@ -204,7 +167,9 @@ class Descent:
             squares=None,
         )
         theta = start
-        for state in islice(Descent(of_sample, sample).states(start), _STEPS_OF_A_START + 1):
+        for state in islice(
+            Descent(of_sample, sample).states(start), constants.STEPS_OF_AN_L1_START + 1
+        ):
             theta = state.theta
             # A step over all rows goes further than the sample's own error, p / 2n of the loss.
             if state.decrement <= 0.01 * snapshot.objective * theta.size / len(sample.rows):
@@ -224,7 +189,7 @@ class Descent:
             self._measure(snapshot)
             return self._by_matrix(snapshot)
         step = self._by_matrix(snapshot)
-        if step.fall > _STALE * last and self._has_changed(snapshot):
+        if step.fall > constants.STALE * last and self._has_changed(snapshot):
             self._measure(snapshot)
             step = self._by_matrix(snapshot)
         return step
@@ -234,7 +199,7 @@ class Descent:
             return False
         outputs = self._objective.loss.outputs
         is_sparse = self._objective.rows.is_sparse
-        return is_sparse or (len(self._chosen) + 1) * outputs > MOST_WEIGHTS
+        return is_sparse or (len(self._chosen) + 1) * outputs > constants.MOST_WEIGHTS
 
     def _second_derivative(self, snapshot: Snapshot) -> SecondDerivative:
         """Return that of the rows whose Hessian is taken."""
@@ -261,7 +226,7 @@ class Descent:
         share = self._objective.share if self._sample is None else self._sample.share
         curvature = self._second_derivative(snapshot).diagonal
         change = float((share @ np.abs(curvature - self._curvature)).sum())
-        return change > _CHANGED * float((share @ self._curvature).sum())
+        return change > constants.CHANGED * float((share @ self._curvature).sum())
 
     def _by_matrix(self, snapshot: Snapshot) -> Step:
         assert self._hessian is not None
@@ -331,17 +296,22 @@ class Descent:
             return new
         is_lower = new.objective < snapshot.objective
         length = 1.0
-        if not (is_lower and self._slope(new.gradient, new.theta, change) <= _SLOPE * step.slope):
+        if not (
+            is_lower
+            and self._slope(new.gradient, new.theta, change) <= constants.SLOPE * step.slope
+        ):
             length = self._length(snapshot, new, step)
             if length < 1:
                 shorter = objective.snapshot(snapshot.theta + length * change)
                 if not shorter.objective < snapshot.objective:
                     return None
                 new = shorter
-        if length < _SHORT:
-            self._caution = min(max(2 * self._caution, _FIRST_CAUTION), _MOST_CAUTION)
-        elif length > _LONG:
-            self._caution = self._caution / 4 if self._caution >= _FIRST_CAUTION else 0.0
+        if length < constants.SHORT:
+            self._caution = min(
+                max(2 * self._caution, constants.FIRST_CAUTION), constants.MOST_CAUTION
+            )
+        elif length > constants.LONG:
+            self._caution = self._caution / 4 if self._caution >= constants.FIRST_CAUTION else 0.0
         return new
 
     def _slope(self, gradient: NumPyArray, theta: NumPyArray, change: NumPyArray) -> float:
@@ -360,7 +330,7 @@ class Descent:
         if whole.objective < np.inf:
             high = 1.0, self._slope(whole.gradient, whole.theta, change)
         length, is_lower = 0.0, whole.objective < snapshot.objective
-        for _ in range(_TRIALS):
+        for _ in range(constants.TRIALS):
             (start, falls), (end, rises) = low, high
             if rises == np.inf:
                 length = start + 0.1 * (end - start)
@@ -375,7 +345,7 @@ class Descent:
             slope = objective.mean(partial(self._along, snapshot, whole, length, True))
             slope += float(((penalty * theta + l1 * np.sign(theta)) * change).sum())
             is_lower = value < snapshot.objective
-            if abs(slope) <= _SLOPE * step.slope and is_lower:
+            if abs(slope) <= constants.SLOPE * step.slope and is_lower:
                 return length
             if slope < 0:
                 low = length, slope
@@ -411,7 +381,10 @@ class Descent:
         if self._sample is not None:
             # Its Hessian has all of them; the penalty keeps those that are not used at 0.
             return np.arange(len(used))
-        if used.sum() <= _ALL and outputs * (1 + used.sum()) <= MOST_WEIGHTS:
+        if (
+            used.sum() <= constants.ALL_FEATURES
+            and outputs * (1 + used.sum()) <= constants.MOST_WEIGHTS
+        ):
             return np.flatnonzero(used)
         theta, gradient = snapshot.theta[:-1], snapshot.gradient[:-1]
         excess = np.maximum(np.abs(gradient) - of_rows(self._l1[:-1], theta), 0)
@@ -421,10 +394,10 @@ class Descent:
         others = np.flatnonzero((excess > 0) & ~there)
         count = int(there.sum())
         left = columns_of_a_copy(objective.room, objective.n, outputs) - 1
-        left = max(left, MOST_WEIGHTS // outputs - 1) - count
+        left = max(left, constants.MOST_WEIGHTS // outputs - 1) - count
         if left < min(1, len(others)):
             raise ValueError(_no_room(objective, count))
-        many = int(min(max(_LEAST, count), left, len(others)))
+        many = int(min(max(constants.LEAST_JOINING, count), left, len(others)))
         self._grew = many < len(others) or many > 0.1 * count
         if many < len(others):
             others = others[np.argpartition(-excess[others], many)[:many]]
@@ -450,7 +423,7 @@ def _hessian(objective: Objective, chosen: NumPyArray, curvature: SecondDerivati
     # Several blocks at a time: BLAS is slow on few rows.
     groups: list[list[slice]] = [[]]
     for part in objective.rows.slices():
-        if groups[-1] and part.stop - groups[-1][0].start > _GRAM_ROWS:
+        if groups[-1] and part.stop - groups[-1][0].start > constants.BLOCK_ROWS:
             groups.append([])
         groups[-1].append(part)
 
@@ -520,10 +493,18 @@ def minimise(
         Else sweeps are enough.
     """
     t, gradient, most, is_solved = start.copy(), gradient.copy(), 0.0, False
-    left = _LEFT_OF_AN_EXACT_STEP if is_exact else _LEFT
-    for _ in range(_SYSTEMS):
+    left = _LEFT_OF_AN_EXACT_STEP if is_exact else constants.LEFT_BY_MATRIX
+    for _ in range(constants.SYSTEMS):
         most, is_least = kernels().descend_matrix(
-            hessian, gradient, t, l1, _SWEEPS, _STEADY, left, most, is_solved
+            hessian,
+            gradient,
+            t,
+            l1,
+            constants.SWEEPS,
+            constants.STEADY_SWEEPS,
+            left,
+            most,
+            is_solved,
         )
         if is_least or not is_exact:
             break

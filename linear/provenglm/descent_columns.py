@@ -10,30 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csc_array, csr_array
 
+from provenglm import constants
 from provenglm.losses import SecondDerivativeOfClasses
 from provenglm.objective import Objective, Snapshot
 from provenglm.types import NumPyArray
-
-_LEFT = 0.09
-"""Of what the best sweep lowered the model by: a sweep that lowers it by less is the last. With
-0.01 text took 1 to 1.3 times as long."""
-
-_MOST_SWEEPS = 100
-
-_ROUND = 6
-"""Sweeps of a round: the first is over the set, the others over what is not 0. Of 4 and of 10, text
-took between 0.9 and 1.1 times as long."""
-
-_MOST_PRODUCTS = 100
-"""Of conjugate gradients, for one system; they end at a tenth of the residual."""
-
-_MOST_PAIRS = 30.0
-"""Of numbers in a row, for each number: with more, the products of all columns with each other are
-not made. Conjugate gradients of 100 products use each number 200 times. On text it is 8, so that of
-half and of twice as many nothing changes there; the time of a fit falls by a third."""
-
-_BY_COLUMNS = 40
-"""Products of a step before those of the columns with each other are made: it takes as long."""
 
 _SINGLE = np.dtype(np.float32)
 
@@ -158,8 +138,8 @@ class OfOneOutput:
         arrays, places, _ = self._columns
         active, most = self._own.copy(), 0.0
         sweep = kernels().sweep_columns
-        for count in range(_MOST_SWEEPS):
-            is_whole = count % _ROUND == 0
+        for count in range(constants.SWEEPS_BY_COLUMNS):
+            is_whole = count % constants.ROUND == 0
             if is_whole:
                 active[:] = self._own
             fell, self._shift = sweep(
@@ -178,10 +158,10 @@ class OfOneOutput:
                 self._shift,
             )
             most = max(most, fell)
-            is_near = fell <= _LEFT * most
+            is_near = fell <= constants.LEFT_BY_COLUMNS * most
             if is_whole and is_near and count > 0:
                 break
-            if (count + 1) % _ROUND == 0 and not is_near:
+            if (count + 1) % constants.ROUND == 0 and not is_near:
                 self._to_the_system()
 
     def _hessian_over(self, free: NumPyArray) -> Callable[[NumPyArray], NumPyArray]:
@@ -196,7 +176,7 @@ class OfOneOutput:
         def times(step: NumPyArray) -> NumPyArray:
             nonlocal chosen
             self._products += 1
-            if chosen is None and self._products > _BY_COLUMNS:
+            if chosen is None and self._products > constants.PRODUCTS_BEFORE_PAIRS:
                 chosen = self._by_gram(free) if self._has_gram(free) else by_columns
             return by_columns(step) if chosen is None else chosen(step)
 
@@ -221,12 +201,12 @@ class OfOneOutput:
         lasts = np.cumsum(sizes)
         self._of_gram, self._gram = wanted, None
         # No less than if all rows were of the same length: dense columns are not looked at.
-        if lasts[-1] > _MOST_PAIRS * len(self._weight):
+        if lasts[-1] > constants.PAIRS_OF_A_NUMBER * len(self._weight):
             return False
         at = np.arange(lasts[-1]) + np.repeat(begins.astype(np.intp) - lasts + sizes, sizes)
         rows = indices[at].astype(np.int32)
         in_a_row = np.bincount(rows, minlength=len(self._weight))
-        if float(in_a_row @ in_a_row) > _MOST_PAIRS * len(rows):
+        if float(in_a_row @ in_a_row) > constants.PAIRS_OF_A_NUMBER * len(rows):
             return False
         numbers = data[at] * np.sqrt(self._weight)[rows]
         shape = len(self._weight), len(wanted)
@@ -310,7 +290,7 @@ def conjugate_gradients(
     scaled = rest / diagonal
     direction, square = scaled, float(rest @ scaled)
     first = square
-    for _ in range(_MOST_PRODUCTS):
+    for _ in range(constants.SAMPLE_PRODUCTS):
         if not square > 0.01 * first:
             break
         image = product(direction)
@@ -401,10 +381,10 @@ class OfClasses:
         t, moved = self._merged.copy(), np.zeros(probability.shape, _SINGLE)
         active, shift = self._own.copy(), np.zeros(len(self._of_intercepts))
         most = 0.0
-        for count in range(_MOST_SWEEPS):
+        for count in range(constants.SWEEPS_BY_COLUMNS):
             if self._has_intercepts:
                 shift += self._moved_intercepts(moved)
-            is_whole = count % _ROUND == 0
+            is_whole = count % constants.ROUND == 0
             if is_whole:
                 active[:] = self._own
             fell = kernels().sweep_classes(
@@ -421,7 +401,7 @@ class OfClasses:
                 moved,
             )
             most = max(most, fell)
-            if is_whole and fell <= _LEFT * most and count > 0:
+            if is_whole and fell <= constants.LEFT_BY_COLUMNS * most and count > 0:
                 break
         change = t - self._before
         slope = float(np.vdot(self._of_loss + self._l2[:, None] * self._before, change))

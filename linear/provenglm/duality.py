@@ -28,22 +28,18 @@ from collections.abc import Callable
 
 import numpy as np
 
+from provenglm import constants
 from provenglm.losses import Dual
 from provenglm.objective import Objective, Snapshot, of_rows
 from provenglm.types import NumPyArray
-
-_PART = 1 << 16
-
-_FACTORS = 24
-"""Steps to the best factor of the residuals, at most, where both penalties are there."""
-
 
 _ULP = 2.0**-53
 
 
 def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
     """Return a bound of F(theta) - F*, 0 or greater."""
-    assert objective.moments is not None
+    if objective.moments is None:
+        return max(0.0, _bound(objective, snapshot))
     penalty = objective.used(snapshot.theta)[:-1]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         dual = _dual(objective, snapshot)
@@ -126,7 +122,7 @@ def _gap_with_l1(
         # The best factor if the divergence is a parabola around 1, by Newton's method from above:
         # the slope is convex.
         factor = 1.0
-        for _ in range(_FACTORS):
+        for _ in range(constants.FACTORS):
             over = factor * size > l1
             ratio = size[over] / penalty[over]
             rise = float(curvature + ratio @ size[over])
@@ -216,7 +212,9 @@ def _terms(objective: Objective, snapshot: Snapshot, dual: Dual) -> float:
 def _mean(objective: Objective, function: Callable[[slice], NumPyArray]) -> float:
     """Return the mean over all samples of what `function` gives for some of them."""
     n = objective.n
-    slices = [slice(start, start + _PART) for start in range(0, n, _PART)]
+    slices = [
+        slice(start, start + constants.PART_ROWS) for start in range(0, n, constants.PART_ROWS)
+    ]
 
     def of_part(part: slice) -> float:
         return float(np.ascontiguousarray(objective.share[part]) @ function(part))

@@ -37,6 +37,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from provenglm import constants
 from provenglm.data.rows import rows_of
 from provenglm.losses import Huber
 from provenglm.problem import Problem
@@ -44,22 +45,10 @@ from provenglm.solution import Record, Settings, Solution, StopReason
 from provenglm.solve import ROUNDING, solve
 from provenglm.types import NumPyArray
 
-# The secant needs four to eight solves, each from where the last one ended.
-_MOST_SOLVES = 40
 # A line through two points far from the root leads anywhere: to where no residual is small.
 _FURTHEST = math.log(10)
 # A scale below this part of what a constant leaves is that of a perfect fit of all but outliers.
 _PERFECT = 1e-3
-# Moves of residuals for one proof, at most: those that become outliers stay so in the next.
-_ROUNDS = 3
-# Of epsilon: residuals beyond this part stay where they are.
-_INSIDE = 0.99
-# Multiplications for the products of features by which residuals are moved: a second or less.
-_PRODUCTS = 2e9
-# Columns up to which residuals are moved: their products are factored.
-_MOST_COLUMNS = 3000
-# Numbers of rows that are read together.
-_TOGETHER = 1 << 20
 # Of the eigenvalues of products of columns of size 1: below is rounding.
 _COLLINEAR = 1e-13
 # Two scales that agree so far are the same: the residuals have no more digits.
@@ -163,17 +152,17 @@ def moved(
     """
     rows = rows_of(problem.features, np.dtype(np.float64))
     p = rows.shape[1]
-    if p > _MOST_COLUMNS:
+    if p > constants.WEIGHTS_OF_A_PROOF:
         return residual
     s = problem.shares()
     dual = np.clip(residual / scale, -epsilon, epsilon)
     wrong = np.append(_products(problem, s * dual) - problem.l2 * coef, (s @ dual**2 - 1) / 2)
     if problem.fit_intercept:
         wrong = np.append(wrong, s @ dual)
-    inside = np.flatnonzero((np.abs(dual) < _INSIDE * epsilon) & (s > 0))
+    inside = np.flatnonzero((np.abs(dual) < constants.SCALE_INSIDE * epsilon) & (s > 0))
     # Of many rows some: what is left grows as they get fewer.
-    chosen = inside[:: math.ceil(max(1, len(inside) * (p + 2) ** 2 / _PRODUCTS))]
-    size = max(64, _TOGETHER // (p + 2))
+    chosen = inside[:: math.ceil(max(1, len(inside) * (p + 2) ** 2 / constants.SCALE_PRODUCTS))]
+    size = max(64, constants.NUMBERS_TOGETHER // (p + 2))
     parts = [chosen[start : start + size] for start in range(0, len(chosen), size)]
 
     def columns(part: NumPyArray) -> NumPyArray:
@@ -291,7 +280,7 @@ class _Search:
         scale, at = self._beginning(start)
         least = 1e-12 * scale
         secant = _Secant()
-        for _ in range(_MOST_SOLVES):
+        for _ in range(constants.SCALE_SOLVES):
             solution = self._solve(scale, at)
             residual = problem.target - solution.scores[:, 0]
             best = best_scale(residual, self.epsilon, weight)
@@ -381,7 +370,9 @@ class _Search:
         gap = max(objective - bound, 0.0)
         decrement = min(solution.decrement + abs(slope * step) / 2, gap)
         wanted = self._wanted(objective, best)
-        rounds = _ROUNDS if wanted >= decrement and best > 0 and problem.l2 > 0 else 0
+        rounds = (
+            constants.SCALE_ROUNDS if wanted >= decrement and best > 0 and problem.l2 > 0 else 0
+        )
         while gap > wanted and rounds > 0:
             with np.errstate(over="ignore", invalid="ignore"):
                 residual = moved(problem, solution.coef[:, 0], residual, best, epsilon)

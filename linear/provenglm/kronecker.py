@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.linalg
 
-from provenglm import newton
+from provenglm import constants, newton
 from provenglm.method import Steps
 from provenglm.metric import Metric
 from provenglm.newton import of_no_shift
@@ -28,32 +28,20 @@ from provenglm.types import NumPyArray
 _RIDGE = 1e-10
 """Of the diagonal."""
 
-_ROWS = 4096
-"""Of the score table, at even distances: at least so many have the class curvature, if they are
-there."""
-
-_CHANGED = 0.2
-"""Of the class curvature's trace: less, and a new one would be the old one."""
-
-_STEPS_OF_A_RATE = 10
-"""Whose gains, beside those of as many before them, tell how fast a run arrives."""
-
-_MOST_RATE = 0.95
-
 
 def left_by_gains(objectives: Sequence[float]) -> float:
     """Return what is left to gain after these snapshots, if it goes on falling as it fell.
 
-    By as much, relatively, in the next `_STEPS_OF_A_RATE` steps as in the last ones. 0 where there
+    By as much, relatively, in the next `STEPS_OF_A_RATE` steps as in the last ones. 0 where there
     were fewer than twice as many: the metric of so short a run is a good one.
     """
-    if len(objectives) <= 2 * _STEPS_OF_A_RATE:
+    if len(objectives) <= 2 * constants.STEPS_OF_A_RATE:
         return 0.0
-    start, middle, end = (objectives[-1 - k * _STEPS_OF_A_RATE] for k in (2, 1, 0))
+    start, middle, end = (objectives[-1 - k * constants.STEPS_OF_A_RATE] for k in (2, 1, 0))
     lately, before = middle - end, start - middle
     if not (lately > 0 and before > 0):
         return 0.0
-    rate = min(lately / before, _MOST_RATE)
+    rate = min(lately / before, constants.MOST_RATE)
     return lately * rate / (1 - rate)
 
 
@@ -164,12 +152,15 @@ class Kronecker(Steps):
 
     def _metric(self, snapshot: Snapshot) -> Metric:
         objective = self._objective
-        every = slice(None, None, max(1, objective.n // _ROWS))
+        every = slice(None, None, max(1, objective.n // constants.ROWS_OF_CLASSES))
         probability = objective.loss.probability(snapshot.scores[every])
         share = objective.share[every]
         share = (share / share.sum()).astype(probability.dtype)
         trace = 1 - float(share @ np.einsum("ik,ik->i", probability, probability))
-        if self._last is not None and abs(trace - self._last[0]) <= _CHANGED * self._last[0]:
+        if (
+            self._last is not None
+            and abs(trace - self._last[0]) <= constants.CHANGED_TRACE * self._last[0]
+        ):
             return self._last[1]
         classes = -np.asarray((probability.T * share) @ probability, np.float64)
         classes.ravel()[:: len(classes) + 1] += share @ probability

@@ -25,6 +25,7 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
+from provenglm import constants
 from provenglm.data.csr import made_of, transposed
 from provenglm.duality import duality_gap, weighted_square
 from provenglm.newton import of_no_shift
@@ -33,32 +34,6 @@ from provenglm.sampling import fits_float32, has_offsets
 from provenglm.sparse.coordinates import in_coordinates
 from provenglm.state import State
 from provenglm.types import NumPyArray
-
-_MOST_FORCING, _LEAST_FORCING = 0.3, 0.02
-"""What conjugate gradients leave of the gradient, in the preconditioner's metric."""
-
-_OF_ENOUGH = 0.3
-"""Of the gap that is asked for: a step that promises this much of it is not solved any further."""
-
-_STEPS = 500
-"""Of conjugate gradients for one step, at most."""
-
-_SLOPE = 0.3
-"""Of the slope along a step: what may be left of it where the step ends."""
-
-_TRIALS = 30
-"""Lengths of a step that are tried."""
-
-_LONGEST = 4.0
-"""By which a length is multiplied at once."""
-
-_SHORT, _LONG = 0.3, 0.7
-"""Lengths of a step: after a shorter one more caution is needed, after a longer one less."""
-
-_FIRST_CAUTION, _MOST_CAUTION = 0.05, 0.5
-
-_GAINED = 0.1
-"""Of what the quadratic model gains: where less is true, the products are float64 from then on."""
 
 _ROUNDING = 1e-14
 """Of the objective."""
@@ -90,14 +65,14 @@ def states(
     rows = _Rows(objective, dtype, has_room)
     null = objective.null()[1]
     snapshot = objective.snapshot(of_no_shift(start))
-    forcing, caution = _MOST_FORCING, 0.0
+    forcing, caution = constants.MOST_FORCING, 0.0
     while True:
         gap = duality_gap(objective, snapshot)
         enough = tol * (null - snapshot.objective)
         if gap <= enough:
             yield State(objective, snapshot, gap, objective.passes)
         hessian = _Hessian(objective, rows, snapshot, caution)
-        step = hessian.solved(forcing, _OF_ENOUGH * enough)
+        step = hessian.solved(forcing, constants.OF_ENOUGH * enough)
         # With caution the model gains less than there is.
         decrement = gap if caution else min(gap, step.decrement)
         yield State(objective, snapshot, decrement, objective.passes)
@@ -105,7 +80,7 @@ def states(
         new = objective.snapshot(snapshot.theta + length * step.theta)
         gained = snapshot.objective - new.objective
         is_lower = gained > _ROUNDING * abs(snapshot.objective)
-        if dtype == np.float32 and not (is_lower and gained > _GAINED * step.gain):
+        if dtype == np.float32 and not (is_lower and gained > constants.GAINED * step.gain):
             # It may have no more digits to give.
             dtype = np.dtype(np.float64)
             rows = _Rows(objective, dtype, has_room)
@@ -113,7 +88,11 @@ def states(
             return
         if is_lower:
             left = hessian.size(new.gradient) / max(step.size, _TINY)
-            forcing = float(np.clip(_MOST_FORCING * left, _LEAST_FORCING, _MOST_FORCING))
+            forcing = float(
+                np.clip(
+                    constants.MOST_FORCING * left, constants.LEAST_FORCING, constants.MOST_FORCING
+                )
+            )
             snapshot = new
         caution = _next_caution(caution, length)
 
@@ -128,10 +107,10 @@ def _needs_float64(objective: Objective) -> bool:
 
 def _next_caution(caution: float, length: float) -> float:
     """Return the next step's caution, after one of this length."""
-    if length < _SHORT:
-        return min(max(2 * caution, _FIRST_CAUTION), _MOST_CAUTION)
-    if length > _LONG:
-        return caution / 4 if caution >= _FIRST_CAUTION else 0.0
+    if length < constants.SHORT:
+        return min(max(2 * caution, constants.FIRST_CAUTION), constants.MOST_CAUTION)
+    if length > constants.LONG:
+        return caution / 4 if caution >= constants.FIRST_CAUTION else 0.0
     return caution
 
 
@@ -300,7 +279,7 @@ class _Hessian:
         square = started = float(np.vdot(rest, scaled))
         lengths: list[float] = []
         ratios: list[float] = []
-        while square > forcing**2 * started and len(lengths) < _STEPS:
+        while square > forcing**2 * started and len(lengths) < constants.MOST_PRODUCTS:
             best, residual = self._moved(direction)
             product = self._rows.products(residual) + self._penalty * direction
             curvature = float(np.vdot(direction, product))
@@ -361,9 +340,9 @@ def _length(objective: Objective, snapshot: Snapshot, step: _Step) -> float:
 
     low, high, length = (0.0, -slope), (np.inf, np.inf), 1.0
     rose = None
-    for _ in range(_TRIALS):
+    for _ in range(constants.TRIALS):
         value, here = at(length)
-        if abs(here) <= _SLOPE * slope and (here <= 0 or value <= snapshot.objective):
+        if abs(here) <= constants.SLOPE * slope and (here <= 0 or value <= snapshot.objective):
             break
         # An end that stays twice counts half (Illinois): its slope may be much the steeper one, and
         # the ends would close up by a few per cent at a time.
@@ -384,7 +363,7 @@ def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
     """Return the next length between two, each with the slope there."""
     (start, falls), (end, rises) = low, high
     if end == np.inf:
-        return _LONGEST * max(start, 0.25)
+        return constants.LONGEST * max(start, 0.25)
     if rises == np.inf:
         return start + 0.1 * (end - start)
     return start + (end - start) * float(np.clip(falls / (falls - rises), 0.05, 0.95))

@@ -14,17 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from provenglm import constants
 from provenglm.arguments import check_finite
 from provenglm.types import NumPyArray
-
-_LEAST_CURVATURE = 1e-3
-"""In a Hessian, of samples on the straight part of Huber's loss."""
 
 MOST_LOG = {2: 10.0, 4: 80.0, 8: 500.0}
 """By bytes of a number: exp() of larger scores would overflow when it is summed."""
 
-OFFSET_OF_FLOAT32 = 30.0
-"""A mean of so many standard deviations, and float32 is left: it costs one to two digits."""
 
 # Of the divergence of a logistic loss, where there are so many rows that it is float32.
 _MOST_LOG_OF_A_SQUARE = 700.0
@@ -274,7 +270,7 @@ class Loss(ABC):
         value, least : float
             The mean loss there, and its infimum.
         """
-        return bool(np.square(bias) > 2 * OFFSET_OF_FLOAT32**2 * (value - least))
+        return bool(np.square(bias) > 2 * constants.OFFSET_OF_FLOAT32**2 * (value - least))
 
     def without_offset(
         self, offset: NumPyArray, target: NumPyArray
@@ -410,13 +406,18 @@ class Logistic(Loss):
     def value_and_residual(
         self, scores: NumPyArray, target: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray]:
-        # In terms of exp(-|z|), which cannot overflow.
-        small = np.exp(-np.abs(scores))
-        value = np.maximum(scores, 0)
-        value += np.log1p(small)
+        # In terms of exp(-|z|), which cannot overflow; in place, and with targets of the scores'
+        # dtype, because temporary arrays and conversions took a tenth of a pass.
+        target = target.astype(scores.dtype, copy=False)
+        small: NumPyArray = -np.abs(scores)
+        np.exp(small, out=small)
+        value: NumPyArray = np.log1p(small)
+        value += np.maximum(scores, 0)
         value -= target * scores
-        probability = np.where(scores >= 0, scores.dtype.type(1), small)
-        probability /= 1 + small
+        # exp(min(z, 0)), as `small` is at most 1.
+        probability: NumPyArray = np.maximum(small, scores >= 0)
+        small += 1
+        probability /= small
         probability -= target
         return value, probability
 
@@ -673,7 +674,7 @@ class Huber(Loss):
         error = np.abs(scores - target)
         inside = error <= self.epsilon
         if inside.mean() > 0.1:
-            return np.asarray(np.maximum(inside, _LEAST_CURVATURE))
+            return np.asarray(np.maximum(inside, constants.OUTLIER_CURVATURE))
         # Far from the optimum hardly any sample has a curvature. Then that of the least parabola
         # above the loss, as in iteratively reweighted least squares (Huber 1981, section 7.8).
         return np.asarray(np.minimum(1, self.epsilon / np.maximum(error, self.epsilon)))
@@ -728,7 +729,7 @@ class Poisson(Loss):
         return (target > 0).astype(np.intp)
 
     def is_far_off(self, bias: float, value: float, least: float) -> bool:
-        return abs(value) > OFFSET_OF_FLOAT32 * (value - least)
+        return abs(value) > constants.OFFSET_OF_FLOAT32 * (value - least)
 
     def without_offset(
         self, offset: NumPyArray, target: NumPyArray

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from provenglm import newton
+from provenglm import constants, newton
 from provenglm.metric import HessianMetric, Metric
 from provenglm.objective import Objective, Snapshot
 from provenglm.sample import Sample
@@ -17,18 +17,6 @@ from provenglm.secants import Secants
 from provenglm.state import State
 from provenglm.thinned import Thinned
 from provenglm.types import NumPyArray
-
-_GROWTH = 4
-"""From one prefix of the sample to the next."""
-
-_ROWS_OF_A_START = 20
-"""For each feature: fewer, and the sample's optimum may be further away than the null model."""
-
-STALE = 0.05
-"""A step that leaves more of the decrement, and the Hessian is taken anew at the new point."""
-
-CHANGED = 0.05
-"""Of the curvature, on average: less, and a new Hessian would be the old one."""
 
 
 class Steps(ABC):
@@ -133,13 +121,14 @@ class HessianSteps(Steps):
     def __init__(self, objective: Objective, sample: Sample) -> None:
         super().__init__(objective, sample)
         self._curvature: NumPyArray = np.zeros(0)
+        self._scores: tuple[NumPyArray, NumPyArray] | None = None
         self._last: Metric | None = None
         self._thinned = Thinned.of(objective, len(sample.rows))
 
     def _metric(self, snapshot: Snapshot) -> Metric:
         sample, theta = self._sample, snapshot.theta
         self._objective.reads.rows += len(sample.rows)
-        scores = sample.rows @ theta
+        scores = self._scores_at(theta)
         self._curvature = sample.loss.curvature(scores, sample.target)
         if self._thinned is not None:
             hessian = self._thinned.hessian(theta)
@@ -147,10 +136,16 @@ class HessianSteps(Steps):
             hessian = sample.hessian(scores)
         return HessianMetric.of(hessian)
 
+    def _scores_at(self, theta: NumPyArray) -> NumPyArray:
+        """Return the sample's scores: once where they tell whether a metric is still good."""
+        if self._scores is None or self._scores[0] is not theta:
+            self._scores = theta, self._sample.rows @ theta
+        return self._scores[1]
+
     def _step_from(self, snapshot: Snapshot, last: float) -> tuple[Metric, NumPyArray, float]:
         if self._last is not None:
             step, decrement = self._step(self._last, snapshot)
-            if not (decrement > STALE * last and self._has_changed(snapshot)):
+            if not (decrement > constants.STALE * last and self._has_changed(snapshot)):
                 return self._last, step, decrement
         self._last, step, decrement = super()._step_from(snapshot, last)
         return self._last, step, decrement
@@ -158,9 +153,20 @@ class HessianSteps(Steps):
     def _has_changed(self, snapshot: Snapshot) -> bool:
         """Whether the curvature is another than that of the metric."""
         sample = self._sample
-        curvature = sample.loss.curvature(sample.rows @ snapshot.theta, sample.target)
+        curvature = sample.loss.curvature(self._scores_at(snapshot.theta), sample.target)
         change = float((sample.share @ np.abs(curvature - self._curvature)).sum())
-        return change > CHANGED * float((sample.share @ self._curvature).sum())
+        return change > constants.CHANGED * float((sample.share @ self._curvature).sum())
+
+    def _has_gap(self, theta: NumPyArray) -> bool:
+        """Whether a duality gap may come near the distance to the optimum.
+
+        It is about the curvature over the penalty times as large, of the least penalised feature.
+        """
+        sample, objective = self._sample, self._objective
+        penalty = objective.penalty[:-1][objective.scaling.inverse > 0]
+        curvature = sample.loss.curvature(sample.rows @ theta, sample.target)
+        mean = float((sample.share @ curvature).mean())
+        return bool(penalty.min(initial=np.inf) > constants.PENALTY_OF_A_GAP * mean)
 
     def _first(self, start: NumPyArray) -> Snapshot:
         """Return the first snapshot: at the optimum of a part of the sample, or at a given start.
@@ -169,14 +175,15 @@ class HessianSteps(Steps):
         size has anyway, about p / 2n in units of the loss. Not of the whole sample: a step over all
         rows costs less and leads further.
         """
+        self._objective.takes_moments = self._has_gap(start)
         if start[:-1].any():
             return self._objective.snapshot(start)
         sample, theta = self._sample, start
         null = self._objective.null()[1]
         # A pass over data on disk costs so much more than the sample that the whole of it pays.
-        sizes = [len(sample.rows) // (_GROWTH if self._thinned is None else 1)]
-        while sizes[-1] >= max(1000, _ROWS_OF_A_START * len(theta)):
-            sizes.append(sizes[-1] // _GROWTH)
+        sizes = [len(sample.rows) // (constants.GROWTH if self._thinned is None else 1)]
+        while sizes[-1] >= max(1000, constants.ROWS_OF_A_START * len(theta)):
+            sizes.append(sizes[-1] // constants.GROWTH)
         for count in reversed(sizes[:-1]):
             tol = 0.1 * abs(null) * theta.size / count
             theta = newton.minimise(sample.head(count), theta, tol, 5)

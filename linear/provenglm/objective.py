@@ -116,6 +116,8 @@ class Objective:
     squares : numpy.ndarray, (p,), optional
         The mean squares of the features, which a proof needs; of dense rows in float64 the first
         snapshot takes them along, too.
+    takes_moments : bool
+        Whether the first snapshot takes them along; else the duality gap is that of no residuals.
     rare : numpy.ndarray, (p,), bool
         Features of whose curvature a sample knows next to nothing.
     reads : Reads
@@ -139,6 +141,7 @@ class Objective:
     centered: bool = False
     moments: tuple[NumPyArray, NumPyArray] | None = None
     squares: NumPyArray | None = None
+    takes_moments: bool = True
     rare: NumPyArray | None = None
     l1: NumPyArray | None = None
     reads: Reads = field(default_factory=Reads)
@@ -179,9 +182,9 @@ class Objective:
         weights, bias = weights.astype(dtype), np.asarray(bias, dtype)
         outputs = theta.shape[1:]
         scores = np.empty((self.n, *outputs), dtype)
-        takes_moments = self.moments is None
+        takes_moments = self.takes_moments and self.moments is None
         has_sums = dtype == np.float64 and not self.centered
-        takes_squares = takes_moments and has_sums and not self.rows.is_sparse
+        takes_squares = self.squares is None and has_sums and not self.rows.is_sparse
         squares: NumPyArray | float = 0.0
 
         def of_block(rows: slice) -> tuple[float, NumPyArray, NumPyArray, NumPyArray | float]:
@@ -251,20 +254,20 @@ class Objective:
 
     def null(self) -> tuple[NumPyArray, float]:
         """Return theta and objective of the model without features."""
-        loss = self.loss
+        loss, target, share = self.loss, self.target, self.share
+        if self.is_long or loss.has_classes:
+            target, share = per_row.summary(loss, target, share)
         bias = np.zeros(loss.outputs if loss.outputs > 1 else ())
         if self.intercept:
-            target, share = self.target, self.share
-            if self.is_long:
-                target, share = per_row.summary(loss, target, share)
             bias = np.asarray(loss.null_scores(target, share), np.float64)
         theta = np.zeros((len(self.penalty), *bias.shape))
         theta[-1] = bias
+        if not loss.has_classes:
+            target, share = self.target, self.share
+        scores = np.broadcast_to(bias, (len(target), *bias.shape))
         if self.is_long:
-            return theta, per_row.null_value(loss, self.target, self.share, bias)
-        scores = np.broadcast_to(bias, (self.n, *bias.shape))
-        value = loss.value(scores, self.target)
-        return theta, float(np.asarray(value, np.float64) @ self.share)
+            return theta, per_row.mean(share, lambda part: loss.value(scores[part], target[part]))
+        return theta, float(np.asarray(loss.value(scores, target), np.float64) @ share)
 
     def parts(self) -> list[slice]:
         """Return the parts in which to go through what has a number for each row."""

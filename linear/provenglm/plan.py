@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
-from provenglm import krylov, newton, sample_krylov, sdca
+from provenglm import constants, krylov, newton, sample_krylov, sdca
 from provenglm.data.budget import room, rows_of_a_sample
 from provenglm.data.disk import on_disk
 from provenglm.data.per_row import are_sorted
@@ -20,11 +20,10 @@ from provenglm.method import HessianSteps
 from provenglm.objective import Objective, Snapshot
 from provenglm.problem import Problem
 from provenglm.sample import Sample
-from provenglm.single import MOST_BYTES
 from provenglm.solution import Settings
 from provenglm.sparse import csr_sample
 from provenglm.state import State
-from provenglm.thinned import ROWS_FOR_EACH, is_worth_while
+from provenglm.thinned import is_worth_while
 from provenglm.types import NumPyArray
 
 __all__ = ["Method", "Plan", "choose", "dense_if_small", "is_small", "sample_size"]
@@ -55,43 +54,10 @@ class Plan:
     keeps_sparse: bool = False
 
 
-_SMALL = 1e9
-"""Multiplications for one Hessian of all rows, up to which Newton's method is exact."""
-
-_MOST_NUMBERS = 8_000_000
-"""Of features that are copied to float64, all of them: 64 MB."""
-
-_MOST_WEIGHTS = 2500
-"""Of a Hessian: its factor takes as long as ten million multiplications for each of them."""
-
-_PASSES = 960.0
-"""A Hessian may cost as many multiplications as this number of passes: 60 passes of conjugate
-gradients, of whose multiplications each takes as long as 16 of a product of matrices."""
-
-_ROWS_FOR_EACH = 4
-"""Rows for each feature. With fewer, the sample of a Hessian is nearly all rows. On 3,000 x 2,400
-conjugate gradients took a tenth of a Hessian's time; on 8,000 x 1,000 between a fifth of it and ten
-times as much, depending on the condition number."""
-
-_MEASURED_ROWS = 2048
-"""Of a sample that coordinates are taken from."""
-
-_ROWS_OF_MOMENTS = 8192, 10
-"""Of a sample that second moments are taken from: in all, and for each feature, at least."""
-
-_PART_OF_MOMENTS = 16
-"""One of so many rows has it on disk, if there is room: a step gains the more, and a pass costs
-much."""
-
-_WEIGHTS_OF_SQUARES = 400
-"""Up to which the Hessian of a squared loss with an L1 penalty is that of all rows: it is needed
-once, and then the optimum is proven. With 300 it took the time of 9 passes."""
-
-
 def is_small(problem: Problem) -> bool:
     """Whether there are so few numbers, zeros included, that a copy of them costs little."""
     n, p = problem.features.shape
-    return n * (p + 1) <= _MOST_NUMBERS
+    return n * (p + 1) <= constants.SMALL_DATA
 
 
 def dense_if_small(problem: Problem) -> Problem:
@@ -121,17 +87,21 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
     automatic = settings.metric != "hessian"
     if problem.l1 > 0:
         return _with_l1(problem, settings)
-    if issparse(problem.features) and p > _MOST_WEIGHTS:
+    if issparse(problem.features) and p > constants.MOST_WEIGHTS:
         return _many_sparse_columns(problem, settings)
     # What is on disk is copied as far as there is room.
     most = rows_of_a_sample(room(problem), p)
     fits = is_small(problem) and n <= most
-    if automatic and work <= _SMALL and width <= _MOST_WEIGHTS and fits:
+    if automatic and work <= constants.SMALL_HESSIAN and width <= constants.MOST_WEIGHTS and fits:
         why = f"the Hessian of all {n:,} rows over {width:,} weights is small"
         return Plan("newton", why, n, _exact, is_cheap=True)
     narrow = (n + 1) * outputs
     turns = automatic and n < p and n <= most
-    if turns and float(n) * narrow * narrow <= _SMALL and narrow <= _MOST_WEIGHTS:
+    if (
+        turns
+        and float(n) * narrow * narrow <= constants.SMALL_HESSIAN
+        and narrow <= constants.MOST_WEIGHTS
+    ):
         why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
         return Plan("newton, rotated", why, n, _rotated, is_cheap=True)
     size, numbers, of_a_row = sample_size(n, p, outputs), float(n) * width, float(width) ** 2
@@ -143,9 +113,9 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
         why = f"a Hessian over {width:,} weights of {outputs:,} classes is dearer than products"
         return _with_a_sample(problem, settings, why, most)
     has_conjugate_gradients = automatic and outputs == 1 and not on_disk(problem.features)
-    limit = max(20 * _SMALL, 2500.0 * numbers)
-    if has_conjugate_gradients and n < _ROWS_FOR_EACH * p:
-        limit = _PASSES * numbers
+    limit = max(20 * constants.SMALL_HESSIAN, constants.PASSES_OF_A_HESSIAN * numbers)
+    if has_conjugate_gradients and n < constants.FEW_ROWS_OF_A_FEATURE * p:
+        limit = constants.PASSES_OF_FEW_ROWS * numbers
     pays = _pays(size, width, of_a_row, limit)
     if settings.metric == "hessian" or (automatic and pays):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
@@ -178,10 +148,9 @@ def _with_a_sample(problem: Problem, settings: Settings, why: str, most: float) 
             return sdca.states(objective, start, settings, rng, go_on)
         return go_on(start)
 
-    least, of_a_feature = _ROWS_OF_MOMENTS
-    size = max(least, of_a_feature * p)
+    size = max(constants.ROWS_OF_MOMENTS, constants.ROWS_OF_A_FEATURE * p)
     if on_disk(problem.features):
-        size = max(size, n // _PART_OF_MOMENTS)
+        size = max(size, n // constants.PART_OF_MOMENTS)
     return Plan("sample", why, int(min(n, most, size)), method)
 
 
@@ -189,7 +158,7 @@ def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan
     """Return the way by Newton's method without a factor."""
     is_sparse = issparse(problem.features)
     n, p = problem.features.shape
-    has_room = is_sparse or 4 * n * p <= MOST_BYTES
+    has_room = is_sparse or 4 * n * p <= constants.COPY_BYTES
 
     def method(
         objective: Objective, _: Sample, start: NumPyArray, __: np.random.Generator
@@ -197,7 +166,7 @@ def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan
         return krylov.states(objective, start, settings.tol, settings.is_precise, has_room)
 
     # Dense rows have their coordinates from a sample.
-    size = 0 if is_sparse else min(n, _MEASURED_ROWS)
+    size = 0 if is_sparse else min(n, constants.MEASURED_ROWS)
     return Plan("newton-cg", why, size, method, is_cheap=True)
 
 
@@ -233,7 +202,7 @@ def _size_on_disk(problem: Problem, size: int, most: float) -> int:
     Few are enough where a part of all rows is read.
     """
     rows: Any = rows_of(problem.features)
-    few = max(2000, ROWS_FOR_EACH * rows.shape[1])
+    few = max(constants.LEAST_ROWS, constants.ROWS_BESIDE_A_PART * rows.shape[1])
     if rows.is_on_disk and problem.loss.outputs == 1 and is_worth_while(rows, few):
         size = min(size, few)
     return int(min(size, most))
@@ -245,19 +214,19 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
     width = (p + 1) * problem.loss.outputs
     size = sample_size(n, p, problem.loss.outputs)
     if issparse(problem.features):
-        size = min(size, csr_sample.MOST_NUMBERS // (p + 1))
+        size = min(size, constants.SAMPLE_NUMBERS // (p + 1))
     size = int(min(size, rows_of_a_sample(room(problem), p)))
-    is_large = float(n) * width * width > _SMALL
-    if problem.loss.is_quadratic and width <= _WEIGHTS_OF_SQUARES:
+    is_large = float(n) * width * width > constants.SMALL_HESSIAN
+    if problem.loss.is_quadratic and width <= constants.WEIGHTS_OF_SQUARES:
         is_large = False
-    limit = max(20 * _SMALL, 2500.0 * float(n) * width)
+    limit = max(20 * constants.SMALL_HESSIAN, constants.PASSES_OF_A_HESSIAN * float(n) * width)
     pays = _pays(size, width, float(width) ** 2, limit)
     if pays and (is_large or settings.metric == "hessian"):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         return Plan("svrg, hessian, proximal", why, size, Descent.of_a_sample)
     why = f"few of {p:,} features matter, and the gradient of all {n:,} rows tells which"
-    as_they_are = issparse(problem.features) and p > _MOST_WEIGHTS
-    size = 0 if as_they_are else min(size, _MEASURED_ROWS)
+    as_they_are = issparse(problem.features) and p > constants.MOST_WEIGHTS
+    size = 0 if as_they_are else min(size, constants.MEASURED_ROWS)
     return Plan("newton, proximal, working set", why, size, Descent.of_all_rows, is_cheap=True)
 
 
@@ -266,14 +235,14 @@ def has_hessian(problem: Problem) -> bool:
     n, p = problem.features.shape
     outputs = problem.loss.outputs
     width = (p + 1) * outputs
-    limit = max(20 * _SMALL, 2500.0 * float(n) * width)
+    limit = max(20 * constants.SMALL_HESSIAN, constants.PASSES_OF_A_HESSIAN * float(n) * width)
     return _pays(sample_size(n, p, outputs), width, float(width) ** 2, limit)
 
 
 def _pays(size: int, width: int, of_a_row: float, limit: float) -> bool:
     """Whether a sample's Hessian saves more than it costs, in multiplications."""
     cost = size * of_a_row + width**3 / 3
-    return width <= _MOST_WEIGHTS and cost <= limit
+    return width <= constants.MOST_WEIGHTS and cost <= limit
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:
@@ -285,11 +254,12 @@ def sample_size(n: int, p: int, outputs: int) -> int:
     At least 20 rows per feature, 10 where 20 would cost three passes; at most 1,000, and a quarter
     of the rows.
     """
-    like_a_pass = 16 * n / p
+    like_a_pass = constants.SAMPLE_OF_A_PASS * n / p
     if outputs > 1:
         like_a_pass = 40 * n * (0.8 * p + 0.4 * p * outputs + 10 * outputs) / (p * outputs) ** 2
-    least = 20 * p if 20 * p <= 6 * like_a_pass else 10 * p
-    return int(min(n, max(2000, least, min(like_a_pass, 1000 * p, n / 4))))
+    least = constants.ROWS_OF_A_FEATURE * p
+    least = 2 * least if least <= 3 * like_a_pass else least
+    return int(min(n, max(constants.LEAST_ROWS, least, min(like_a_pass, 1000 * p, n / 4))))
 
 
 def _exact(

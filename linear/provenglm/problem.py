@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from provenglm import constants
 from provenglm.data import per_row
 from provenglm.data.disk import on_disk
 from provenglm.data.rows import Data
@@ -49,7 +50,7 @@ class Problem:
     @property
     def is_long(self) -> bool:
         """Whether what has a number for each row is not copied: see `per_row`."""
-        return on_disk(self.features) and len(self.target) > per_row.MANY
+        return on_disk(self.features) and len(self.target) > constants.LONG_ROWS
 
     def shares(self) -> NumPyArray:
         """Return each sample's share of the weights, (n,) in float64; their sum is 1."""

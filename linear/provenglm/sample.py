@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from provenglm import constants
 from provenglm.losses import Loss, SecondDerivative, SecondDerivativeOfClasses
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
-
-_GRAM_ROWS = 4096
-"""Of a block of the Hessian's sum."""
 
 
 @dataclass
@@ -24,6 +22,8 @@ class Sample:
     rows : numpy.ndarray, (s, p + 1), float64
         Of `SparseSample` something else. The last column is the intercept's.
     penalty : numpy.ndarray, (p + 1,)
+    indices : numpy.ndarray, (s,), optional
+        Which of the problem's rows these are; one may be there several times.
     """
 
     rows: Any
@@ -33,12 +33,14 @@ class Sample:
     penalty: NumPyArray
     workers: Workers
     rare: NumPyArray | None = None
+    indices: NumPyArray | None = None
 
     def head(self, count: int) -> Sample:
         """Return the first rows alone, as a sample."""
         share = self.share[:count]
         rows, target = self.rows[:count], self.target[:count]
-        return replace(self, rows=rows, target=target, share=share / share.sum())
+        indices = None if self.indices is None else self.indices[:count]
+        return replace(self, rows=rows, target=target, share=share / share.sum(), indices=indices)
 
     def value(self, theta: NumPyArray, scores: NumPyArray) -> float:
         """Return the objective from the scores at `theta`."""
@@ -61,8 +63,8 @@ class Sample:
     def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
         """Return those of the columns' squares, of which there is no copy as a whole."""
         total = np.zeros((self.rows.shape[1], *numbers.shape[1:]))
-        for start in range(0, len(numbers), _GRAM_ROWS):
-            part = slice(start, start + _GRAM_ROWS)
+        for start in range(0, len(numbers), constants.BLOCK_ROWS):
+            part = slice(start, start + constants.BLOCK_ROWS)
             total += np.square(self.rows[part]).T @ numbers[part]
         return total
 
@@ -135,7 +137,10 @@ class Sample:
     def _summed(self, of_block: object) -> NumPyArray:
         assert callable(of_block)
         count = len(self.rows)
-        slices = [slice(start, start + _GRAM_ROWS) for start in range(0, count, _GRAM_ROWS)]
+        slices = [
+            slice(start, start + constants.BLOCK_ROWS)
+            for start in range(0, count, constants.BLOCK_ROWS)
+        ]
         total: NumPyArray | None = None
         for product in self.workers.map(of_block, slices):
             total = product if total is None else np.add(total, product, out=total)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from provenglm import constants
 from provenglm.kronecker import Kronecker, SecondMoments
 from provenglm.losses import SecondDerivative
 from provenglm.method import Steps
@@ -22,32 +23,6 @@ from provenglm.sample import Sample
 from provenglm.single import in_float32
 from provenglm.state import State
 from provenglm.types import NumPyArray
-
-_SOLVED = 0.1
-"""What conjugate gradients leave of the gradient, in the preconditioner's metric. Passes on
-Fashion-MNIST, L2 1e-4 and 1e-5: 9.7 and 25.1; with 0.2 11.1 and 25.9, with 0.3 11.8 and 26.3."""
-
-_PRODUCTS = 100
-"""With a sample's Hessian, for one step, at most."""
-
-_PART, _LEAST_ROWS = 32, 2048
-"""Of all rows in memory, one of so many has the Hessian of a step, and at least so many have. With
-16 Fashion-MNIST took 12.4 and 28.3 passes."""
-
-_ROWS_OF_A_DIMENSION = 100
-"""Rows for each effective dimension, from which on a sample's Hessian is near enough."""
-
-_OTHER = 1.5
-"""By so much the mean curvature changes before the preconditioner is made anew."""
-
-_STEPS_OF_A_START = 10
-
-_OF_A_START = 0.02
-"""Of the sample's error: the decrement at which its optimum is near enough for a start. With 0.1
-Fashion-MNIST took two steps more."""
-
-_BLOCK = 512
-"""Rows that are still in a core's cache when their second product is taken."""
 
 
 def states(
@@ -64,13 +39,15 @@ def states(
     second = SecondMoments(sample, objective.intercept, float(np.mean(curvature)))
     inverse = second.inverse()
     dimension = second.dimension(inverse)
-    is_near = _ROWS_OF_A_DIMENSION * dimension <= objective.n
+    is_near = constants.ROWS_OF_A_DIMENSION * dimension <= objective.n
     steps: Steps
     if objective.loss.outputs == 1 or is_on_disk or is_near:
         # A pass over a file costs so much more that all of the sample pays.
         count = len(sample.rows)
         if not is_on_disk:
-            count = min(count, max(_LEAST_ROWS, objective.n // _PART))
+            count = min(
+                count, max(constants.MEASURED_ROWS, objective.n // constants.PART_OF_A_STEP)
+            )
         steps = SampleKrylov(objective, sample, second, inverse, count, is_precise)
     else:
         steps = Kronecker(objective, sample, second, is_precise)
@@ -115,9 +92,9 @@ class SampleKrylov(Steps):
             return self._objective.snapshot(theta)
         objective = self._objective
         null = objective.null()[1]
-        enough = _OF_A_START * abs(null) * theta.size / self._count
+        enough = constants.ERROR_OF_A_START * abs(null) * theta.size / self._count
         hessian = self._hessian(theta, slice(0, self._count))
-        for _ in range(_STEPS_OF_A_START):
+        for _ in range(constants.STEPS_OF_A_CLASS_START):
             step = hessian.solve(hessian.gradient)
             if 0.5 * float(np.vdot(step, hessian.gradient)) <= enough:
                 break
@@ -143,7 +120,12 @@ class SampleKrylov(Steps):
     def _hessian(self, theta: NumPyArray, part: slice) -> SampleHessian:
         hessian = SampleHessian(self._objective, self._sample, self._rows, theta, part)
         mean = hessian.curvature
-        if not 1 / _OTHER <= mean / self._second.curvature <= _OTHER and mean > 0:
+        if (
+            not 1 / constants.CHANGED_MEAN
+            <= mean / self._second.curvature
+            <= constants.CHANGED_MEAN
+            and mean > 0
+        ):
             self._second.curvature = mean
             self._inverse = self._second.inverse().astype(np.float32)
         hessian.inverse = self._inverse
@@ -205,7 +187,10 @@ class SampleHessian:
 
         count = len(self._rows)
         total: NumPyArray = self._diagonal * vector
-        parts = [slice(start, start + _BLOCK) for start in range(0, count, _BLOCK)]
+        parts = [
+            slice(start, start + constants.PRODUCT_ROWS)
+            for start in range(0, count, constants.PRODUCT_ROWS)
+        ]
         for product in self._objective.workers.map(of_block, parts):
             total += product
         self._objective.reads.rows += count
@@ -217,8 +202,8 @@ class SampleHessian:
         rest = gradient
         scaled = direction = self._preconditioned(rest)
         square = first = float(np.vdot(rest, scaled))
-        for _ in range(_PRODUCTS):
-            if square <= _SOLVED**2 * first:
+        for _ in range(constants.SAMPLE_PRODUCTS):
+            if square <= constants.SAMPLE_FORCING**2 * first:
                 break
             image = self.times(direction)
             curvature = float(np.vdot(direction, image))

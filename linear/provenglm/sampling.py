@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
+from provenglm import constants
 from provenglm.data import per_row
 from provenglm.data.budget import room
 from provenglm.data.rows import Features, Rows, rows_of
-from provenglm.losses import OFFSET_OF_FLOAT32, Loss
+from provenglm.losses import Loss
 from provenglm.objective import Objective, Reads, Scaling
 from provenglm.problem import Problem
 from provenglm.sample import Sample
@@ -19,19 +20,12 @@ from provenglm.sparse.csr_sample import CenteredRows, SparseSample, Spread, is_s
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
-_RARE = 0.1
-"""A group of targets with a smaller share is drawn more often than it occurs."""
-
-_OFFSET_OF_FLOAT64 = 1e5
-"""The same for float64: from there on blocks are centred before they are multiplied."""
-
 _MOST_DIGITS_OF_A_NUMBER = 12
 """Of a feature itself, before or after the point."""
 
-_MEASURED_ROWS = 1 << 14
 
-_FEW_ROWS = 20
-"""As many as a variance has to come from: (sum x^2)^2 / sum x^4."""
+_LEAST_SQUARE = 1e-100
+"""Of a column, on average, whose fourth powers are numbers of full precision."""
 
 _HUGE = 1e250
 """A penalty beyond it leaves nothing of a weight: the feature is left out."""
@@ -65,13 +59,13 @@ def prepare(
         of_columns = spread(raw, of_sample, problem.fit_intercept)
     else:
         raw = _gathered(rows, drawn, workers)
-        of_columns = _spread(raw[:, :-1], of_sample, problem.fit_intercept)
+        of_columns = _spread(raw[:, :-1], of_sample, problem.fit_intercept, workers)
     scaling, offset, rare = _scaling(of_columns, problem.fit_intercept)
     if len(drawn) == rows.shape[0]:
         rare[:] = False
     if rare.any():
         _measure_rare(rows, share, rare, scaling, problem.fit_intercept)
-    if precise or offset > OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
+    if precise or offset > constants.OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
         rows = rows_of(problem.features, np.dtype(np.float64))
     objective = Objective(
         rows=rows,
@@ -84,7 +78,7 @@ def prepare(
         intercept=problem.fit_intercept,
         workers=workers,
         # Sparse rows stay as they are: with the digits of float64.
-        centered=offset > _OFFSET_OF_FLOAT64 and not rows.is_sparse,
+        centered=offset > constants.OFFSET_OF_FLOAT64 and not rows.is_sparse,
         rare=rare,
         reads=Reads(len(drawn)),
         is_long=problem.is_long,
@@ -125,18 +119,18 @@ def has_offsets(rows: Rows, scaling: Scaling) -> bool:
     From rows at equal distances, at most as many as a sample that metrics are measured on.
     """
     n, p = rows.shape
-    block: Any = rows.pick(np.arange(0, n, max(1, n // 2048)))
+    block: Any = rows.pick(np.arange(0, n, max(1, n // constants.MEASURED_ROWS)))
     values = in_coordinates(block.data.astype(np.float64), block.indices, scaling)
     count = max(1, block.shape[0])
     mean = np.bincount(block.indices, values, p) / count
     square = np.bincount(block.indices, np.square(values), p) / count
     variance = np.maximum(square - np.square(mean), np.finfo(np.float64).eps * square)
-    return bool((np.square(mean) > OFFSET_OF_FLOAT32**2 * variance)[square > 0].any())
+    return bool((np.square(mean) > constants.OFFSET_OF_FLOAT32**2 * variance)[square > 0].any())
 
 
 def fits_float32(rows: Rows, scaling: Scaling) -> bool:
     """Return whether sparse features are of a size that float32 has digits for."""
-    block: Any = rows.precise().block(slice(0, min(rows.shape[0], _MEASURED_ROWS)))
+    block: Any = rows.precise().block(slice(0, min(rows.shape[0], constants.ROWS_OF_DIGITS)))
     data = in_coordinates(block.data, block.indices, scaling)
     size = np.abs(data[data != 0]).astype(np.float64)
     if not len(size):
@@ -202,40 +196,34 @@ def draw(
     if size >= n:
         return np.arange(n), np.ascontiguousarray(share)
     if is_long:
-        return per_row.draw(loss, target, share, size, rng, _RARE)
-    probability = importance(loss, target, share)
-    if probability is None:
+        return per_row.draw(loss, target, share, size, rng, constants.RARE)
+    groups, factor = _groups(loss, target, share)
+    if groups is None and share.min() == share.max():
         return rng.choice(n, size, replace=False), np.full(size, 1 / size)
     # As `rng.choice` does, in half of its time: numbers in order are looked up fast.
-    sums = np.cumsum(probability)
+    sums = np.cumsum(share if groups is None else share * factor[groups])
     wanted = np.sort(rng.random(size)) * sums[-1]
-    rows = np.minimum(np.searchsorted(sums, wanted, side="right"), np.flatnonzero(probability)[-1])
+    # The first row that completes the sum is the last that has a weight.
+    last = np.searchsorted(sums, sums[-1])
+    rows = np.minimum(np.searchsorted(sums, wanted, side="right"), last)
     rng.shuffle(rows)
-    of_sample = share[rows] / probability[rows]
+    of_sample = np.ones(size) if groups is None else 1 / factor[groups[rows]]
     return rows, of_sample / of_sample.sum()
 
 
-def importance(loss: Loss, target: NumPyArray, share: NumPyArray) -> NumPyArray | None:
-    """Return with which probability each row is drawn, or None where all are alike."""
-    groups = _groups(loss, target, share)
-    if groups is None and share.min() == share.max():
-        return None
-    probability = share
-    if groups is not None:
-        of_group = np.bincount(groups, weights=share)
-        present = of_group > 0
-        factor = np.divide(1, of_group, out=np.zeros_like(of_group), where=present)
-        probability = share * (0.5 + 0.5 * factor[groups] / present.sum())
-    return np.asarray(probability / probability.sum())
-
-
-def _groups(loss: Loss, target: NumPyArray, share: NumPyArray) -> NumPyArray | None:
-    """Return the group of each target, if one of the groups is rare."""
+def _groups(
+    loss: Loss, target: NumPyArray, share: NumPyArray
+) -> tuple[NumPyArray | None, NumPyArray]:
+    """Return each target's group, if one is rare, and how much more often each group is drawn."""
     groups = loss.groups(target)
     if groups is None:
-        return None
+        return None, np.ones(1)
     of_group = np.bincount(groups, weights=share)
-    return groups if of_group[of_group > 0].min() < _RARE else None
+    present = of_group > 0
+    if not of_group[present].min() < constants.RARE:
+        return None, np.ones(1)
+    inverse = np.divide(1, of_group, out=np.zeros_like(of_group), where=present)
+    return groups, 0.5 + 0.5 * inverse / present.sum()
 
 
 def _gathered(rows: Rows, drawn: NumPyArray, workers: Workers) -> NumPyArray:
@@ -272,25 +260,47 @@ def _scaling(spread: Spread, intercept: bool) -> tuple[Scaling, float, NumPyArra
     # Of numbers with hardly a digit left.
     inverse[np.isinf(inverse)] = 0
     offset = float((np.abs(mean) * unit * inverse).max(initial=0)) if intercept else 0.0
-    rare = np.square(square) < _FEW_ROWS * fourth
+    rare = np.square(square) < constants.FEW_ROWS * fourth
     return Scaling(center * unit, inverse), offset, rare | (inverse == 0)
 
 
-def _spread(raw: NumPyArray, share: NumPyArray, intercept: bool) -> Spread:
+def _spread(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Workers) -> Spread:
+    """Return what `Spread` says of the columns of an array."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = _moments(raw, share, intercept, workers)
+    square = found.square
+    extreme = np.flatnonzero(~((square > _LEAST_SQUARE) & (square < 1 / _LEAST_SQUARE)))
+    if len(extreme):
+        # Divided by a power of two, so that no square overflows or vanishes.
+        columns = raw[:, extreme]
+        largest = np.abs(columns).max(axis=0)
+        unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1))))
+        of_these = _moments(columns / unit, share, intercept, workers)
+        for numbers, some in zip(found, of_these._replace(unit=unit), strict=True):
+            numbers[extreme] = some
+    return found
+
+
+def _moments(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Workers) -> Spread:
+    """Return the same with units of 1."""
     count, p = raw.shape
-    # Divided by a power of two, so that no square overflows or vanishes.
-    largest = np.maximum(raw.max(axis=0), -raw.min(axis=0))
-    unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1))))
-    mean = (share @ raw) / unit
+    size = max(64, constants.CACHED_NUMBERS // p)
+    parts = [slice(start, start + size) for start in range(0, count, size)]
+    mean = share @ raw
     center = mean if intercept else np.zeros(p)
+
+    def of_part(part: slice) -> tuple[NumPyArray, NumPyArray]:
+        power = raw[part] - center
+        np.square(power, out=power)
+        square = share[part] @ power
+        np.square(power, out=power)
+        return square, np.square(share[part]) @ power
+
     square, fourth = np.zeros(p), np.zeros(p)
-    size = max(64, 2**18 // p)
-    for start in range(0, count, size):
-        part = slice(start, start + size)
-        deviation = np.square(raw[part] / unit - center)
-        square += share[part] @ deviation
-        fourth += np.square(share[part]) @ np.square(deviation)
-    return Spread(unit, mean, square, fourth)
+    for of_square, of_fourth in workers.map(of_part, parts):
+        square += of_square
+        fourth += of_fourth
+    return Spread(np.ones(p), mean, square, fourth)
 
 
 def _measure_rare(
@@ -323,20 +333,26 @@ def _sample(objective: Objective, raw: Features, drawn: NumPyArray, share: NumPy
         objective.penalty,
         objective.workers,
         rare=objective.rare,
+        indices=drawn,
     )
 
 
 def _scaled(objective: Objective, raw: NumPyArray) -> NumPyArray:
     """Put raw rows into theta's coordinates, in place."""
-    size = max(64, len(raw) // (4 * objective.workers.count))
+    size = max(64, constants.CACHED_NUMBERS // raw.shape[1])
     parts = [slice(start, start + size) for start in range(0, len(raw), size)]
+    raw[:, -1] = objective.intercept
+    # Whole rows: NumPy takes twice as long for all but the last column.
+    center, inverse = (
+        np.append(objective.scaling.center, 0),
+        np.append(objective.scaling.inverse, 1),
+    )
 
     def scale(part: slice) -> None:
-        block = raw[part, :-1]
-        block -= objective.scaling.center
-        block *= objective.scaling.inverse
+        block = raw[part]
+        block -= center
+        block *= inverse
 
     for _ in objective.workers.map(scale, parts):
         pass
-    raw[:, -1] = objective.intercept
     return raw

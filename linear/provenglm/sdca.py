@@ -25,49 +25,19 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
+from provenglm import constants
 from provenglm.data.csr import made_of
 from provenglm.duality import duality_gap
 from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses
 from provenglm.objective import Objective, Scaling, Snapshot, products
 from provenglm.sampling import fits_float32
-from provenglm.single import MOST_BYTES
 from provenglm.solution import Settings
 from provenglm.state import State
 from provenglm.types import NumPyArray
 
-_OF_BIAS, _PART_OF_BIAS = 0.1, 0.005
-"""By how much a row's step moves its own score by way of the intercept, for a residual of 1: at
-least, and beside what it moves it by way of the weights. On text with C from 0.1 to 100, 0.03 took
-as many epochs, 0.3 up to 3 more, and 1 twice as many. On 1,000 classes with a mean curvature of 300
-the intercepts stood still with 0.1; 22 epochs were enough with 1.5. Text with C = 100 takes as
-many epochs with 0.5."""
-
-_MOST_CURVATURE = 1e4
-"""The mean over the rows of |x|^2 / n l2. With raw counts of words this took 0.7 of the seconds of
-Newton's method by conjugate gradients at 1,500, of 11 classes 0.3, and 0.6 at 15,000. At 150,000
-the point that was handed over was so far off that Newton's method took 10 times as long."""
-
-_MOST_CURVATURE_OF_DENSE = 2.0
-"""The same of dense rows, centred, which have other ways. At 0.08 Fashion-MNIST took as many CPU
-seconds as by conjugate gradients with a sample's Hessian, at 0.8 three quarters, at 8 half of them,
-and ends with a proof. Noise with a teacher's labels took 0.6 to 1.5 of the other ways' seconds at
-3, and 2 to 11 times as many at 30."""
-
-_ROWS_OF_A_CLASS = 30
-"""With fewer rows for each class dense rows may have as large a curvature as sparse ones. Few rows
-then decide what a class is, which no mean over all rows knows: 20 of each of 1,000 clusters took 7
-epochs at 600, and steps in a Kronecker product did not arrive. With 67 rows of each class those
-were faster."""
-
-_SLOW, _EPOCHS = 0.5, 8
-"""So many epochs that together leave more of the distance are the last: Newton's method goes on.
-With 4 epochs raw counts of words took up to 1.7 times as long; 0.25 and 0.7 were not better."""
-
 _BALANCED = 1e-10
 """The gradient of the intercept that a snapshot may have: the gap grows with what is left of it."""
 
-_TRIES = 10
-"""Steps to the best intercept, at most; on text two were enough."""
 
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -75,7 +45,7 @@ _TINY = float(np.finfo(np.float64).tiny)
 def is_for(features: csr_array, l2: float) -> bool:
     """Return whether the penalty is strong enough for these features."""
     square = float(np.vdot(features.data, features.data))
-    return l2 > 0 and square <= _MOST_CURVATURE * features.shape[0] ** 2 * l2
+    return l2 > 0 and square <= constants.DUAL_CURVATURE * features.shape[0] ** 2 * l2
 
 
 def is_for_classes(objective: Objective) -> bool:
@@ -83,13 +53,13 @@ def is_for_classes(objective: Objective) -> bool:
     (n, p), outputs = objective.rows.shape, objective.loss.outputs
     penalty = objective.penalty[:-1][objective.scaling.inverse > 0]
     is_penalised = penalty.min(initial=np.inf) > 0
-    has_room = 4 * n * max(p, 2 * outputs) <= MOST_BYTES
+    has_room = 4 * n * max(p, 2 * outputs) <= constants.COPY_BYTES
     if outputs == 1 or objective.rows.is_sparse or objective.rows.is_on_disk:
         return False
     if not (is_penalised and has_room):
         return False
-    has_few = n <= _ROWS_OF_A_CLASS * outputs
-    most = _MOST_CURVATURE if has_few else _MOST_CURVATURE_OF_DENSE
+    has_few = n <= constants.FEW_ROWS_OF_A_CLASS * outputs
+    most = constants.DUAL_CURVATURE if has_few else constants.DUAL_CURVATURE_OF_DENSE
     # A variance is 1 in theta's coordinates.
     return float((1 / penalty).sum()) <= most * n
 
@@ -121,7 +91,10 @@ def states(
         dual = _Dual(objective, l2, first, settings.is_precise, rng)
         distances: list[float] = []
         ratio = 1.0
-        while len(distances) <= _EPOCHS or distances[-1] <= _SLOW * distances[-1 - _EPOCHS]:
+        while (
+            len(distances) <= constants.SLOW_EPOCHS
+            or distances[-1] <= constants.SLOW * distances[-1 - constants.SLOW_EPOCHS]
+        ):
             value, distance = dual.epoch()
             rate = min(1.0, distance / max(distances[-1], _TINY)) if distances else 1.0
             distances.append(distance)
@@ -188,7 +161,7 @@ class _Dual:
         # Of n equal shares, n; fewer where weights differ.
         count = 1 / float(share @ share)
         of_weights = share * square / l2
-        of_bias = max(_OF_BIAS, _PART_OF_BIAS * float(share @ of_weights))
+        of_bias = max(constants.OF_BIAS, constants.PART_OF_BIAS * float(share @ of_weights))
         self._of_bias = of_bias * count if objective.intercept else 0.0
         curvature = of_weights + share * self._of_bias
         self._share, self._curvature = share.astype(dtype), curvature.astype(dtype)
@@ -262,7 +235,7 @@ class _Dual:
             inverse = second.inverse_of_total(objective.share)
             least = np.inf
             step: NumPyArray = np.zeros(bias.shape)
-            for _ in range(_TRIES):
+            for _ in range(constants.STEPS_TO_THE_BIAS):
                 residual = objective.loss.residual(scores, objective.target)
                 slope = np.atleast_1d(objective.share @ residual)
                 if not np.abs(slope).max() < least:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from provenglm import constants
 from provenglm.metric import Metric
 from provenglm.types import NumPyArray
-
-_MOST = 20
 
 
 class Secants:
@@ -35,7 +34,7 @@ class Secants:
         """Take a pair, if the curvature along it is positive."""
         product = float(step.ravel() @ change.ravel())
         if product > 0:
-            self._pairs = [*self._pairs[1 - _MOST :], (step, change, product)]
+            self._pairs = [*self._pairs[1 - constants.SECANTS :], (step, change, product)]
 
     def solve(self, metric: Metric, gradient: NumPyArray) -> NumPyArray:
         """Return the updated inverse metric times `gradient`."""

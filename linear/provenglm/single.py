@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from provenglm import constants
 from provenglm.data.rows import DenseRows
 from provenglm.objective import Objective, Scaling
-
-MOST_BYTES = 4e9
-"""Of a copy of dense rows in float32."""
 
 _FAR_OUT = 1e30
 
@@ -22,7 +20,7 @@ def in_float32(objective: Objective) -> Objective:
     sums are good to 1e-7 of the gradient.
     """
     rows, (n, p) = objective.rows, objective.rows.shape
-    if rows.is_sparse or rows.is_on_disk or 4 * n * p > MOST_BYTES:
+    if rows.is_sparse or rows.is_on_disk or 4 * n * p > constants.COPY_BYTES:
         return objective
     copy = np.empty((n, p), np.float32)
     center, inverse = objective.scaling.center, objective.scaling.inverse

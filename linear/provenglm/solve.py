@@ -12,10 +12,11 @@ from functools import cached_property
 
 import numpy as np
 
+from provenglm import constants
 from provenglm.certificate import Certificate, Model, Some
 from provenglm.data.budget import room, rows_of_a_sample
 from provenglm.duality import duality_gap
-from provenglm.objective import Objective, Snapshot
+from provenglm.objective import Objective, Scaling, Snapshot
 from provenglm.plan import Plan, choose, dense_if_small
 from provenglm.problem import Problem
 from provenglm.sample import Sample
@@ -27,35 +28,6 @@ from provenglm.workers import Workers
 
 __all__ = ["Record", "Session", "Settings", "Solution", "StopReason", "solve"]
 
-_MOST_WEIGHTS = 3000
-"""Of a Hessian that is factored for a proof."""
-
-_WHOLE = 2e8
-"""Multiplications for the Hessian of all rows, up to which a proof takes all of them."""
-
-_LEAST_ROWS, _ROWS_OF_A_FEATURE = 2000, 10
-"""Of the Hessian of a proof, at least: in all, and for each feature."""
-
-_OF_THE_ESTIMATE = 3
-"""The bound from s of n rows is about n / s times the estimate: s makes it a third of `enough`."""
-
-_MORE = 4
-"""Times the rows, at least, for the next proof of a fit."""
-
-_MULTIPLICATIONS, _NUMBERS = 2e10, 1e7
-"""For the Hessian of a proof, and of its rows in memory, at most: about a second, and 80 MB."""
-
-_FOR_THE_PROOF = 3
-"""Iterations of Newton's method after the estimate says enough: the error is squared in each."""
-
-_MARGIN = 0.05
-"""The estimate says enough at this part of the distance that is asked for."""
-
-_LEAST_PART, _LARGEST_PART = 1e-3, 0.7
-"""After a failed proof the next is tried at a part of its estimate, between these two."""
-
-_TRIES = 3
-"""Proofs that are tried, each at a smaller estimate and with more rows; then that decides."""
 
 ROUNDING = 1e-14
 """Of the objective: a decrement below it is rounding."""
@@ -151,7 +123,7 @@ class Session:
         if start is not None:
             given = objective.scaling.from_user(*start).reshape(first.shape)
             first = given if objective.snapshot(given).objective < null else first
-        proof = self._proof(l2, l1)
+        proof = self._proof(sample, l2, l1)
         run = _Run(objective, null, self._settings, self._began, proof)
         return run.follow(self.plan, self.plan.method(objective, sample, first, self._rng))
 
@@ -160,11 +132,12 @@ class Session:
         own = math.inf if max_time is None else self._began + max_time
         return min(own, self._settings.deadline)
 
-    def _proof(self, l2: float | None, l1: float) -> _Proof:
+    def _proof(self, sample: Sample, l2: float | None, l1: float) -> _Proof:
         problem = self._problem
         if l2 is None:
             l2, l1 = problem.l2, problem.l1
-        return _Proof(lambda: self._certificate, problem, l2, l1, self._settings.seed)
+        scaling, seed = self.prepare()[0].scaling, self._settings.seed
+        return _Proof(lambda: self._certificate, problem, sample, scaling, l2, l1, seed)
 
     @cached_property
     def _certificate(self) -> Certificate:
@@ -191,6 +164,12 @@ class _Proof:
     ----------
     certificate : callable
         Returns the certificate, which is made at the first proof.
+    problem : Problem
+    sample : Sample
+        Whose rows a proof takes, if they are enough.
+    scaling : Scaling
+        Its coordinates.
+    l2, l1 : float
     seed : int
         Of the rows that are drawn.
 
@@ -204,24 +183,28 @@ class _Proof:
         self,
         certificate: Callable[[], Certificate],
         problem: Problem,
+        sample: Sample,
+        scaling: Scaling,
         l2: float,
         l1: float,
         seed: int,
     ) -> None:
         self._certificate = certificate
         self._problem = problem
+        self._sample, self._scaling = sample, scaling
         self._l2, self._l1 = l2, l1
         self._rng = np.random.default_rng([seed, 1])
         outputs = problem.loss.outputs
         n, p = problem.features.shape
         self._width = (p + 1) * outputs
-        self._least = max(_LEAST_ROWS, _ROWS_OF_A_FEATURE * (p + 1))
-        self._takes_all = float(n) * self._width**2 <= _WHOLE
-        most = min(_MULTIPLICATIONS / self._width**2, _NUMBERS / (p + 1))
+        self._least = max(constants.ROWS_OF_A_PROOF, constants.ROWS_OF_A_FEATURE * (p + 1))
+        self._takes_all = float(n) * self._width**2 <= constants.SMALL_PROOF
+        most = min(constants.LARGEST_PROOF / self._width**2, constants.NUMBERS_OF_A_PROOF / (p + 1))
         self._most = int(min(n, most, rows_of_a_sample(room(problem), p)))
         # Fewer rows than weights leave directions without a curvature.
         has_rows = self._takes_all or self._most >= min(n, 2 * (p + 1))
-        self.has_factor = self._width <= _MOST_WEIGHTS and has_rows
+        self.has_factor = self._width <= constants.WEIGHTS_OF_A_PROOF and has_rows
+        self._curvature: float | None = None
 
     def of(
         self,
@@ -251,25 +234,55 @@ class _Proof:
                 return np.inf, np.inf
             gap = certificate.without_a_step(point, enough)
             if gap > enough and self.has_factor:
-                n = certificate.n
-                wanted = min(n, _OF_THE_ESTIMATE * n * estimate / max(enough, 1e-300))
-                wanted = max(self._least, int(wanted))
-                gap = min(gap, certificate.by_a_factor(point, self._some(wanted)))
-                self._least = _MORE * wanted
+                rows = self._some(known, estimate / max(enough, 1e-300))
+                gap = min(gap, certificate.by_a_factor(point, rows))
         return point.objective, gap
 
-    def _some(self, wanted: int) -> Some:
+    def reach(self, known: Snapshot) -> float:
+        """Return at which part of what is asked for an estimate is proven by the sample's rows."""
+        return self._part(known) / constants.SAFETY
+
+    @cached_property
+    def _of_sample(self) -> Some | None:
+        """The sample's rows, if they are some of all and in coordinates of a proof."""
+        is_some = 0 < len(self._sample.rows) < len(self._problem.target)
+        if not (is_some and self.has_factor):
+            return None
+        return self._certificate().of_sample(self._sample, self._scaling)
+
+    def _part(self, known: Snapshot) -> float:
+        """Return the part of all curvature that the sample's rows have, once.
+
+        The bound is about the estimate, divided by it.
+        """
+        if self._curvature is None:
+            self._curvature = 0.0
+            if self._of_sample is not None:
+                sample = self._sample
+                share = self._of_sample.get(slice(0, len(sample.rows)))[2]
+                scores = sample.rows @ known.theta
+                each = sample.loss.sure_curvature(scores, sample.target).reshape(len(share), -1)
+                own, whole = (float((some @ each).sum()) for some in (share, sample.share))
+                self._curvature = own / whole if whole > 0 else 0.0
+        return self._curvature
+
+    def _some(self, known: Snapshot, near: float) -> Some:
+        """Return as many rows as a proof needs, if the estimate is `near` times what is asked."""
         if self._takes_all:
             return self._certificate().all()
-        problem = self._problem
-        size = min(wanted, self._most)
+        problem, size, part = self._problem, len(self._sample.rows), self._part(known)
+        n, wanted = len(problem.target), constants.OF_THE_ESTIMATE * near
+        is_enough = part > 0 and near <= self.reach(known) and self._least <= size
+        if self._of_sample is not None and is_enough:
+            count = max(self._least, int(min(1, wanted / part) * size))
+            self._least = constants.MORE_ROWS * count
+            parts = [slice(p.start, min(p.stop, count)) for p in self._of_sample.parts]
+            return self._of_sample._replace(parts=[p for p in parts if p.start < p.stop])
+        count = max(self._least, int(min(1, wanted) * n))
+        self._least = constants.MORE_ROWS * count
+        size = min(count, self._most)
         rows, _ = draw(
-            problem.loss,
-            problem.target,
-            problem.shares(),
-            size,
-            self._rng,
-            problem.is_long,
+            problem.loss, problem.target, problem.shares(), size, self._rng, problem.is_long
         )
         return self._certificate().some(rows)
 
@@ -287,7 +300,7 @@ class _Run:
         self._gap = float("inf")
         self._proof = proof
         self._for_the_proof = self._tries = 0
-        self._margin = _MARGIN
+        self._margin = constants.MARGIN
         self._proven: tuple[State, float, float] | None = None
 
     def follow(self, plan: Plan, states: Iterator[State]) -> Solution:
@@ -420,18 +433,34 @@ class _Run:
         enough = self._settings.tol * (self._null - best.snapshot.objective)
         if self._gap <= max(enough, self._rounding()):
             return True
-        if best.decrement > max(self._margin * enough, self._rounding()):
+        if best.decrement > max(enough, self._rounding()):
+            return False
+        margin = self._margin
+        if self._tries == 0 and not is_cheap:
+            margin = max(margin, self._proof.reach(best.snapshot))
+        if best.decrement > max(margin * enough, self._rounding()):
             return False
         self._for_the_proof += 1
-        if is_cheap and self._for_the_proof <= _FOR_THE_PROOF:
+        if is_cheap and self._for_the_proof <= constants.FOR_THE_PROOF:
             return False
         self._tries += 1
         gap = self._least_bound(best)[1]
         is_rounding = best.decrement <= self._rounding()
-        if gap <= enough or is_rounding or self._tries >= _TRIES or not self._proof.has_factor:
+        if (
+            gap <= enough
+            or is_rounding
+            or self._tries >= constants.PROOFS
+            or not self._proof.has_factor
+        ):
             return True
         # The bound falls as the estimate does, and as the rows grow.
-        part = float(np.clip(0.5 * _MORE * enough / gap, _LEAST_PART, _LARGEST_PART))
+        part = float(
+            np.clip(
+                0.5 * constants.MORE_ROWS * enough / gap,
+                constants.LEAST_PART,
+                constants.LARGEST_PART,
+            )
+        )
         self._margin = part * best.decrement / enough
         return False
 

@@ -11,21 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from provenglm import constants
 from provenglm.data.disk import DiskRows
 from provenglm.objective import Objective
 from provenglm.types import NumPyArray
-
-_EVERY = 8
-"""Block is in the part."""
-
-_OF_THESE = 4
-"""One is in the part that the Hessian is taken of, which costs more than the gradient."""
-
-ROWS_FOR_EACH = 250
-"""Of a sample, for each feature, where there is a part that leads further: enough to begin with."""
-
-_LARGER = 16
-"""Times the sample: a part of so many rows is worth reading."""
 
 
 class _Sums(NamedTuple):
@@ -52,15 +41,15 @@ class Thinned:
             return None
         if not is_worth_while(rows, sample):
             return None
-        return cls(objective, rows.thinned(_EVERY))
+        return cls(objective, rows.thinned(constants.EVERY_BLOCK))
 
     def hessian(self, theta: NumPyArray) -> NumPyArray:
         """Return the Hessian at `theta`, in its coordinates, with the penalty."""
-        return self._derivatives(theta, self.rows.slices()[::_OF_THESE], 1)[1]
+        return self._derivatives(theta, self.rows.slices()[:: constants.OF_THESE_BLOCKS], 1)[1]
 
     def derivatives(self, theta: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
         """Return gradient and Hessian at `theta`."""
-        return self._derivatives(theta, self.rows.slices(), _OF_THESE)
+        return self._derivatives(theta, self.rows.slices(), constants.OF_THESE_BLOCKS)
 
     def _derivatives(
         self, theta: NumPyArray, slices: list[slice], of_these: int
@@ -137,4 +126,7 @@ class Thinned:
 
 def is_worth_while(rows: DiskRows, sample: int) -> bool:
     """Whether every eighth block costs an eighth, and has many times as many rows as a sample."""
-    return rows.shape[0] >= _EVERY * _LARGER * sample and rows.is_cut_freely
+    return (
+        rows.shape[0] >= constants.EVERY_BLOCK * constants.LARGER_PART * sample
+        and rows.is_cut_freely
+    )

@@ -18,7 +18,8 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
-from provenglm.data import csr_checks, large, no_numbers, per_row
+from provenglm import constants
+from provenglm.data import csr_checks, large, no_numbers
 from provenglm.data.chunks import Chunks
 from provenglm.data.disk import on_disk
 from provenglm.data.rows import Data
@@ -49,8 +50,6 @@ _NUMPY_2 = re.compile(r"np\.\w+\((.*)\)")
 """NumPy 2 writes ``np.str_('many')``, and NumPy 1 ``'many'``."""
 
 _LEAST_TO_SQUARE = 1e-140
-# How many numbers are looked at together.
-_BLOCK = 1 << 20
 
 
 class Labels(NamedTuple):
@@ -198,7 +197,7 @@ def check_labels(name: str, y: object, features: Data) -> Labels:
     least, most = int(labels.min()), int(labels.max())
     if most - least >= _LABELS_TO_COUNT or max(-least, most) > np.iinfo(np.int64).max:
         return Labels(*np.unique(labels, return_inverse=True))
-    if on_disk(features) and len(labels) > per_row.MANY:
+    if on_disk(features) and len(labels) > constants.LONG_ROWS:
         return Labels(*large.counted(labels, least, most))
     places = labels.astype(np.int64) - least
     present = np.bincount(places) > 0
@@ -481,7 +480,7 @@ def _first_of_dense(
     features: NumPyArray, is_wrong: Callable[[NumPyArray], NumPyArray]
 ) -> tuple[int, int, object] | None:
     """Return row, column and value of the first number that is wrong."""
-    rows = max(1, _BLOCK // features.shape[1])
+    rows = max(1, constants.NUMBERS_TOGETHER // features.shape[1])
     for first in range(0, len(features), rows):
         wrong = is_wrong(features[first : first + rows])
         if wrong.any():

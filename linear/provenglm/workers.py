@@ -16,11 +16,10 @@ import joblib
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from provenglm import constants
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-_SMALL = 1_000_000
-"""Numbers in the data. To ask BLAS for its threads costs 20 ms: smaller data leave it alone."""
 
 
 class _Blas:
@@ -75,7 +74,7 @@ class Workers:
     def __init__(self, size: int, threads: int | None = None) -> None:
         self.count = 1
         self._wanted = threads
-        self._is_small = size < _SMALL
+        self._is_small = size < constants.SMALL_FOR_THREADS
         self._pool: ThreadPoolExecutor | None = None
 
     @contextmanager

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from provenglm import Chunks, SVRGClassifier, SVRGRegressor, plan, solve
+from provenglm import Chunks, SVRGClassifier, SVRGRegressor, constants
 from provenglm.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from provenglm.tweedie import Gamma, Tweedie
 from scipy import sparse
@@ -51,13 +51,15 @@ class Limits(NamedTuple):
     @contextmanager
     def set(self) -> Iterator[None]:
         """Let the solver have these limits while the block runs."""
-        before = plan._SMALL, plan._MOST_WEIGHTS, solve._WHOLE, solve._LEAST_ROWS
-        plan._SMALL, plan._MOST_WEIGHTS, solve._WHOLE = self
-        solve._LEAST_ROWS = 20
+        names = "SMALL_HESSIAN", "MOST_WEIGHTS", "SMALL_PROOF", "ROWS_OF_A_PROOF"
+        before = [getattr(constants, name) for name in names]
+        for name, value in zip(names, [*self, 20], strict=True):
+            setattr(constants, name, value)
         try:
             yield
         finally:
-            plan._SMALL, plan._MOST_WEIGHTS, solve._WHOLE, solve._LEAST_ROWS = before
+            for name, value in zip(names, before, strict=True):
+                setattr(constants, name, value)
 
 
 class Random(NamedTuple):

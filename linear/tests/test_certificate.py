@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import random_problems
@@ -10,6 +12,7 @@ from provenglm.certificate import Certificate, Model, Point
 from provenglm.data.rows import rows_of
 from provenglm.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from provenglm.objective import Objective, Scaling
+from provenglm.sample import Sample
 from provenglm.tweedie import Gamma, Tweedie
 from provenglm.workers import Workers
 from scipy.sparse import csr_array
@@ -49,6 +52,16 @@ def newton(X, y, share, loss: Loss, l2: float, intercept: bool) -> tuple[float, 
     return random_problems.newton(random_problems.Smooth(rows, y, share, loss, penalty))
 
 
+def drawn(X, y, loss: Loss, intercept: bool, rows) -> tuple[Sample, Scaling]:
+    """Return some rows, as a fit has them in memory, and their coordinates."""
+    deviation = X.std(axis=0)
+    center = X.mean(axis=0) if intercept else np.zeros(X.shape[1])
+    scaling = Scaling(center, 1 / np.where(deviation > 0, deviation, 1.0))
+    scaled = np.column_stack([(X[rows] - center) * scaling.inverse, np.full(len(rows), intercept)])
+    share, penalty = np.full(len(rows), 1 / len(rows)), np.zeros(scaled.shape[1])
+    return Sample(scaled, y[rows], share, loss, penalty, Workers(10), indices=rows), scaling
+
+
 def bounds(proof: Certificate, coef, bias, l2: float, rows=None) -> tuple[float, float]:
     point = proof.at(Model(coef, bias, l2))
     assert isinstance(point, Point)
@@ -81,6 +94,13 @@ def test_no_bound_is_below_the_truth(loss: Loss, seed: int) -> None:
         for rows in (None, random.permutation(n)[: n // 2]):
             for bound in bounds(proof, coef, bias, l2, rows):
                 assert bound >= true - 1e-13 * (1 + abs(best))
+        point = proof.at(Model(coef, bias, l2))
+        of_sample = proof.of_sample(*drawn(X, y, loss, intercept, random.integers(0, n, 2 * n)))
+        # Features that are far off are centred by the proof itself.
+        is_far = intercept and seed % 4 != 3 and np.abs(X.mean(axis=0) / X.std(axis=0)).max() > 100
+        assert (of_sample is None) == is_far
+        if of_sample is not None:
+            assert proof.by_a_factor(point, of_sample) >= true - 1e-13 * (1 + abs(best))
 
 
 @pytest.mark.parametrize("offset", [0.0, 30.0])
@@ -111,7 +131,12 @@ def test_the_sums_of_a_snapshot_stand_for_a_pass(loss: Loss, offset: float) -> N
     assert isinstance(expected, Point)
     assert point.objective == pytest.approx(expected.objective, 1e-14)
     assert np.all(np.abs(point.gradient - expected.gradient) <= point.error + expected.error)
-    assert np.allclose(point.error, expected.error, rtol=1e-9, atol=0)
+    if loss.has_classes:
+        # Instead of the residuals' squares it has the losses, which are larger.
+        assert np.all(point.error >= expected.error * (1 - 1e-9))
+        assert np.all(point.error <= 2 * expected.error)
+    else:
+        assert np.allclose(point.error, expected.error, rtol=1e-9, atol=0)
     true = snapshot.objective - best
     assert proof.by_a_factor(point, proof.all()) <= 1.2 * true
     for rows_of_it in (proof.all(), proof.some(np.arange(0, n, 2))):
@@ -121,6 +146,41 @@ def test_the_sums_of_a_snapshot_stand_for_a_pass(loss: Loss, offset: float) -> N
     center = X.mean(axis=0) + 1000 * X.std(axis=0)
     far = Certificate(rows_of(X), y, share, loss, True, center, X.std(axis=0), Workers(10))
     assert np.array_equal(far.at(model, snapshot).gradient, far.at(model).gradient)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_the_rows_of_a_sample_prove_what_they_would_in_the_users_coordinates(
+    loss: Loss, intercept: bool
+) -> None:
+    random = np.random.default_rng(2)
+    n, p, k, l2 = 300, 4, loss.outputs, 1e-3
+    X = random.standard_normal((n, p)) * [1, 50, 0.1, 1] + [3, 0, 0.5, 0]
+    y = targets(loss, ((X - X.mean(axis=0)) / X.std(axis=0)) @ random.standard_normal(p), random)
+    share = random.random(n)
+    share /= share.sum()
+    proof = certificate(X, y, loss, share, intercept)
+    _, theta = newton(X, y, share, loss, l2, intercept)
+    theta *= 1 + 1e-4 * random.standard_normal(theta.shape)
+    point = proof.at(Model(theta[:p], theta[-1] if intercept else np.zeros(k), l2))
+    rows = random.permutation(n)[:150]
+    expected = proof.by_a_factor(point, proof.some(rows))
+    assert np.isfinite(expected)
+    for indices in (rows, np.repeat(rows, 3), np.concatenate([rows, rows[:50]])):
+        of_sample = proof.of_sample(*drawn(X, y, loss, intercept, indices))
+        assert proof.by_a_factor(point, of_sample) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_sample_is_no_proof_where_its_coordinates_leave_something_out() -> None:
+    random = np.random.default_rng(0)
+    X, y = random.standard_normal((50, 2)), random.standard_normal(50)
+    sample, scaling = drawn(X, y, Squared(), True, np.arange(20))
+    proof = certificate(X, y, Squared())
+    assert proof.of_sample(sample, scaling) is not None
+    assert proof.of_sample(sample, Scaling(scaling.center, np.array([1.0, 0.0]))) is None
+    assert proof.of_sample(replace(sample, indices=None), scaling) is None
+    far = certificate(X + 1000, y, Squared())
+    assert far.of_sample(*drawn(X + 1000, y, Squared(), True, np.arange(20))) is None
 
 
 def test_all_rows_of_a_parabola_give_the_distance_itself() -> None:

@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-from provenglm import Chunks, SVRGClassifier, SVRGRegressor, plan
-from provenglm.data import chunks, disk, parts, per_row
+from provenglm import Chunks, SVRGClassifier, SVRGRegressor, constants
+from provenglm.data import chunks, disk, parts
 from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
 
 N, P = 400, 3
 RNG = np.random.default_rng(0)
@@ -25,7 +26,7 @@ Y = X[:, 0] + RNG.normal(size=N) > 0
 
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch):
-    monkeypatch.setattr(disk, "SMALL", 0)
+    monkeypatch.setattr(constants, "SMALL_MAP", 0)
 
 
 def test_what_chunks_are():
@@ -35,8 +36,11 @@ def test_what_chunks_are():
     assert (len(data), data.size, data.nbytes, data.ndim) == (N, N * P, 8 * N * P, 2)
     assert data.lengths == np.diff(large_data.cuts(N)).tolist()
     assert repr(data) == "Chunks(4 chunks, 400 x 3, float64)"
-    with pytest.raises(TypeError, match="copy of all rows"):
+    message = "copy of all rows: .*SVRGClassifierCV or SVRGRegressorCV"
+    with pytest.raises(TypeError, match=message):
         np.asarray(data)
+    with pytest.raises(TypeError, match=message):
+        cross_val_score(SVRGRegressor(), data, np.zeros(len(data)))
 
 
 def test_a_single_one_and_frames(tmp_path):
@@ -306,8 +310,8 @@ def test_a_file_that_changes(tmp_path, case):
 
 
 def test_a_file_that_shrinks_during_the_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(per_row, "MANY", 0)
-    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(constants, "LONG_ROWS", 0)
+    monkeypatch.setattr(constants, "SMALL_DATA", 0)
     np.save(tmp_path / "x.npy", X)
     data = Chunks([tmp_path / "x.npy"])
     read = parts.FilePart.read
@@ -399,7 +403,7 @@ def test_pages_of_a_mapping_are_given_back(tmp_path, monkeypatch):
 
 
 def test_rows_that_are_far_apart_are_read_one_by_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "_GAP", 100)
+    monkeypatch.setattr(constants, "DISK_GAP", 100)
     part = parts.part_of(large_data.mapped(tmp_path / "x.npy", X))
     rows = np.array([0, 1, 7, 7, 8, 100, 399])
     assert np.array_equal(part.take(rows), X[rows])
@@ -450,8 +454,8 @@ def others():
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [20, 60])
 def test_ctrl_c_leaves_no_thread(tmp_path, monkeypatch, count):
-    monkeypatch.setattr(per_row, "MANY", 0)
-    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(constants, "LONG_ROWS", 0)
+    monkeypatch.setattr(constants, "SMALL_DATA", 0)
     rows = np.random.default_rng(0).normal(size=(60_000, 20))
     y = rows[:, 0] > np.random.default_rng(1).normal(size=60_000)
     np.save(tmp_path / "x.npy", rows)

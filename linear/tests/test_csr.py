@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, residuals, to_columns
-from provenglm import plan
+from provenglm import constants
 from provenglm.data import csr
 from provenglm.data.csr import CsrRows
 from provenglm.data.csr_checks import as_float, canonical
@@ -28,7 +28,7 @@ def sparse(n=500, p=30, density=0.1, dtype="float64", seed=0):
 @pytest.fixture(params=[64, 1 << 18])
 def block_numbers(request, monkeypatch):
     """Many blocks, or one."""
-    monkeypatch.setattr(csr, "_BLOCK_NUMBERS", request.param)
+    monkeypatch.setattr(constants, "SPARSE_BLOCK", request.param)
     return request.param
 
 
@@ -48,9 +48,9 @@ def test_slices_are_every_row_once(block_numbers, n):
 
 
 def test_a_row_longer_than_a_block(monkeypatch):
-    monkeypatch.setattr(csr, "_BLOCK_NUMBERS", 10)
-    monkeypatch.setattr(csr, "_LEAST_ROWS", 1)
-    monkeypatch.setattr(csr, "_PER_COLUMN", 0)
+    monkeypatch.setattr(constants, "SPARSE_BLOCK", 10)
+    monkeypatch.setattr(constants, "LEAST_BLOCK_ROWS", 1)
+    monkeypatch.setattr(constants, "SPARSE_BLOCK_OF_A_COLUMN", 0)
     matrix = csr_array(np.vstack([np.ones((3, 30)), np.eye(30), np.zeros((40, 30))]))
     rows = CsrRows(matrix)
     blocks = [rows.block(part).toarray() for part in rows.slices()]
@@ -299,8 +299,8 @@ def test_gap_bounds_the_distance(loss, size):
 @pytest.mark.parametrize("most_weights", [1, 2500])
 @MANY
 def test_every_point_of_a_run(monkeypatch, loss, most_weights):
-    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)
-    monkeypatch.setattr(plan, "_MOST_WEIGHTS", most_weights)
+    monkeypatch.setattr(constants, "SMALL_DATA", 0)
+    monkeypatch.setattr(constants, "MOST_WEIGHTS", most_weights)
     for seed in range(2):
         problem, dense = sparse_problem(loss, seed, n=60, l2=10.0 ** -(seed + 1), weights=True)
         oracle = Dense.of(dense)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, problem_of
+from provenglm import constants
 from provenglm.losses import Logistic, Softmax
 from provenglm.plan import choose
 from provenglm.sampling import _spread, prepare
 from provenglm.solution import Settings
 from provenglm.solve import solve
-from provenglm.sparse import csr_sample
 from provenglm.sparse.csr_sample import CenteredRows, size_and_costs, spread
 from provenglm.workers import Workers
 from scipy.sparse import csr_array
@@ -50,8 +50,11 @@ def test_products(intercept):
 def test_spread(intercept):
     X, share = columns(), RNG.random(200)
     share /= share.sum()
-    found, expected = spread(csr_array(X), share, intercept), _spread(X, share, intercept)
-    for one, other in zip(found, expected, strict=True):
+    found = spread(csr_array(X), share, intercept)
+    expected = _spread(X, share, intercept, Workers(0))
+    # The units differ; the numbers in them do not.
+    for power, name in ((1, "mean"), (2, "square"), (4, "fourth")):
+        one, other = (getattr(each, name) * each.unit**power for each in (found, expected))
         np.testing.assert_allclose(one, other, rtol=1e-11)
 
 
@@ -83,11 +86,11 @@ def test_hessian(loss):
 
 @pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 def test_the_same_optimum(monkeypatch, loss):
-    monkeypatch.setattr("provenglm.plan._MOST_NUMBERS", 0)
+    monkeypatch.setattr("provenglm.constants.SMALL_DATA", 0)
     problem, dense = sparse_problem(loss, l2=1e-2)
     assert choose(problem, Settings()).keeps_sparse
     one = solve(problem, Settings(tol=1e-13))
-    monkeypatch.setattr("provenglm.plan._MOST_NUMBERS", 8_000_000)
+    monkeypatch.setattr("provenglm.constants.SMALL_DATA", 8_000_000)
     other = solve(dense, Settings(tol=1e-13))
     assert (one.method, other.method) == ("svrg, hessian", "newton")
     np.testing.assert_allclose(one.coef, other.coef, atol=1e-6 * np.abs(other.coef).max())
@@ -101,7 +104,7 @@ def test_size():
 
     # Of data that are hardly sparse as of dense ones, as far as they fit.
     assert size(100_000, 500, 0.3) == 40_000
-    assert size(100_000, 2000, 0.3) == csr_sample.MOST_NUMBERS // 2001
+    assert size(100_000, 2000, 0.3) == constants.SAMPLE_NUMBERS // 2001
     # Of sparse ones at least ten rows a feature, and no more than there are.
     assert size(100_000, 1000, 0.02) == 10_000
     assert size(100_000, 100, 0.02) > 40_000
@@ -112,10 +115,26 @@ def test_size():
 @pytest.mark.parametrize("loss", [Logistic(), Softmax(3)], ids=["logistic", "softmax"])
 def test_prefixes_of_a_sample(monkeypatch, loss):
     # A run begins at the optimum of a part of its sample.
-    monkeypatch.setattr("provenglm.plan._MOST_NUMBERS", 0)
+    monkeypatch.setattr("provenglm.constants.SMALL_DATA", 0)
     problem, _ = sparse_problem(loss, n=30_000, p=40, l2=1e-4)
     seen = []
     solution = solve(problem, Settings(watch=seen.append))
     assert solution.reason.is_success
     null = -np.log(1 / max(2, loss.outputs))
     assert seen[0].objective < null
+
+
+@pytest.mark.parametrize("exponent", [-200, -60, 0, 60, 130])
+def test_spread_of_extreme_scales(exponent):
+    X, share = RNG.normal(size=(200, 3)), np.full(200, 1 / 200)
+    scale = np.array([10.0**exponent, 1.0, 0.0])
+    found, expected = (
+        _spread(X * scale, share, True, Workers(0)),
+        _spread(X, share, True, Workers(0)),
+    )
+    np.testing.assert_allclose(found.mean * found.unit, expected.mean * scale, rtol=1e-11)
+    kept = scale > 0
+    ratio = found.unit[kept] / scale[kept]
+    np.testing.assert_allclose(found.square[kept] * ratio**2, expected.square[kept], rtol=1e-11)
+    np.testing.assert_allclose(found.fourth[kept] * ratio**4, expected.fourth[kept], rtol=1e-11)
+    assert found.square[2] == 0

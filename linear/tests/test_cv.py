@@ -8,7 +8,7 @@ import numpy as np
 import provenglm.cross_validation.joint as joint
 import pytest
 import sklearn
-from provenglm import SVRGClassifier, SVRGClassifierCV
+from provenglm import SVRGClassifier, SVRGClassifierCV, constants
 from provenglm.cross_validation import base, folds
 from provenglm.cross_validation.scoring import HeldOut
 from provenglm.solution import StopReason
@@ -46,8 +46,8 @@ def problem(n=400, p=6, classes=2, seed=0):
 def way(request, monkeypatch):
     """Folds in one pass, or each by itself."""
     together = request.param == "together"
-    monkeypatch.setattr(joint, "_WORK", 0.0 if together else np.inf)
-    monkeypatch.setattr(joint, "_ROWS_OF_A_WEIGHT", 0 if together else 50)
+    monkeypatch.setattr(constants, "JOINT_WORK", 0.0 if together else np.inf)
+    monkeypatch.setattr(constants, "ROWS_OF_A_WEIGHT", 0 if together else 50)
     return request.param
 
 
@@ -417,8 +417,8 @@ def test_lines_are_shown_on_request(caplog):
 
 
 def test_a_fold_that_steps_do_not_lead_is_solved_by_itself(monkeypatch):
-    monkeypatch.setattr(joint, "_WORK", 0.0)
-    monkeypatch.setattr(joint, "_ROWS_OF_A_WEIGHT", 0)
+    monkeypatch.setattr(constants, "JOINT_WORK", 0.0)
+    monkeypatch.setattr(constants, "ROWS_OF_A_WEIGHT", 0)
     X, y = problem()
     wanted = SVRGClassifierCV(Cs=CS, cv=3, tol=1e-12, random_state=0).fit(X, y)
     # No step is accepted, so that all the points are the solver's own.
@@ -426,9 +426,9 @@ def test_a_fold_that_steps_do_not_lead_is_solved_by_itself(monkeypatch):
     model = SVRGClassifierCV(Cs=CS, cv=3, tol=1e-12, random_state=0).fit(X, y)
     np.testing.assert_allclose(model.coefs_paths_, wanted.coefs_paths_, rtol=0, atol=1e-5)
     monkeypatch.undo()
-    monkeypatch.setattr(joint, "_WORK", 0.0)
-    monkeypatch.setattr(joint, "_ROWS_OF_A_WEIGHT", 0)
-    monkeypatch.setattr(joint, "_POOR", 0.0)
+    monkeypatch.setattr(constants, "JOINT_WORK", 0.0)
+    monkeypatch.setattr(constants, "ROWS_OF_A_WEIGHT", 0)
+    monkeypatch.setattr(constants, "POOR", 0.0)
     model = SVRGClassifierCV(Cs=CS, cv=3, tol=1e-12, random_state=0).fit(X, y)
     np.testing.assert_allclose(model.coefs_paths_, wanted.coefs_paths_, rtol=0, atol=1e-5)
 
@@ -487,7 +487,7 @@ def test_sparse_features_give_the_same(monkeypatch, way, n, p, classes, is_small
     kwargs = {"Cs": [0.1, 10.0], "cv": 3, "tol": 1e-11, "random_state": 0}
     dense = SVRGClassifierCV(**kwargs, scoring="neg_log_loss").fit(X, y)
     if not is_small:
-        monkeypatch.setattr("provenglm.plan._MOST_NUMBERS", 0)
+        monkeypatch.setattr("provenglm.constants.SMALL_DATA", 0)
     for scoring in ("neg_log_loss", rows_are_sparse):
         sparse = SVRGClassifierCV(**kwargs, scoring=scoring).fit(csr_array(X), y)
         size = np.abs(dense.coefs_paths_).max()

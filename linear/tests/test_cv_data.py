@@ -1,10 +1,8 @@
 """SVRGClassifierCV on data in chunks: folds, labels and room; what it says when it cannot."""
 
 import numpy as np
-import provenglm.cross_validation.joint as joint
 import pytest
-from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV, SVRGRegressor
-from provenglm.data import disk
+from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV, SVRGRegressor, constants
 from provenglm.data.chunks import LEAST_MEMORY
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
@@ -29,7 +27,7 @@ def forms(tmp_path):
 @pytest.mark.parametrize("form", ["array", "chunks", "memmap"])
 @pytest.mark.parametrize("scoring", [None, "neg_log_loss"])
 def test_indices_from_the_end(tmp_path, monkeypatch, form, scoring):
-    monkeypatch.setattr(disk, "SMALL", 0)
+    monkeypatch.setattr(constants, "SMALL_MAP", 0)
     data = forms(tmp_path)[form]
     cv = list(KFold(3).split(X))
     from_end = [(train - N, test - N) for train, test in cv]
@@ -115,7 +113,7 @@ def test_warnings_point_at_the_line_of_the_user(model, count):
 def test_folds_go_one_by_one_where_their_scores_are_beyond_the_limit(
     monkeypatch, caplog, room, words
 ):
-    monkeypatch.setattr(joint, "_WORK", 0.0)
+    monkeypatch.setattr(constants, "JOINT_WORK", 0.0)
     rows, labels = np.tile(X, (100, 1)), np.tile(Y, 100)
     data = Chunks([rows], memory_limit="64 MB")
     data.memory_limit = int(LEAST_MEMORY / 2 + room)

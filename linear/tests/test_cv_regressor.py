@@ -4,9 +4,8 @@ import itertools
 import warnings
 
 import numpy as np
-import provenglm.cross_validation.joint as joint
 import pytest
-from provenglm import Chunks, SVRGRegressor, SVRGRegressorCV
+from provenglm import Chunks, SVRGRegressor, SVRGRegressorCV, constants
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import (
@@ -30,8 +29,8 @@ LOSSES = ["squared", "huber", *POWERS]
 def way(request, monkeypatch):
     """Folds in one pass, or each by itself."""
     together = request.param == "together"
-    monkeypatch.setattr(joint, "_WORK", 0.0 if together else np.inf)
-    monkeypatch.setattr(joint, "_ROWS_OF_A_WEIGHT", 0 if together else 50)
+    monkeypatch.setattr(constants, "JOINT_WORK", 0.0 if together else np.inf)
+    monkeypatch.setattr(constants, "ROWS_OF_A_WEIGHT", 0 if together else 50)
     return request.param
 
 

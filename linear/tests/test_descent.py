@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm import descent, descent_columns, descent_kernels as kernels, plan
+from provenglm import constants, descent, descent_columns, descent_kernels as kernels
 from provenglm.data.budget import columns_of_a_copy
 from provenglm.descent import Descent, least, minimise
 from provenglm.descent_columns import (
@@ -189,8 +189,8 @@ def columns_of(objective, chosen):
 @pytest.mark.parametrize("intercept", [True, False])
 @MANY
 def test_columns_lead_where_the_matrix_leads(monkeypatch, loss, intercept, kind):
-    monkeypatch.setattr(descent_columns, "_LEFT", 1e-22)
-    monkeypatch.setattr(descent_columns, "_MOST_SWEEPS", 20_000)
+    monkeypatch.setattr(constants, "LEFT_BY_COLUMNS", 1e-22)
+    monkeypatch.setattr(constants, "SWEEPS_BY_COLUMNS", 20_000)
     monkeypatch.setattr(descent_columns, "_SINGLE", np.dtype(np.float64))
     objective = objective_of(loss, intercept, kind=kind, size=31)
     chosen = np.array([1, 2, 5, 6])
@@ -312,7 +312,7 @@ def test_equal_columns_share_no_coefficient(seed):
 
 @pytest.mark.parametrize("seed", CASES)
 def test_equal_columns_share_no_coefficient_of_classes(monkeypatch, seed):
-    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(constants, "SMALL_DATA", 0)
     X, *_ = with_twins(seed)
     rng = np.random.default_rng(seed)
     problem = Problem(csr_array(X), rng.integers(0, 3, 40), Softmax(3), 0.0, None, True, l1=0.01)
@@ -327,7 +327,7 @@ def test_equal_columns_share_no_coefficient_of_classes(monkeypatch, seed):
 
 @pytest.mark.parametrize("loss", [Logistic(), Softmax(3)], ids=lambda loss: loss.name)
 def test_a_constant_column_beside_the_hessian_of_a_sample(monkeypatch, loss):
-    monkeypatch.setattr(plan, "_SMALL", 0)
+    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 4))
     y = (X[:, :1] + rng.gumbel(size=(400, max(2, loss.outputs)))).argmax(axis=1)
@@ -359,7 +359,7 @@ def test_conjugate_gradients_solve_the_system():
 
 @pytest.mark.parametrize("intercept", [True, False])
 def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
-    monkeypatch.setattr(descent_columns, "_BY_COLUMNS", 2)
+    monkeypatch.setattr(constants, "PRODUCTS_BEFORE_PAIRS", 2)
     objective = objective_of(Logistic(), intercept, kind="sparse")
     chosen = np.array([0, 1, 3, 4, 5, 7])
     theta = np.zeros(9)
@@ -382,13 +382,13 @@ def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
             assert np.abs(times(way) - expected).max() < 1e-12
             assert (model._gram is not None) == (model._products > 2)
     assert np.array_equal(model._of_gram, [0, 1, 2, 3, 5])
-    monkeypatch.setattr(descent_columns, "_BY_COLUMNS", 0)
+    monkeypatch.setattr(constants, "PRODUCTS_BEFORE_PAIRS", 0)
     X = objective.rows.block(slice(0, 60))[:, chosen[free]]
     in_a_row, in_all = (X != 0).sum(axis=1), (X != 0).sum()
     pairs = (in_a_row**2).sum() / in_all
     assert in_all / 60 < 0.99 * pairs
     for most, is_made in ((0.0, False), (0.99 * pairs, False), (pairs, True)):
-        monkeypatch.setattr(descent_columns, "_MOST_PAIRS", most)
+        monkeypatch.setattr(constants, "PAIRS_OF_A_NUMBER", most)
         model = OfOneOutput(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
         assert np.abs(model._hessian_over(free)(way) - expected).max() < 1e-12
         assert (model._gram is not None) == is_made
@@ -420,13 +420,13 @@ def test_a_sweep_of_classes_is_a_step_in_a_metric_above_the_hessian():
 
 def test_those_with_coefficients_and_the_worst_of_the_others(monkeypatch):
     objective = objective_of(Squared(), l1=1e-6)
-    monkeypatch.setattr(descent, "_LEAST", 2)
+    monkeypatch.setattr(constants, "LEAST_JOINING", 2)
     theta = np.zeros(9)
     theta[3] = 0.1
     snapshot = objective.snapshot(theta)
     run = Descent(objective, None)
     assert np.array_equal(run._choose(snapshot), np.arange(8))  # so few: all of them
-    monkeypatch.setattr(descent, "_ALL", 0)
+    monkeypatch.setattr(constants, "ALL_FEATURES", 0)
     excess = np.abs(snapshot.gradient[:-1])
     excess[3] = 0
     expected = np.sort(np.append(np.argsort(-excess)[:2], 3))
@@ -434,8 +434,8 @@ def test_those_with_coefficients_and_the_worst_of_the_others(monkeypatch):
 
 
 def test_no_more_are_chosen_than_there_is_room_for(monkeypatch):
-    monkeypatch.setattr(descent, "_ALL", 0)
-    monkeypatch.setattr(descent, "MOST_WEIGHTS", 1)
+    monkeypatch.setattr(constants, "ALL_FEATURES", 0)
+    monkeypatch.setattr(constants, "MOST_WEIGHTS", 1)
     objective = objective_of(Squared(), l1=1e-6)
     theta = np.zeros(9)
     theta[[3, 5]] = 0.1

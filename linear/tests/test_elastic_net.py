@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 from elastic_net_oracle import proximal_gradient
-from provenglm import SVRGClassifier, SVRGRegressor, plan
+from provenglm import SVRGClassifier, SVRGRegressor, constants
 from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -136,7 +136,7 @@ LOSSES = ["logistic", "softmax", "squared", "poisson", "gamma"]
 @pytest.mark.parametrize("loss", LOSSES)
 def test_few_sparse_columns_of_many_rows(monkeypatch, loss, given, intercept, ratio):
     # As where there are too many numbers for a dense copy.
-    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(constants, "SMALL_DATA", 0)
     rng = np.random.default_rng(6)
     X = features("dense")[0]
     X[X != 0] += 2  # means that are not 0, and zeros

@@ -179,7 +179,7 @@ def test_logarithms_of_probabilities_that_underflow(name):
 def test_a_prediction_in_blocks(monkeypatch):
     model, X = FITTED["three classes"], IRIS[0].astype(np.float32)
     whole = model.decision_function(X.astype(np.float64))
-    monkeypatch.setattr("provenglm.data.rows.BLOCK_BYTES", 1)  # 64 rows, the fewest
+    monkeypatch.setattr("provenglm.constants.BLOCK_BYTES", 1)  # 64 rows, the fewest
     np.testing.assert_allclose(model.decision_function(X), whole, rtol=1e-13)
 
 

@@ -5,8 +5,7 @@ import re
 import large_data
 import numpy as np
 import pytest
-from provenglm import SVRGClassifier, SVRGClassifierCV, SVRGRegressor
-from provenglm.data import disk
+from provenglm import SVRGClassifier, SVRGClassifierCV, SVRGRegressor, constants
 from scipy.sparse import csr_array
 from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
@@ -116,7 +115,7 @@ def test_labels_class_weights_and_the_chosen_C():
 
 
 def test_data_on_disk(monkeypatch, tmp_path):
-    monkeypatch.setattr(disk, "SMALL", 0)
+    monkeypatch.setattr(constants, "SMALL_MAP", 0)
     y = TARGETS["gamma"]
     expected = SVRGRegressor("gamma").fit(X, y).covariance(X, y)
     for name, form in large_data.forms(tmp_path, X).items():

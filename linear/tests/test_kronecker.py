@@ -1,11 +1,9 @@
 """Steps in a Kronecker product's metric, against dense inverses and other solvers."""
 
-import importlib
-
 import numpy as np
 import pytest
 from linear_oracle import Dense, bfgs, curvatures, prepared, problem_of
-from provenglm import kronecker, plan, sample_krylov
+from provenglm import constants
 from provenglm.kronecker import Kronecker, SecondMoments, left_by_gains
 from provenglm.losses import Softmax
 from provenglm.newton import of_no_shift
@@ -113,8 +111,8 @@ def test_theta_never_shifts_all_classes():
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("classes", [3, 20])
 def test_arrives(monkeypatch, classes, weights, dtype):
-    monkeypatch.setattr(plan, "_SMALL", 0)
-    monkeypatch.setattr(sample_krylov, "_ROWS_OF_A_DIMENSION", np.inf)
+    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
+    monkeypatch.setattr(constants, "ROWS_OF_A_DIMENSION", np.inf)
     rng = np.random.default_rng(3)
     X = rng.normal(size=(3000, 30)) @ rng.normal(size=(30, 30))
     X = (X - X.min()) * 255 / np.ptp(X) if dtype == "uint8" else X
@@ -161,7 +159,7 @@ def test_columns_that_the_sample_does_not_know():
 
 
 def test_class_curvature_of_rows_at_even_distances(monkeypatch):
-    monkeypatch.setattr(kronecker, "_ROWS", 50)
+    monkeypatch.setattr(constants, "ROWS_OF_CLASSES", 50)
     _, objective, null, sample = case(n=600)
     steps = Kronecker(objective, sample, SecondMoments(sample, True, 0.2), True)
     snapshot = objective.snapshot(null.theta)
@@ -195,10 +193,10 @@ def test_nearly_separable_classes_are_not_called_solved_too_soon(monkeypatch):
     target = (8 * scores / scores.std() + rng.gumbel(size=scores.shape)).argmax(axis=1)
     precise = Problem(X.astype(float), target, Softmax(20), 1 / 2000)
     best = solve(precise, Settings(tol=1e-10, metric="hessian"))
-    monkeypatch.setattr(plan, "_SMALL", 0)
-    monkeypatch.setattr(sample_krylov, "_ROWS_OF_A_DIMENSION", np.inf)
+    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
+    monkeypatch.setattr(constants, "ROWS_OF_A_DIMENSION", np.inf)
     # As with more weights: the estimate decides, not a proof.
-    monkeypatch.setattr(importlib.import_module("provenglm.solve"), "_MOST_WEIGHTS", 0)
+    monkeypatch.setattr(constants, "WEIGHTS_OF_A_PROOF", 0)
     solution = solve(Problem(X, target, Softmax(20), 1 / 2000), Settings(tol=1e-6))
     assert solution.method == "kronecker"
     assert solution.reason.is_success

@@ -11,13 +11,12 @@ from provenglm import (
     Chunks,
     SVRGClassifier,
     SVRGRegressor,
-    plan,
+    constants,
     problem,
     sampling,
     thinned,
     workers,
 )
-from provenglm.data import blocks, disk, per_row
 from provenglm.losses import Logistic
 from scipy.special import expit
 from sklearn.base import clone
@@ -30,16 +29,16 @@ N, P = 6000, 8
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch):
     """A few thousand rows take the ways of many millions."""
-    monkeypatch.setattr(disk, "SMALL", 0)
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1 << 13)
-    monkeypatch.setattr(blocks, "PART_ROWS", 1000)
+    monkeypatch.setattr(constants, "SMALL_MAP", 0)
+    monkeypatch.setattr(constants, "BLOCK_BYTES", 1 << 13)
+    monkeypatch.setattr(constants, "PART_ROWS", 1000)
 
 
 @pytest.fixture
 def long(monkeypatch):
     """Numbers for each row are too many to be copied, and the rows for Newton's method."""
-    monkeypatch.setattr(per_row, "MANY", 0)
-    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(constants, "LONG_ROWS", 0)
+    monkeypatch.setattr(constants, "SMALL_DATA", 0)
 
 
 def features(dtype, n=N, p=P):
@@ -107,7 +106,7 @@ def test_two_classes_bit_for_bit(tmp_path, form, dtype, given):
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize(("dtype", "given"), TABLE)
 def test_many_rows_sorted_by_class(tmp_path, monkeypatch, long, form, classes, dtype, given):
-    monkeypatch.setattr(plan, "_ROWS_OF_MOMENTS", (1000, 10))
+    monkeypatch.setattr(constants, "ROWS_OF_MOMENTS", 1000)
     X, y = sorted_by_class(features(dtype, p=4), classes)
     weight = weights_of(given, N)
     how = {"C": 0.1, "tol": 1e-12, "max_iter": 200, "random_state": 0, "class_weight": {0: 2.0}}
@@ -136,8 +135,8 @@ def test_regressions_of_many_rows(tmp_path, long, loss, dtype, given):
 
 
 def test_a_part_of_the_rows_has_nearly_their_derivatives(tmp_path, monkeypatch, long):
-    monkeypatch.setattr(thinned, "_LARGER", 0)
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 64 * 3 * 4)
+    monkeypatch.setattr(constants, "LARGER_PART", 0)
+    monkeypatch.setattr(constants, "BLOCK_BYTES", 64 * 3 * 4)
     X, y = sorted_by_class(features("float32", 40_000, 3), 2)
     weight = weights_of("weights", len(y))
     given = problem.Problem(large_data.mapped(tmp_path / "x.npy", X), y, Logistic(), 0.1, weight)
@@ -170,8 +169,8 @@ def test_a_part_of_the_rows_has_nearly_their_derivatives(tmp_path, monkeypatch, 
 
 
 def test_a_start_from_a_part(tmp_path, monkeypatch, long):
-    monkeypatch.setattr(thinned, "_LARGER", 1)
-    monkeypatch.setattr(thinned, "ROWS_FOR_EACH", 10)
+    monkeypatch.setattr(constants, "LARGER_PART", 1)
+    monkeypatch.setattr(constants, "ROWS_BESIDE_A_PART", 10)
     X, y = sorted_by_class(features("uint8", 40_000, 3), 2)
     model = SVRGClassifier(random_state=0).fit(large_data.mapped(tmp_path / "x.npy", X), y)
     peer = SVRGClassifier(tol=1e-12).fit(X, y)
@@ -202,7 +201,7 @@ def test_no_copy(tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("n", [40_000, 100_000])
 def test_corners_keep_to_the_limit(tmp_path, monkeypatch, n):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 3 << 19)
+    monkeypatch.setattr(constants, "BLOCK_BYTES", 3 << 19)
     X, y = sorted_by_class(features("uint8", n, 60), 2)
     model = SVRGClassifier(C=200 / n, l1_ratio=0.8, random_state=0)
     clone(model).fit(X[:100], np.arange(100) % 2)  # imports

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, residuals, to_columns, values
-from provenglm.data.rows import BLOCK_BYTES
+from provenglm.constants import BLOCK_BYTES
 from provenglm.losses import Logistic, Poisson, Softmax, Squared
 from provenglm.objective import Scaling
 from provenglm.problem import Problem

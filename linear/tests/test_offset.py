@@ -9,8 +9,7 @@ import pytest
 import sklearn
 from elastic_net_oracle import values as losses_of
 from linear_oracle import Dense, target_of
-from provenglm import SVRGClassifier, SVRGRegressor, plan
-from provenglm.data import disk, per_row
+from provenglm import SVRGClassifier, SVRGRegressor, constants
 from provenglm.losses import Huber, Logistic, Poisson, Squared
 from provenglm.offset import LogisticWithOffset
 from provenglm.problem import Problem
@@ -101,7 +100,7 @@ def test_a_constant_offset_moves_the_intercept_alone(loss):
 
 @MANY
 def test_every_form_of_the_data(loss, monkeypatch, tmp_path):
-    monkeypatch.setattr(disk, "SMALL", 0)
+    monkeypatch.setattr(constants, "SMALL_MAP", 0)
     X, y, offset, weight = data(loss)
     expected = model_of(loss, alpha=0.1, tol=1e-11).fit(X, y, weight, offset).coef_
     for name, form in large_data.forms(tmp_path, X).items():
@@ -110,10 +109,11 @@ def test_every_form_of_the_data(loss, monkeypatch, tmp_path):
         np.testing.assert_allclose(model.coef_, expected, rtol=1e-5, err_msg=name)
         predicted = model.predict(form, *given)
         np.testing.assert_allclose(predicted, model.predict(X, offset), rtol=1e-12, err_msg=name)
-    monkeypatch.setattr(per_row, "MANY", 100)  # nothing is copied that has a number for each row
+    # Nothing is copied that has a number for each row.
+    monkeypatch.setattr(constants, "LONG_ROWS", 100)
     model = model_of(loss, alpha=0.1, tol=1e-11).fit(form, y, weight, offset)
     np.testing.assert_allclose(model.coef_, expected, rtol=1e-5)
-    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)  # sparse rows are not made dense
+    monkeypatch.setattr(constants, "SMALL_DATA", 0)  # sparse rows are not made dense
     model = model_of(loss, alpha=0.1, tol=1e-11).fit(csr_array(X), y, weight, offset)
     np.testing.assert_allclose(model.coef_, expected, rtol=1e-5)
 
@@ -250,7 +250,7 @@ def test_the_optimum_of_two_classes(weighted, intercept, C):
 
 
 def test_every_form_of_the_data_of_two_classes(monkeypatch, tmp_path):
-    monkeypatch.setattr(disk, "SMALL", 0)
+    monkeypatch.setattr(constants, "SMALL_MAP", 0)
     X, y, offset, weight = labels()
     expected = SVRGClassifier(tol=1e-11).fit(X, y, weight, offset)
     for name, form in large_data.forms(tmp_path, X).items():
@@ -260,19 +260,20 @@ def test_every_form_of_the_data_of_two_classes(monkeypatch, tmp_path):
         np.testing.assert_allclose(
             model.decision_function(form, given), expected.decision_function(X, offset), rtol=1e-5
         )
-    monkeypatch.setattr(per_row, "MANY", 100)  # nothing is copied that has a number for each row
+    # Nothing is copied that has a number for each row.
+    monkeypatch.setattr(constants, "LONG_ROWS", 100)
     model = SVRGClassifier(tol=1e-11).fit(form, y, weight, offset)
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-5)
-    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)  # sparse rows are not made dense
+    monkeypatch.setattr(constants, "SMALL_DATA", 0)  # sparse rows are not made dense
     model = SVRGClassifier(tol=1e-11).fit(csr_array(X), y, weight, offset)
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-5)
 
 
 WAYS = [
     ("svrg, hessian", {}, np.float32, "dense"),
-    ("newton-cg", {"_PASSES": 0.0, "_ROWS_FOR_EACH": 10**9}, np.float64, "dense"),
-    ("newton-cg", {"_MOST_WEIGHTS": 3}, np.float64, "sparse"),
-    ("newton, rotated", {"_MOST_WEIGHTS": 60}, np.float64, "wide"),
+    ("newton-cg", {"PASSES_OF_FEW_ROWS": 0.0, "FEW_ROWS_OF_A_FEATURE": 10**9}, np.float64, "dense"),
+    ("newton-cg", {"MOST_WEIGHTS": 3}, np.float64, "sparse"),
+    ("newton, rotated", {"MOST_WEIGHTS": 60}, np.float64, "wide"),
     ("newton, proximal, working set", {}, np.float64, "l1"),
     ("svrg, hessian, proximal", {}, np.float64, "l1"),
 ]
@@ -281,15 +282,15 @@ WAYS = [
 @pytest.mark.parametrize(("way", "change", "dtype", "kind"), WAYS)
 def test_every_way_has_the_offsets(monkeypatch, way, change, dtype, kind):
     for name, value in change.items():
-        monkeypatch.setattr(plan, name, value)
+        monkeypatch.setattr(constants, name, value)
     X, y, offset, weight = labels(600)
     X = X / X.std(axis=0)
     if kind == "wide":
         X, y, offset, weight = X[:40], y[:40], offset[:40], weight[:40]
         X = np.hstack([X, np.random.default_rng(0).normal(size=(40, 60))])
     elif way != "newton, proximal, working set":
-        monkeypatch.setattr(plan, "_SMALL", 0.0)
-    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0 if kind == "sparse" else 10**8)
+        monkeypatch.setattr(constants, "SMALL_HESSIAN", 0.0)
+    monkeypatch.setattr(constants, "SMALL_DATA", 0 if kind == "sparse" else 10**8)
     ratio = 0.7 if kind == "l1" else 0.0
     form = csr_array(X) if kind == "sparse" else X.astype(dtype)
     C = 0.1

@@ -7,8 +7,8 @@ import threading
 
 import numpy as np
 import pytest
-from provenglm import Chunks, SVRGClassifier, plan
-from provenglm.data import disk, per_row
+from provenglm import Chunks, SVRGClassifier, constants
+from provenglm.data import disk
 
 N = 3000
 RNG = np.random.default_rng(0)
@@ -64,10 +64,10 @@ def test_a_split(write):
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [3000, 0])
 def test_many_rows(write, monkeypatch, most):
-    monkeypatch.setattr(per_row, "MANY", 0)
+    monkeypatch.setattr(constants, "LONG_ROWS", 0)
     # With none a Hessian is no matrix.
-    monkeypatch.setattr(plan, "_MOST_WEIGHTS", most)
-    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(constants, "MOST_WEIGHTS", most)
+    monkeypatch.setattr(constants, "SMALL_DATA", 0)
     order = np.argsort(Y, kind="stable")
     data = Chunks.from_parquet(write(columns_of(X[order]), group=100))
     model = SVRGClassifier(random_state=0, tol=1e-8).fit(data, Y[order])

@@ -4,7 +4,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from provenglm.data.rows import BLOCK_BYTES, DenseRows
+from provenglm.constants import BLOCK_BYTES
+from provenglm.data.rows import DenseRows
 
 
 @pytest.mark.parametrize(

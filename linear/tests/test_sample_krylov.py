@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
-from provenglm import plan, sample_krylov, sdca
+from provenglm import constants, plan
 from provenglm.kronecker import SecondMoments
 from provenglm.losses import Logistic, Poisson, Softmax
 from provenglm.newton import of_no_shift
@@ -51,7 +51,7 @@ def test_products_value_and_gradient(loss, weights):
 
 @pytest.mark.parametrize("loss", [Logistic(), Softmax(4), Poisson()], ids=lambda loss: loss.name)
 def test_conjugate_gradients_solve(monkeypatch, loss):
-    monkeypatch.setattr(sample_krylov, "_SOLVED", 1e-5)
+    monkeypatch.setattr(constants, "SAMPLE_FORCING", 1e-5)
     objective, theta, sample, dense = case(loss)
     theta = of_no_shift(theta)
     second = SecondMoments(sample, True, 0.1)
@@ -100,8 +100,8 @@ def test_start_is_about_the_optimum_of_the_sample():
 
 @pytest.mark.parametrize(("l2", "name"), [(1e-1, "newton-cg, sample"), (1e-6, "kronecker")])
 def test_the_way_follows_the_effective_dimension(monkeypatch, l2, name):
-    monkeypatch.setattr(plan, "_SMALL", 0)
-    monkeypatch.setattr(sdca, "_MOST_CURVATURE_OF_DENSE", 0)
+    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
+    monkeypatch.setattr(constants, "DUAL_CURVATURE_OF_DENSE", 0)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(4000, 60)) * np.logspace(0, -2, 60)
     target = (X[:, :3] + rng.gumbel(size=(4000, 3))).argmax(axis=1)
@@ -114,11 +114,11 @@ def test_the_way_follows_the_effective_dimension(monkeypatch, l2, name):
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("loss", [Softmax(5), Logistic()], ids=["softmax", "logistic"])
 def test_arrives(monkeypatch, loss, weights, dtype):
-    monkeypatch.setattr(plan, "_SMALL", 0)
-    monkeypatch.setattr(plan, "_MOST_WEIGHTS", 0)
-    monkeypatch.setattr(plan, "_ROWS_OF_MOMENTS", (1000, 10))
-    monkeypatch.setattr(sample_krylov, "_LEAST_ROWS", 300)
-    monkeypatch.setattr(sample_krylov, "_ROWS_OF_A_DIMENSION", 0)
+    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
+    monkeypatch.setattr(constants, "MOST_WEIGHTS", 0)
+    monkeypatch.setattr(constants, "ROWS_OF_MOMENTS", 1000)
+    monkeypatch.setattr(constants, "MEASURED_ROWS", 300)
+    monkeypatch.setattr(constants, "ROWS_OF_A_DIMENSION", 0)
     monkeypatch.setattr(
         plan, "_conjugate_gradients", lambda p, s, why: plan._with_a_sample(p, s, why, np.inf)
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm import plan, sdca
+from provenglm import constants, plan, sdca
 from provenglm.losses import Logistic, Softmax
 from provenglm.plan import choose
 from provenglm.problem import Problem
@@ -155,7 +155,7 @@ def starts(problem, kind):
 @pytest.fixture
 def _narrow(monkeypatch):
     """Have few columns count as many."""
-    monkeypatch.setattr("provenglm.plan._MOST_WEIGHTS", 10)
+    monkeypatch.setattr("provenglm.constants.MOST_WEIGHTS", 10)
     monkeypatch.setattr("provenglm.solve.dense_if_small", lambda problem: problem)
 
 
@@ -190,7 +190,7 @@ def test_a_run_ends_at_the_optimum(loss, dense, intercept, l2, monkeypatch):
     l2 = 10 * np.sqrt(l2) if dense else l2
     problem = made(loss, n=400, intercept=intercept, l2=l2, dense=dense)
     if dense:
-        monkeypatch.setattr("provenglm.plan._SMALL", 0)
+        monkeypatch.setattr("provenglm.constants.SMALL_HESSIAN", 0)
         monkeypatch.setattr("provenglm.plan.sdca.is_for_classes", lambda _: True)
     solution = solve(problem, Settings(tol=1e-10))
     assert solution.method == "sdca"
@@ -246,8 +246,8 @@ def test_the_intercept_is_the_best_of_the_weights(loss):
 @pytest.mark.usefixtures("_narrow")
 @pytest.mark.parametrize("loss", LOSSES, ids=ids)
 def test_another_method_goes_on_where_epochs_gain_too_little(loss, monkeypatch):
-    monkeypatch.setattr(sdca, "_SLOW", 0.0)
-    monkeypatch.setattr(sdca, "_EPOCHS", 1)
+    monkeypatch.setattr(constants, "SLOW", 0.0)
+    monkeypatch.setattr(constants, "SLOW_EPOCHS", 1)
     taken = []
     states = plan.krylov.states
 
@@ -269,14 +269,14 @@ def test_a_weak_penalty_is_for_another_method():
     problem = made(Softmax(3))
     square = np.square(problem.features.data).sum() / 90**2
     for factor, method in [(1.01, "sdca"), (0.99, "newton-cg")]:
-        l2 = factor * square / sdca._MOST_CURVATURE
+        l2 = factor * square / constants.DUAL_CURVATURE
         given = Problem(problem.features, problem.target, problem.loss, l2)
         assert choose(given, Settings()).name == method
     # On a path, the strength of a later point decides.
     session = Session(made(Softmax(3), n=400), Settings())
     assert session.plan.name == "sdca"
     with session.running():
-        solution = session.solve(l2=1e-2 * square / sdca._MOST_CURVATURE)
+        solution = session.solve(l2=1e-2 * square / constants.DUAL_CURVATURE)
     assert solution.reason is StopReason.CONVERGED
 
 
@@ -304,10 +304,10 @@ def test_classes_of_dense_rows_with_a_strong_penalty_or_few_rows_each():
         problem = replace(problem, l2=l2, **given)
         return sdca.is_for_classes(Session(problem, Settings()).prepare()[0])
 
-    assert is_for(10, 0.99 * sdca._MOST_CURVATURE_OF_DENSE)
-    assert not is_for(10, 1.01 * sdca._MOST_CURVATURE_OF_DENSE)
-    assert is_for(30, 0.99 * sdca._MOST_CURVATURE)
-    assert not is_for(30, 1.01 * sdca._MOST_CURVATURE)
+    assert is_for(10, 0.99 * constants.DUAL_CURVATURE_OF_DENSE)
+    assert not is_for(10, 1.01 * constants.DUAL_CURVATURE_OF_DENSE)
+    assert is_for(30, 0.99 * constants.DUAL_CURVATURE)
+    assert not is_for(30, 1.01 * constants.DUAL_CURVATURE)
     assert not is_for(30, np.inf)
     assert not is_for(30, 1.0, target=np.zeros(600), loss=Logistic())
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
-from provenglm import plan as plan_module, solve as solve_module
+from provenglm import constants, solve as solve_module
 from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
 from provenglm.problem import Problem
 from provenglm.solve import Settings, StopReason, solve
@@ -213,7 +213,7 @@ def test_rotation_is_exact(loss, weights, intercept, monkeypatch):
     )
     direct = solve(problem, EXACT)
     assert direct.method == "newton"
-    monkeypatch.setattr(plan_module, "_SMALL", 30 * 40.0**2 * loss.outputs**2)
+    monkeypatch.setattr(constants, "SMALL_HESSIAN", 30 * 40.0**2 * loss.outputs**2)
     rotated = solve(problem, EXACT)
     assert rotated.method == "newton, rotated"
     # By lambda, which makes both optima the same point: what is left is Newton's own end.

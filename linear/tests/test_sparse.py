@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from provenglm import SVRGClassifier, SVRGRegressor, plan
+from provenglm import SVRGClassifier, SVRGRegressor, constants
 from scipy.optimize import minimize
 from scipy.sparse import coo_array, csc_array, csc_matrix, csr_array, csr_matrix, lil_matrix
 from scipy.special import expit
@@ -38,7 +38,7 @@ MODELS = {
 @pytest.fixture
 def never_dense(monkeypatch):
     """However small: as large data go."""
-    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(constants, "SMALL_DATA", 0)
 
 
 def features(dtype, units, n=200, p=5, density=0.4):
@@ -99,7 +99,7 @@ def test_sparse_is_dense(never_dense, name, dtype, given, shares, units):
     model = fitted(MODELS[name], csr_array(X), y, weight, tol=TIGHT)
     assert model.solver_.startswith("svrg, hessian")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "_MOST_NUMBERS", 8_000_000)
+        patch.setattr(constants, "SMALL_DATA", 8_000_000)
         peer = fitted(MODELS[name], X, y, weight, tol=TIGHT)
     assert peer.solver_ == "newton"
     assert difference(model, peer, X) < TOLERANCE
@@ -127,8 +127,8 @@ WIDE = MODELS | {
 @pytest.fixture
 def many(monkeypatch):
     """From 300 columns on, as from 2,500 on."""
-    monkeypatch.setattr(plan, "_MOST_NUMBERS", 0)
-    monkeypatch.setattr(plan, "_MOST_WEIGHTS", 300)
+    monkeypatch.setattr(constants, "SMALL_DATA", 0)
+    monkeypatch.setattr(constants, "MOST_WEIGHTS", 300)
 
 
 def wide(seed=0, n=160, p=400, dtype="float64"):
@@ -148,8 +148,8 @@ def test_many_columns(many, name, given, dtype):
     y, weight = target(name, X, "balanced"), weights_of(given, len(X))
     sparse = fitted(WIDE[name], csr_array(X), y, weight, tol=1e-16, max_iter=2000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "_MOST_NUMBERS", 8_000_000)
-        patch.setattr(plan, "_MOST_WEIGHTS", 2500)
+        patch.setattr(constants, "SMALL_DATA", 8_000_000)
+        patch.setattr(constants, "MOST_WEIGHTS", 2500)
         dense = fitted(WIDE[name], X, y, weight, tol=1e-16, max_iter=2000)
     assert dense.solver_.startswith("newton")
     assert sparse.solver_ != dense.solver_

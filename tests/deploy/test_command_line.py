@@ -156,6 +156,19 @@ def test_benchmark_takes_an_int8_model(model, x, tmp_path):
         deploy.benchmark(tmp_path / "int8")
 
 
+def test_benchmark_goes_on_without_an_int8_model_that_fails(model, x, tmp_path, capsys):
+    deploy.quantize(model, tmp_path / "int8", x)
+    (weights,) = (tmp_path / "int8").glob("*.params")
+    weights.write_bytes(weights.read_bytes()[:-1])
+    arguments = ["bench", str(model), "--batch", "1", "--seconds", "0.01"]
+    assert command_line.main([*arguments, "--int8", str(tmp_path / "int8")]) == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[4:]]
+    assert [row[1] for row in rows] == WAYS
+    failed = [row for row in rows if not row[2].replace(".", "").isdigit()]
+    assert [row[1] for row in failed] == ["int8"]
+    assert "is not as it was written" in failed[0][2]
+
+
 def test_benchmark_refuses_what_is_not_its_int8(model, grey, tmp_path):
     with pytest.raises(ValueError, match=r"int8_directory .* has a model of float32: give the di"):
         deploy.benchmark(model, [1], 0.01, int8_directory=model)

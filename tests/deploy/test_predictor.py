@@ -364,6 +364,11 @@ def test_numbers_that_are_not_finite_are_an_error(value, model, x):
     assert deploy.Predictor(model, check_finite=False)(x).shape == (5, 3)
 
 
+def test_a_finite_number_whose_square_overflows_is_not_an_error(model, x):
+    x[0, 0, 0, 1] = 1e30
+    assert deploy.Predictor(model)(x).shape == (5, 3)
+
+
 def test_a_number_that_the_model_cannot_hold_is_an_error(model, x):
     wide = x.astype("float64")
     wide[0, 0, 0, 1] = 1e300

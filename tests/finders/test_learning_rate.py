@@ -2,6 +2,7 @@
 
 import logging
 import math
+from itertools import pairwise
 from types import SimpleNamespace
 
 import gluon_svrg as gs
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import runs
 from gluon_svrg.data import ArrayLoader
+from gluon_svrg.finders import learning_rate
 from gluon_svrg.run.history import MEASURED
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -33,36 +35,63 @@ def digits(rows=slice(0, 1400), **arguments):
     return ArrayLoader(x, y, batch_size=64, shuffle=True, seed=0, **arguments)
 
 
+class Linear:
+    """A linear network on L2Loss with plain SGD, in NumPy."""
+
+    def __init__(self):
+        self.weight, self.bias = np.zeros((1, 3)), np.zeros(1)
+
+    def loss(self, x, y):
+        return np.mean((x @ self.weight.T + self.bias - y[:, None]) ** 2 / 2)
+
+    def step(self, x, y, rate):
+        rate = float(np.float32(rate))  # what MXNet's operators get
+        error = (x @ self.weight.T + self.bias)[:, 0] - y
+        self.weight = self.weight - rate * (error @ x)[None] / len(x)
+        self.bias = self.bias - rate * error.mean()
+
+
 def oracle(rates, batches, smoothing):
-    """The test by hand, of a linear network with plain SGD on L2Loss, in NumPy."""
-    weight, bias = np.zeros((1, 3)), np.zeros(1)
+    """The range test by hand."""
+    net = Linear()
     losses, smoothed, mean = [], [], 0.0
     for step, rate in enumerate(rates, 1):
-        x, y = batches[(step - 1) % len(batches)]
-        error = (x @ weight.T + bias)[:, 0] - y
-        losses.append(np.mean(error**2 / 2))
+        batch = batches[(step - 1) % len(batches)]
+        losses.append(net.loss(*batch))
         mean = smoothing * mean + (1 - smoothing) * losses[-1]
         smoothed.append(mean / (1 - smoothing**step))
         if step > 10 and smoothed[-1] > 4 * min(smoothed):
             return losses, smoothed, True
-        rate = float(np.float32(rate))  # what MXNet's operators get
-        weight = weight - rate * (error @ x)[None] / len(x)
-        bias = bias - rate * error.mean()
+        net.step(*batch, rate)
     return losses, smoothed, False
+
+
+def trial_by_hand(rate, batches, number):
+    net = Linear()
+    losses = []
+    for step in range(number):
+        batch = batches[step % len(batches)]
+        losses.append(net.loss(*batch))
+        net.step(*batch, rate * (1 - step / number))
+    return np.mean(losses[-(number // 5) :])
+
+
+def linear_problem(contexts=ONE):
+    rng = np.random.default_rng(0)
+    batches = [(rng.normal(size=(8, 3)), 0.1 * rng.normal(size=8) + 2) for _ in range(4)]
+    net = nn.Dense(1, in_units=3)
+    net.initialize(mx.init.Zero(), ctx=list(contexts))
+    net.cast("float64")
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 7.0})
+    estimator = gs.Estimator(net, gluon.loss.L2Loss(), trainer=trainer)
+    return estimator, batches, [(array(x, "float64"), array(y, "float64")) for x, y in batches]
 
 
 @pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
 @pytest.mark.parametrize("max_lr", [0.5, 100.0], ids=["whole", "diverges"])
 def test_rates_and_losses_are_those_of_the_oracle(contexts, max_lr, mode):
-    rng = np.random.default_rng(0)
-    batches = [(rng.normal(size=(8, 3)), 0.1 * rng.normal(size=8) + 2) for _ in range(4)]
-    net = nn.Dense(1, in_units=3)
-    net.initialize(mx.init.Zero(), ctx=contexts)
-    net.cast("float64")
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 7.0})
-    estimator = gs.Estimator(net, gluon.loss.L2Loss(), trainer=trainer)
-    data = [(array(x, "float64"), array(y, "float64")) for x, y in batches]
-    found = gs.find_learning_rate(estimator, data, 1e-4, max_lr, 40, smoothing=0.8)
+    estimator, batches, data = linear_problem(contexts)
+    found = gs.find_learning_rate(estimator, data, 1e-4, max_lr, 40, trial_batches=0, smoothing=0.8)
     rates = 1e-4 * (max_lr / 1e-4) ** (np.arange(40) / 39)
     losses, smoothed, diverged = oracle(rates, batches, 0.8)
     np.testing.assert_allclose(found.learning_rates, rates[: len(losses)], rtol=1e-12)
@@ -74,8 +103,70 @@ def test_rates_and_losses_are_those_of_the_oracle(contexts, max_lr, mode):
     has_fallen = np.mean(losses[:10]) - min(smoothed) > np.std(losses[:10])
     first = next(k for k in range(10, 40) if smoothed[k] <= half)
     assert found.suggestion == (pytest.approx(rates[first]) if has_fallen else None)
-    assert trainer.learning_rate == 7.0
-    assert all(not weights.any() for weights in weights_of(net))
+    assert found.trials == {}
+    assert estimator.trainer.learning_rate == 7.0
+    assert all(not weights.any() for weights in weights_of(estimator.net))
+
+
+@pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
+@pytest.mark.parametrize("max_lr", [1.0, 100.0], ids=["bounded", "inside"])
+def test_trials_are_those_of_the_oracle(contexts, max_lr, mode):
+    estimator, batches, data = linear_problem(contexts)
+    first = gs.find_learning_rate(estimator, data, 1e-4, max_lr, 40, trial_batches=0).suggestion
+    found = gs.find_learning_rate(estimator, data, 1e-4, max_lr, 40, trial_batches=20)
+    rates = sorted(found.trials)
+    assert 2.0 ** round(math.log2(first)) in rates
+    assert all(low * 2 == high for low, high in pairwise(rates))
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = [trial_by_hand(rate, batches, 20) for rate in rates]
+    np.testing.assert_allclose([found.trials[rate] for rate in rates], expected, rtol=1e-6)
+    best = int(np.argmin(expected))
+    assert best > 0
+    assert best < len(rates) - 1 or rates[best] * 2 > max_lr
+    assert found.suggestion == learning_rate._best(found.trials)
+    assert estimator.trainer.learning_rate == 7.0
+    assert all(not weights.any() for weights in weights_of(estimator.net))
+
+
+@pytest.mark.parametrize(
+    ("trials", "suggestion"),
+    [
+        ({1.0: 3.0, 2.0: 2.0, 4.0: 3.0}, 2.0),
+        # (log2(rate) - 1.25) squared
+        ({1.0: 1.5625, 2.0: 0.0625, 4.0: 0.5625}, 2**1.25),
+        ({1.0: 3.0, 2.0: 2.0, 4.0: math.inf}, 2**0.5),
+        ({1.0: math.inf, 2.0: 2.0, 4.0: math.inf}, 2.0),
+        ({1.0: 3.0, 2.0: 2.0}, 2.0),
+        ({1.0: 2.0, 2.0: 2.0, 4.0: 2.0}, 1.0),
+        ({1.0: math.inf}, None),
+    ],
+)
+def test_the_suggestion_is_below_the_vertex_of_the_best_trials(trials, suggestion):
+    expected = None if suggestion is None else pytest.approx(suggestion / math.sqrt(2))
+    assert learning_rate._best(trials) == expected
+
+
+@pytest.mark.parametrize(
+    ("best", "tried"),
+    [(0, [-1, 0, 1]), (2, [-1, 0, 1, 2, 3]), (-3, [-4, -3, -2, -1, 0]), (9, [-1, 0, 1, 2, 3])],
+)
+def test_rates_are_tried_until_both_sides_are_worse(best, tried):
+    def loss_of(rate):
+        return abs(math.log2(rate) - best)
+
+    assert sorted(learning_rate._trials(1.0, 0.05, 8.0, loss_of)) == [2.0**k for k in tried]
+
+
+def test_the_first_trial_stays_within_the_bounds():
+    assert learning_rate._rounded(0.3, 1e-6, 1.0) == 0.25
+    assert learning_rate._rounded(0.3, 0.28, 1.0) == 0.3
+
+
+def test_no_rate_is_tried_above_one_that_fails():
+    def loss_of(rate):
+        return math.inf if rate > 0.2 else abs(math.log2(rate) + 3)
+
+    assert list(learning_rate._trials(1.0, 1e-3, 8.0, loss_of)) == [1.0, 0.5, 0.25, 0.125, 0.0625]
 
 
 GRID = {"sgd": [2.0**k for k in range(-6, 3)], "adam": [2.0**k for k in range(-11, -2)]}
@@ -105,7 +196,7 @@ def test_the_suggestion_is_near_the_best_rate_of_a_grid(optimizer, arguments):
 def outcome(is_tested, rate=0.05):
     estimator, data = digits_estimator(momentum=0.9), digits()
     if is_tested:
-        assert gs.find_learning_rate(estimator, data, num_batches=30).diverged in (True, False)
+        assert len(gs.find_learning_rate(estimator, data, trial_batches=20).trials) > 2
     estimator.trainer.set_learning_rate(rate)
     history = estimator.fit(data, epochs=2, verbose=0).history
     rows = [{k: v for k, v in row.items() if k not in MEASURED} for row in history]
@@ -201,6 +292,7 @@ def test_data_that_give_nothing():
         ({"min_lr": 1.0, "max_lr": 0.1}, "min_lr must be less than max_lr, got 1.0 and 0.1"),
         ({"max_lr": math.inf}, "max_lr must be a finite number"),
         ({"num_batches": 9}, "num_batches must be at least 10, got 9"),
+        ({"trial_batches": -1}, "trial_batches must be a non-negative integer, got -1"),
         ({"smoothing": 1.0}, "smoothing must be less than 1, got 1.0"),
         ({"divergence": 1.0}, "divergence must be a number above 1, got 1.0"),
     ],
@@ -269,4 +361,5 @@ def test_the_plot(tmp_path):
     smoothed = axes.lines[1]
     np.testing.assert_array_equal(smoothed.get_xdata(), found.learning_rates)
     np.testing.assert_array_equal(smoothed.get_ydata(), found.smoothed_losses)
-    assert axes.lines[2].get_xdata()[0] == found.suggestion
+    np.testing.assert_array_equal(axes.lines[2].get_xdata(), sorted(found.trials))
+    assert axes.lines[3].get_xdata()[0] == found.suggestion

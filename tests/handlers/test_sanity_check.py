@@ -131,6 +131,16 @@ def test_it_says_nothing(case):
     estimator_of(network(outputs), loss, train_metrics=metrics).fit([batch], epochs=1)
 
 
+@pytest.mark.parametrize("data", ["list", "data loader"])
+def test_a_mistake_in_both_kinds_of_data_is_told_of_the_training(data):
+    """Of a DataLoader, the first training batch comes later than the look before the run."""
+    samples = gluon.data.ArrayDataset(X.astype("float32"), X.astype("float32"), Y)
+    make = {"list": lambda: [(X, X, Y)], "data loader": lambda: gluon.data.DataLoader(samples, 10)}
+    message = "cannot compute the first batch: .*several inputs are"
+    with pytest.raises(ValueError, match=message):
+        estimator_of(network()).fit(make[data](), make[data](), epochs=1)
+
+
 def test_it_can_be_switched_off():
     net = network()
     estimator_of(net).fit([(X, Y + 1)], epochs=1, sanity_check=False)

@@ -20,13 +20,13 @@ def script(tmp_path):
 
 
 def test_all_options(script, tmp_path):
-    given = "-n 4 --max-restarts 0 --progress-timeout 1.5 --threads 3 --wait 7 --min-workers 2"
+    given = "-n 3 --max-restarts 0 --progress-timeout 1.5 --threads 3 --wait 7 --min-workers 2"
     given += " --ssh my_ssh --log-dir"
     (tmp_path / "hosts").write_text("node1:2  # two of them\n\nnode2\n")
     own = ["-n", "7", "--help", "--", "x"]
     line = [*given.split(), str(tmp_path / "a/b"), "--hosts", str(tmp_path / "hosts"), script, *own]
     options = parse(line)
-    assert (options.workers, options.max_restarts, options.progress_timeout) == (4, 0, 1.5)
+    assert (options.workers, options.max_restarts, options.progress_timeout) == (3, 0, 1.5)
     assert (options.threads, options.wait, options.min_workers) == (3, 7.0, 2)
     assert (options.hosts, options.ssh) == ({"node1": 2, "node2": 1}, "my_ssh")
     assert (tmp_path / "a" / "b").is_dir()
@@ -77,6 +77,7 @@ HOSTS = [
     ("-F@x\n", "got '-F@x'"),
     ("-W@a:2\n", "got '-W@a:2'"),
     ("$(x)\n", "got '$(x)'"),
+    ("node1\n", "-n 2 is more than the hosts have workers (node1:1): give -n auto, or write"),
 ]
 
 
@@ -90,7 +91,7 @@ def test_hosts_that_are_refused(script, tmp_path, capsys, text, said):
 
 
 def test_a_program_for_ssh_that_is_not_there(script, tmp_path):
-    (tmp_path / "hosts").write_text("node1\n")
+    (tmp_path / "hosts").write_text("node1:2\n")
     arguments = ["-n", "2", "--hosts", str(tmp_path / "hosts"), "--ssh", "/no/ssh", script]
     with pytest.raises(ValueError, match="--ssh '/no/ssh' is not installed, and other hosts"):
         job.Job(parse(arguments))

@@ -40,6 +40,18 @@ def epochs(text):
     return re.findall(r"epoch \d(?=: training)", text)
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_only_on_a_terminal_a_long_line_is_broken(is_terminal, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    handler, stream = ConsoleHandler(), io.StringIO()
+    stream.isatty = lambda: is_terminal
+    handler.setStream(stream)
+    line = ", ".join(f"figure {k} is {k}" for k in range(10))
+    lines = handler.format(logging.makeLogRecord({"msg": line})).split("\n")
+    assert (len(lines) > 1, max(map(len, lines)) <= 60) == (is_terminal, is_terminal)
+    assert " ".join(map(str.strip, lines)) == line
+
+
 def test_a_line_is_seen_once_whoever_has_configured_what(root_logger, capsys):
     """No handler, a stream at the root, a file at the root, a stream at one of the loggers."""
     fit()
@@ -281,7 +293,7 @@ def test_on_a_terminal(tmp_path):
         assert bar in bars, bar
     *above, last = screen(bars)
     assert epochs("\n".join(above)) == ["epoch 0", "epoch 1", "epoch 2"]
-    assert all(line.startswith(("epoch ", "SVRG: gradient table on")) for line in above)
+    assert all(line.startswith(("epoch ", "    ", "SVRG: gradient table on")) for line in above)
     assert re.match(r"training: 100%.* 3/3 ", last)
     assert silent == ""
     assert "\r" not in lines

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import runs
 from gluon_svrg.run.history import History
-from gluon_svrg.run.text_table import MAX_ROWS, abridged, cell, text_table
+from gluon_svrg.run.text_table import MAX_ROWS, abridged, cell, text_table, wrapped
 from mxnet import gluon
 
 
@@ -137,3 +137,34 @@ def test_the_description_of_the_handlers_fits_80_columns(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "    - SVRGHandler (priority -3000)" in lines
     assert max(map(len, lines)) <= 80
+
+
+LINE = (
+    "epoch 3: training accuracy 0.8764, training loss 1.76, validation accuracy 0.8186, variance "
+    "ratio 0.0032 [1.3e-05 to 0.0085], learning rate 0.1, coefficient 1 (0.1 s, 13140 samples/s)"
+)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+def test_a_long_line_is_broken_after_commas(width):
+    lines = wrapped(LINE, width).split("\n")
+    assert " ".join(line.strip() for line in lines) == LINE
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= -(-len(LINE) // width) + (width < 100) + (width < 50)
+    assert all(line.startswith("    ") for line in lines[1:])
+    if width >= 80:
+        assert all(line.endswith(",") for line in lines[:-1])
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", ""),
+        ("as it is, all of it", "as it is, all of it"),
+        ("one two three four five", "one two three\n    four five"),
+        ("x, one two three four five", "x,\n    one two\n    three four\n    five"),
+        ("a" * 20 + ", b", "a" * 20 + ",\n    b"),
+    ],
+)
+def test_what_has_no_comma_is_broken_between_words(line, expected):
+    assert wrapped(line, 14 if line.startswith(("one", "x")) else 19) == expected

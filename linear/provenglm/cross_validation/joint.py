@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from provenglm import newton
+from provenglm import constants, newton
 from provenglm.cross_validation.folds import Folds, PathPoint, point_of
 from provenglm.duality import duality_gap
-from provenglm.method import CHANGED, STALE
 from provenglm.metric import HessianMetric, Metric
 from provenglm.objective import Objective, Snapshot, products
 from provenglm.plan import Plan, has_hessian, sample_size
@@ -29,16 +28,6 @@ from provenglm.types import NumPyArray
 
 Watch = Callable[[str], None]
 
-_POOR, _POOR_STEPS = 0.5, 3
-"""What so many steps leave of the decrement, from which on the solver itself takes over."""
-
-_PAIRS = 10
-"""Steps that are remembered along the path."""
-
-_ROWS_OF_A_WEIGHT, _WORK = 50, 3e7
-"""Rows for each weight, and multiplications for a Hessian of all rows, from which on folds whose
-Hessians are small go together, too."""
-
 
 def suits(plan: Plan, problem: Problem) -> bool:
     """Whether folds are solved together: where the metric is a sample's Hessian.
@@ -50,7 +39,9 @@ def suits(plan: Plan, problem: Problem) -> bool:
         return False
     n, p = problem.features.shape
     width = (p + 1) * problem.loss.outputs
-    is_long = n >= _ROWS_OF_A_WEIGHT * width and float(n) * width * width >= _WORK
+    is_long = (
+        n >= constants.ROWS_OF_A_WEIGHT * width and float(n) * width * width >= constants.JOINT_WORK
+    )
     if plan.name == "sample":
         return has_hessian(problem)
     return plan.name == "svrg, hessian" or (plan.name == "newton" and is_long)
@@ -286,7 +277,9 @@ class JointPath:
         self._renew(walks)
         while pending := [walk for walk in walks if walk.fold not in done]:
             steps = self._steps(pending)
-            stale = any(d > STALE * w.last for w, (_, d) in zip(pending, steps, strict=True))
+            stale = any(
+                d > constants.STALE * w.last for w, (_, d) in zip(pending, steps, strict=True)
+            )
             if stale and self._renew(pending):
                 steps = self._steps(pending)
             moving: list[tuple[Walk, NumPyArray]] = []
@@ -329,7 +322,7 @@ class JointPath:
         curvature = sample.loss.curvature(scores, sample.target)
         if self._hessian is not None:
             change = np.abs(curvature - self._curvature).mean()
-            if not change > CHANGED * self._curvature.mean():
+            if not change > constants.CHANGED * self._curvature.mean():
                 return False
         plain = replace(sample, penalty=np.zeros_like(sample.penalty))
         self._hessian, self._curvature = plain.hessian(scores), curvature
@@ -350,9 +343,9 @@ class JointPath:
             return self._kept(walk, decrement, StopReason.MAX_ITER, self._gap(walk))
         if time.perf_counter() >= self._settings.deadline:
             return self._kept(walk, decrement, StopReason.MAX_TIME, self._gap(walk))
-        walk.poor = walk.poor + 1 if decrement > _POOR * walk.last else 0
+        walk.poor = walk.poor + 1 if decrement > constants.POOR * walk.last else 0
         walk.last = decrement
-        return self._by_itself(walk, strength) if walk.poor >= _POOR_STEPS else None
+        return self._by_itself(walk, strength) if walk.poor >= constants.POOR_STEPS else None
 
     def _gap(self, walk: Walk) -> float:
         value = walk.at
@@ -397,7 +390,7 @@ class JointPath:
             return False
         old = walk.at
         pair = value.theta - old.theta, value.gradient - old.gradient
-        walk.pairs = [*walk.pairs[1 - _PAIRS :], pair]
+        walk.pairs = [*walk.pairs[1 - constants.SECANTS_OF_A_PATH :], pair]
         walk.at = value
         return True
 

@@ -9,13 +9,11 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy.sparse import issparse
 
+from provenglm import constants
 from provenglm.base import LinearEstimator
 from provenglm.cross_validation.folds import PathPoint
 from provenglm.data.rows import Features, rows_of
 from provenglm.types import NumPyArray
-
-_MOST_SCORES = 4_000_000
-"""Of held-out rows in memory: 32 MB."""
 
 
 class HeldOut:
@@ -52,12 +50,12 @@ def scores_of_points(
 ) -> Iterator[NumPyArray]:
     """Yield each point's scores of some rows, (len(rows), K) and float64."""
     outputs = points[0].coef.shape[1]
-    together = max(1, _MOST_SCORES // max(1, len(rows) * outputs))
+    together = max(1, constants.SCORES_OF_A_PATH // max(1, len(rows) * outputs))
     for first in range(0, len(points), together):
         part = points[first : first + together]
         coef = np.hstack([point.coef for point in part])
         table = np.empty((len(rows), coef.shape[1]))
-        size = max(64, 2**20 // coef.shape[0])
+        size = max(64, constants.NUMBERS_TOGETHER // coef.shape[0])
         for start in range(0, len(rows), size):
             some = slice(start, start + size)
             table[some] = _taken(features, rows[some], np.float64) @ coef

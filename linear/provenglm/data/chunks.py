@@ -266,9 +266,10 @@ class Chunks:
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
-            f"{self!r} is not turned into one array, for that would be a copy of all rows: give it "
-            "to an estimator of provenglm, or its chunks to numpy.concatenate; to search C "
-            "there is SVRGClassifierCV, for a test set train_test_split"
+            f"{self!r} is not turned into one array, which would be a copy of all rows: give it to "
+            "an estimator of provenglm, for a cross-validation to SVRGClassifierCV or "
+            "SVRGRegressorCV; split it by its train_test_split, or give its chunks to "
+            "numpy.concatenate"
         )
 
 

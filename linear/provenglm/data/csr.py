@@ -13,15 +13,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csc_array, csr_array
 
+from provenglm import constants
 from provenglm.types import NumPyArray
-
-_BLOCK_NUMBERS = 3 << 16
-"""Non-zeros of a block, at least: values and columns, 1.5 MB in float32, stay in a core's cache."""
-
-_PER_COLUMN = 4
-"""Non-zeros of a block for each column: its gradient has p numbers, which are added to the rest."""
-
-_LEAST_ROWS = 64
 
 
 class CsrRows:
@@ -51,11 +44,11 @@ class CsrRows:
         if self._slices is None:
             n, p = self.shape
             indptr = self._features.indptr
-            size = max(_BLOCK_NUMBERS, _PER_COLUMN * p)
+            size = max(constants.SPARSE_BLOCK, constants.SPARSE_BLOCK_OF_A_COLUMN * p)
             ends = np.searchsorted(indptr, np.arange(size, int(indptr[-1]), size))
             starts = [0]
             for end in ends.tolist():
-                if starts[-1] + _LEAST_ROWS <= end <= n - _LEAST_ROWS:
+                if starts[-1] + constants.LEAST_BLOCK_ROWS <= end <= n - constants.LEAST_BLOCK_ROWS:
                     starts.append(end)
             self._slices = [slice(*ends) for ends in zip(starts, [*starts[1:], n], strict=True)]
             self._whole = frozenset((part.start, part.stop) for part in self._slices)

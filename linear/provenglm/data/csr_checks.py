@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.sparse import csr_array
 
+from provenglm import constants
 from provenglm.data.csr import made_of
 from provenglm.types import NumPyArray
 
@@ -61,7 +62,7 @@ def first_where(
     features: csr_array, is_wrong: Callable[[NumPyArray], NumPyArray]
 ) -> tuple[int, int, object] | None:
     """Return row, column and value of the first stored number that is wrong."""
-    size = 1 << 20
+    size = constants.NUMBERS_TOGETHER
     for first in range(0, len(features.data), size):
         wrong = is_wrong(features.data[first : first + size])
         if wrong.any():

@@ -7,19 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from provenglm import constants
 from provenglm.data.blocks import moments_of, slices_of
 from provenglm.data.chunks import Chunks
 from provenglm.data.parts import Part, mapped_root, part_of
 from provenglm.types import NumPyArray
 
-SMALL = 1 << 20
-"""Bytes of a memory map up to which it is an array like others."""
-
 
 def on_disk(features: object) -> bool:
     """Whether the rows of some features are read in blocks and never copied as a whole."""
     if isinstance(features, np.ndarray):
-        root = mapped_root(features) if features.nbytes > SMALL else None
+        root = mapped_root(features) if features.nbytes > constants.SMALL_MAP else None
         # A private copy has changes that are in memory alone.
         return root is not None and root.mode != "c"
     return isinstance(features, Chunks)

@@ -15,9 +15,6 @@ from provenglm.data.blocks import parts_of
 from provenglm.losses import Loss
 from provenglm.types import NumPyArray
 
-MANY = 1 << 20
-"""Rows on disk from which on this is so."""
-
 
 def equal_shares(n: int) -> NumPyArray:
     """Return 1 / n for each row, (n,), in the memory of one number."""
@@ -62,16 +59,11 @@ def summary(loss: Loss, target: NumPyArray, share: NumPyArray) -> tuple[NumPyArr
         return target, share
     if loss.has_classes:
         count = loss.group_count
-        return np.arange(count), shares_of_groups(share, lambda part: target[part], count)
+        whole = np.dtype(np.intp)  # labels may be numbers of any dtype
+        return np.arange(count), shares_of_groups(
+            share, lambda part: target[part].astype(whole, copy=False), count
+        )
     return np.array([mean_of(share, target)]), np.ones(1)
-
-
-def null_value(loss: Loss, target: NumPyArray, share: NumPyArray, bias: NumPyArray) -> float:
-    """Return the mean loss where all scores are the same."""
-    if loss.has_classes:
-        target, share = summary(loss, target, share)
-    scores = np.broadcast_to(bias, (len(target), *bias.shape))
-    return mean(share, lambda part: loss.value(scores[part], target[part]))
 
 
 def draw(

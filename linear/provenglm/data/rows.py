@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from provenglm.data.blocks import BLOCK_BYTES, moments_of, slices_of
+from provenglm.data.blocks import moments_of, slices_of
 from provenglm.data.chunks import Chunks
 from provenglm.data.csr import CsrRows
 from provenglm.data.disk import DiskRows, on_disk, parts_in
@@ -23,7 +23,7 @@ Features: TypeAlias = "NumPyArray | csr_array"
 Data: TypeAlias = "NumPyArray | csr_array | Chunks"
 """What a problem's features may be."""
 
-__all__ = ["BLOCK_BYTES", "DenseRows", "Features", "Rows", "rows_of"]
+__all__ = ["DenseRows", "Features", "Rows", "rows_of"]
 
 
 class Rows(Protocol):
@@ -129,6 +129,9 @@ class DenseRows:
         return self.take(rows).astype(self.dtype, copy=False)
 
     def take(self, rows: NumPyArray) -> NumPyArray:
+        # np.take is faster, and copies all features if they are not in C order.
+        if self._features.flags.c_contiguous:
+            return np.asarray(np.take(self._features, rows, axis=0))
         return np.asarray(self._features[rows])
 
     def precise(self) -> DenseRows:

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from provenglm import constants
 from provenglm.data.csr import CsrRows, made_of, transposed
 from provenglm.objective import Scaling
 from provenglm.types import NumPyArray
-
-_HEAVY = 0.3
-"""Of the variance of all lighter columns together: a column with more sets every step's length."""
-
-_SCALED_TO = 0.1
-"""The same of such a column afterwards, up to four times as much: scales are powers of two."""
-
-_LEAST_COLUMNS = 20
-"""Of few columns each is a large part of the whole."""
-
-_OFFSET = 3.0
-"""A mean of so many deviations, and a column without zeros is centred."""
 
 _LEAST_DEVIATION = 1e-7
 """Of a column's size: less is rounding."""
@@ -42,12 +31,12 @@ def coordinates(rows: CsrRows, share: NumPyArray, intercept: bool) -> Scaling:
     rising = size[order]
     lighter = np.concatenate([[0.0], np.cumsum(rising)[:-1]])
     # Among the lightest each may be much heavier than those before it.
-    is_heavy = rising > _HEAVY * lighter
-    is_heavy[: max(_LEAST_COLUMNS, (len(rising) + 1) // 2)] = False
+    is_heavy = rising > constants.HEAVY * lighter
+    is_heavy[: max(constants.LEAST_COLUMNS, (len(rising) + 1) // 2)] = False
     if not is_heavy.any():
         return scaling
     first = int(np.argmax(is_heavy))
-    wanted = np.sqrt(_SCALED_TO * lighter[first]) * unit
+    wanted = np.sqrt(constants.SCALED_TO * lighter[first]) * unit
     for column in order[first:].tolist():
         center, deviation = _moments(rows, share, column, intercept)
         scaling.center[column] = center
@@ -94,7 +83,7 @@ def _moments(rows: CsrRows, share: NumPyArray, column: int, intercept: bool) -> 
     deviation = max(
         float(np.sqrt(share @ np.square(values - mean) / total)), _LEAST_DEVIATION * abs(mean)
     )
-    is_far = stored == len(values) and abs(mean) > _OFFSET * deviation
+    is_far = stored == len(values) and abs(mean) > constants.FAR_MEAN * deviation
     return (mean * largest if is_far else 0.0), deviation * largest
 
 

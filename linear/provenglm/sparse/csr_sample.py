@@ -7,21 +7,17 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
+from provenglm import constants
 from provenglm.data.csr import made_of, transposed
 from provenglm.sample import Sample
 from provenglm.types import NumPyArray
 
-DEARER = 400
-"""A multiplication of SciPy's product of sparse matrices, in those of a dense product in BLAS."""
-
-
-MOST_NUMBERS = 32_000_000
-"""Of sparse rows that are drawn and dense then: 256 MB."""
-
 
 def is_sparser(features: csr_array) -> bool:
     """Whether a Hessian takes less time of sparse rows than of dense ones."""
-    return bool(DEARER * np.square(_per_row(features)) < np.square(features.shape[1]))
+    return bool(
+        constants.SPARSE_PRODUCT * np.square(_per_row(features)) < np.square(features.shape[1])
+    )
 
 
 def size_and_costs(
@@ -37,12 +33,12 @@ def size_and_costs(
     n, p = features.shape
     stored = _per_row(features)
     if not is_sparser(features):
-        size = min(size_of_dense, MOST_NUMBERS // (p + 1))
+        size = min(size_of_dense, constants.SAMPLE_NUMBERS // (p + 1))
         return size, float(n) * (p + 1) * outputs, float((p + 1) * outputs) ** 2
     pairs = max(1.0, stored) ** 2
     like_a_pass = n * (0.6 * stored + 2) / (pairs * outputs)
-    size = int(min(n, max(2000, 10 * p, like_a_pass)))
-    return size, n * stored * outputs, DEARER * pairs * outputs**2
+    size = int(min(n, max(constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * p, like_a_pass)))
+    return size, n * stored * outputs, constants.SPARSE_PRODUCT * pairs * outputs**2
 
 
 def _per_row(features: csr_array) -> float:
