@@ -44,7 +44,8 @@ class CsrRows:
         if self._slices is None:
             n, p = self.shape
             indptr = self._features.indptr
-            size = max(constants.SPARSE_BLOCK, constants.SPARSE_BLOCK_OF_A_COLUMN * p)
+            # A gradient has p numbers, which are added to the rest.
+            size = max(constants.BLOCK_BYTES // 8, 4 * p)
             ends = np.searchsorted(indptr, np.arange(size, int(indptr[-1]), size))
             starts = [0]
             for end in ends.tolist():
@@ -106,6 +107,16 @@ class CsrRows:
     def columns(self) -> csc_array:
         """Return a copy by columns, as they are stored."""
         return self._features.tocsc()
+
+    def parts_by_rows(self) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+        """Return values, columns and where each row begins, as they are stored, for compiled loops.
+
+        Indices are unsigned: signed ones cost a test for wrap-around at each access.
+        """
+        data, indices, indptr = (
+            getattr(self._features, of) for of in ("data", "indices", "indptr")
+        )
+        return data, indices.view(f"u{indices.itemsize}"), indptr.view(f"u{indptr.itemsize}")
 
     def moments(
         self, share: NumPyArray, center: NumPyArray, wanted: NumPyArray
