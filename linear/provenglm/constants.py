@@ -1,6 +1,7 @@
 """The constants of the solver that could have other values, in the order of its loop.
 
-What follows from arithmetic, such as the margins of a proof, stands where it is used.
+What follows from arithmetic, such as the margins of a proof, stands where it is used. What halving
+and doubling does is from ``make bench-constants``: the worst problem, in passes and CPU seconds.
 """
 
 
@@ -10,15 +11,15 @@ SMALL_HESSIAN = 1e8
 """Multiplications for one Hessian of all rows, up to which Newton's method is exact."""
 
 SMALL_DATA = 8_000_000
-"""Numbers of features, zeros included, up to which all are copied to float64."""
+"""Numbers of features, zeros included, up to which all are copied to float64: 64 MB."""
 
 MOST_WEIGHTS = 2500
-"""Weights up to which a Hessian is a matrix."""
+"""Weights up to which a Hessian is a matrix, which is factored."""
 
 FEW_ROWS_OF_A_FEATURE = 4
-"""With fewer rows for each feature the sample of a Hessian is nearly all rows. On 3,000 x 2,400
-conjugate gradients took a tenth of a Hessian's time; on 8,000 x 1,000 between a fifth of it and ten
-times as much, depending on the condition number."""
+"""With fewer rows for each feature one output goes by conjugate gradients: the sample of a Hessian
+would be nearly all rows. On 1,200 x 400 up to 3,000 x 1,000 they took 0.2 to 0.7 of a Hessian's
+time, of collinear columns, too."""
 
 WEIGHTS_OF_SQUARES = 400
 """Weights up to which the Hessian of a squared loss with an L1 penalty is that of all rows: it is
@@ -43,7 +44,7 @@ were faster."""
 
 ROWS_OF_A_DIMENSION = 100
 """Rows for each effective dimension, from which on products with a sample's Hessian are near
-enough."""
+enough; a Kronecker product with fewer."""
 
 COPY_BYTES = 4e9
 """Bytes of a copy of dense rows in float32, at most."""
@@ -52,7 +53,24 @@ SPARSE_PRODUCT = 400
 """A multiplication of SciPy's product of sparse matrices, in those of a dense product in BLAS."""
 
 
-# Coordinates.
+# The sample and its coordinates.
+
+LEAST_ROWS = 2000
+"""Rows of a sample, at least: of that of a Hessian, of a proof, of scales, of classes."""
+
+ROWS_OF_A_FEATURE = 10
+"""Rows of a Hessian's sample for each feature, at least; twice as many where they cost no more than
+three passes."""
+
+SAMPLE_OF_A_PASS = 16
+"""Its rows, times the weights, for each row of the data: the sample's Hessian is then half as dear
+as a pass, for in BLAS a multiplication of a product of matrices costs a 32nd of one of a pass."""
+
+SAMPLE_NUMBERS = 32_000_000
+"""Numbers of drawn rows in memory, at most: 256 MB. Of sparse rows and of those of a proof."""
+
+RARE = 0.1
+"""A group of targets with a smaller share is drawn more often than it occurs."""
 
 FEW_ROWS = 20
 """Rows that a feature's variance has to come from, or it is measured over all rows: (sum x^2)^2 /
@@ -60,27 +78,18 @@ sum x^4."""
 
 HEAVY = 0.3
 """A sparse column with more than this part of the variance of all lighter ones together sets every
-step's length."""
+step's length, and is scaled to less."""
 
 
-# The sample.
+# The start.
 
-LEAST_ROWS = 2000
-"""Rows of a sample, at least."""
+GROWTH = 4
+"""From one number of rows to the next: of the parts of a sample on the way to a start, and of the
+proofs of a fit. On disk, one of so many blocks of a part has its Hessian."""
 
-ROWS_OF_A_FEATURE = 10
-"""Rows of a sample for each feature, at least; twice as many where they cost no more than three
-passes."""
-
-SAMPLE_OF_A_PASS = 16
-"""A sample's Hessian is made of as many rows as make it half as dear as a pass, in BLAS, where a
-multiplication of a product of matrices costs a 32nd of one of a pass."""
-
-SAMPLE_NUMBERS = 32_000_000
-"""Numbers of sparse rows that are drawn and dense then, at most: 256 MB."""
-
-RARE = 0.1
-"""A group of targets with a smaller share is drawn more often than it occurs."""
+ERROR_OF_A_START = 0.02
+"""Of the sample's error, about p / 2n of the loss: the decrement at which its optimum is near
+enough for a start."""
 
 EVERY_BLOCK = 8
 """One of so many blocks on disk is in the part that a start is taken from."""
@@ -92,56 +101,45 @@ LARGER_PART = 16
 """A part of so many times the sample's rows is worth reading."""
 
 
-# The start.
-
-GROWTH = 4
-"""From one part of the sample to the next, on the way to a start."""
-
-
-ERROR_OF_A_START = 0.02
-"""Of the sample's error: the decrement at which its optimum is near enough for a start."""
-
-
 # The metric of a sample's Hessian.
 
 CHANGED = 0.05
-"""Of the curvature, on average: less, and a new Hessian would be the old one."""
+"""A step that leaves more of the decrement, and a curvature that has changed by more of itself:
+then the Hessian is taken anew."""
 
 SECANTS = 20
 """Steps and changes of the gradient that correct a metric."""
+
+PART_OF_A_STEP = 32
+"""Of all rows, one of so many has the Hessian of a step by products, or on disk the second moments.
+With 16 Fashion-MNIST took 12.4 and 28.3 passes, not 9.7 and 25.1."""
 
 STEPS_OF_A_RATE = 10
 """Steps whose gains, beside those of as many before them, tell how fast a run in a Kronecker
 product arrives."""
 
 
-# Conjugate gradients.
+# Conjugate gradients, and the length of a step.
 
 MOST_FORCING = 0.3
-"""What they leave of the gradient, in the preconditioner's metric, at most."""
+"""What they leave of the gradient, in the preconditioner's metric, at most. A step that promises
+this much of the gap that is asked for is not solved any further."""
 
 LEAST_FORCING = 0.02
-"""The same where steps gain much."""
+"""The same, at least, where steps gain much."""
 
 SAMPLE_FORCING = 0.1
-"""What they leave with a sample's Hessian. Passes on Fashion-MNIST, L2 1e-4 and 1e-5: 9.7 and 25.1;
-with 0.2 11.1 and 25.9, with 0.3 11.8 and 26.3."""
+"""What they leave with a sample's Hessian."""
 
 MOST_STEPS = 200
-"""Products for one step or one system with a sample's Hessian or with a working set, at most."""
-
-PART_OF_A_STEP = 32
-"""Of all rows in memory, one of so many has the Hessian of a step. With 16 Fashion-MNIST took 12.4
-and 28.3 passes."""
-
-
-# The length of a step.
+"""Steps of any inner iteration. All but conjugate gradients end after a few."""
 
 SLOPE = 0.3
 """Of the slope along a step: what may be left of it where the step ends."""
 
 SHORT = 0.3
-"""After a shorter step more caution is needed."""
+"""After a shorter step more caution is needed, and less after one that is longer than the rest of
+1."""
 
 FIRST_CAUTION = 0.05
 """The part of the way to its target by which a row's mean is moved for its curvature, at first."""
@@ -153,14 +151,14 @@ ALL_FEATURES = 300
 """Features up to which all are taken at once."""
 
 LEAST_JOINING = 100
-"""Features that join at a time, at least. With 400 text took between 0.8 and 1.2 times as long."""
+"""Features that join at a time, at least."""
 
 LAST_SWEEP = 0.09
-"""The same by columns. With 0.01 text took 1 to 1.3 times as long."""
+"""A sweep that lowers the model by less of what the best one did is the last."""
 
 ROUND = 6
-"""Sweeps of a round: the first is over the set, the others over what is not 0. Of 4 and of 10, text
-took between 0.9 and 1.1 times as long."""
+"""Sweeps of a round: the first is over the set, the others over what is not 0. By a matrix, as many
+without a change of sign are followed by a linear system."""
 
 PAIRS_OF_A_NUMBER = 30.0
 """Other numbers in its row, for each number, up to which the products of all columns with each
@@ -174,17 +172,15 @@ PRODUCTS_BEFORE_PAIRS = 40
 
 OF_BIAS = 0.1
 """By how much a row's step moves its own score by way of the intercept, for a residual of 1, at
-least. On text with C from 0.1 to 100, 0.03 took as many epochs, 0.3 up to 3 more, and 1 twice as
-many."""
+least."""
 
 PART_OF_BIAS = 0.005
 """The same beside what the step moves it by way of the weights. On 1,000 classes with a mean
-curvature of 300 the intercepts stood still with 0.1 alone; 22 epochs were enough with 1.5. Text
-with C = 100 takes as many epochs with 0.5."""
+curvature of 300 the intercepts stood still with `OF_BIAS` alone; 22 epochs were enough with 1.5."""
 
 SLOW = 0.5
-"""`SLOW_EPOCHS` that together leave more of the distance are the last: Newton's method goes on.
-0.25 and 0.7 were not better."""
+"""`SLOW_EPOCHS` that together leave more of the distance are the last: Newton's method goes on. A
+fold goes on alone after `TRIES` steps that each leave more."""
 
 SLOW_EPOCHS = 8
 """With 4 epochs raw counts of words took up to 1.7 times as long."""
@@ -196,11 +192,8 @@ MARGIN = 0.05
 """The estimate says enough at this part of the distance that is asked for."""
 
 TRIES = 3
-"""Proofs that are tried, each at a smaller estimate and with more rows; then the estimate
-decides."""
-
-LARGEST_PROOF = 2e10
-"""Multiplications for the Hessian of a proof, at most: about a second."""
+"""What is tried before something else decides: cheap iterations before a proof by a Newton step,
+and such proofs before the estimate."""
 
 SAFETY = 1.5
 """A proof by the sample's rows is tried when the bound should be enough by this factor."""
@@ -209,11 +202,8 @@ PENALTY_OF_A_GAP = 1e-4
 """Of the curvature: with a smaller penalty a proof by a Newton step is there long before the
 duality gap is, which is about the curvature over the penalty times as large."""
 
-
-# The scale of Huber's loss.
-
-
-# Folds that go together.
+LARGEST_PROOF = 2e10
+"""Multiplications for the Hessian of a proof, at most: about a second."""
 
 
 # Blocks of rows.
@@ -223,10 +213,11 @@ BLOCK_BYTES = 3 << 19
 gradient."""
 
 BLOCK_ROWS = 4096
-"""Rows of a block of a Hessian's sum, at most."""
+"""Rows of a block of a Hessian's sum, at most; an eighth of them where two products follow each
+other."""
 
 PART_ROWS = 1 << 16
-"""Of what has a number for each row, where such arrays are long."""
+"""Rows of a part of what has a number for each, and numbers of a part that a cache holds."""
 
 LEAST_BLOCK_ROWS = 64
 """Rows of a block, at least."""
@@ -235,4 +226,5 @@ LONG_ROWS = 1 << 20
 """Rows on disk from which on what has a number for each is processed in parts."""
 
 SMALL = 1 << 20
-"""Numbers in the data. To ask BLAS for its threads costs 20 ms: smaller data leave it alone."""
+"""Numbers of data that leave BLAS alone, because to ask it for its threads costs 20 ms; bytes of a
+memory map that is an array like others."""
