@@ -72,6 +72,12 @@ SAMPLE_NUMBERS = 32_000_000
 RARE = 0.1
 """A group of targets with a smaller share is drawn more often than it occurs."""
 
+LEAST_MEASURED_ROWS = 256
+"""Rows that coordinates are taken from with an L1 penalty and many features, at least."""
+
+MEASURED_NUMBERS = 1 << 20
+"""Numbers of such a sample: of 1,000 x 5,000 all rows took half of the time."""
+
 FEW_ROWS = 20
 """Rows that a feature's variance has to come from, or it is measured over all rows: (sum x^2)^2 /
 sum x^4."""
@@ -153,6 +159,9 @@ ALL_FEATURES = 300
 LEAST_JOINING = 100
 """Features that join at a time, at least."""
 
+KEPT_NUMBERS = 1 << 24
+"""Numbers of columns that are kept for their products with others, at most: 128 MB."""
+
 LAST_SWEEP = 0.09
 """A sweep that lowers the model by less of what the best one did is the last."""
 
@@ -204,6 +213,16 @@ duality gap is, which is about the curvature over the penalty times as large."""
 
 LARGEST_PROOF = 2e10
 """Multiplications for the Hessian of a proof, at most: about a second."""
+
+
+GROUPS_OF_ROWS = 64
+"""Groups of rows in the same training sets, each with products of the features, at most."""
+
+BYTES_OF_GROUPS = 1 << 28
+"""Bytes of all these products, at most."""
+
+STEPS_OF_PRODUCTS = 5
+"""Steps to a point by these products, before the solver itself takes over: as a rule it is one."""
 
 
 # Blocks of rows.

@@ -33,14 +33,18 @@ from provenglm import constants
 from provenglm.data.budget import columns_of_a_copy
 from provenglm.data.rows import DenseRows
 from provenglm.descent_columns import (
+    Arrays,
+    ColumnPass,
     Columns,
     OfClasses,
     OfOneOutput,
     kernels,
     of_dense,
+    of_one_output,
     of_sparse,
 )
 from provenglm.duality import duality_gap
+from provenglm.kept_products import KeptProducts
 from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses
 from provenglm.objective import Objective, Reads, Scaling, Snapshot, of_rows
 from provenglm.sample import Sample
@@ -87,9 +91,13 @@ class Descent:
     objective : Objective
     sample : Sample, optional
         Whose Hessian is taken; without, that of all rows.
+    arrays : tuple of numpy.ndarray, optional
+        All columns of sparse rows with one output.
     """
 
-    def __init__(self, objective: Objective, sample: Sample | None) -> None:
+    def __init__(
+        self, objective: Objective, sample: Sample | None, arrays: Arrays | None = None
+    ) -> None:
         if sample is None:
             objective = replace(objective, rows=objective.rows.precise())
         assert objective.l1 is not None
@@ -99,7 +107,10 @@ class Descent:
         self._caution = 0.0
         self._chosen = np.zeros(0, np.intp)
         self._grew = False
-        self._arrays: tuple[NumPyArray, NumPyArray, NumPyArray] | None = None
+        self._arrays = arrays
+        self._pass: ColumnPass | Objective = objective
+        if arrays is not None:
+            self._pass = ColumnPass(objective, arrays)
         self._hessian: NumPyArray | None = None
         self._curvature: NumPyArray = np.zeros(0)
 
@@ -115,7 +126,17 @@ class Descent:
         cls, objective: Objective, _: Sample, start: NumPyArray, __: np.random.Generator
     ) -> Iterator[State]:
         """Yield a state for each snapshot of a run, with Hessians of all rows."""
-        return cls(objective, None).states(start)
+        if not objective.rows.is_sparse or objective.loss.outputs > 1:
+            return cls(objective, None).states(start)
+        small, arrays, kept = of_one_output(objective)
+
+        def back(theta: NumPyArray) -> NumPyArray:
+            whole = np.zeros(start.shape)
+            whole[kept] = theta
+            return whole
+
+        states = cls(small, None, arrays).states(start[kept])
+        return (replace(state, back=back) for state in states)
 
     def states(self, start: NumPyArray) -> Iterator[State]:
         """Yield a state for each snapshot, and end where no step leads lower."""
@@ -142,7 +163,8 @@ class Descent:
                     return
                 # float32 has no more digits to give.
                 self._objective = replace(self._objective, rows=self._objective.rows.precise())
-                new = self._objective.snapshot(snapshot.theta)
+                self._pass = self._objective
+                new = self._pass.snapshot(snapshot.theta)
                 of_new = duality_gap(self._objective, new)
             elif self._hessian is not None:
                 self._learn(new.theta - snapshot.theta, new.gradient - snapshot.gradient)
@@ -151,7 +173,7 @@ class Descent:
     def _first(self, start: NumPyArray) -> Snapshot:
         """Return the first snapshot: near the sample's optimum, or at a given start."""
         objective, sample = self._objective, self._sample
-        snapshot = objective.snapshot(start)
+        snapshot = self._pass.snapshot(start)
         if sample is None or start[:-1].any() or len(sample.rows) == objective.n:
             return snapshot
         of_sample = replace(
@@ -161,6 +183,7 @@ class Descent:
             share=sample.share,
             scaling=Scaling(np.zeros(len(start) - 1), 1.0 * (objective.scaling.inverse > 0)),
             reads=Reads(),
+            products=KeptProducts(),
             centered=False,
             is_long=False,
             moments=None,
@@ -211,6 +234,12 @@ class Descent:
 
     def _measure(self, snapshot: Snapshot) -> None:
         sample, objective = self._sample, self._objective
+        if sample is None and self._keeps_products():
+            hessian = objective.products.over(objective, self._chosen)
+            penalty = objective.penalty[np.append(self._chosen, len(self._l1) - 1)]
+            hessian.ravel()[:: len(hessian) + 1] += penalty
+            self._hessian, self._curvature = hessian, np.ones(objective.n)
+            return
         curvature = self._second_derivative(snapshot)
         self._curvature = curvature.diagonal
         if sample is not None:
@@ -219,6 +248,14 @@ class Descent:
         else:
             objective.reads.rows += objective.n
             self._hessian = _hessian(objective, self._chosen, curvature)
+
+    def _keeps_products(self) -> bool:
+        """Whether products of features are made once: where the set of features changes."""
+        objective = self._objective
+        p = len(objective.scaling.center)
+        is_constant = objective.loss.is_quadratic and objective.room is None
+        numbers = objective.n * min(p + 1, 2 * constants.MOST_WEIGHTS)
+        return is_constant and p > constants.ALL_FEATURES and numbers <= constants.KEPT_NUMBERS
 
     def _has_changed(self, snapshot: Snapshot) -> bool:
         """Whether the curvature is another than that of the matrix."""
@@ -287,8 +324,7 @@ class Descent:
 
     def _after(self, snapshot: Snapshot, step: Step) -> Snapshot | None:
         """Return the snapshot after a step, or after as much of it as leads lower; else None."""
-        objective = self._objective
-        new = objective.snapshot(step.to)
+        new = self._pass.snapshot(step.to)
         change = step.to - snapshot.theta
         if step.slope <= _ROUNDING * abs(snapshot.objective):
             # Too little for the objective to show, but not for the proof.
@@ -301,7 +337,7 @@ class Descent:
         ):
             length = self._length(snapshot, new, step)
             if length < 1:
-                shorter = objective.snapshot(snapshot.theta + length * change)
+                shorter = self._pass.snapshot(snapshot.theta + length * change)
                 if not shorter.objective < snapshot.objective:
                     return None
                 new = shorter
@@ -412,26 +448,37 @@ def _no_room(objective: Objective, count: int) -> str:
     )
 
 
-def _hessian(objective: Objective, chosen: NumPyArray, curvature: SecondDerivative) -> NumPyArray:
-    """Return the Hessian over some features of all rows, and the intercept, of theta raveled."""
-    kept = np.append(chosen, len(objective.penalty) - 1)
-    center, inverse = objective.scaling.center[chosen], objective.scaling.inverse[chosen]
-    takes_all = len(chosen) == len(objective.scaling.center)
-    # Several blocks at a time: BLAS is slow on few rows.
+def groups_of_blocks(objective: Objective) -> list[list[slice]]:
+    """Return the blocks of a pass, several at a time: BLAS is slow on few rows."""
     groups: list[list[slice]] = [[]]
     for part in objective.rows.slices():
         if groups[-1] and part.stop - groups[-1][0].start > constants.BLOCK_ROWS:
             groups.append([])
         groups[-1].append(part)
+    return groups
+
+
+def centred_rows(
+    objective: Objective, blocks: list[slice], chosen: NumPyArray, out: NumPyArray
+) -> None:
+    """Write some features of some blocks to `out`, in theta's coordinates."""
+    center, inverse = objective.scaling.center[chosen], objective.scaling.inverse[chosen]
+    takes_all = len(chosen) == len(objective.scaling.center)
+    for part in blocks:
+        features = out[part.start - blocks[0].start : part.stop - blocks[0].start]
+        block = objective.rows.block(part)
+        np.subtract(block if takes_all else block[:, chosen], center, out=features)
+        features *= inverse
+
+
+def _hessian(objective: Objective, chosen: NumPyArray, curvature: SecondDerivative) -> NumPyArray:
+    """Return the Hessian over some features of all rows, and the intercept, of theta raveled."""
+    kept = np.append(chosen, len(objective.penalty) - 1)
 
     def of_group(group: list[slice]) -> NumPyArray:
         whole = slice(group[0].start, group[-1].stop)
         taken = np.empty((whole.stop - whole.start, len(kept)))
-        for part in group:
-            features = taken[part.start - whole.start : part.stop - whole.start, :-1]
-            block = objective.rows.block(part)
-            np.subtract(block if takes_all else block[:, chosen], center, out=features)
-            features *= inverse
+        centred_rows(objective, group, chosen, taken[:, :-1])
         taken[:, -1] = objective.intercept
         penalty = np.zeros(len(kept))
         share = np.ascontiguousarray(objective.share[whole])
@@ -443,7 +490,7 @@ def _hessian(objective: Objective, chosen: NumPyArray, curvature: SecondDerivati
         return sample.hessian_of(of_rows_)
 
     total: NumPyArray | None = None
-    for each in objective.workers.map(of_group, groups):
+    for each in objective.workers.map(of_group, groups_of_blocks(objective)):
         total = each if total is None else np.add(total, each, out=total)
     assert total is not None
     outputs = objective.loss.outputs

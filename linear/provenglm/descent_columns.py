@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -12,8 +14,11 @@ from scipy.sparse import csc_array, csr_array
 
 from provenglm import constants
 from provenglm.losses import SecondDerivativeOfClasses
-from provenglm.objective import Objective, Snapshot
+from provenglm.objective import Objective, Scaling, Snapshot, Sums, residuals
 from provenglm.types import NumPyArray
+
+_SURE = 1 - 1e-9
+"""Of the penalty: a bound above it may be rounding."""
 
 _SINGLE = np.dtype(np.float32)
 
@@ -22,7 +27,7 @@ _LEAST_VARIANCE = 1e-6
 
 _TINY = float(np.finfo(np.float64).tiny)
 
-_Arrays = tuple[NumPyArray, NumPyArray, NumPyArray]
+Arrays = tuple[NumPyArray, NumPyArray, NumPyArray]
 
 
 def kernels() -> ModuleType:
@@ -45,12 +50,12 @@ class Columns(NamedTuple):
         What theta's coordinates subtract from them, and the columns do not.
     """
 
-    arrays: _Arrays
+    arrays: Arrays
     places: NumPyArray
     center: NumPyArray
 
 
-def of_sparse(objective: Objective) -> _Arrays:
+def of_sparse(objective: Objective) -> Arrays:
     """Return a copy of sparse rows by columns, divided by their scales."""
     rows: Any = objective.rows
     columns = rows.columns()
@@ -61,6 +66,57 @@ def of_sparse(objective: Objective) -> _Arrays:
     # The same bits: a copy would take an eighth of the conversion.
     rows = rows.view(np.uint32) if rows.itemsize == 4 else rows.astype(np.uint32)
     return data, rows, columns.indptr.astype(np.uint64)
+
+
+def of_one_output(objective: Objective) -> tuple[Objective, Arrays, NumPyArray]:
+    r"""Return the objective without columns that have no coefficient, a copy of the others, which.
+
+    The residuals of some losses are bounded, and so are the sums of their products with a column.
+    Where these bounds are within the penalty, the coefficient is 0 at the optimum: without such
+    columns the optimum is the same, and a bound of the distance to it, too. Columns of a word that
+    is rare can be most of them.
+    """
+    loss, share, scaling = objective.loss, objective.share, objective.scaling
+    n, p = objective.rows.shape
+    assert objective.l1 is not None
+    observed = loss.observed(objective.target)
+    target = objective.targets(slice(None), np.dtype(np.float64))
+    beyond = np.full(n, np.inf)
+    low, high = loss.inside(-beyond, target), loss.inside(beyond, target)
+    is_bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
+    if not is_bounded:
+        low = high = np.zeros(n)
+    rows: Any = objective.rows
+    given = rows.parts_by_rows()
+    count, sums = np.zeros(p, np.uint32), np.zeros((p, 4))
+    kernels().column_sums(*given, share, observed, low, high, count, sums)
+    is_kept = np.ones(p, bool)
+    if is_bounded:
+        largest = np.maximum(sums[:, 2], -sums[:, 3]) * scaling.inverse
+        is_kept = largest > _SURE * objective.l1[:-1]
+    kept = np.flatnonzero(is_kept)
+    count = count[kept]
+    begins = np.append(0, np.cumsum(count, dtype=np.int64))
+    data = np.empty(begins[-1], given[0].dtype)
+    of_rows = np.empty(len(data), np.uint32)
+    places = np.full(p, len(data), np.uint64)
+    places[kept] = begins[:-1]
+    kernels().by_columns(*given, places, data, of_rows)
+    inverse, center = scaling.inverse[kept], scaling.center[kept]
+    if (inverse != 1).any():
+        data = data * np.repeat(inverse, count)
+    mean = (sums[kept, 0] - center * share.sum()) * inverse
+    of_target = (sums[kept, 1] - center * objective.mean_target()) * inverse
+    with_last = np.append(kept, p)
+    small = replace(
+        objective,
+        scaling=Scaling(center, inverse),
+        penalty=objective.penalty[with_last],
+        l1=objective.l1[with_last],
+        moments=(mean, of_target),
+        rare=None,
+    )
+    return small, (data, of_rows, begins.astype(np.uint64)), with_last
 
 
 def of_dense(objective: Objective, chosen: NumPyArray) -> Columns:
@@ -74,6 +130,68 @@ def of_dense(objective: Objective, chosen: NumPyArray) -> Columns:
     rows = np.tile(np.arange(n, dtype=np.uint32), m)
     begins = np.arange(m + 1, dtype=np.uint64)
     return Columns((taken.ravel(), rows, begins * np.uint64(n)), begins[:-1], np.zeros(m))
+
+
+class ColumnPass:
+    """The full pass over sparse rows that are stored by columns, for one output.
+
+    Scores take the columns that have a coefficient alone, and no sum is kept for each block.
+
+    Parameters
+    ----------
+    objective : Objective
+    arrays : tuple of numpy.ndarray
+        All columns, in units of theta's.
+    """
+
+    def __init__(self, objective: Objective, arrays: Arrays) -> None:
+        self._objective, self._arrays = objective, arrays
+        scaling = objective.scaling
+        self._center = scaling.center * scaling.inverse
+        p = objective.rows.shape[1]
+        self._is_as_given = len(self._center) == p and bool((scaling.inverse == 1).all())
+        # Parts with about as many numbers for each thread; no sum is over several of them.
+        ends = np.linspace(0, len(arrays[0]), objective.workers.count + 1)[1:-1]
+        inner = np.searchsorted(arrays[2], ends).tolist()
+        self._parts = list(pairwise([0, *inner, len(self._center)]))
+
+    def snapshot(self, theta: NumPyArray) -> Snapshot:
+        """Return objective, gradient and scores at `theta`, (p + 1,)."""
+        objective = self._objective
+        share, target = objective.share, objective.targets(slice(None), np.dtype(np.float64))
+        there, scores = np.flatnonzero(theta[:-1]), np.empty(objective.n)
+        weights = theta[there]
+        kernels().scores(*self._arrays, there.astype(np.uint64), weights, scores)
+        scores += theta[-1] - self._center[there] @ weights
+        with np.errstate(over="ignore", invalid="ignore"):
+            values, residual = objective.loss.value_and_residual(scores, target)
+            value = float(values @ share)
+            weighted = residual * share
+            total = weighted.sum()
+            gradient = self._products(weighted)
+        known = None
+        if self._is_as_given:
+            known = Sums(value, gradient[:-1].copy(), np.array(total), None)
+        gradient[:-1] -= self._center * total
+        gradient[-1] = total if objective.intercept else 0.0
+        objective.reads.rows += objective.n
+        penalty = objective.penalty[there] * weights
+        gradient[there] += penalty
+        value += 0.5 * float(penalty @ weights)
+        if objective.l1 is not None:
+            value += float(objective.l1[there] @ np.abs(weights))
+        return Snapshot(theta, value, gradient, scores, known, residual)
+
+    def _products(self, numbers: NumPyArray) -> NumPyArray:
+        """Return the products of all columns with numbers of rows, (p + 1,): the last is free."""
+        found = np.empty(len(self._center) + 1)
+
+        def of_part(part: tuple[int, int]) -> None:
+            kernels().products(*self._arrays, *part, numbers, found)
+
+        for _ in self._objective.workers.map(of_part, self._parts):
+            pass
+        return found
 
 
 class OfOneOutput:
@@ -100,7 +218,7 @@ class OfOneOutput:
         self._columns, self._l1, self._l2, self._before = columns, l1, l2, before
         curvature = loss.second_derivative(snapshot.scores, target, caution)
         self._weight = curvature.diagonal * share
-        self._rest = loss.residual(snapshot.scores, target) * share
+        self._rest = residuals(objective, snapshot) * share
         arrays, places, _ = columns
         measured = kernels().measure(*arrays, places, self._rest, self._weight)
         self._of_loss, mean, square = measured
@@ -136,10 +254,10 @@ class OfOneOutput:
 
     def _descend(self) -> None:
         arrays, places, _ = self._columns
-        active, most = self._own.copy(), 0.0
+        active, most, is_near = self._own.copy(), 0.0, False
         sweep = kernels().sweep_columns
         for count in range(constants.MOST_STEPS):
-            is_whole = count % constants.ROUND == 0
+            is_whole = count % constants.ROUND == 0 or is_near
             if is_whole:
                 active[:] = self._own
             fell, self._shift = sweep(

@@ -103,6 +103,86 @@ def measure(
 
 
 @njit(cache=True, nogil=True)
+def column_sums(
+    data: NumPyArray,
+    indices: NumPyArray,
+    indptr: NumPyArray,
+    share: NumPyArray,
+    target: NumPyArray,
+    low: NumPyArray,
+    high: NumPyArray,
+    count: NumPyArray,
+    sums: NumPyArray,
+) -> None:
+    """Add to `count` and `sums` what sparse rows have in each column.
+
+    Parameters
+    ----------
+    low, high : numpy.ndarray, (n,)
+        The least and the greatest residual.
+    sums : numpy.ndarray, (p, 4)
+        Of the features times share and share times target; the greatest and the least of what
+        residuals can make of them.
+    """
+    for row in range(np.uint64(len(share))):
+        of_row, of_target = share[row], share[row] * target[row]
+        least, most = of_row * low[row], of_row * high[row]
+        for place in range(indptr[row], indptr[row + np.uint64(1)]):
+            column, number = indices[place], data[place]
+            count[column] += np.uint32(1)
+            of_column = sums[column]
+            of_column[0] += number * of_row
+            of_column[1] += number * of_target
+            of_column[2] += max(number * least, number * most)
+            of_column[3] += min(number * least, number * most)
+
+
+@njit(cache=True, nogil=True)
+def by_columns(
+    data: NumPyArray,
+    indices: NumPyArray,
+    indptr: NumPyArray,
+    places: NumPyArray,
+    numbers: NumPyArray,
+    rows: NumPyArray,
+) -> None:
+    """Copy some columns of sparse rows to `numbers` and `rows`.
+
+    Parameters
+    ----------
+    places : numpy.ndarray, (p,)
+        Where each begins; beyond the end of `numbers`, if it is left out. Changed.
+    """
+    end = np.uint64(len(numbers))
+    for row in range(np.uint64(len(indptr) - 1)):
+        number_of_row = np.uint32(row)
+        for place in range(indptr[row], indptr[row + np.uint64(1)]):
+            column = indices[place]
+            to = places[column]
+            if to < end:
+                numbers[to], rows[to] = data[place], number_of_row
+                places[column] = to + np.uint64(1)
+
+
+@njit(cache=True, nogil=True)
+def products(
+    data: NumPyArray,
+    indices: NumPyArray,
+    indptr: NumPyArray,
+    first: int,
+    last: int,
+    numbers: NumPyArray,
+    found: NumPyArray,
+) -> None:
+    """Set a part of `found` to the products of the columns from `first` to `last` with numbers."""
+    for k in range(np.uint64(first), np.uint64(last)):
+        of_column = 0.0
+        for place in range(indptr[k], indptr[k + np.uint64(1)]):
+            of_column += data[place] * numbers[indices[place]]
+        found[k] = of_column
+
+
+@njit(cache=True, nogil=True)
 def first_twins(
     data: NumPyArray,
     indices: NumPyArray,

@@ -30,7 +30,7 @@ import numpy as np
 
 from provenglm import constants
 from provenglm.losses import Dual
-from provenglm.objective import Objective, Snapshot, of_rows
+from provenglm.objective import Objective, Snapshot, of_rows, residuals
 from provenglm.types import NumPyArray
 
 _ULP = 2.0**-53
@@ -110,8 +110,7 @@ def _gap_with_l1(
 
     of_dual = _terms(objective, snapshot, dual)
     gap = of_dual + of_weights(1.0)
-    # An ulp less, so that rounding leaves none beyond.
-    feasible = (1 - 1e-15) * float((l1 / size).min(initial=1.0))
+    feasible = _feasible(size, l1)
     if feasible < 1 and np.isfinite(of_dual):
         spread = _spread(objective, snapshot) if objective.loss.has_classes else np.inf
         curvature = spread
@@ -119,19 +118,7 @@ def _gap_with_l1(
             divergence = _divergence(objective, snapshot, dual, feasible)
             gap = min(gap, divergence + of_weights(feasible))
             curvature = 2 * divergence / (1 - feasible) ** 2
-        # The best factor if the divergence is a parabola around 1, by Newton's method from above:
-        # the slope is convex.
-        factor = 1.0
-        for _ in range(constants.MOST_STEPS):
-            over = factor * size > l1
-            ratio = size[over] / penalty[over]
-            rise = float(curvature + ratio @ size[over])
-            lower = feasible
-            if 0 < rise < np.inf:
-                lower = max(feasible, float(curvature - slope + ratio @ l1[over]) / rise)
-            if lower >= factor:
-                break
-            factor = lower
+        factor = best_factor(curvature, slope, size, l1, penalty)
         rest = of_weights(factor)
         if rest < gap:
             divergence = np.inf
@@ -145,13 +132,49 @@ def _gap_with_l1(
     return max(0.0, min(gap, bound) if np.isfinite(gap) else bound)
 
 
+def _feasible(size: NumPyArray, l1: NumPyArray) -> float:
+    """Return the factor that leaves no size beyond its penalty."""
+    # An ulp less, so that rounding leaves none beyond.
+    return (1 - 1e-15) * float((l1 / size).min(initial=1.0))
+
+
+def best_factor(
+    curvature: float, slope: float, size: NumPyArray, l1: NumPyArray, penalty: NumPyArray
+) -> float:
+    """Return the best factor of the residuals, if their divergence is a parabola around 1.
+
+    By Newton's method from above: the slope is convex.
+
+    Parameters
+    ----------
+    curvature : float
+        Of the divergence.
+    slope : float
+        Of the other terms, but for those of the features beyond their penalty.
+    size, l1, penalty : numpy.ndarray
+        Gradients and penalties of these features.
+    """
+    factor, feasible = 1.0, _feasible(size, l1)
+    for _ in range(constants.MOST_STEPS):
+        over = factor * size > l1
+        ratio = size[over] / penalty[over]
+        rise = float(curvature + ratio @ size[over])
+        lower = feasible
+        if 0 < rise < np.inf:
+            lower = max(feasible, float(curvature - slope + ratio @ l1[over]) / rise)
+        if lower >= factor:
+            break
+        factor = lower
+    return factor
+
+
 def _divergence(objective: Objective, snapshot: Snapshot, dual: Dual, factor: float) -> float:
     """Return the mean of Fenchel's terms at the residuals times a factor below 1."""
     loss = objective.loss
 
     def of_part(part: slice) -> NumPyArray:
         scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
-        residual = dual.kept * loss.residual(scores, target) + dual.constant
+        residual = dual.kept * residuals(objective, snapshot, part) + dual.constant
         if dual.of_target and scores.ndim > 1:
             residual[np.arange(len(target)), target] += dual.of_target
         elif dual.of_target:
@@ -167,7 +190,7 @@ def _spread(objective: Objective, snapshot: Snapshot) -> float:
 
     def of_part(part: slice) -> NumPyArray:
         scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
-        square = np.square(loss.residual(scores, target))
+        square = np.square(residuals(objective, snapshot, part))
         if scores.ndim == 1:
             return np.asarray(square / loss.curvature(scores, target))
         return np.asarray((square / loss.probability(scores)).sum(axis=1))

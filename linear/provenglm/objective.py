@@ -23,6 +23,7 @@ from provenglm.data import per_row
 from provenglm.data.blocks import parts_of
 from provenglm.data.csr import transposed
 from provenglm.data.rows import Features, Rows
+from provenglm.kept_products import KeptProducts
 from provenglm.losses import Loss
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
@@ -62,6 +63,8 @@ class Snapshot:
         The score table: what the snapshot's gradient of any batch is computed from.
     sums : Sums, optional
         What objective and gradient were made of, in float64 and for the user's features.
+    residuals : numpy.ndarray, scores' shape, optional
+        If the pass has kept them: see `residuals`.
     """
 
     theta: NumPyArray
@@ -69,6 +72,7 @@ class Snapshot:
     gradient: NumPyArray
     scores: NumPyArray
     sums: Sums | None = None
+    residuals: NumPyArray | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,8 @@ class Objective:
         Features of whose curvature a sample knows next to nothing.
     reads : Reads
         Shared with the copies of it.
+    products : KeptProducts
+        Shared, too.
     is_long : bool
         Whether arrays with a number for each row are gone through in parts: see `per_row`.
     room : int, optional
@@ -145,6 +151,7 @@ class Objective:
     rare: NumPyArray | None = None
     l1: NumPyArray | None = None
     reads: Reads = field(default_factory=Reads)
+    products: KeptProducts = field(default_factory=KeptProducts)
     is_long: bool = False
     room: int | None = None
     deadline: float = math.inf
@@ -184,7 +191,9 @@ class Objective:
         scores = np.empty((self.n, *outputs), dtype)
         takes_moments = self.takes_moments and self.moments is None
         has_sums = dtype == np.float64 and not self.centered
-        takes_squares = self.squares is None and has_sums and not self.rows.is_sparse
+        # With an L1 penalty a proof by a Newton step is rare, and reads the rows itself.
+        takes_squares = self.squares is None and self.l1 is None
+        takes_squares &= has_sums and not self.rows.is_sparse
         squares: NumPyArray | float = 0.0
 
         def of_block(rows: slice) -> tuple[float, NumPyArray, NumPyArray, NumPyArray | float]:
@@ -300,6 +309,14 @@ class Objective:
         gradient[:-1] = (gradient[:-1].T * self.scaling.inverse).T
         if not self.intercept:
             gradient[-1] = 0
+
+
+def residuals(objective: Objective, snapshot: Snapshot, part: slice = slice(None)) -> NumPyArray:
+    """Return the residuals of some rows, in float64."""
+    if snapshot.residuals is not None:
+        return snapshot.residuals[part]
+    scores = snapshot.scores[part].astype(np.float64, copy=False)
+    return objective.loss.residual(scores, objective.target[part])
 
 
 def of_rows(values: NumPyArray, theta: NumPyArray) -> NumPyArray:

@@ -222,7 +222,8 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
         return Plan("svrg, hessian, proximal", why, size, Descent.of_a_sample)
     why = f"few of {p:,} features matter, and the gradient of all {n:,} rows tells which"
     as_they_are = issparse(problem.features) and p > constants.MOST_WEIGHTS
-    size = 0 if as_they_are else min(size, constants.LEAST_ROWS)
+    few = max(constants.LEAST_MEASURED_ROWS, constants.MEASURED_NUMBERS // p)
+    size = 0 if as_they_are else min(size, constants.LEAST_ROWS, few)
     return Plan("newton, proximal, working set", why, size, Descent.of_all_rows, is_cheap=True)
 
 

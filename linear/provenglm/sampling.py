@@ -98,6 +98,8 @@ def _as_they_are(
     user = scaling = Scaling(np.zeros(p), np.ones(p))
     if not problem.l1 > 0:
         scaling = coordinates(rows, share, problem.fit_intercept)
+    # With corners in the penalty it is float64 anyway.
+    precise = precise or problem.l1 > 0
     if precise or _is_far_off(problem, share) or has_offsets(rows, user):
         rows = rows.precise()
     objective = Objective(

@@ -440,7 +440,7 @@ def others():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [20, 60])
+@pytest.mark.parametrize("count", [20, 40])
 def test_ctrl_c_leaves_no_thread(tmp_path, monkeypatch, count):
     monkeypatch.setattr(constants, "LONG_ROWS", 0)
     monkeypatch.setattr(constants, "SMALL_DATA", 0)

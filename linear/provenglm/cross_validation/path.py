@@ -14,6 +14,7 @@ from dataclasses import replace
 from sklearn.utils.parallel import Parallel, delayed
 
 from provenglm.centred import centred
+from provenglm.cross_validation import squares
 from provenglm.cross_validation.folds import Folds, PathPoint, Start, point_of, point_with_scale
 from provenglm.cross_validation.joint import JointPath, Watch, suits
 from provenglm.data.budget import of_folds_together, within
@@ -55,6 +56,8 @@ def solve_path(
     plan = choose(first, settings)
     if together is not None and suits(plan, first):
         paths = JointPath(together, plan, settings, watch).solve(strengths)
+    elif squares.suits(folds, first):
+        paths = squares.solve(folds, strengths, settings, watch)
     else:
         each = range(len(folds))
         if n_jobs in (None, 1):

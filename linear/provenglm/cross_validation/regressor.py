@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.random import RandomState
-from sklearn.metrics import get_scorer, make_scorer
+from sklearn.metrics import get_scorer, make_scorer, r2_score
 
 from provenglm.cross_validation.base import CheckedData, CrossValidated
 from provenglm.cross_validation.folds import Folds, PathPoint
-from provenglm.cross_validation.scoring import PointOfPath, score_path
+from provenglm.cross_validation.scoring import PointOfPath, score_path, scores_of_points
 from provenglm.data.large import joined
 from provenglm.data.rows import rows_of
 from provenglm.estimators import SVRGRegressor, check_smooth
@@ -64,8 +64,12 @@ class _Numbers(CheckedData):
     def own_scores(
         self, path: Sequence[PathPoint], test: NumPyArray, weight: NumPyArray | None
     ) -> list[float]:
-        params = {} if weight is None else {"sample_weight": weight}
         features, target = self.problem.features, self.target
+        if not self.problem.loss.has_logarithm:
+            # A scorer's checks of its arguments would take longer than the path of a small problem.
+            each = scores_of_points(features, test, path)
+            return [_r2(target[test], scores[:, 0], weight) for scores in each]
+        params = {} if weight is None else {"sample_weight": weight}
         return score_path(self.scorer, self.at_point, features, test, target, path, params)
 
 
@@ -243,6 +247,17 @@ def _greatest_slope(problem: Problem) -> float:
     rows = rows_of(problem.features, np.dtype(np.float64))
     slope = sum(products(rows.block(part), residual[part]) for part in rows.slices())
     return float(np.abs(slope).max())
+
+
+def _r2(target: NumPyArray, scores: NumPyArray, weight: NumPyArray | None) -> float:
+    """Return the share of the variance that is explained."""
+    target = np.asarray(target, np.float64)
+    rest = np.average(np.square(target - scores), weights=weight)
+    mean = np.average(target, weights=weight)
+    total = np.average(np.square(target - mean), weights=weight)
+    if len(target) < 2 or not total > 0:
+        return float(r2_score(target, scores, sample_weight=weight))
+    return float(1 - rest / total)
 
 
 def _d2(

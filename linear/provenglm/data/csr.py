@@ -108,6 +108,16 @@ class CsrRows:
         """Return a copy by columns, as they are stored."""
         return self._features.tocsc()
 
+    def parts_by_rows(self) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+        """Return values, columns and where each row begins, as they are stored, for compiled loops.
+
+        Indices are unsigned: signed ones cost a test for wrap-around at each access.
+        """
+        data, indices, indptr = (
+            getattr(self._features, of) for of in ("data", "indices", "indptr")
+        )
+        return data, indices.view(f"u{indices.itemsize}"), indptr.view(f"u{indptr.itemsize}")
+
     def moments(
         self, share: NumPyArray, center: NumPyArray, wanted: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray]:
