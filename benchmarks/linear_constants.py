@@ -452,7 +452,8 @@ def page(store: Path) -> str:
             " its passes over the rows (for a path, iterations) and CPU time relative to those with"
             " the value as it is. *Nothing*: on no problem do passes differ by more than a tenth or"
             " time by a third, and no proof is lost. Passes are counted, and repeat themselves; the"
-            f" time is the least of {ROUNDS}. " + report.provenance("bench-constants", PACKAGES),
+            f" time is the least of up to {ROUNDS}. "
+            + report.provenance("bench-constants", PACKAGES),
             report.markdown_table(summary, counts),
             report.markdown_table(table, rows),
             "The problems, with the values as they are; `tol` is 1e-6:",
