@@ -17,7 +17,7 @@ import pandas as pd
 import provenglm
 import pytest
 import sklearn
-from provenglm import SVRGClassifier, SVRGRegressor, shown
+from provenglm import SVRGClassifier, SVRGRegressor, progress
 from provenglm.solution import Record
 from scipy.sparse import issparse
 from sklearn.base import clone
@@ -418,7 +418,7 @@ def test_ctrl_c_keeps_the_best_point(hard, monkeypatch, ctrl_c):
         if len(seen) == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(shown.Progress, "__call__", interrupt)
+    monkeypatch.setattr(progress.Progress, "__call__", interrupt)
     model = SVRGClassifier(metric="hessian", tol=1e-13)
     with pytest.warns(ConvergenceWarning, match=r"it was interrupted after .*: coef_ is the best"):
         model.fit(*hard)
@@ -491,15 +491,15 @@ def record(**figures):
 
 def test_lines_with_and_without_a_bound():
     start = "Model, snapshot 3: 7.0 passes, 0.50 s, objective 0.25"
-    assert shown.line_of("Model", record()) == start
+    assert progress.line_of("Model", record()) == start
     about = f"{start}, about 1.0e-04 above the optimum"
-    assert shown.line_of("Model", record(decrement=1e-4)) == about
+    assert progress.line_of("Model", record(decrement=1e-4)) == about
     both = record(decrement=1e-4, gap=2e-3)
-    assert shown.line_of("Model", both) == f"{about} (proven: at most 2.0e-03)"
+    assert progress.line_of("Model", both) == f"{about} (proven: at most 2.0e-03)"
 
 
 def test_digits_of_the_bar():
-    bar = shown.Progress("Model", 0, 1e-6)
+    bar = progress.Progress("Model", 0, 1e-6)
     bar(record(objective=1.25))
     assert bar._digits_of(record(gap=1e-3)) == pytest.approx(3)
     assert bar._digits_of(record(decrement=1e-5)) == pytest.approx(4)
