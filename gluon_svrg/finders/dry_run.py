@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 import mxnet as mx
@@ -154,8 +156,8 @@ def without_trace(
     processor carries, cached graphs, the random numbers of MXNet, NumPy and Python, and the place
     of the data.
 
-    The steps run in a thread of their own. MXNet has random number generators for each thread and
-    no way to read them, so those of this thread stay as they are.
+    The steps run in another thread. MXNet has random number generators for each thread and no way
+    to read them, so those of this thread stay as they are.
     """
     is_over = threading.Event()
     take_mode, context = _mxnet.mode_of_thread(), mx.Context(mx.current_context())
@@ -172,11 +174,21 @@ def without_trace(
             ):
                 return steps(DryRun(estimator, step, iterate_epoch, is_over.is_set))
 
-    with ThreadPoolExecutor(1, "gluon_svrg.finders") as thread:
-        try:
-            return thread.submit(in_thread).result()
-        finally:
-            is_over.set()  # after Ctrl-C the thread still puts everything back
+    task = _thread(process=os.getpid()).submit(in_thread)
+    try:
+        return task.result()
+    finally:
+        is_over.set()
+        wait([task])  # after Ctrl-C the thread still puts everything back
+
+
+@cache
+def _thread(process: int) -> ThreadPoolExecutor:  # noqa: ARG001, a forked one has no thread yet
+    """Return the thread of a process for all trial steps.
+
+    MXNet keeps about 5 MB for each thread that has drawn random numbers, until the process ends.
+    """
+    return ThreadPoolExecutor(1, "gluon_svrg.finders")
 
 
 @contextmanager

@@ -177,7 +177,7 @@ def find_learning_rate(
     -----
     The suggestion is rough, by a factor of three: look at the plot. It is for the network as it is
     now, this batch size and these other hyper-parameters of the optimizer, and for a run whose rate
-    falls, of a few hundred batches or more. With a rate that stays constant, take half of it.
+    falls.
 
     The suggestion lies at the vertex of the parabola through the best trial and its neighbours,
     over the logarithm of the rate, divided by the square root of 2.

@@ -35,7 +35,7 @@ from scipy.sparse import issparse
 from provenglm import constants
 from provenglm.data.csr import made_of, transposed
 from provenglm.data.rows import Rows
-from provenglm.losses import Loss, Noise
+from provenglm.losses import OFFSET_OF_FLOAT32, Loss, Noise
 from provenglm.objective import Scaling, Snapshot, Sums
 from provenglm.sample import Sample
 from provenglm.types import NumPyArray
@@ -167,7 +167,7 @@ class Certificate:
         self._has_intercept = has_intercept
         is_dense = not self._rows.is_sparse
         offset = float(np.abs(center / scale).max(initial=0.0))
-        is_centred = has_intercept and is_dense and offset > constants.OFFSET_OF_A_PROOF
+        is_centred = has_intercept and is_dense and offset > OFFSET_OF_FLOAT32
         self._center = center if is_centred else np.zeros(len(center))
         power = np.round(np.log2(scale))
         self._scale = np.exp2(np.where(np.abs(power) > _FARTHEST, power, 0.0))
@@ -586,7 +586,7 @@ class Certificate:
         square, products, sums, farthest = 0.0, np.zeros((p, k)), np.zeros(k), 0.0
         falls = []
         # Several products of each row: of parts that a cache holds.
-        cached = max(64, constants.CACHED_NUMBERS // self.width)
+        cached = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // self.width)
         parts = [part for whole in rows.parts for part in _parts(whole, cached)]
         for of_square, of_rows, of_sum, of_falls, of_norms in self._workers.map(of_part, parts):
             square += of_square

@@ -6,7 +6,7 @@ What follows from arithmetic, such as the margins of a proof, stands where it is
 
 # Which way is taken.
 
-SMALL_HESSIAN = 1e9
+SMALL_HESSIAN = 1e8
 """Multiplications for one Hessian of all rows, up to which Newton's method is exact."""
 
 SMALL_DATA = 8_000_000
@@ -14,13 +14,6 @@ SMALL_DATA = 8_000_000
 
 MOST_WEIGHTS = 2500
 """Weights up to which a Hessian is a matrix."""
-
-PASSES_OF_A_HESSIAN = 2500.0
-"""Multiplications of a sample's Hessian, in those of a pass, up to which it is made."""
-
-PASSES_OF_FEW_ROWS = 960.0
-"""The same where rows are few for each feature: 60 passes of conjugate gradients, of whose
-multiplications each takes as long as 16 of a product of matrices."""
 
 FEW_ROWS_OF_A_FEATURE = 4
 """With fewer rows for each feature the sample of a Hessian is nearly all rows. On 3,000 x 2,400
@@ -61,43 +54,19 @@ SPARSE_PRODUCT = 400
 
 # Coordinates.
 
-MEASURED_ROWS = 2048
-"""Rows of a sample that coordinates are taken from, and that parts of a sample have at least."""
-
 LEAST_MEASURED_ROWS = 256
-"""The same with an L1 penalty and many features, at least."""
+"""Rows that coordinates are taken from with an L1 penalty and many features, at least."""
 
 MEASURED_NUMBERS = 1 << 20
-"""Numbers of such a sample with an L1 penalty: of 1,000 x 5,000 all rows took half of the time."""
-
-ROWS_OF_DIGITS = 1 << 14
-"""Rows whose sizes tell whether float32 has digits for sparse features."""
+"""Numbers of such a sample: of 1,000 x 5,000 all rows took half of the time."""
 
 FEW_ROWS = 20
 """Rows that a feature's variance has to come from, or it is measured over all rows: (sum x^2)^2 /
 sum x^4."""
 
-OFFSET_OF_FLOAT32 = 30.0
-"""A mean of so many standard deviations, and float32 is left: it costs one to two digits."""
-
-OFFSET_OF_FLOAT64 = 1e5
-"""The same of float64: from there on blocks are centred before they are multiplied."""
-
-OFFSET_OF_A_PROOF = 100
-"""The same of a proof: the error of a sum grows with it, by less than is noticed."""
-
 HEAVY = 0.3
 """A sparse column with more than this part of the variance of all lighter ones together sets every
 step's length."""
-
-SCALED_TO = 0.1
-"""The same of such a column afterwards, up to four times as much: scales are powers of two."""
-
-LEAST_COLUMNS = 20
-"""Sparse columns that are never heavy: of few columns each is a large part of the whole."""
-
-FAR_MEAN = 3.0
-"""A mean of so many deviations, and a heavy column without zeros is centred."""
 
 
 # The sample.
@@ -119,19 +88,8 @@ SAMPLE_NUMBERS = 32_000_000
 RARE = 0.1
 """A group of targets with a smaller share is drawn more often than it occurs."""
 
-ROWS_OF_MOMENTS = 8192
-"""Rows of a sample that second moments are taken from, at least."""
-
-PART_OF_MOMENTS = 16
-"""Of data on disk one of so many rows has the second moments, if there is room: a step gains the
-more, and a pass costs much."""
-
 EVERY_BLOCK = 8
 """One of so many blocks on disk is in the part that a start is taken from."""
-
-OF_THESE_BLOCKS = 4
-"""One of so many of these is in the part that the Hessian is taken of, which costs more than the
-gradient."""
 
 ROWS_BESIDE_A_PART = 250
 """Rows of a sample for each feature where there is such a part, which leads further."""
@@ -145,25 +103,12 @@ LARGER_PART = 16
 GROWTH = 4
 """From one part of the sample to the next, on the way to a start."""
 
-ROWS_OF_A_START = 20
-"""Rows for each feature of such a part: with fewer its optimum may be further away than the null
-model."""
-
-STEPS_OF_AN_L1_START = 6
-"""Steps on the sample alone, with an L1 penalty."""
-
-STEPS_OF_A_CLASS_START = 10
-"""Steps on the sample alone, by products with its Hessian."""
 
 ERROR_OF_A_START = 0.02
-"""Of the sample's error: the decrement at which its optimum is near enough for a start. With 0.1
-Fashion-MNIST took two steps more."""
+"""Of the sample's error: the decrement at which its optimum is near enough for a start."""
 
 
 # The metric of a sample's Hessian.
-
-STALE = 0.05
-"""A step that leaves more of the decrement, and the Hessian is taken anew at the new point."""
 
 CHANGED = 0.05
 """Of the curvature, on average: less, and a new Hessian would be the old one."""
@@ -171,21 +116,9 @@ CHANGED = 0.05
 SECANTS = 20
 """Steps and changes of the gradient that correct a metric."""
 
-SECANTS_OF_A_PATH = 10
-"""The same along a path over folds."""
-
-ROWS_OF_CLASSES = 4096
-"""Rows of the score table, at even distances, that the class curvature is taken from, at least."""
-
-CHANGED_TRACE = 0.2
-"""Of the class curvature's trace: less, and a new one would be the old one."""
-
 STEPS_OF_A_RATE = 10
 """Steps whose gains, beside those of as many before them, tell how fast a run in a Kronecker
 product arrives."""
-
-MOST_RATE = 0.95
-"""The slowest rate that such gains are extended with."""
 
 
 # Conjugate gradients.
@@ -196,28 +129,16 @@ MOST_FORCING = 0.3
 LEAST_FORCING = 0.02
 """The same where steps gain much."""
 
-OF_ENOUGH = 0.3
-"""Of the gap that is asked for: a step that promises this much of it is not solved any further."""
-
-MOST_PRODUCTS = 500
-"""Products for one step over all rows, at most."""
-
-GAINED = 0.1
-"""Of what the quadratic model gains: where less is true, the products are float64 from then on."""
-
 SAMPLE_FORCING = 0.1
 """What they leave with a sample's Hessian. Passes on Fashion-MNIST, L2 1e-4 and 1e-5: 9.7 and 25.1;
 with 0.2 11.1 and 25.9, with 0.3 11.8 and 26.3."""
 
-SAMPLE_PRODUCTS = 100
+MOST_STEPS = 200
 """Products for one step or one system with a sample's Hessian or with a working set, at most."""
 
 PART_OF_A_STEP = 32
 """Of all rows in memory, one of so many has the Hessian of a step. With 16 Fashion-MNIST took 12.4
 and 28.3 passes."""
-
-CHANGED_MEAN = 1.5
-"""By so much the mean curvature changes before the preconditioner is made anew."""
 
 
 # The length of a step.
@@ -225,23 +146,11 @@ CHANGED_MEAN = 1.5
 SLOPE = 0.3
 """Of the slope along a step: what may be left of it where the step ends."""
 
-TRIALS = 30
-"""Lengths of a step that are tried."""
-
-LONGEST = 4.0
-"""By which a length is multiplied at once."""
-
 SHORT = 0.3
 """After a shorter step more caution is needed."""
 
-LONG = 0.7
-"""After a longer step less caution is needed."""
-
 FIRST_CAUTION = 0.05
 """The part of the way to its target by which a row's mean is moved for its curvature, at first."""
-
-MOST_CAUTION = 0.5
-"""The same, at most."""
 
 
 # Coordinate descent and the working set.
@@ -255,24 +164,8 @@ LEAST_JOINING = 100
 KEPT_NUMBERS = 1 << 24
 """Numbers of columns that are kept for their products with others, at most: 128 MB."""
 
-SWEEPS = 50
-"""Sweeps before a linear system, at most. One over 800 features takes a fiftieth of the time of a
-system."""
-
-STEADY_SWEEPS = 5
-"""Sweeps without a change of sign before a linear system, at most."""
-
-SYSTEMS = 20
-"""Linear systems for one step, at most."""
-
-LEFT_BY_MATRIX = 1e-3
-"""Of what the best sweep lowered the model by: a sweep that lowers it by less is the last."""
-
-LEFT_BY_COLUMNS = 0.09
+LAST_SWEEP = 0.09
 """The same by columns. With 0.01 text took 1 to 1.3 times as long."""
-
-SWEEPS_BY_COLUMNS = 100
-"""Sweeps by columns, at most."""
 
 ROUND = 6
 """Sweeps of a round: the first is over the set, the others over what is not 0. Of 4 and of 10, text
@@ -305,47 +198,18 @@ SLOW = 0.5
 SLOW_EPOCHS = 8
 """With 4 epochs raw counts of words took up to 1.7 times as long."""
 
-STEPS_TO_THE_BIAS = 10
-"""Steps to the best intercept, at most; on text two were enough."""
-
 
 # The proof and the end.
 
 MARGIN = 0.05
 """The estimate says enough at this part of the distance that is asked for."""
 
-FOR_THE_PROOF = 3
-"""Cheap iterations after the estimate says enough: the error is squared in each."""
-
-PROOFS = 3
+TRIES = 3
 """Proofs that are tried, each at a smaller estimate and with more rows; then the estimate
 decides."""
 
-LEAST_PART = 1e-3
-"""After a failed proof the next is tried at a part of its estimate, at least this."""
-
-LARGEST_PART = 0.7
-"""The same, at most."""
-
-WEIGHTS_OF_A_PROOF = 3000
-"""Weights of a Hessian that is factored for a proof, and columns of the products by which Huber's
-residuals are moved."""
-
-SMALL_PROOF = 2e8
-"""Multiplications for the Hessian of all rows, up to which a proof takes all of them."""
-
 LARGEST_PROOF = 2e10
 """Multiplications for the Hessian of a proof, at most: about a second."""
-
-NUMBERS_OF_A_PROOF = 1e7
-"""Numbers of its rows in memory, at most: 80 MB."""
-
-ROWS_OF_A_PROOF = 2000
-"""Rows of the Hessian of a proof, at least."""
-
-OF_THE_ESTIMATE = 2
-"""The bound from s of n rows is about n / s times the estimate: s makes it half of what is
-enough."""
 
 SAFETY = 1.5
 """A proof by the sample's rows is tried when the bound should be enough by this factor."""
@@ -354,44 +218,12 @@ PENALTY_OF_A_GAP = 1e-4
 """Of the curvature: with a smaller penalty a proof by a Newton step is there long before the
 duality gap is, which is about the curvature over the penalty times as large."""
 
-MORE_ROWS = 4
-"""Times the rows, at least, for the next proof of a fit."""
-
-FACTORS = 24
-"""Steps to the best factor of the residuals, at most, where both penalties are there."""
-
 
 # The scale of Huber's loss.
-
-SCALE_SOLVES = 40
-"""Solves of the secant, at most: it needs four to eight, each from where the last one ended."""
-
-SCALE_ROUNDS = 3
-"""Moves of residuals for one proof, at most: those that become outliers stay so in the next."""
-
-SCALE_INSIDE = 0.99
-"""Of epsilon: residuals beyond this part stay where they are."""
-
-SCALE_PRODUCTS = 2e9
-"""Multiplications for the products of features by which residuals are moved: a second or less."""
-
-OUTLIER_CURVATURE = 1e-3
-"""In a Hessian, of samples on the straight part of Huber's loss."""
 
 
 # Folds that go together.
 
-POOR = 0.5
-"""What `POOR_STEPS` steps leave of the decrement, from which on the solver itself takes over."""
-
-POOR_STEPS = 3
-"""Steps of one fold that may be poor."""
-
-ROWS_OF_A_WEIGHT = 50
-"""Rows for each weight, from which on folds whose Hessians are small go together, too."""
-
-JOINT_WORK = 3e7
-"""Multiplications for a Hessian of all rows, from which on they do."""
 
 GROUPS_OF_ROWS = 64
 """Groups of rows in the same training sets, each with products of the features, at most."""
@@ -401,9 +233,6 @@ BYTES_OF_GROUPS = 1 << 28
 
 STEPS_OF_PRODUCTS = 5
 """Steps to a point by these products, before the solver itself takes over: as a rule it is one."""
-
-SCORES_OF_A_PATH = 4_000_000
-"""Scores of held-out rows in memory, at most: 32 MB."""
 
 
 # Blocks of rows.
@@ -415,41 +244,14 @@ gradient."""
 BLOCK_ROWS = 4096
 """Rows of a block of a Hessian's sum, at most."""
 
-CACHED_NUMBERS = 1 << 16
-"""Numbers of a part that is gone through several times, so that a core's cache holds them."""
-
-PRODUCT_ROWS = 512
-"""Rows that are still in a core's cache when their second product is taken."""
-
 PART_ROWS = 1 << 16
 """Of what has a number for each row, where such arrays are long."""
-
-LONG_ROWS = 1 << 20
-"""Rows on disk from which on what has a number for each is processed in parts."""
-
-NUMBERS_TOGETHER = 1 << 20
-"""Numbers that are looked at together where nothing is multiplied."""
-
-SPARSE_BLOCK = 3 << 16
-"""Non-zeros of a block, at least: values and columns, 1.5 MB in float32, stay in a core's cache."""
-
-SPARSE_BLOCK_OF_A_COLUMN = 4
-"""Non-zeros of a block for each column: its gradient has p numbers, which are added to the rest."""
 
 LEAST_BLOCK_ROWS = 64
 """Rows of a block, at least."""
 
-SMALL_FOR_THREADS = 1_000_000
+LONG_ROWS = 1 << 20
+"""Rows on disk from which on what has a number for each is processed in parts."""
+
+SMALL = 1 << 20
 """Numbers in the data. To ask BLAS for its threads costs 20 ms: smaller data leave it alone."""
-
-SMALL_MAP = 1 << 20
-"""Bytes of a memory map up to which it is an array like others."""
-
-DISK_GAP = 1 << 14
-"""Bytes that are read for nothing, if that saves a read: both take about as long."""
-
-DISK_WIDEST = 4
-"""Times its columns: a row further from the next is read through the mapping."""
-
-DISK_AHEAD = 1 << 23
-"""Bytes from what is read to what the system is asked to read next."""

@@ -57,7 +57,7 @@ _ROUNDING = 1e-12
 
 
 _LEFT_OF_AN_EXACT_STEP = 1e-28
-"""`LEFT_BY_MATRIX` where the signs have to be those of the optimum."""
+"""`LAST_SWEEP` where the signs have to be those of the optimum."""
 
 _RIDGE = 1e-13
 """Of the diagonal: what makes the Hessian of duplicate columns positive definite."""
@@ -190,12 +190,11 @@ class Descent:
             squares=None,
         )
         theta = start
-        for state in islice(
-            Descent(of_sample, sample).states(start), constants.STEPS_OF_AN_L1_START + 1
-        ):
+        for state in islice(Descent(of_sample, sample).states(start), constants.MOST_STEPS + 1):
             theta = state.theta
             # A step over all rows goes further than the sample's own error, p / 2n of the loss.
-            if state.decrement <= 0.01 * snapshot.objective * theta.size / len(sample.rows):
+            error = snapshot.objective * theta.size / len(sample.rows)
+            if state.decrement <= constants.ERROR_OF_A_START * error:
                 break
         new = objective.snapshot(theta)
         return new if new.objective < snapshot.objective else snapshot
@@ -220,7 +219,7 @@ class Descent:
             self._measure(snapshot)
             return self._by_matrix(snapshot)
         step = self._by_matrix(snapshot)
-        if step.fall > constants.STALE * last and self._has_changed(snapshot):
+        if step.fall > constants.CHANGED * last and self._has_changed(snapshot):
             self._measure(snapshot)
             step = self._by_matrix(snapshot)
         return step
@@ -351,10 +350,8 @@ class Descent:
                     return None
                 new = shorter
         if length < constants.SHORT:
-            self._caution = min(
-                max(2 * self._caution, constants.FIRST_CAUTION), constants.MOST_CAUTION
-            )
-        elif length > constants.LONG:
+            self._caution = min(max(2 * self._caution, constants.FIRST_CAUTION), 0.5)
+        elif length > 1 - constants.SHORT:
             self._caution = self._caution / 4 if self._caution >= constants.FIRST_CAUTION else 0.0
         return new
 
@@ -374,7 +371,7 @@ class Descent:
         if whole.objective < np.inf:
             high = 1.0, self._slope(whole.gradient, whole.theta, change)
         length, is_lower = 0.0, whole.objective < snapshot.objective
-        for _ in range(constants.TRIALS):
+        for _ in range(constants.MOST_STEPS):
             (start, falls), (end, rises) = low, high
             if rises == np.inf:
                 length = start + 0.1 * (end - start)
@@ -548,15 +545,15 @@ def minimise(
         Else sweeps are enough.
     """
     t, gradient, most, is_solved = start.copy(), gradient.copy(), 0.0, False
-    left = _LEFT_OF_AN_EXACT_STEP if is_exact else constants.LEFT_BY_MATRIX
-    for _ in range(constants.SYSTEMS):
+    left = _LEFT_OF_AN_EXACT_STEP if is_exact else constants.LAST_SWEEP
+    for _ in range(constants.MOST_STEPS):
         most, is_least = kernels().descend_matrix(
             hessian,
             gradient,
             t,
             l1,
-            constants.SWEEPS,
-            constants.STEADY_SWEEPS,
+            constants.MOST_STEPS,
+            constants.ROUND,
             left,
             most,
             is_solved,

@@ -256,7 +256,7 @@ class OfOneOutput:
         arrays, places, _ = self._columns
         active, most, is_near = self._own.copy(), 0.0, False
         sweep = kernels().sweep_columns
-        for count in range(constants.SWEEPS_BY_COLUMNS):
+        for count in range(constants.MOST_STEPS):
             is_whole = count % constants.ROUND == 0 or is_near
             if is_whole:
                 active[:] = self._own
@@ -276,7 +276,7 @@ class OfOneOutput:
                 self._shift,
             )
             most = max(most, fell)
-            is_near = fell <= constants.LEFT_BY_COLUMNS * most
+            is_near = fell <= constants.LAST_SWEEP * most
             if is_whole and is_near and count > 0:
                 break
             if (count + 1) % constants.ROUND == 0 and not is_near:
@@ -408,7 +408,7 @@ def conjugate_gradients(
     scaled = rest / diagonal
     direction, square = scaled, float(rest @ scaled)
     first = square
-    for _ in range(constants.SAMPLE_PRODUCTS):
+    for _ in range(constants.MOST_STEPS):
         if not square > 0.01 * first:
             break
         image = product(direction)
@@ -499,7 +499,7 @@ class OfClasses:
         t, moved = self._merged.copy(), np.zeros(probability.shape, _SINGLE)
         active, shift = self._own.copy(), np.zeros(len(self._of_intercepts))
         most = 0.0
-        for count in range(constants.SWEEPS_BY_COLUMNS):
+        for count in range(constants.MOST_STEPS):
             if self._has_intercepts:
                 shift += self._moved_intercepts(moved)
             is_whole = count % constants.ROUND == 0
@@ -519,7 +519,7 @@ class OfClasses:
                 moved,
             )
             most = max(most, fell)
-            if is_whole and fell <= constants.LEFT_BY_COLUMNS * most and count > 0:
+            if is_whole and fell <= constants.LAST_SWEEP * most and count > 0:
                 break
         change = t - self._before
         slope = float(np.vdot(self._of_loss + self._l2[:, None] * self._before, change))

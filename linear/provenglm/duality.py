@@ -155,7 +155,7 @@ def best_factor(
         Gradients and penalties of these features.
     """
     factor, feasible = 1.0, _feasible(size, l1)
-    for _ in range(constants.FACTORS):
+    for _ in range(constants.MOST_STEPS):
         over = factor * size > l1
         ratio = size[over] / penalty[over]
         rise = float(curvature + ratio @ size[over])

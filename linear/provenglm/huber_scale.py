@@ -152,17 +152,17 @@ def moved(
     """
     rows = rows_of(problem.features, np.dtype(np.float64))
     p = rows.shape[1]
-    if p > constants.WEIGHTS_OF_A_PROOF:
+    if p > constants.MOST_WEIGHTS:
         return residual
     s = problem.shares()
     dual = np.clip(residual / scale, -epsilon, epsilon)
     wrong = np.append(_products(problem, s * dual) - problem.l2 * coef, (s @ dual**2 - 1) / 2)
     if problem.fit_intercept:
         wrong = np.append(wrong, s @ dual)
-    inside = np.flatnonzero((np.abs(dual) < constants.SCALE_INSIDE * epsilon) & (s > 0))
+    inside = np.flatnonzero((np.abs(dual) < epsilon) & (s > 0))
     # Of many rows some: what is left grows as they get fewer.
-    chosen = inside[:: math.ceil(max(1, len(inside) * (p + 2) ** 2 / constants.SCALE_PRODUCTS))]
-    size = max(64, constants.NUMBERS_TOGETHER // (p + 2))
+    chosen = inside[:: math.ceil(max(1, len(inside) * (p + 2) ** 2 / constants.LARGEST_PROOF))]
+    size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // (p + 2))
     parts = [chosen[start : start + size] for start in range(0, len(chosen), size)]
 
     def columns(part: NumPyArray) -> NumPyArray:
@@ -280,7 +280,7 @@ class _Search:
         scale, at = self._beginning(start)
         least = 1e-12 * scale
         secant = _Secant()
-        for _ in range(constants.SCALE_SOLVES):
+        for _ in range(constants.MOST_STEPS):
             solution = self._solve(scale, at)
             residual = problem.target - solution.scores[:, 0]
             best = best_scale(residual, self.epsilon, weight)
@@ -370,9 +370,7 @@ class _Search:
         gap = max(objective - bound, 0.0)
         decrement = min(solution.decrement + abs(slope * step) / 2, gap)
         wanted = self._wanted(objective, best)
-        rounds = (
-            constants.SCALE_ROUNDS if wanted >= decrement and best > 0 and problem.l2 > 0 else 0
-        )
+        rounds = constants.TRIES if wanted >= decrement and best > 0 and problem.l2 > 0 else 0
         while gap > wanted and rounds > 0:
             with np.errstate(over="ignore", invalid="ignore"):
                 residual = moved(problem, solution.coef[:, 0], residual, best, epsilon)

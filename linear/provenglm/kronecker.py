@@ -41,7 +41,7 @@ def left_by_gains(objectives: Sequence[float]) -> float:
     lately, before = middle - end, start - middle
     if not (lately > 0 and before > 0):
         return 0.0
-    rate = min(lately / before, constants.MOST_RATE)
+    rate = min(lately / before, 1 - 0.5 / constants.STEPS_OF_A_RATE)
     return lately * rate / (1 - rate)
 
 
@@ -152,14 +152,14 @@ class Kronecker(Steps):
 
     def _metric(self, snapshot: Snapshot) -> Metric:
         objective = self._objective
-        every = slice(None, None, max(1, objective.n // constants.ROWS_OF_CLASSES))
+        every = slice(None, None, max(1, objective.n // constants.LEAST_ROWS))
         probability = objective.loss.probability(snapshot.scores[every])
         share = objective.share[every]
         share = (share / share.sum()).astype(probability.dtype)
         trace = 1 - float(share @ np.einsum("ik,ik->i", probability, probability))
         if (
             self._last is not None
-            and abs(trace - self._last[0]) <= constants.CHANGED_TRACE * self._last[0]
+            and abs(trace - self._last[0]) <= constants.CHANGED * self._last[0]
         ):
             return self._last[1]
         classes = -np.asarray((probability.T * share) @ probability, np.float64)

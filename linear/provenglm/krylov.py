@@ -72,7 +72,7 @@ def states(
         if gap <= enough:
             yield State(objective, snapshot, gap, objective.passes)
         hessian = _Hessian(objective, rows, snapshot, caution)
-        step = hessian.solved(forcing, constants.OF_ENOUGH * enough)
+        step = hessian.solved(forcing, constants.MOST_FORCING * enough)
         # With caution the model gains less than there is.
         decrement = gap if caution else min(gap, step.decrement)
         yield State(objective, snapshot, decrement, objective.passes)
@@ -80,7 +80,7 @@ def states(
         new = objective.snapshot(snapshot.theta + length * step.theta)
         gained = snapshot.objective - new.objective
         is_lower = gained > _ROUNDING * abs(snapshot.objective)
-        if dtype == np.float32 and not (is_lower and gained > constants.GAINED * step.gain):
+        if dtype == np.float32 and not is_lower:
             # It may have no more digits to give.
             dtype = np.dtype(np.float64)
             rows = _Rows(objective, dtype, has_room)
@@ -108,8 +108,8 @@ def _needs_float64(objective: Objective) -> bool:
 def _next_caution(caution: float, length: float) -> float:
     """Return the next step's caution, after one of this length."""
     if length < constants.SHORT:
-        return min(max(2 * caution, constants.FIRST_CAUTION), constants.MOST_CAUTION)
-    if length > constants.LONG:
+        return min(max(2 * caution, constants.FIRST_CAUTION), 0.5)
+    if length > 1 - constants.SHORT:
         return caution / 4 if caution >= constants.FIRST_CAUTION else 0.0
     return caution
 
@@ -279,7 +279,7 @@ class _Hessian:
         square = started = float(np.vdot(rest, scaled))
         lengths: list[float] = []
         ratios: list[float] = []
-        while square > forcing**2 * started and len(lengths) < constants.MOST_PRODUCTS:
+        while square > forcing**2 * started and len(lengths) < constants.MOST_STEPS:
             best, residual = self._moved(direction)
             product = self._rows.products(residual) + self._penalty * direction
             curvature = float(np.vdot(direction, product))
@@ -340,7 +340,7 @@ def _length(objective: Objective, snapshot: Snapshot, step: _Step) -> float:
 
     low, high, length = (0.0, -slope), (np.inf, np.inf), 1.0
     rose = None
-    for _ in range(constants.TRIALS):
+    for _ in range(constants.MOST_STEPS):
         value, here = at(length)
         if abs(here) <= constants.SLOPE * slope and (here <= 0 or value <= snapshot.objective):
             break
@@ -363,7 +363,7 @@ def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
     """Return the next length between two, each with the slope there."""
     (start, falls), (end, rises) = low, high
     if end == np.inf:
-        return constants.LONGEST * max(start, 0.25)
+        return 2 * start
     if rises == np.inf:
         return start + 0.1 * (end - start)
     return start + (end - start) * float(np.clip(falls / (falls - rises), 0.05, 0.95))

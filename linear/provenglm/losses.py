@@ -14,9 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from provenglm import constants
 from provenglm.arguments import check_finite
 from provenglm.types import NumPyArray
+
+OFFSET_OF_FLOAT32 = 30.0
+"""A mean of so many standard deviations, and float32 is left: it costs one to two digits."""
+
+_LEAST_CURVATURE = 1e-3
+"""In a Hessian, of samples on the straight part of Huber's loss."""
 
 MOST_LOG = {2: 10.0, 4: 80.0, 8: 500.0}
 """By bytes of a number: exp() of larger scores would overflow when it is summed."""
@@ -270,7 +275,7 @@ class Loss(ABC):
         value, least : float
             The mean loss there, and its infimum.
         """
-        return bool(np.square(bias) > 2 * constants.OFFSET_OF_FLOAT32**2 * (value - least))
+        return bool(np.square(bias) > 2 * OFFSET_OF_FLOAT32**2 * (value - least))
 
     def without_offset(
         self, offset: NumPyArray, target: NumPyArray
@@ -674,7 +679,7 @@ class Huber(Loss):
         error = np.abs(scores - target)
         inside = error <= self.epsilon
         if inside.mean() > 0.1:
-            return np.asarray(np.maximum(inside, constants.OUTLIER_CURVATURE))
+            return np.asarray(np.maximum(inside, _LEAST_CURVATURE))
         # Far from the optimum hardly any sample has a curvature. Then that of the least parabola
         # above the loss, as in iteratively reweighted least squares (Huber 1981, section 7.8).
         return np.asarray(np.minimum(1, self.epsilon / np.maximum(error, self.epsilon)))
@@ -729,7 +734,7 @@ class Poisson(Loss):
         return (target > 0).astype(np.intp)
 
     def is_far_off(self, bias: float, value: float, least: float) -> bool:
-        return abs(value) > constants.OFFSET_OF_FLOAT32 * (value - least)
+        return abs(value) > OFFSET_OF_FLOAT32 * (value - least)
 
     def without_offset(
         self, offset: NumPyArray, target: NumPyArray

@@ -145,7 +145,7 @@ class HessianSteps(Steps):
     def _step_from(self, snapshot: Snapshot, last: float) -> tuple[Metric, NumPyArray, float]:
         if self._last is not None:
             step, decrement = self._step(self._last, snapshot)
-            if not (decrement > constants.STALE * last and self._has_changed(snapshot)):
+            if not (decrement > constants.CHANGED * last and self._has_changed(snapshot)):
                 return self._last, step, decrement
         self._last, step, decrement = super()._step_from(snapshot, last)
         return self._last, step, decrement
@@ -182,11 +182,12 @@ class HessianSteps(Steps):
         null = self._objective.null()[1]
         # A pass over data on disk costs so much more than the sample that the whole of it pays.
         sizes = [len(sample.rows) // (constants.GROWTH if self._thinned is None else 1)]
-        while sizes[-1] >= max(1000, constants.ROWS_OF_A_START * len(theta)):
+        least = max(constants.LEAST_ROWS // 2, 2 * constants.ROWS_OF_A_FEATURE * len(theta))
+        while sizes[-1] >= least:
             sizes.append(sizes[-1] // constants.GROWTH)
         for count in reversed(sizes[:-1]):
-            tol = 0.1 * abs(null) * theta.size / count
-            theta = newton.minimise(sample.head(count), theta, tol, 5)
+            tol = constants.ERROR_OF_A_START * abs(null) * theta.size / count
+            theta = newton.minimise(sample.head(count), theta, tol, constants.MOST_STEPS)
             self._objective.reads.rows += count
         if self._thinned is not None:
             gradient, hessian = self._thinned.derivatives(theta)

@@ -24,8 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from provenglm import constants
-from provenglm.losses import Dual, Logistic, Loss, Noise, SecondDerivative
+from provenglm.losses import OFFSET_OF_FLOAT32, Dual, Logistic, Loss, Noise, SecondDerivative
 from provenglm.problem import Problem
 from provenglm.solution import Record, Settings, Solution
 from provenglm.types import NumPyArray
@@ -198,7 +197,7 @@ class LogisticWithOffset(Loss):
         return _LOGISTIC.noise(*self._added(scores, target), share) + of_sums
 
     def is_far_off(self, bias: float, value: float, least: float) -> bool:
-        return float(np.abs(self.offset).max()) > constants.OFFSET_OF_FLOAT32
+        return float(np.abs(self.offset).max()) > OFFSET_OF_FLOAT32
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         # Newton's method on a convex function of one number, whose root lies between these.

@@ -104,19 +104,17 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
     ):
         why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
         return Plan("newton, rotated", why, n, _rotated, is_cheap=True)
-    size, numbers, of_a_row = sample_size(n, p, outputs), float(n) * width, float(width) ** 2
+    size = sample_size(n, p, outputs)
     if issparse(problem.features):
-        size, numbers, of_a_row = csr_sample.size_and_costs(problem.features, outputs, size)
+        size = csr_sample.size(problem.features, outputs, size)
     elif on_disk(problem.features):
         size = _size_on_disk(problem, size, most)
     if automatic and outputs > 1 and not issparse(problem.features):
         why = f"a Hessian over {width:,} weights of {outputs:,} classes is dearer than products"
         return _with_a_sample(problem, settings, why, most)
     has_conjugate_gradients = automatic and outputs == 1 and not on_disk(problem.features)
-    limit = max(20 * constants.SMALL_HESSIAN, constants.PASSES_OF_A_HESSIAN * numbers)
-    if has_conjugate_gradients and n < constants.FEW_ROWS_OF_A_FEATURE * p:
-        limit = constants.PASSES_OF_FEW_ROWS * numbers
-    pays = _pays(size, width, of_a_row, limit)
+    has_few = has_conjugate_gradients and n < constants.FEW_ROWS_OF_A_FEATURE * p
+    pays = width <= constants.MOST_WEIGHTS and not has_few
     if settings.metric == "hessian" or (automatic and pays):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         if not automatic:
@@ -148,9 +146,9 @@ def _with_a_sample(problem: Problem, settings: Settings, why: str, most: float) 
             return sdca.states(objective, start, settings, rng, go_on)
         return go_on(start)
 
-    size = max(constants.ROWS_OF_MOMENTS, constants.ROWS_OF_A_FEATURE * p)
+    size = max(4 * constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * p)
     if on_disk(problem.features):
-        size = max(size, n // constants.PART_OF_MOMENTS)
+        size = max(size, n // constants.PART_OF_A_STEP)
     return Plan("sample", why, int(min(n, most, size)), method)
 
 
@@ -166,7 +164,7 @@ def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan
         return krylov.states(objective, start, settings.tol, settings.is_precise, has_room)
 
     # Dense rows have their coordinates from a sample.
-    size = 0 if is_sparse else min(n, constants.MEASURED_ROWS)
+    size = 0 if is_sparse else min(n, constants.LEAST_ROWS)
     return Plan("newton-cg", why, size, method, is_cheap=True)
 
 
@@ -219,31 +217,14 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
     is_large = float(n) * width * width > constants.SMALL_HESSIAN
     if problem.loss.is_quadratic and width <= constants.WEIGHTS_OF_SQUARES:
         is_large = False
-    limit = max(20 * constants.SMALL_HESSIAN, constants.PASSES_OF_A_HESSIAN * float(n) * width)
-    pays = _pays(size, width, float(width) ** 2, limit)
-    if pays and (is_large or settings.metric == "hessian"):
+    if width <= constants.MOST_WEIGHTS and (is_large or settings.metric == "hessian"):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         return Plan("svrg, hessian, proximal", why, size, Descent.of_a_sample)
     why = f"few of {p:,} features matter, and the gradient of all {n:,} rows tells which"
     as_they_are = issparse(problem.features) and p > constants.MOST_WEIGHTS
     few = max(constants.LEAST_MEASURED_ROWS, constants.MEASURED_NUMBERS // p)
-    size = 0 if as_they_are else min(size, constants.MEASURED_ROWS, few)
+    size = 0 if as_they_are else min(size, constants.LEAST_ROWS, few)
     return Plan("newton, proximal, working set", why, size, Descent.of_all_rows, is_cheap=True)
-
-
-def has_hessian(problem: Problem) -> bool:
-    """Whether a sample's Hessian over all outputs of dense rows saves more than it costs."""
-    n, p = problem.features.shape
-    outputs = problem.loss.outputs
-    width = (p + 1) * outputs
-    limit = max(20 * constants.SMALL_HESSIAN, constants.PASSES_OF_A_HESSIAN * float(n) * width)
-    return _pays(sample_size(n, p, outputs), width, float(width) ** 2, limit)
-
-
-def _pays(size: int, width: int, of_a_row: float, limit: float) -> bool:
-    """Whether a sample's Hessian saves more than it costs, in multiplications."""
-    cost = size * of_a_row + width**3 / 3
-    return width <= constants.MOST_WEIGHTS and cost <= limit
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:
@@ -255,9 +236,7 @@ def sample_size(n: int, p: int, outputs: int) -> int:
     At least 20 rows per feature, 10 where 20 would cost three passes; at most 1,000, and a quarter
     of the rows.
     """
-    like_a_pass = constants.SAMPLE_OF_A_PASS * n / p
-    if outputs > 1:
-        like_a_pass = 40 * n * (0.8 * p + 0.4 * p * outputs + 10 * outputs) / (p * outputs) ** 2
+    like_a_pass = constants.SAMPLE_OF_A_PASS * n / (p * outputs)
     least = constants.ROWS_OF_A_FEATURE * p
     least = 2 * least if least <= 3 * like_a_pass else least
     return int(min(n, max(constants.LEAST_ROWS, least, min(like_a_pass, 1000 * p, n / 4))))

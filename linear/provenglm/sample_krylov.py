@@ -45,9 +45,7 @@ def states(
         # A pass over a file costs so much more that all of the sample pays.
         count = len(sample.rows)
         if not is_on_disk:
-            count = min(
-                count, max(constants.MEASURED_ROWS, objective.n // constants.PART_OF_A_STEP)
-            )
+            count = min(count, max(constants.LEAST_ROWS, objective.n // constants.PART_OF_A_STEP))
         steps = SampleKrylov(objective, sample, second, inverse, count, is_precise)
     else:
         steps = Kronecker(objective, sample, second, is_precise)
@@ -94,7 +92,7 @@ class SampleKrylov(Steps):
         null = objective.null()[1]
         enough = constants.ERROR_OF_A_START * abs(null) * theta.size / self._count
         hessian = self._hessian(theta, slice(0, self._count))
-        for _ in range(constants.STEPS_OF_A_CLASS_START):
+        for _ in range(constants.MOST_STEPS):
             step = hessian.solve(hessian.gradient)
             if 0.5 * float(np.vdot(step, hessian.gradient)) <= enough:
                 break
@@ -120,12 +118,7 @@ class SampleKrylov(Steps):
     def _hessian(self, theta: NumPyArray, part: slice) -> SampleHessian:
         hessian = SampleHessian(self._objective, self._sample, self._rows, theta, part)
         mean = hessian.curvature
-        if (
-            not 1 / constants.CHANGED_MEAN
-            <= mean / self._second.curvature
-            <= constants.CHANGED_MEAN
-            and mean > 0
-        ):
+        if mean > 0 and not 0.5 <= mean / self._second.curvature <= 2:
             self._second.curvature = mean
             self._inverse = self._second.inverse().astype(np.float32)
         hessian.inverse = self._inverse
@@ -188,8 +181,8 @@ class SampleHessian:
         count = len(self._rows)
         total: NumPyArray = self._diagonal * vector
         parts = [
-            slice(start, start + constants.PRODUCT_ROWS)
-            for start in range(0, count, constants.PRODUCT_ROWS)
+            slice(start, start + constants.BLOCK_ROWS // 8)
+            for start in range(0, count, constants.BLOCK_ROWS // 8)
         ]
         for product in self._objective.workers.map(of_block, parts):
             total += product
@@ -202,7 +195,7 @@ class SampleHessian:
         rest = gradient
         scaled = direction = self._preconditioned(rest)
         square = first = float(np.vdot(rest, scaled))
-        for _ in range(constants.SAMPLE_PRODUCTS):
+        for _ in range(constants.MOST_STEPS):
             if square <= constants.SAMPLE_FORCING**2 * first:
                 break
             image = self.times(direction)

@@ -11,7 +11,7 @@ from provenglm import constants
 from provenglm.data import per_row
 from provenglm.data.budget import room
 from provenglm.data.rows import Features, Rows, rows_of
-from provenglm.losses import Loss
+from provenglm.losses import OFFSET_OF_FLOAT32, Loss
 from provenglm.objective import Objective, Reads, Scaling
 from provenglm.problem import Problem
 from provenglm.sample import Sample
@@ -19,6 +19,9 @@ from provenglm.sparse.coordinates import coordinates, in_coordinates
 from provenglm.sparse.csr_sample import CenteredRows, SparseSample, Spread, is_sparser, spread
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
+
+_OFFSET_OF_FLOAT64 = 1e5
+"""`OFFSET_OF_FLOAT32` of float64: from there on blocks are centred before they are multiplied."""
 
 _MOST_DIGITS_OF_A_NUMBER = 12
 """Of a feature itself, before or after the point."""
@@ -65,7 +68,7 @@ def prepare(
         rare[:] = False
     if rare.any():
         _measure_rare(rows, share, rare, scaling, problem.fit_intercept)
-    if precise or offset > constants.OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
+    if precise or offset > OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
         rows = rows_of(problem.features, np.dtype(np.float64))
     objective = Objective(
         rows=rows,
@@ -78,7 +81,7 @@ def prepare(
         intercept=problem.fit_intercept,
         workers=workers,
         # Sparse rows stay as they are: with the digits of float64.
-        centered=offset > constants.OFFSET_OF_FLOAT64 and not rows.is_sparse,
+        centered=offset > _OFFSET_OF_FLOAT64 and not rows.is_sparse,
         rare=rare,
         reads=Reads(len(drawn)),
         is_long=problem.is_long,
@@ -121,18 +124,18 @@ def has_offsets(rows: Rows, scaling: Scaling) -> bool:
     From rows at equal distances, at most as many as a sample that metrics are measured on.
     """
     n, p = rows.shape
-    block: Any = rows.pick(np.arange(0, n, max(1, n // constants.MEASURED_ROWS)))
+    block: Any = rows.pick(np.arange(0, n, max(1, n // constants.LEAST_ROWS)))
     values = in_coordinates(block.data.astype(np.float64), block.indices, scaling)
     count = max(1, block.shape[0])
     mean = np.bincount(block.indices, values, p) / count
     square = np.bincount(block.indices, np.square(values), p) / count
     variance = np.maximum(square - np.square(mean), np.finfo(np.float64).eps * square)
-    return bool((np.square(mean) > constants.OFFSET_OF_FLOAT32**2 * variance)[square > 0].any())
+    return bool((np.square(mean) > OFFSET_OF_FLOAT32**2 * variance)[square > 0].any())
 
 
 def fits_float32(rows: Rows, scaling: Scaling) -> bool:
     """Return whether sparse features are of a size that float32 has digits for."""
-    block: Any = rows.precise().block(slice(0, min(rows.shape[0], constants.ROWS_OF_DIGITS)))
+    block: Any = rows.precise().block(slice(0, min(rows.shape[0], constants.LEAST_ROWS)))
     data = in_coordinates(block.data, block.indices, scaling)
     size = np.abs(data[data != 0]).astype(np.float64)
     if not len(size):
@@ -231,7 +234,7 @@ def _groups(
 def _gathered(rows: Rows, drawn: NumPyArray, workers: Workers) -> NumPyArray:
     """Return the rows as they are, in float64, with a column for the intercept."""
     raw = np.empty((len(drawn), rows.shape[1] + 1))
-    size = max(64, len(drawn) // (4 * workers.count))
+    size = max(constants.LEAST_BLOCK_ROWS, len(drawn) // (4 * workers.count))
     parts = [slice(start, start + size) for start in range(0, len(drawn), size)]
     # Each thread has a part of the disk.
     order = np.argsort(drawn) if rows.is_on_disk else None
@@ -286,7 +289,7 @@ def _spread(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Worker
 def _moments(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Workers) -> Spread:
     """Return the same with units of 1."""
     count, p = raw.shape
-    size = max(64, constants.CACHED_NUMBERS // p)
+    size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // p)
     parts = [slice(start, start + size) for start in range(0, count, size)]
     mean = share @ raw
     center = mean if intercept else np.zeros(p)
@@ -341,7 +344,7 @@ def _sample(objective: Objective, raw: Features, drawn: NumPyArray, share: NumPy
 
 def _scaled(objective: Objective, raw: NumPyArray) -> NumPyArray:
     """Put raw rows into theta's coordinates, in place."""
-    size = max(64, constants.CACHED_NUMBERS // raw.shape[1])
+    size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // raw.shape[1])
     parts = [slice(start, start + size) for start in range(0, len(raw), size)]
     raw[:, -1] = objective.intercept
     # Whole rows: NumPy takes twice as long for all but the last column.

@@ -235,7 +235,7 @@ class _Dual:
             inverse = second.inverse_of_total(objective.share)
             least = np.inf
             step: NumPyArray = np.zeros(bias.shape)
-            for _ in range(constants.STEPS_TO_THE_BIAS):
+            for _ in range(constants.MOST_STEPS):
                 residual = objective.loss.residual(scores, objective.target)
                 slope = np.atleast_1d(objective.share @ residual)
                 if not np.abs(slope).max() < least:

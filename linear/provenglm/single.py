@@ -26,7 +26,7 @@ def in_float32(objective: Objective) -> Objective:
     center, inverse = objective.scaling.center, objective.scaling.inverse
     # A power of two takes the units away without a rounding: float32 has no room for all of them.
     unit = np.exp2(np.floor(np.log2(np.where(inverse > 0, inverse, 1))))
-    size = max(64, 2**18 // p)
+    size = max(constants.LEAST_BLOCK_ROWS, constants.BLOCK_BYTES // (8 * p))
 
     def fill(part: slice) -> None:
         change = objective.rows.block(part) - center

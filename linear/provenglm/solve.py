@@ -197,13 +197,12 @@ class _Proof:
         outputs = problem.loss.outputs
         n, p = problem.features.shape
         self._width = (p + 1) * outputs
-        self._least = max(constants.ROWS_OF_A_PROOF, constants.ROWS_OF_A_FEATURE * (p + 1))
-        self._takes_all = float(n) * self._width**2 <= constants.SMALL_PROOF
-        most = min(constants.LARGEST_PROOF / self._width**2, constants.NUMBERS_OF_A_PROOF / (p + 1))
+        self._least = max(constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * (p + 1))
+        most = min(constants.LARGEST_PROOF / self._width**2, constants.SAMPLE_NUMBERS / (p + 1))
         self._most = int(min(n, most, rows_of_a_sample(room(problem), p)))
         # Fewer rows than weights leave directions without a curvature.
-        has_rows = self._takes_all or self._most >= min(n, 2 * (p + 1))
-        self.has_factor = self._width <= constants.WEIGHTS_OF_A_PROOF and has_rows
+        has_rows = self._most >= min(n, 2 * (p + 1))
+        self.has_factor = self._width <= constants.MOST_WEIGHTS and has_rows
         self._curvature: float | None = None
 
     def of(
@@ -268,19 +267,19 @@ class _Proof:
 
     def _some(self, known: Snapshot, near: float) -> Some:
         """Return as many rows as a proof needs, if the estimate is `near` times what is asked."""
-        if self._takes_all:
-            return self._certificate().all()
         problem, size, part = self._problem, len(self._sample.rows), self._part(known)
-        n, wanted = len(problem.target), constants.OF_THE_ESTIMATE * near
+        n, wanted = len(problem.target), 2 * near
         is_enough = part > 0 and near <= self.reach(known) and self._least <= size
         if self._of_sample is not None and is_enough:
             count = max(self._least, int(min(1, wanted / part) * size))
-            self._least = constants.MORE_ROWS * count
+            self._least = constants.GROWTH * count
             parts = [slice(p.start, min(p.stop, count)) for p in self._of_sample.parts]
             return self._of_sample._replace(parts=[p for p in parts if p.start < p.stop])
         count = max(self._least, int(min(1, wanted) * n))
-        self._least = constants.MORE_ROWS * count
+        self._least = constants.GROWTH * count
         size = min(count, self._most)
+        if size >= n:
+            return self._certificate().all()
         rows, _ = draw(
             problem.loss, problem.target, problem.shares(), size, self._rng, problem.is_long
         )
@@ -441,7 +440,7 @@ class _Run:
         if best.decrement > max(margin * enough, self._rounding()):
             return False
         self._for_the_proof += 1
-        if is_cheap and self._for_the_proof <= constants.FOR_THE_PROOF:
+        if is_cheap and self._for_the_proof <= constants.TRIES:
             return False
         self._tries += 1
         gap = self._least_bound(best)[1]
@@ -449,19 +448,12 @@ class _Run:
         if (
             gap <= enough
             or is_rounding
-            or self._tries >= constants.PROOFS
+            or self._tries >= constants.TRIES
             or not self._proof.has_factor
         ):
             return True
         # The bound falls as the estimate does, and as the rows grow.
-        part = float(
-            np.clip(
-                0.5 * constants.MORE_ROWS * enough / gap,
-                constants.LEAST_PART,
-                constants.LARGEST_PART,
-            )
-        )
-        self._margin = part * best.decrement / enough
+        self._margin = best.decrement / enough / constants.GROWTH
         return False
 
     def _separated(self, state: State) -> bool:

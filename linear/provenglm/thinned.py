@@ -45,11 +45,11 @@ class Thinned:
 
     def hessian(self, theta: NumPyArray) -> NumPyArray:
         """Return the Hessian at `theta`, in its coordinates, with the penalty."""
-        return self._derivatives(theta, self.rows.slices()[:: constants.OF_THESE_BLOCKS], 1)[1]
+        return self._derivatives(theta, self.rows.slices()[:: constants.GROWTH], 1)[1]
 
     def derivatives(self, theta: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
         """Return gradient and Hessian at `theta`."""
-        return self._derivatives(theta, self.rows.slices(), constants.OF_THESE_BLOCKS)
+        return self._derivatives(theta, self.rows.slices(), constants.GROWTH)
 
     def _derivatives(
         self, theta: NumPyArray, slices: list[slice], of_these: int

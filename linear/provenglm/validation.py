@@ -480,7 +480,7 @@ def _first_of_dense(
     features: NumPyArray, is_wrong: Callable[[NumPyArray], NumPyArray]
 ) -> tuple[int, int, object] | None:
     """Return row, column and value of the first number that is wrong."""
-    rows = max(1, constants.NUMBERS_TOGETHER // features.shape[1])
+    rows = max(1, constants.PART_ROWS // features.shape[1])
     for first in range(0, len(features), rows):
         wrong = is_wrong(features[first : first + rows])
         if wrong.any():

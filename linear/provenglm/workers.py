@@ -74,7 +74,7 @@ class Workers:
     def __init__(self, size: int, threads: int | None = None) -> None:
         self.count = 1
         self._wanted = threads
-        self._is_small = size < constants.SMALL_FOR_THREADS
+        self._is_small = size < constants.SMALL
         self._pool: ThreadPoolExecutor | None = None
 
     @contextmanager

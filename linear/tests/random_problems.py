@@ -46,14 +46,14 @@ class Limits(NamedTuple):
 
     multiplications: float
     weights: int
-    rows_of_a_proof: float
+    rows: int
 
     @contextmanager
     def set(self) -> Iterator[None]:
         """Let the solver have these limits while the block runs."""
-        names = "SMALL_HESSIAN", "MOST_WEIGHTS", "SMALL_PROOF", "ROWS_OF_A_PROOF"
+        names = "SMALL_HESSIAN", "MOST_WEIGHTS", "LEAST_ROWS"
         before = [getattr(constants, name) for name in names]
-        for name, value in zip(names, [*self, 20], strict=True):
+        for name, value in zip(names, self, strict=True):
             setattr(constants, name, value)
         try:
             yield
@@ -211,7 +211,7 @@ def _with_l2(seed: int) -> Random:
         Limits(
             float(random.choice([1e8, 1e3, 0])),
             int(random.choice([3000, 3000, 0])),
-            float(random.choice([1e9, 0])),
+            int(random.choice([2000, 20])),
         ),
     )
 

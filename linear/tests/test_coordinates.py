@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from provenglm import constants
 from provenglm.data.csr import CsrRows
 from provenglm.losses import Logistic, Softmax, Squared
 from provenglm.problem import Problem
@@ -154,10 +155,11 @@ def test_coordinates(kind):
     block.data = in_coordinates(block.data, block.indices, scaling)
     wanted = (problem.features[:50].toarray() - scaling.center) * scaling.inverse
     np.testing.assert_allclose(block[:50].toarray(), wanted, rtol=1e-15)
-    # From a tenth of the squares of all others on, and a power of two more at most.
+    # As much of the squares of all others as is not heavy, or a power of two less.
     others = np.square(block[:, :-1].data).sum() / N
-    assert 0.1 * others <= block[:, [-1]].toarray().var() <= 0.4 * others
-    assert bool(scaling.center[-1]) == (kind == "seconds")
+    most = constants.HEAVY * others
+    assert most / 4 <= block[:, [-1]].toarray().var() <= most
+    assert bool(scaling.center[-1]) == (kind != "few rows")
 
 
 def test_columns_of_one_kind_are_left_alone():

@@ -28,7 +28,7 @@ def sparse(n=500, p=30, density=0.1, dtype="float64", seed=0):
 @pytest.fixture(params=[64, 1 << 18])
 def block_numbers(request, monkeypatch):
     """Many blocks, or one."""
-    monkeypatch.setattr(constants, "SPARSE_BLOCK", request.param)
+    monkeypatch.setattr(constants, "BLOCK_BYTES", 8 * request.param)
     return request.param
 
 
@@ -48,9 +48,8 @@ def test_slices_are_every_row_once(block_numbers, n):
 
 
 def test_a_row_longer_than_a_block(monkeypatch):
-    monkeypatch.setattr(constants, "SPARSE_BLOCK", 10)
+    monkeypatch.setattr(constants, "BLOCK_BYTES", 80)
     monkeypatch.setattr(constants, "LEAST_BLOCK_ROWS", 1)
-    monkeypatch.setattr(constants, "SPARSE_BLOCK_OF_A_COLUMN", 0)
     matrix = csr_array(np.vstack([np.ones((3, 30)), np.eye(30), np.zeros((40, 30))]))
     rows = CsrRows(matrix)
     blocks = [rows.block(part).toarray() for part in rows.slices()]
@@ -240,12 +239,12 @@ def test_rare_columns_are_measured():
 
 
 def test_coordinates_of_the_user():
-    problem, _ = sparse_problem(LOSSES[0], l2=0.25)
+    problem, _ = sparse_problem(LOSSES[0], l2=0.25, p=20)
     objective, _, sample = prepared(problem, size=0)
-    np.testing.assert_array_equal(objective.scaling.center, np.zeros(4))
+    np.testing.assert_array_equal(objective.scaling.center, np.zeros(20))
     # A column of zeros keeps its weight of 0 by the penalty.
-    np.testing.assert_array_equal(objective.scaling.inverse, np.ones(4))
-    np.testing.assert_array_equal(objective.penalty, [0.25, 0.25, 0.25, 0.25, 0])
+    np.testing.assert_array_equal(objective.scaling.inverse, np.ones(20))
+    np.testing.assert_array_equal(objective.penalty, [0.25] * 20 + [0])
     assert len(sample.rows) == 0
 
 

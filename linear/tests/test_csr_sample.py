@@ -11,7 +11,7 @@ from provenglm.plan import choose
 from provenglm.sampling import _spread, prepare
 from provenglm.solution import Settings
 from provenglm.solve import solve
-from provenglm.sparse.csr_sample import CenteredRows, size_and_costs, spread
+from provenglm.sparse.csr_sample import CenteredRows, size as size_of, spread
 from provenglm.workers import Workers
 from scipy.sparse import csr_array
 
@@ -100,7 +100,7 @@ def test_size():
     def size(n, p, density, outputs=1):
         features = csr_array((n, p))
         features.data = np.broadcast_to(1.0, int(n * p * density))  # nothing else is read
-        return size_and_costs(features, outputs, 40_000)[0]
+        return size_of(features, outputs, 40_000)
 
     # Of data that are hardly sparse as of dense ones, as far as they fit.
     assert size(100_000, 500, 0.3) == 40_000

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV, SVRGRegressor, constants
+from provenglm.cross_validation import path
 from provenglm.data.chunks import LEAST_MEMORY
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
@@ -27,7 +28,7 @@ def forms(tmp_path):
 @pytest.mark.parametrize("form", ["array", "chunks", "memmap"])
 @pytest.mark.parametrize("scoring", [None, "neg_log_loss"])
 def test_indices_from_the_end(tmp_path, monkeypatch, form, scoring):
-    monkeypatch.setattr(constants, "SMALL_MAP", 0)
+    monkeypatch.setattr(constants, "SMALL", 0)
     data = forms(tmp_path)[form]
     cv = list(KFold(3).split(X))
     from_end = [(train - N, test - N) for train, test in cv]
@@ -113,7 +114,7 @@ def test_warnings_point_at_the_line_of_the_user(model, count):
 def test_folds_go_one_by_one_where_their_scores_are_beyond_the_limit(
     monkeypatch, caplog, room, words
 ):
-    monkeypatch.setattr(constants, "JOINT_WORK", 0.0)
+    monkeypatch.setattr(path, "suits", lambda plan, problem: True)
     rows, labels = np.tile(X, (100, 1)), np.tile(Y, 100)
     data = Chunks([rows], memory_limit="64 MB")
     data.memory_limit = int(LEAST_MEMORY / 2 + room)

@@ -5,7 +5,8 @@ import warnings
 
 import numpy as np
 import pytest
-from provenglm import Chunks, SVRGRegressor, SVRGRegressorCV, constants
+from provenglm import Chunks, SVRGRegressor, SVRGRegressorCV
+from provenglm.cross_validation import path
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import (
@@ -29,8 +30,7 @@ LOSSES = ["squared", "huber", *POWERS]
 def way(request, monkeypatch):
     """Folds in one pass, or each by itself."""
     together = request.param == "together"
-    monkeypatch.setattr(constants, "JOINT_WORK", 0.0 if together else np.inf)
-    monkeypatch.setattr(constants, "ROWS_OF_A_WEIGHT", 0 if together else 50)
+    monkeypatch.setattr(path, "suits", lambda _, one: together and not one.loss.has_scale)
     return request.param
 
 

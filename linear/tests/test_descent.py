@@ -189,8 +189,8 @@ def columns_of(objective, chosen):
 @pytest.mark.parametrize("intercept", [True, False])
 @MANY
 def test_columns_lead_where_the_matrix_leads(monkeypatch, loss, intercept, kind):
-    monkeypatch.setattr(constants, "LEFT_BY_COLUMNS", 1e-22)
-    monkeypatch.setattr(constants, "SWEEPS_BY_COLUMNS", 20_000)
+    monkeypatch.setattr(constants, "LAST_SWEEP", 1e-22)
+    monkeypatch.setattr(constants, "MOST_STEPS", 20_000)
     monkeypatch.setattr(descent_columns, "_SINGLE", np.dtype(np.float64))
     objective = objective_of(loss, intercept, kind=kind, size=31)
     chosen = np.array([1, 2, 5, 6])

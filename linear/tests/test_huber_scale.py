@@ -152,7 +152,7 @@ def test_moved_residuals_prove_more_and_no_falsehood(seed):
 @pytest.mark.parametrize("kind", ["dense", "sparse", "chunks", "far off", "few of the rows"])
 def test_a_gap_is_near_the_distance_with_next_to_no_penalty(monkeypatch, kind):
     if kind == "few of the rows":
-        monkeypatch.setattr(constants, "SCALE_PRODUCTS", 50 * 6**2)
+        monkeypatch.setattr(constants, "LARGEST_PROOF", 50 * 6**2)
     problem = problem_of(1, n=400, p=4)
     X, y = problem.features, problem.target
     if kind == "far off":

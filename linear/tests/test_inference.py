@@ -115,7 +115,7 @@ def test_labels_class_weights_and_the_chosen_C():
 
 
 def test_data_on_disk(monkeypatch, tmp_path):
-    monkeypatch.setattr(constants, "SMALL_MAP", 0)
+    monkeypatch.setattr(constants, "SMALL", 0)
     y = TARGETS["gamma"]
     expected = SVRGRegressor("gamma").fit(X, y).covariance(X, y)
     for name, form in large_data.forms(tmp_path, X).items():

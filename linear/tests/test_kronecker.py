@@ -79,7 +79,7 @@ def test_every_step():
         assert state.snapshot.objective == pytest.approx(dense.value(theta), rel=1e-10)
         h = curvatures(dense.loss, dense.scores(theta), dense.target)
         classes = np.einsum("ikl,i->kl", h, dense.share)
-        if last is None or abs(np.trace(classes) - last) > 0.2 * last:
+        if last is None or abs(np.trace(classes) - last) > constants.CHANGED * last:
             last = np.trace(classes)
             metric = np.linalg.inv(dense_metric(objective, sample, classes))
         gradient = dense.gradient(theta)
@@ -159,7 +159,7 @@ def test_columns_that_the_sample_does_not_know():
 
 
 def test_class_curvature_of_rows_at_even_distances(monkeypatch):
-    monkeypatch.setattr(constants, "ROWS_OF_CLASSES", 50)
+    monkeypatch.setattr(constants, "LEAST_ROWS", 50)
     _, objective, null, sample = case(n=600)
     steps = Kronecker(objective, sample, SecondMoments(sample, True, 0.2), True)
     snapshot = objective.snapshot(null.theta)
@@ -196,7 +196,7 @@ def test_nearly_separable_classes_are_not_called_solved_too_soon(monkeypatch):
     monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
     monkeypatch.setattr(constants, "ROWS_OF_A_DIMENSION", np.inf)
     # As with more weights: the estimate decides, not a proof.
-    monkeypatch.setattr(constants, "WEIGHTS_OF_A_PROOF", 0)
+    monkeypatch.setattr(constants, "MOST_WEIGHTS", 0)
     solution = solve(Problem(X, target, Softmax(20), 1 / 2000), Settings(tol=1e-6))
     assert solution.method == "kronecker"
     assert solution.reason.is_success

@@ -156,7 +156,7 @@ class Whole:
             low, high = ((t, here), high) if here < 0 else (low, (t, here))
             signs.append(here < 0)
             if high is None:
-                t = 4 * max(t, 0.25)
+                t *= 2
             else:
                 # Illinois: an end counts half for each time but the first that it has stayed.
                 in_a_row = len(list(next(groupby(reversed(signs)))[1]))

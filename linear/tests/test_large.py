@@ -29,7 +29,7 @@ N, P = 6000, 8
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch):
     """A few thousand rows take the ways of many millions."""
-    monkeypatch.setattr(constants, "SMALL_MAP", 0)
+    monkeypatch.setattr(constants, "SMALL", 0)
     monkeypatch.setattr(constants, "BLOCK_BYTES", 1 << 13)
     monkeypatch.setattr(constants, "PART_ROWS", 1000)
 
@@ -106,7 +106,7 @@ def test_two_classes_bit_for_bit(tmp_path, form, dtype, given):
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize(("dtype", "given"), TABLE)
 def test_many_rows_sorted_by_class(tmp_path, monkeypatch, long, form, classes, dtype, given):
-    monkeypatch.setattr(constants, "ROWS_OF_MOMENTS", 1000)
+    monkeypatch.setattr(constants, "LEAST_ROWS", 1000)
     X, y = sorted_by_class(features(dtype, p=4), classes)
     weight = weights_of(given, N)
     how = {"C": 0.1, "tol": 1e-12, "max_iter": 200, "random_state": 0, "class_weight": {0: 2.0}}

@@ -100,7 +100,7 @@ def test_a_constant_offset_moves_the_intercept_alone(loss):
 
 @MANY
 def test_every_form_of_the_data(loss, monkeypatch, tmp_path):
-    monkeypatch.setattr(constants, "SMALL_MAP", 0)
+    monkeypatch.setattr(constants, "SMALL", 0)
     X, y, offset, weight = data(loss)
     expected = model_of(loss, alpha=0.1, tol=1e-11).fit(X, y, weight, offset).coef_
     for name, form in large_data.forms(tmp_path, X).items():
@@ -250,7 +250,7 @@ def test_the_optimum_of_two_classes(weighted, intercept, C):
 
 
 def test_every_form_of_the_data_of_two_classes(monkeypatch, tmp_path):
-    monkeypatch.setattr(constants, "SMALL_MAP", 0)
+    monkeypatch.setattr(constants, "SMALL", 0)
     X, y, offset, weight = labels()
     expected = SVRGClassifier(tol=1e-11).fit(X, y, weight, offset)
     for name, form in large_data.forms(tmp_path, X).items():
@@ -271,7 +271,12 @@ def test_every_form_of_the_data_of_two_classes(monkeypatch, tmp_path):
 
 WAYS = [
     ("svrg, hessian", {}, np.float32, "dense"),
-    ("newton-cg", {"PASSES_OF_FEW_ROWS": 0.0, "FEW_ROWS_OF_A_FEATURE": 10**9}, np.float64, "dense"),
+    (
+        "newton-cg",
+        {"FEW_ROWS_OF_A_FEATURE": 10**9},
+        np.float64,
+        "dense",
+    ),
     ("newton-cg", {"MOST_WEIGHTS": 3}, np.float64, "sparse"),
     ("newton, rotated", {"MOST_WEIGHTS": 60}, np.float64, "wide"),
     ("newton, proximal, working set", {}, np.float64, "l1"),

@@ -92,7 +92,11 @@ def test_start_is_about_the_optimum_of_the_sample():
     first = steps._first(theta)
     some = dense.part(slice(0, 2000))
     _, least = some.minimum(of_no_shift(theta))
-    assert 0 <= some.value(first.theta) - least < 0.02 * np.log(3) * theta.size / 2000
+    assert (
+        0
+        <= some.value(first.theta) - least
+        < constants.ERROR_OF_A_START * np.log(3) * theta.size / 2000
+    )
     # A start that is given is kept.
     given = of_no_shift(theta + 0.3 * np.random.default_rng(0).normal(size=theta.shape))
     np.testing.assert_allclose(steps._first(given).theta, given, atol=1e-12)
@@ -116,8 +120,8 @@ def test_the_way_follows_the_effective_dimension(monkeypatch, l2, name):
 def test_arrives(monkeypatch, loss, weights, dtype):
     monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
     monkeypatch.setattr(constants, "MOST_WEIGHTS", 0)
-    monkeypatch.setattr(constants, "ROWS_OF_MOMENTS", 1000)
-    monkeypatch.setattr(constants, "MEASURED_ROWS", 300)
+    monkeypatch.setattr(constants, "LEAST_ROWS", 1000)
+    monkeypatch.setattr(constants, "LEAST_ROWS", 300)
     monkeypatch.setattr(constants, "ROWS_OF_A_DIMENSION", 0)
     monkeypatch.setattr(
         plan, "_conjugate_gradients", lambda p, s, why: plan._with_a_sample(p, s, why, np.inf)

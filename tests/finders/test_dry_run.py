@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import threading
 
 import gluon_svrg as gs
 import mxnet as mx
@@ -11,6 +12,7 @@ import pytest
 import runs
 from gluon_svrg.checkpoint.encoding import from_bytes
 from gluon_svrg.checkpoint.optimizer_states import trainer_states
+from gluon_svrg.finders import dry_run
 from gluon_svrg.finders.dry_run import without_trace
 from gluon_svrg.run.history import MEASURED
 from gluon_svrg.run.rng import draw_random_numbers
@@ -437,3 +439,24 @@ def test_weights_are_really_trained():
 
     without_trace(estimator, data, None, 0, watched)
     assert not any(np.array_equal(a, b) for a, b in zip(before, seen[0], strict=True) if a.ndim > 1)
+
+
+def test_all_calls_share_a_thread():
+    """MXNet keeps memory for each thread that has drawn: one for each trial, that would add up."""
+    estimator, data = make_estimator(), make_data("list")
+    threads = {
+        without_trace(estimator, data, None, 0, lambda _: threading.current_thread())
+        for _ in range(3)
+    }
+    assert len(threads) == 1
+    assert threading.current_thread() not in threads
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_has_a_thread_of_its_own():
+    dry_run._thread(process=os.getpid()).submit(int).result()
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        os._exit(dry_run._thread(process=os.getpid()).submit(lambda: 7).result())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

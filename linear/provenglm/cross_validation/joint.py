@@ -18,7 +18,7 @@ from provenglm.cross_validation.folds import Folds, PathPoint, point_of
 from provenglm.duality import duality_gap
 from provenglm.metric import HessianMetric, Metric
 from provenglm.objective import Objective, Snapshot, products
-from provenglm.plan import Plan, has_hessian, sample_size
+from provenglm.plan import Plan, sample_size
 from provenglm.problem import Problem
 from provenglm.sampling import penalty_of
 from provenglm.secants import Secants
@@ -39,11 +39,10 @@ def suits(plan: Plan, problem: Problem) -> bool:
         return False
     n, p = problem.features.shape
     width = (p + 1) * problem.loss.outputs
-    is_long = (
-        n >= constants.ROWS_OF_A_WEIGHT * width and float(n) * width * width >= constants.JOINT_WORK
-    )
     if plan.name == "sample":
-        return has_hessian(problem)
+        return width <= constants.MOST_WEIGHTS
+    is_long = n >= 4 * constants.ROWS_OF_A_FEATURE * width
+    is_long = is_long and float(n) * width * width >= constants.SMALL_HESSIAN / 4
     return plan.name == "svrg, hessian" or (plan.name == "newton" and is_long)
 
 
@@ -233,9 +232,9 @@ class JointPath:
         """Return the folds at the optimum of a part of the sample, or at their null models."""
         objective, sample = self._objective, self._sample
         theta, null = objective.null()
-        size = len(sample.rows) // 4
-        tol = 0.1 * abs(null) * theta.size / size
-        theta = newton.minimise(sample.head(size), theta, tol, 20)
+        size = len(sample.rows) // constants.GROWTH
+        tol = constants.ERROR_OF_A_START * abs(null) * theta.size / size
+        theta = newton.minimise(sample.head(size), theta, tol, constants.MOST_STEPS)
         moments = self._pass.moments()
         values = self._pass.values([(fold, theta) for fold in range(len(self._folds))])
         walks = []
@@ -278,7 +277,7 @@ class JointPath:
         while pending := [walk for walk in walks if walk.fold not in done]:
             steps = self._steps(pending)
             stale = any(
-                d > constants.STALE * w.last for w, (_, d) in zip(pending, steps, strict=True)
+                d > constants.CHANGED * w.last for w, (_, d) in zip(pending, steps, strict=True)
             )
             if stale and self._renew(pending):
                 steps = self._steps(pending)
@@ -343,9 +342,9 @@ class JointPath:
             return self._kept(walk, decrement, StopReason.MAX_ITER, self._gap(walk))
         if time.perf_counter() >= self._settings.deadline:
             return self._kept(walk, decrement, StopReason.MAX_TIME, self._gap(walk))
-        walk.poor = walk.poor + 1 if decrement > constants.POOR * walk.last else 0
+        walk.poor = walk.poor + 1 if decrement > constants.SLOW * walk.last else 0
         walk.last = decrement
-        return self._by_itself(walk, strength) if walk.poor >= constants.POOR_STEPS else None
+        return self._by_itself(walk, strength) if walk.poor >= constants.TRIES else None
 
     def _gap(self, walk: Walk) -> float:
         value = walk.at
@@ -390,7 +389,7 @@ class JointPath:
             return False
         old = walk.at
         pair = value.theta - old.theta, value.gradient - old.gradient
-        walk.pairs = [*walk.pairs[1 - constants.SECANTS_OF_A_PATH :], pair]
+        walk.pairs = [*walk.pairs[1 - constants.SECANTS :], pair]
         walk.at = value
         return True
 

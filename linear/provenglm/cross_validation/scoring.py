@@ -50,12 +50,12 @@ def scores_of_points(
 ) -> Iterator[NumPyArray]:
     """Yield each point's scores of some rows, (len(rows), K) and float64."""
     outputs = points[0].coef.shape[1]
-    together = max(1, constants.SCORES_OF_A_PATH // max(1, len(rows) * outputs))
+    together = max(1, constants.SMALL_DATA // max(1, len(rows) * outputs))
     for first in range(0, len(points), together):
         part = points[first : first + together]
         coef = np.hstack([point.coef for point in part])
         table = np.empty((len(rows), coef.shape[1]))
-        size = max(64, constants.NUMBERS_TOGETHER // coef.shape[0])
+        size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // coef.shape[0])
         for start in range(0, len(rows), size):
             some = slice(start, start + size)
             table[some] = _taken(features, rows[some], np.float64) @ coef

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def slices_of(n: int, p: int, itemsize: int) -> list[slice]:
     """Return the blocks of one pass over n rows of p features, in order."""
-    size = max(64, constants.BLOCK_BYTES // max(1, p * itemsize))
+    size = max(constants.LEAST_BLOCK_ROWS, constants.BLOCK_BYTES // max(1, p * itemsize))
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 

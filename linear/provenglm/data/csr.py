@@ -44,7 +44,8 @@ class CsrRows:
         if self._slices is None:
             n, p = self.shape
             indptr = self._features.indptr
-            size = max(constants.SPARSE_BLOCK, constants.SPARSE_BLOCK_OF_A_COLUMN * p)
+            # A gradient has p numbers, which are added to the rest.
+            size = max(constants.BLOCK_BYTES // 8, 4 * p)
             ends = np.searchsorted(indptr, np.arange(size, int(indptr[-1]), size))
             starts = [0]
             for end in ends.tolist():

@@ -62,7 +62,7 @@ def first_where(
     features: csr_array, is_wrong: Callable[[NumPyArray], NumPyArray]
 ) -> tuple[int, int, object] | None:
     """Return row, column and value of the first stored number that is wrong."""
-    size = constants.NUMBERS_TOGETHER
+    size = constants.PART_ROWS
     for first in range(0, len(features.data), size):
         wrong = is_wrong(features.data[first : first + size])
         if wrong.any():

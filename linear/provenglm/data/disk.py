@@ -17,7 +17,7 @@ from provenglm.types import NumPyArray
 def on_disk(features: object) -> bool:
     """Whether the rows of some features are read in blocks and never copied as a whole."""
     if isinstance(features, np.ndarray):
-        root = mapped_root(features) if features.nbytes > constants.SMALL_MAP else None
+        root = mapped_root(features) if features.nbytes > constants.SMALL else None
         # A private copy has changes that are in memory alone.
         return root is not None and root.mode != "c"
     return isinstance(features, Chunks)

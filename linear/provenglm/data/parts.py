@@ -15,8 +15,16 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from provenglm import constants
 from provenglm.types import NumPyArray
+
+_GAP = 1 << 14
+"""Bytes that are read for nothing, if that saves a read: both take about as long."""
+
+_WIDEST = 4
+"""Times its columns: a row further from the next is read through the mapping."""
+
+_AHEAD = 1 << 23
+"""Bytes that are read at once, and from what is read to what the system is asked to read next."""
 
 
 @runtime_checkable
@@ -142,9 +150,7 @@ class FilePart:
             rows = self._span(reader, start, stop)
             step = self.strides[0]
             if ahead:
-                reader.expect(
-                    self.offset + stop * step + constants.DISK_AHEAD, (stop - start) * step
-                )
+                reader.expect(self.offset + stop * step + _AHEAD, (stop - start) * step)
             return rows
 
     def take(self, rows: NumPyArray) -> NumPyArray:
@@ -152,7 +158,7 @@ class FilePart:
             return self._take_by_columns(rows)
         taken = np.empty((len(rows), self.shape[1]), self.dtype)
         # Rows that are near to each other are read together.
-        far = np.flatnonzero(np.diff(rows) * self.strides[0] > constants.DISK_GAP) + 1
+        far = np.flatnonzero(np.diff(rows) * self.strides[0] > _GAP) + 1
         bounds = [0, *far.tolist(), len(rows)]
         step = self.strides[0]
         with _Reader(self) as reader:
@@ -187,7 +193,7 @@ class FilePart:
     def _take_by_columns(self, rows: NumPyArray) -> NumPyArray:
         """Return rows out of a file that has column after column: a part of the rows at a time."""
         taken = np.empty((len(rows), self.shape[1]), self.dtype)
-        size = max(1, (1 << 24) // (self.shape[1] * self.dtype.itemsize))
+        size = max(1, _AHEAD // (self.shape[1] * self.dtype.itemsize))
         first = 0
         while first < len(rows):
             start = int(rows[first])
@@ -288,7 +294,7 @@ class MappedPart:
 
     def take(self, rows: NumPyArray) -> NumPyArray:
         taken = np.empty((len(rows), self.shape[1]), self.dtype)
-        size = max(1, (1 << 24) // max(1, abs(self.array.strides[0])))
+        size = max(1, _AHEAD // max(1, abs(self.array.strides[0])))
         first = 0
         while first < len(rows):
             start = int(rows[first])
@@ -376,7 +382,7 @@ def _file_of(array: NumPyArray, root: Any) -> FilePart | None:
         row = p * max(column, size)
     if p == 1:
         column = size
-    by_rows = column == size and size * p <= row <= constants.DISK_WIDEST * size * p
+    by_rows = column == size and size * p <= row <= _WIDEST * size * p
     by_columns = row == size and column >= size * n
     if root.filename is None or not (by_rows or by_columns):
         return None

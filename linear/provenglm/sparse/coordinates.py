@@ -32,11 +32,11 @@ def coordinates(rows: CsrRows, share: NumPyArray, intercept: bool) -> Scaling:
     lighter = np.concatenate([[0.0], np.cumsum(rising)[:-1]])
     # Among the lightest each may be much heavier than those before it.
     is_heavy = rising > constants.HEAVY * lighter
-    is_heavy[: max(constants.LEAST_COLUMNS, (len(rising) + 1) // 2)] = False
+    is_heavy[: (len(rising) + 1) // 2] = False
     if not is_heavy.any():
         return scaling
     first = int(np.argmax(is_heavy))
-    wanted = np.sqrt(constants.SCALED_TO * lighter[first]) * unit
+    wanted = np.sqrt(constants.HEAVY * lighter[first]) / 2 * unit
     for column in order[first:].tolist():
         center, deviation = _moments(rows, share, column, intercept)
         scaling.center[column] = center
@@ -83,7 +83,7 @@ def _moments(rows: CsrRows, share: NumPyArray, column: int, intercept: bool) -> 
     deviation = max(
         float(np.sqrt(share @ np.square(values - mean) / total)), _LEAST_DEVIATION * abs(mean)
     )
-    is_far = stored == len(values) and abs(mean) > constants.FAR_MEAN * deviation
+    is_far = stored == len(values)
     return (mean * largest if is_far else 0.0), deviation * largest
 
 

@@ -20,25 +20,19 @@ def is_sparser(features: csr_array) -> bool:
     )
 
 
-def size_and_costs(
-    features: csr_array, outputs: int, size_of_dense: int
-) -> tuple[int, float, float]:
-    """Return the rows of a Hessian's sample, the numbers of a pass, and what a row costs.
+def size(features: csr_array, outputs: int, size_of_dense: int) -> int:
+    """Return the rows of a Hessian's sample.
 
-    The cost is in multiplications of a dense product. The rows are those of dense data, as far as
-    they fit, or as many as make the Hessian as dear as a pass, and 10 a feature at least: SciPy's
-    products take 10 ns for a pair of numbers of a row, and a pass 6 ns for each of them and 20 ns
-    for the row (measured).
+    They are those of dense data, as far as they fit, or as many as make the Hessian as dear as a
+    pass, and 10 a feature at least: SciPy's products take 10 ns for a pair of numbers of a row, and
+    a pass 6 ns for each of them and 20 ns for the row (measured).
     """
     n, p = features.shape
-    stored = _per_row(features)
     if not is_sparser(features):
-        size = min(size_of_dense, constants.SAMPLE_NUMBERS // (p + 1))
-        return size, float(n) * (p + 1) * outputs, float((p + 1) * outputs) ** 2
-    pairs = max(1.0, stored) ** 2
-    like_a_pass = n * (0.6 * stored + 2) / (pairs * outputs)
-    size = int(min(n, max(constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * p, like_a_pass)))
-    return size, n * stored * outputs, constants.SPARSE_PRODUCT * pairs * outputs**2
+        return int(min(size_of_dense, constants.SAMPLE_NUMBERS // (p + 1)))
+    stored = _per_row(features)
+    like_a_pass = n * (0.6 * stored + 2) / (max(1.0, stored) ** 2 * outputs)
+    return int(min(n, max(constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * p, like_a_pass)))
 
 
 def _per_row(features: csr_array) -> float:
