@@ -17,7 +17,7 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py t
 
 BENCHMARKS := bench-linear bench-large bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse bench-finder
 
-.PHONY: FORCE demo quick test test-all full test-platform test-linear test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions soak fuzz fuzz-linear faults endurance repeatability evidence upstream $(BENCHMARKS)
+.PHONY: FORCE demo quick test test-all full test-platform test-linear test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions bench-constants soak fuzz fuzz-linear faults endurance repeatability evidence upstream $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py
@@ -76,6 +76,9 @@ bench: $(BENCHMARKS)  ## every comparison, one after the other, into docs/benchm
 
 bench-versions: .venv/dev.installed  ## this version beside another: OTHER=a checkout of it
 	$(BIN)/python benchmarks/versions.py $(OTHER) --out docs/benchmarks/versions.md
+
+bench-constants: .venv/dev.installed  ## each constant of the linear solver, halved and doubled: half an hour
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/linear_constants.py --out docs/benchmarks/constants.md
 
 soak: .venv/dev.installed  ## trainings whose processes and hosts are killed and stopped: the same bits, nothing left over; goes on where it stopped
 	$(BIN)/python benchmarks/soak.py --out docs/benchmarks/soak.md

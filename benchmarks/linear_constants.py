@@ -9,6 +9,7 @@ docs/benchmarks/constants.md.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import functools
 import json
@@ -25,6 +26,7 @@ import large_problems as large
 import linear_problems as dense
 import numpy as np
 import provenglm
+import report
 import scipy.sparse as sp
 from provenglm import constants
 from sklearn.exceptions import ConvergenceWarning
@@ -32,6 +34,7 @@ from sklearn.exceptions import ConvergenceWarning
 TOL = 1e-6
 ROUNDS = 3
 NOTICED = 1.1
+PACKAGES = ("provenglm", "numpy", "scipy", "numba")
 SIZES = "Blocks of rows."
 """The constants below this comment change no count."""
 
@@ -382,3 +385,95 @@ def read(store: Path) -> list[dict[str, Any]]:
     if not store.exists():
         return []
     return [json.loads(line) for line in store.read_text().splitlines()]
+
+
+class Effect(NamedTuple):
+    """What another value of a constant does, on all problems that read it."""
+
+    problems: int
+    noticed: int
+    worst: str
+    median: str
+
+
+def effect(results: list[dict[str, Any]]) -> Effect:
+    """Tell the problem that gets most worse, or else the one that gets most better."""
+    if not results:
+        return Effect(0, 0, "not read", "")
+    seen = [one for one in results if is_noticed(one)]
+    median = report.median(one["passes"] for one in results)
+    if not seen:
+        return Effect(len(results), 0, "nothing", f"{median:.2f}")
+    worst = max(seen, key=lambda one: (one["unproven"] or one["warns"], max(_ratios(one))))
+    passes, cpu = _ratios(worst)
+    text = f"{worst['problem']}: {passes:.2f} of the passes, {cpu:.2f} of the time"
+    text += f", by {worst['solver']}" if worst["solver"] else ""
+    text += ", not proven" if worst["unproven"] else ""
+    text += ", a warning" if worst["warns"] else ""
+    return Effect(len(results), len(seen), text, f"{median:.2f}")
+
+
+def is_noticed(one: dict[str, Any]) -> bool:
+    """Whether passes differ by more than a tenth, or time by a third, or a proof is lost."""
+    passes, cpu = _ratios(one)
+    of_passes = not 1 / NOTICED <= passes <= NOTICED
+    of_time = not 0.75 <= cpu <= 1.33
+    return bool(of_passes or of_time or one["unproven"] or one["warns"])
+
+
+def _ratios(one: dict[str, Any]) -> tuple[float, float]:
+    return one["passes"], one["cpu"]
+
+
+def page(store: Path) -> str:
+    """Return the tables of what the store has."""
+    results = read(store)
+    rows, seen = [], 0
+    for name in names():
+        effects = [
+            effect([one for one in results if (one["name"], one["way"]) == (name, way)])
+            for way in "-+"
+        ]
+        seen += any(one.noticed for one in effects)
+        value = f"{getattr(constants, name):,g}"
+        rows.append((name, value, effects[0].problems, *(one.worst for one in effects)))
+    plain = list({one["problem"]: one for one in results if not one["name"]}.values())
+    problems = [
+        (one["problem"], one["solver"], f"{one['passes']:.1f}", "yes" if one["is_proven"] else "no")
+        for one in plain
+    ]
+    counts = [(len(rows), seen, len(rows) - seen, len(plain))]
+    summary = ("constants", "noticed on a problem", "not noticed", "problems")
+    table = ("constant", "value", "problems that read it", "halved", "doubled")
+    return "\n\n".join(
+        [
+            "Each constant of `linear/provenglm/constants.py`, halved and doubled. Of the problems"
+            " that read it the one that gets most worse is named, or the one that gets most better:"
+            " its passes over the rows (for a path, iterations) and CPU time relative to those with"
+            " the value as it is. *Nothing*: on no problem do passes differ by more than a tenth or"
+            " time by a third, and no proof is lost. Passes are counted, and repeat themselves; the"
+            f" time is the least of up to {ROUNDS}. "
+            + report.provenance("bench-constants", PACKAGES),
+            report.markdown_table(summary, counts),
+            report.markdown_table(table, rows),
+            "The problems, with the values as they are; `tol` is 1e-6:",
+            report.markdown_table(("problem", "way", "passes", "proven"), problems),
+        ]
+    )
+
+
+def main() -> None:
+    command = argparse.ArgumentParser(description=__doc__)
+    command.add_argument("--out", type=Path, required=True)
+    command.add_argument("--store", type=Path, help="measured before, to go on with")
+    command.add_argument("--constants", nargs="*", default=[], help="only these")
+    command.add_argument("--problems", nargs="*", default=list(PROBLEMS), help="only these")
+    options = command.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        store = options.store or Path(folder) / "constants.jsonl"
+        run(store, options.constants, options.problems, ROUNDS)
+        report.write_section(options.out, "bench-constants", page(store))
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg.events import BatchEnd
+from gluon_svrg.events import BatchEnd, GradientReady
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 from problems import ONE, TWO
@@ -334,6 +334,28 @@ def test_a_batch_processor_of_the_users_own():
         plain.ndarrays(), epochs=3, event_handlers=[gs.SVRGHandler()]
     )
     assert problems.relative_difference(problem.params, plain.params) < 1e-14
+
+
+def test_handlers_get_lists_of_a_batch_processor_that_returns_single_arrays():
+    class Single(gs.BatchProcessor):
+        def fit_batch(self, estimator, batch, batch_axis=0):
+            outputs = super().fit_batch(estimator, batch, batch_axis)
+            return tuple(of_one for (of_one,) in outputs)
+
+    seen = []
+
+    class Look(GradientReady, BatchEnd):
+        def gradient_ready(self, estimator, *args, **kwargs):
+            seen.extend(kwargs[name] for name in ("label", "pred", "loss"))
+
+        batch_end = gradient_ready
+
+    problem = problems.make("softmax")
+    gs.Estimator(
+        problem.net, problem.loss, trainer=trainer_of(problem), batch_processor=Single()
+    ).fit(problem.ndarrays()[:1], epochs=1, event_handlers=[Look()])
+    assert len(seen) == 6
+    assert all(isinstance(value, list) and len(value) == 1 for value in seen)
 
 
 def test_the_contexts_of_the_network_are_the_default():

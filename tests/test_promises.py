@@ -257,6 +257,19 @@ def test_what_is_kept_of_running_statistics_is_what_they_are(read):
     assert equal == [True] * 15
 
 
+@pytest.mark.parametrize("read", [_copied, lambda estimator: NetworkPart(estimator).state_dict()])
+def test_running_statistics_are_read_after_what_writes_them(read, monkeypatch):
+    """The test above finds a read that comes too early only if the machine is in the mood."""
+    estimator = estimator_of(net_of(), "sgd")
+    events, as_numpy = [], mx.nd.NDArray.asnumpy
+    monkeypatch.setattr(mx.nd, "waitall", lambda: events.append("waited"))
+    monkeypatch.setattr(
+        mx.nd.NDArray, "asnumpy", lambda array: events.append("read") or as_numpy(array)
+    )
+    read(estimator)
+    assert events.index("waited") < events.index("read")
+
+
 def test_what_watches_changes_nothing(tmp_path):
     """Logs, meters, guards, profiles, checkpoints, an average: the weights of the plain run."""
 

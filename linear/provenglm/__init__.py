@@ -5,11 +5,32 @@ regression. There is no learning rate and no solver to choose, and ``gap_`` is a
 distance to the optimum.
 """
 
-from provenglm.cross_validation.cv import SVRGClassifierCV
-from provenglm.cross_validation.regressor import SVRGRegressorCV
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any
+
 from provenglm.data.chunks import Chunks
 from provenglm.estimators import SVRGClassifier, SVRGRegressor
+
+if _TYPE_CHECKING:
+    from provenglm.cross_validation.cv import SVRGClassifierCV
+    from provenglm.cross_validation.regressor import SVRGRegressorCV
 
 __all__ = ["Chunks", "SVRGClassifier", "SVRGClassifierCV", "SVRGRegressor", "SVRGRegressorCV"]
 
 __version__ = "0.8.0"
+
+# Imported when they are asked for: the metrics of scikit-learn that they need take 60 ms.
+_LATER = {
+    "SVRGClassifierCV": "provenglm.cross_validation.cv",
+    "SVRGRegressorCV": "provenglm.cross_validation.regressor",
+}
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_import_module(_LATER[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

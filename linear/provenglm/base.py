@@ -21,7 +21,7 @@ from provenglm.arguments import check_finite, check_integer, check_number, check
 from provenglm.data.rows import Data, rows_of
 from provenglm.inference import covariance
 from provenglm.losses import Loss
-from provenglm.shown import Progress
+from provenglm.progress import Progress
 from provenglm.solution import Settings, Solution, StopReason
 from provenglm.types import NumPyArray, Verbose
 from provenglm.validation import check_features

@@ -48,6 +48,10 @@ UNIT = 2.0**-53
 _FARTHEST = 300
 """Powers of two of a feature's scale up to which its square is a number of full precision."""
 
+_DEPENDENT, _WHOLE, _MOST_TIMES = 1e-10, 1e-4, 6
+"""What others leave of a column that may be their sum, squared; how far its factors, up to so many
+times, are off whole numbers."""
+
 _RELIABLE = 0.01
 """Of the inverse of the Cholesky factor: a larger relative error, and there is no statement."""
 
@@ -102,6 +106,8 @@ class Point:
         Root mean squares of the features, at most.
     constant : float
         The sizes of what the scores of all rows have in common, at most.
+    is_free : bool
+        Whether there is no penalty at all.
     """
 
     objective: float
@@ -114,6 +120,7 @@ class Point:
     is_centred: bool
     size: NumPyArray
     constant: float
+    is_free: bool
 
 
 class Some(NamedTuple):
@@ -291,6 +298,7 @@ class Certificate:
             is_centred=is_centred,
             size=size,
             constant=float(np.abs(bias).max()),
+            is_free=not (model.l2 > 0 or model.l1 > 0),
         )
         numbers = (objective, gradient, error)
         is_number = all(np.isfinite(number).all() for number in numbers)
@@ -460,6 +468,9 @@ class Certificate:
             return np.inf
         if not np.isfinite(hessian).all():
             return np.inf
+        if point.is_free:
+            products = hessian if k == 1 else self._moments(rows)
+            kept &= ~np.repeat(self._dependent(products, rows.scaling), k)
         hessian = hessian[np.ix_(kept, kept)]
         roots = np.sqrt(diagonal[kept])
         scaled = hessian / np.multiply.outer(roots, roots)
@@ -503,6 +514,79 @@ class Certificate:
         squares = float((np.square(sizes[seen]) / largest[: self.p][seen]).sum())
         scored = float(np.sqrt(squares / frobenius))
         return self._with_step(point, rows, step, norm_of, norms_of, scored)
+
+    def _moments(self, rows: Some) -> NumPyArray:
+        """Return the products of the columns in some rows, (w, w)."""
+
+        def of_part(part: slice) -> NumPyArray:
+            block, _, share = rows.get(part)
+            return self._gram(block, share)
+
+        return sum(self._workers.map(of_part, rows.parts), np.zeros((self.width, self.width)))
+
+    def _dependent(self, products: NumPyArray, scaling: Scaling | None) -> NumPyArray:
+        """Return which columns are a sum of others in every row, exactly, (w,).
+
+        Without a penalty their coefficients may stay as they are: those of the others do as well.
+        The candidates come from the products of the columns in some rows. A sum is proven by a pass
+        over all rows, if its factors are whole numbers and so are the features, or if it is plus or
+        minus one other column: then no product or sum is rounded.
+        """
+        dependent = np.zeros(self.width, bool)
+        used = np.flatnonzero(products.diagonal() > 0)
+        if self._is_moved or self._rows.is_sparse or not len(used):
+            return dependent
+        # The intercept comes first, so that it is in the sums and not a sum itself.
+        roots = np.sqrt(products.diagonal()[used])
+        scaled = products[np.ix_(used, used)] / np.multiply.outer(roots, roots)
+        if self._has_intercept:
+            scaled[-1] *= 2
+            scaled[:, -1] *= 2
+            roots[-1] /= 2
+        _, order, rank, _ = scipy.linalg.lapack.dpstrf(scaled, tol=_DEPENDENT, lower=1)
+        if rank == len(used):
+            return dependent
+        base, rest = order[:rank] - 1, order[rank:] - 1
+        factors = np.zeros((self.width, len(rest)))
+        of_base = scipy.linalg.solve(scaled[np.ix_(base, base)], scaled[np.ix_(base, rest)])
+        factors[used[base]] = of_base * roots[rest] / roots[base][:, None]
+        columns = used[rest]
+        if scaling is not None:
+            factors[: self.p] *= scaling.inverse[:, None]
+            factors /= scaling.inverse[columns]
+            if self._has_intercept:
+                factors[-1] += scaling.center[columns] - scaling.center @ factors[: self.p]
+        factors[columns, np.arange(len(columns))] = -1
+        # Halves and thirds, too.
+        sums, are_whole = np.zeros_like(factors), np.zeros(len(columns), bool)
+        for times in range(1, _MOST_TIMES + 1):
+            whole = np.rint(times * factors)
+            new = (np.abs(times * factors - whole) < _WHOLE).all(axis=0) & ~are_whole
+            sums[:, new] = whole[:, new]
+            are_whole |= new
+        return self._proven(dependent, columns[are_whole], sums[:, are_whole])
+
+    def _proven(
+        self, dependent: NumPyArray, columns: NumPyArray, factors: NumPyArray
+    ) -> NumPyArray:
+        """Mark the columns whose sums with these factors, (w, c), are 0 in every row."""
+        everything, size = self.all(), np.abs(factors).sum(axis=0)
+        is_pair = (size == 2) & (np.abs(factors).max(axis=0) == 1)
+        used = factors[: self.p] != 0
+        constant = factors[-1] if self._has_intercept else 0.0
+
+        def of_part(part: slice) -> NumPyArray:
+            block = everything.get(part)[0]
+            is_exact = (np.rint(block) == block).all(axis=0) & (np.abs(block).max(axis=0) < 2**20)
+            is_sum = (block @ factors[: self.p] + constant == 0).all(axis=0)
+            return np.asarray(is_sum & (is_pair | ~(used & ~is_exact[:, None]).any(axis=0)))
+
+        are = size < 2**30
+        if len(columns):
+            for of_these in self._workers.map(of_part, everything.parts):
+                are &= of_these
+        dependent[columns[are]] = True
+        return dependent
 
     def _scaled(self, point: Point, scaling: Scaling) -> Point:
         """Return a point for features (x - center) * inverse: the same model and objective.

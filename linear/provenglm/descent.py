@@ -43,7 +43,7 @@ from provenglm.descent_columns import (
     of_one_output,
     of_sparse,
 )
-from provenglm.duality import duality_gap
+from provenglm.duality import duality_gap, known_bound
 from provenglm.kept_products import KeptProducts
 from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses
 from provenglm.objective import Objective, Reads, Scaling, Snapshot, of_rows
@@ -141,7 +141,7 @@ class Descent:
     def states(self, start: NumPyArray) -> Iterator[State]:
         """Yield a state for each snapshot, and end where no step leads lower."""
         snapshot, last = self._first(start), np.inf
-        gap = duality_gap(self._objective, snapshot)
+        gap = self._gap_of_start(snapshot)
         while True:
             if self._sample is None:
                 # The proof is near the truth here, and there is no better estimate.
@@ -200,6 +200,14 @@ class Descent:
                 break
         new = objective.snapshot(theta)
         return new if new.objective < snapshot.objective else snapshot
+
+    def _gap_of_start(self, snapshot: Snapshot) -> float:
+        gradient = snapshot.gradient[:-1]
+        is_far = np.abs(gradient) > 2 * of_rows(self._l1[:-1], gradient)
+        if self._sample is None and is_far.any() and not snapshot.theta[:-1].any():
+            # A bound that is proven without a look at the rows is as good as any here.
+            return known_bound(self._objective, snapshot)
+        return duality_gap(self._objective, snapshot)
 
     # The step.
 

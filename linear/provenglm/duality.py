@@ -39,7 +39,7 @@ _ULP = 2.0**-53
 def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
     """Return a bound of F(theta) - F*, 0 or greater."""
     if objective.moments is None:
-        return max(0.0, _bound(objective, snapshot))
+        return max(0.0, known_bound(objective, snapshot))
     penalty = objective.used(snapshot.theta)[:-1]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         dual = _dual(objective, snapshot.gradient[-1])
@@ -62,7 +62,7 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
             rest += dual.of_target * of_target
         if np.any(dual.constant):
             rest += np.multiply.outer(mean, dual.constant)
-        bound = _bound(objective, snapshot)
+        bound = known_bound(objective, snapshot)
         gap = weighted_square(rest, objective.penalty[:-1])
         if gap < bound:
             gap += _terms(objective, snapshot, dual)
@@ -98,7 +98,7 @@ def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyAr
     return max(0.0, value + weighted_square(rest, objective.penalty[:-1]))
 
 
-def _bound(objective: Objective, snapshot: Snapshot) -> float:
+def known_bound(objective: Objective, snapshot: Snapshot) -> float:
     """Return what is known anyway: no objective is below the least values of the losses."""
     least = 0.0
     if objective.loss.has_least:
@@ -157,7 +157,7 @@ def _gap_with_l1(
             if not divergence <= rest:
                 divergence = _divergence(objective, snapshot, dual, factor)
             gap = min(gap, divergence + rest)
-    bound = _bound(objective, snapshot)
+    bound = known_bound(objective, snapshot)
     return max(0.0, min(gap, bound) if np.isfinite(gap) else bound)
 
 

@@ -17,12 +17,12 @@ import numpy as np
 import scipy.linalg
 
 from provenglm import constants, newton
+from provenglm.float32_copy import in_float32
 from provenglm.method import Steps
 from provenglm.metric import Metric
 from provenglm.newton import of_no_shift
 from provenglm.objective import Objective, Snapshot
 from provenglm.sample import Sample
-from provenglm.single import in_float32
 from provenglm.types import NumPyArray
 
 _RIDGE = 1e-10
@@ -159,7 +159,7 @@ class Kronecker(Steps):
         trace = 1 - float(share @ np.einsum("ik,ik->i", probability, probability))
         if (
             self._last is not None
-            and abs(trace - self._last[0]) <= constants.CHANGED * self._last[0]
+            and abs(trace - self._last[0]) <= 4 * constants.CHANGED * self._last[0]
         ):
             return self._last[1]
         classes = -np.asarray((probability.T * share) @ probability, np.float64)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from provenglm import constants
+from provenglm.float32_copy import in_float32
 from provenglm.kronecker import Kronecker, SecondMoments
 from provenglm.losses import SecondDerivative
 from provenglm.method import Steps
@@ -20,7 +21,6 @@ from provenglm.metric import Metric
 from provenglm.newton import of_no_shift
 from provenglm.objective import Objective, Snapshot, products
 from provenglm.sample import Sample
-from provenglm.single import in_float32
 from provenglm.state import State
 from provenglm.types import NumPyArray
 

@@ -19,7 +19,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from provenglm import constants
-from provenglm.data import csr_checks, large, no_numbers
+from provenglm.data import csr_checks, large, non_numeric
 from provenglm.data.chunks import Chunks
 from provenglm.data.disk import on_disk
 from provenglm.data.rows import Data
@@ -368,7 +368,7 @@ def _validated(estimator: BaseEstimator, X: object, reset: bool) -> Data:
         # scikit-learn leaves a frame with a categorical column as it is.
         return features.astype(np.float64) if features.dtype.kind == "O" else features
     except (TypeError, ValueError) as error:
-        found = no_numbers.first_column(X)
+        found = non_numeric.first_column(X)
         if found is None:
             raise
         what, way = found

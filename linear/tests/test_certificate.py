@@ -257,3 +257,59 @@ def test_a_fit_on_raw_scales_has_a_gap_as_small_as_tol(strength: float) -> None:
     exact = SVRGClassifier(C=strength, tol=1e-13).fit(X, y)
     assert model.objective_ - exact.objective_ <= model.gap_ + 1e-14
     assert model.gap_ <= 1e-6 * (np.log(2) - model.objective_)
+
+
+def dependent(kind: str, random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return columns that span as many dimensions as some of them, which come second."""
+    X = random.standard_normal((n, 3))
+    if kind == "one-hot":
+        groups = np.eye(4)[random.integers(0, 4, n)]
+        return np.column_stack([X, groups]), np.column_stack([X, groups[:, 1:]])
+    if kind == "duplicate":
+        return np.column_stack([X, X[:, 0], -X[:, 1]]), X
+    if kind == "constant":
+        return np.column_stack([X, np.full(n, 3.0)]), X
+    whole = random.integers(-9, 9, (n, 2)).astype(float)
+    return np.column_stack([X, whole, whole @ [2, -1]]), np.column_stack([X, whole])
+
+
+@pytest.mark.parametrize("of_sample", [False, True])
+@pytest.mark.parametrize("kind", ["one-hot", "duplicate", "constant", "whole"])
+@pytest.mark.parametrize(
+    "loss", [Logistic(), Softmax(3), Squared(), Poisson()], ids=lambda x: x.name
+)
+def test_exact_sums_of_columns_are_proven_without_a_penalty(loss, kind, of_sample) -> None:
+    random = np.random.default_rng(3)
+    n, k = 300, loss.outputs
+    X, base = dependent(kind, random, n)
+    y = targets(loss, base @ random.standard_normal(base.shape[1]), random)
+    share = np.full(n, 1 / n)
+    best, theta = newton(base, y, share, loss, 0.0, True)
+    theta = theta + 1e-3 * random.standard_normal(theta.shape)
+    flat = base @ theta[:-1] + theta[-1]
+    true = float(share @ loss.value(flat if k > 1 else flat[:, 0], y)) - best
+    # The same model, with other coefficients for the columns that are too many.
+    coef = np.linalg.lstsq(np.column_stack([X, np.ones(n)]), flat, rcond=None)[0]
+    proof = certificate(X, y, loss)
+    point = proof.at(Model(coef[:-1], coef[-1], 0.0))
+    assert isinstance(point, Point)
+    rows = proof.all()
+    if of_sample and kind != "constant":  # which a sample leaves out
+        rows = proof.of_sample(*drawn(X, y, loss, True, np.arange(n)))
+    bound = proof.by_a_factor(point, rows)
+    assert true * (1 - 1e-6) <= bound <= 1.2 * true
+
+
+def test_sums_that_are_not_exact_in_every_row_are_not_proven() -> None:
+    random = np.random.default_rng(4)
+    X, _ = dependent("whole", random, 200)
+    y = (random.random(200) < 0.5).astype(float)
+    almost, rounded, elsewhere = X.copy(), X.copy(), X.copy()
+    almost[7, -1] += 1e-7
+    rounded[:, -1] = X[:, 0] + X[:, 1]
+    elsewhere[150, -1] += 5  # in none of the rows of the Hessian
+    for other, rows in ((almost, None), (rounded, None), (elsewhere, np.arange(100))):
+        assert (
+            bounds(certificate(other, y, Logistic()), np.zeros((6, 1)), np.zeros(1), 0.0, rows)[1]
+            == np.inf
+        )

@@ -202,6 +202,18 @@ def test_a_file_that_is_cut_off(tmp_path):
         Chunks([path])
 
 
+def test_a_file_that_is_no_array_on_numpy_2_5(tmp_path, monkeypatch):
+    """There `numpy.load` takes it for a pickle, and says that it holds objects."""
+
+    def load(*_, **__):
+        raise ValueError("This file contains pickled (object) data.")
+
+    (tmp_path / "x.npy").write_bytes(b"a,b,c")
+    monkeypatch.setattr(np, "load", load)
+    with pytest.raises(ValueError, match=r"it is cut off, or no .npy file"):
+        Chunks([tmp_path / "x.npy"])
+
+
 def test_a_file_with_objects(tmp_path):
     np.save(tmp_path / "x.npy", X.astype(object), allow_pickle=True)
     with pytest.raises(ValueError, match="it has objects, which only pickle could read"):

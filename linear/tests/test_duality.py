@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
-from provenglm.duality import _bound, _dual, _terms, duality_gap, gap_of_residuals
+from provenglm.duality import _dual, _terms, duality_gap, gap_of_residuals, known_bound
 from provenglm.losses import Huber, Poisson, Softmax, Squared
 from provenglm.solve import Settings, solve
 from provenglm.tweedie import Tweedie
@@ -92,7 +92,7 @@ def test_the_gap_of_any_residuals_is_a_bound(loss):
             assert gap >= snapshot.objective - least - rounding
             if of_others == 0:
                 # The same residuals, whose terms are not bounded but summed.
-                assert min(gap, _bound(objective, snapshot)) <= own * (1 + 1e-9) + rounding
+                assert min(gap, known_bound(objective, snapshot)) <= own * (1 + 1e-9) + rounding
         # The residuals at the optimum, from elsewhere: the distance itself, and nothing more.
         snapshot = objective.snapshot(null.theta)
         residual = loss.residual(objective.snapshot(best).scores, problem.target)

@@ -7,14 +7,17 @@ import os
 import pickle
 import re
 import signal
+import subprocess
+import sys
 import warnings
 
 import joblib
 import numpy as np
 import pandas as pd
+import provenglm
 import pytest
 import sklearn
-from provenglm import SVRGClassifier, SVRGRegressor, shown
+from provenglm import SVRGClassifier, SVRGRegressor, progress
 from provenglm.solution import Record
 from scipy.sparse import issparse
 from sklearn.base import clone
@@ -415,7 +418,7 @@ def test_ctrl_c_keeps_the_best_point(hard, monkeypatch, ctrl_c):
         if len(seen) == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(shown.Progress, "__call__", interrupt)
+    monkeypatch.setattr(progress.Progress, "__call__", interrupt)
     model = SVRGClassifier(metric="hessian", tol=1e-13)
     with pytest.warns(ConvergenceWarning, match=r"it was interrupted after .*: coef_ is the best"):
         model.fit(*hard)
@@ -488,15 +491,15 @@ def record(**figures):
 
 def test_lines_with_and_without_a_bound():
     start = "Model, snapshot 3: 7.0 passes, 0.50 s, objective 0.25"
-    assert shown.line_of("Model", record()) == start
+    assert progress.line_of("Model", record()) == start
     about = f"{start}, about 1.0e-04 above the optimum"
-    assert shown.line_of("Model", record(decrement=1e-4)) == about
+    assert progress.line_of("Model", record(decrement=1e-4)) == about
     both = record(decrement=1e-4, gap=2e-3)
-    assert shown.line_of("Model", both) == f"{about} (proven: at most 2.0e-03)"
+    assert progress.line_of("Model", both) == f"{about} (proven: at most 2.0e-03)"
 
 
 def test_digits_of_the_bar():
-    bar = shown.Progress("Model", 0, 1e-6)
+    bar = progress.Progress("Model", 0, 1e-6)
     bar(record(objective=1.25))
     assert bar._digits_of(record(gap=1e-3)) == pytest.approx(3)
     assert bar._digits_of(record(decrement=1e-5)) == pytest.approx(4)
@@ -512,3 +515,16 @@ def test_metrics_that_are_gone(hard, metric):
     same = SVRGClassifier(random_state=0).fit(*hard)
     assert model.solver_ == same.solver_
     np.testing.assert_array_equal(model.coef_, same.coef_)
+
+
+def test_what_a_fit_does_not_need_is_imported_later():
+    code = (
+        "import sys, provenglm\n"
+        "assert 'sklearn.metrics' not in sys.modules\n"
+        "assert set(provenglm.__all__) <= set(dir(provenglm))\n"
+        "from provenglm import SVRGClassifierCV, SVRGRegressorCV\n"
+        "assert 'sklearn.metrics' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'SVRG'"):
+        getattr(provenglm, "SVRG")  # noqa: B009

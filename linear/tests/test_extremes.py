@@ -165,6 +165,23 @@ def test_a_feature_of_a_tiny_unit_among_many_rows(name, strength, unit):
         assert model.objective_ >= without - 1e-6
 
 
+@pytest.mark.parametrize("is_classifier", [False, True])
+def test_small_features_beside_more_huge_ones_than_rows(is_classifier):
+    """The squares of the scales, of which the rows' products are made, have no digits for both."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2680))
+    X[:, :80] = np.outer(X[:, 0], rng.normal(size=80))  # of one direction
+    y = X[:, 80] + X[:, 81]
+    model = SVRGClassifier(C=10) if is_classifier else SVRGRegressor(alpha=1e-3)
+    objectives = []
+    for scale in (1e4, 1e8):
+        scaled = X * np.where(np.arange(2680) < 80, scale, 1)
+        model.fit(scaled, y > 0 if is_classifier else y)
+        objectives.append(model.objective_)
+    assert model.solver_ == "newton, rotated"
+    assert objectives[1] == pytest.approx(objectives[0], rel=1e-4)
+
+
 def test_far_apart_but_not_without_an_optimum():
     rng = np.random.default_rng(2)
     X = rng.normal(size=(500, 5))

@@ -219,3 +219,11 @@ def test_the_unit_of_the_target_is_no_matter(unit):
     scaled = SVRGRegressor("huber", alpha=0, tol=1e-10).fit(X, y * unit)
     np.testing.assert_allclose(scaled.coef_ / unit, model.coef_, rtol=1e-4)
     assert scaled.scale_ / unit == pytest.approx(model.scale_, rel=1e-4)
+
+
+def test_the_scale_of_an_earlier_fit_does_not_stay():
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    model = SVRGRegressor("huber").fit(X, X[:, 0])
+    assert hasattr(model, "scale_")
+    model.set_params(loss="squared").fit(X, X[:, 0])
+    assert not hasattr(model, "scale_")

@@ -79,7 +79,7 @@ def test_every_step():
         assert state.snapshot.objective == pytest.approx(dense.value(theta), rel=1e-10)
         h = curvatures(dense.loss, dense.scores(theta), dense.target)
         classes = np.einsum("ikl,i->kl", h, dense.share)
-        if last is None or abs(np.trace(classes) - last) > constants.CHANGED * last:
+        if last is None or abs(np.trace(classes) - last) > 4 * constants.CHANGED * last:
             last = np.trace(classes)
             metric = np.linalg.inv(dense_metric(objective, sample, classes))
         gradient = dense.gradient(theta)

@@ -50,6 +50,14 @@ def test_every_step(loss, intercept, weights):
         np.testing.assert_allclose(to_columns(point.scores), scores, atol=1e-11)
 
 
+@pytest.mark.parametrize("l2", [1e-8, 1e-2])
+def test_the_intercepts_of_all_classes_do_not_drift(l2):
+    """The loss does not see a shift of all of them; rounding would add up to one."""
+    sample, theta, _ = case(problem_of(Softmax(3), n=60, l2=l2))
+    for point in itertools.islice(newton.iterate(sample, theta), 30):
+        assert abs(point.theta[-1].mean()) <= 1e-13 * np.abs(point.theta).max()
+
+
 @MANY
 def test_ends_at_the_optimum(loss):
     sample, theta, dense = case(problem_of(loss, n=60, l2=1e-2))

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
 from provenglm import constants, plan
+from provenglm.float32_copy import in_float32
 from provenglm.kronecker import SecondMoments
 from provenglm.losses import Logistic, Poisson, Softmax
 from provenglm.newton import of_no_shift
 from provenglm.problem import Problem
 from provenglm.sample_krylov import SampleHessian, SampleKrylov
-from provenglm.single import in_float32
 from provenglm.solution import Settings
 from provenglm.solve import solve
 

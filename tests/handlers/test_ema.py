@@ -1,5 +1,6 @@
 """EMAHandler: against NumPy after every step; evaluated, exported and resumed."""
 
+import logging
 import re
 
 import gluon_svrg as gs
@@ -7,6 +8,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
+from gluon_svrg.checkpoint import storage
 from gluon_svrg.events import BatchEnd
 from mxnet.gluon import nn
 from problems import ONE, TWO
@@ -140,3 +142,33 @@ def test_auxiliary_states_are_averaged_and_come_back():
 def test_bad_arguments(arguments, message):
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         gs.EMAHandler(**arguments)
+
+
+class SpoilAverage(BatchEnd):
+    """Makes the average NaN after the second step, and leaves the network's weights as they are."""
+
+    priority = gs.events.Order.LAST
+
+    def __init__(self, ema):
+        self.ema = ema
+
+    def batch_end(self, estimator, *args, **kwargs):
+        if estimator.position.batch == 1:
+            next(iter(self.ema._averages.values()))[0][:] = float("nan")
+
+
+def test_a_nan_in_the_average_keeps_no_checkpoint_from_being_written(tmp_path, caplog):
+    problem = problems.make("mlp")
+    ema = gs.EMAHandler(0.8)
+    estimator = estimator_of(problem)
+    checkpoints = gs.CheckpointHandler(tmp_path, None, 1, keep_last=None)
+    with caplog.at_level(logging.WARNING, "gluon_svrg.estimator"):
+        estimator.fit(
+            problem.ndarrays(), batches=3, event_handlers=[ema, SpoilAverage(ema), checkpoints]
+        )
+    written = [storage.read(path).files for path in storage.list_checkpoints(tmp_path).values()]
+    # The run can go on from each of them; the average is there if it is of use.
+    assert ["average.params" in files for files in written] == [True, False, False]
+    told = [m for m in caplog.messages if m.startswith("averaged weights: parameter ")]
+    assert len(told) >= 2
+    assert "is NaN or infinite; this checkpoint is written without average.params" in told[0]

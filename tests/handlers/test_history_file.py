@@ -2,10 +2,12 @@
 
 import csv
 import errno
+import io
 import json
 import math
 import struct
 import sys
+from pathlib import Path
 
 import gluon_svrg as gs
 import mxnet as mx
@@ -317,6 +319,33 @@ def test_a_full_disk_ends_no_run(failing, suffix, tmp_path, monkeypatch, capsys,
     shown = capsys.readouterr().out
     assert shown.count("cannot be written") == len(failed)
     assert not failed or "No space left on device): the run continues, and the next epoch" in shown
+
+
+class FullDisk(io.FileIO):
+    """A file on a disk that has room for half of what is written."""
+
+    def write(self, content):
+        super().write(content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_full_disk_leaves_no_half_row(suffix, tmp_path, monkeypatch):
+    path = tmp_path / f"history{suffix}"
+    seen, opened = [], Path.open
+
+    def full(path, mode="r", *arguments, **options):
+        return FullDisk(path, mode) if mode == "ab" else opened(path, mode, *arguments, **options)
+
+    class Look(EpochEnd):
+        priority = gs.events.Order.LAST
+
+        def epoch_end(self, estimator, *args, **kwargs):
+            seen.append(rows_in(path))
+            monkeypatch.setattr(Path, "open", full)
+
+    history = fit([HistoryFileHandler(path), Look()], epochs=2)
+    assert seen == [history[:1]] * 2
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_before_training(tmp_path):

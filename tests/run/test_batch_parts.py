@@ -8,7 +8,7 @@ import problems
 import pytest
 import runs
 from gluon_svrg.data import ArrayLoader
-from gluon_svrg.run.batch_parts import BatchParts, call_network, compute_losses
+from gluon_svrg.run.batch_parts import BatchParts, call_network, compute_losses, unpack_batch
 from mxnet import gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO
@@ -180,6 +180,13 @@ def test_along_another_axis_than_the_first():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shape", [(5,), (4, 7)], ids=["no such axis", "another length"])
+def test_labels_need_no_axis_of_samples_beside_another_than_the_first(shape):
+    """Such as those of a sequence, of which each step is a row; on one device nothing is split."""
+    batch = mx.nd.zeros((4, 5, 2)), mx.nd.zeros(shape)
+    assert unpack_batch(batch, nn.Dense(1), batch_axis=1).label.shape == shape
+
+
 def test_an_array_loader_of_several_arrays_is_as_a_list_and_continues(tmp_path):
     results = []
     for epochs, resume in ((3, None), (1, "auto"), (3, "auto")):

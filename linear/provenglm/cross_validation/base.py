@@ -34,7 +34,7 @@ from provenglm.data.budget import beside_folds
 from provenglm.offset import Solve, Start
 from provenglm.plan import is_small
 from provenglm.problem import Problem
-from provenglm.shown import Progress, show
+from provenglm.progress import Progress, show
 from provenglm.solution import Settings, Solution, StopReason
 from provenglm.types import NumPyArray
 

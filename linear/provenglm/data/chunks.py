@@ -13,7 +13,7 @@ import numpy as np
 from numpy.random import RandomState
 from scipy.sparse import csr_array, issparse, vstack
 
-from provenglm.data.no_numbers import first_column
+from provenglm.data.non_numeric import first_column
 from provenglm.data.parts import CsrPart, Part, part_of
 from provenglm.files import DAMAGED, check_regular
 from provenglm.types import NumPyArray
