@@ -334,6 +334,9 @@ class _Run:
         objective, gap = best.snapshot.objective, self._gap
         if has_time:
             objective, gap = self._least_bound(best)
+            is_proven = gap <= self._settings.tol * (self._null - objective)
+            if reason is StopReason.STALLED and is_proven:
+                reason = StopReason.CONVERGED
         coef, intercept = self._of_user(best)
         scores = best.snapshot.scores
         return Solution(
