@@ -335,9 +335,9 @@ def test_classes_begin_anywhere():
     """What is added to all classes alike goes, whatever the start has of it."""
     X, y = words(classes=3)
     problem = Problem(X, y, Softmax(3), 1e-4)
-    solution = solve(problem, Settings(tol=1e-9))
+    solution = solve(problem, Settings(tol=1e-11))
     start = solution.coef + 0.5, solution.intercept + 3
-    again = solve(problem, Settings(tol=1e-9), start)
+    again = solve(problem, Settings(tol=1e-11), start)
     assert again.objective == pytest.approx(solution.objective, rel=1e-9)
     assert np.abs(again.coef.mean(axis=1)).max() < 1e-9
 

@@ -96,8 +96,9 @@ def run(problem, **settings):
     return solution, records
 
 
-def way(loss):
-    return "sdca" if isinstance(loss, Logistic | Softmax) else "newton-cg"
+def ways(loss):
+    """Return the methods that a fit may end by: the dual hands over near the optimum."""
+    return ("sdca", "newton-cg") if isinstance(loss, Logistic | Softmax) else ("newton-cg",)
 
 
 @pytest.mark.slow
@@ -107,8 +108,10 @@ def way(loss):
 def test_the_optimum_of_another_solver(loss, weighted, l2):
     problem = make(loss, weighted=weighted, l2=l2)
     weights, intercept, objective = exact(problem)
-    solution, records = run(problem, tol=1e-13, max_iter=400)
-    assert solution.method == way(loss)
+    # The dual ends as soon as it is near enough, Newton's steps much nearer.
+    tol = 1e-14 if isinstance(loss, Logistic | Softmax) else 1e-13
+    solution, records = run(problem, tol=tol, max_iter=400)
+    assert solution.method in ways(loss)
     assert solution.reason.is_success, solution.reason
     np.testing.assert_allclose(solution.coef, weights, atol=1e-6 * np.abs(weights).max())
     shift = intercept - solution.intercept
