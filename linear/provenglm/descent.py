@@ -62,6 +62,10 @@ _LEFT_OF_AN_EXACT_STEP = 1e-28
 _RIDGE = 1e-13
 """Of the diagonal: what makes the Hessian of duplicate columns positive definite."""
 
+_ROUNDING_OF_A_SQUARE = 1e-13
+"""Of the sum of the terms on the diagonal: a product of a step with the Hessian has no more digits.
+A shift of all classes is such a step."""
+
 _SINGULAR = 1e-12
 """Of the intercepts' Hessian: the loss of classes does not see a shift of all of them."""
 
@@ -300,7 +304,8 @@ class Descent:
         product = float(change @ of_gradient)
         image = self._hessian @ change
         expected = float(change @ image)
-        if product > 1e-3 * expected > 0:
+        rounding = _ROUNDING_OF_A_SQUARE * float(self._hessian.diagonal() @ np.square(change))
+        if expected > rounding and product > 1e-3 * expected:
             self._hessian -= np.multiply.outer(image, image / expected)
             self._hessian += np.multiply.outer(of_gradient, of_gradient / product)
 

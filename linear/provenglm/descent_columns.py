@@ -20,12 +20,17 @@ from provenglm.types import NumPyArray
 _SURE = 1 - 1e-9
 """Of the penalty: a bound above it may be rounding."""
 
-_SINGLE = np.dtype(np.float32)
-
 _LEAST_VARIANCE = 1e-6
 """Of a column's squares, that its centring leaves at least: less would be rounding."""
 
 _TINY = float(np.finfo(np.float64).tiny)
+
+_LEAST_CURVATURE = 1e-14
+"""Of intercepts: less is rounding, since probabilities are rounded to 1e-16."""
+
+_LARGEST_INVERSE_OF_FLOAT32 = 1e8
+"""Of the intercepts' curvature: with a greater one their steps in float32 amplify the rounding
+of the last step. Measured: by 2e-9 times the inverse."""
 
 Arrays = tuple[NumPyArray, NumPyArray, NumPyArray]
 
@@ -475,10 +480,13 @@ class OfClasses:
         self._of_loss: NumPyArray = gradient - l2[:, None] * before
         self._of_loss += np.multiply.outer(columns.center, self._of_intercepts)
         total = curvature.total(objective.share)
-        self._inverse = np.linalg.pinv(total, rcond=1e-12, hermitian=True)
+        cutoff = max(1e-12, _LEAST_CURVATURE / max(total.diagonal().max(), _TINY))
+        self._inverse = np.linalg.pinv(total, rcond=cutoff, hermitian=True)
         # What steps do to residuals need not be known any better than they are.
-        self._share = objective.share.astype(_SINGLE)
-        self._curvature = curvature.astype(_SINGLE)
+        is_single = np.abs(self._inverse).max() < _LARGEST_INVERSE_OF_FLOAT32
+        self._dtype = np.dtype(np.float32 if is_single else np.float64)
+        self._share = objective.share.astype(self._dtype)
+        self._curvature = curvature.astype(self._dtype)
         # diag p - p p^T lies below both diagonals, p and 2 p (1 - p).
         probability = self._curvature.probability
         is_sure = probability.max(axis=1, keepdims=True) > 0.5
@@ -496,7 +504,7 @@ class OfClasses:
         """Return about the least point, the intercepts' step, the model's fall, and its slope."""
         arrays, places, _ = self._columns
         probability = self._curvature.probability
-        t, moved = self._merged.copy(), np.zeros(probability.shape, _SINGLE)
+        t, moved = self._merged.copy(), np.zeros(probability.shape, self._dtype)
         active, shift = self._own.copy(), np.zeros(len(self._of_intercepts))
         most = 0.0
         for count in range(constants.MOST_STEPS):
@@ -535,6 +543,6 @@ class OfClasses:
     def _moved_intercepts(self, moved: NumPyArray) -> NumPyArray:
         """Return the intercepts' best step; `moved` follows."""
         step = -self._inverse @ (self._of_intercepts + moved.sum(axis=0, dtype=np.float64))
-        along = np.broadcast_to(step.astype(_SINGLE), moved.shape)
+        along = np.broadcast_to(step.astype(self._dtype), moved.shape)
         moved += self._curvature.times(along) * self._share[:, None]
         return np.asarray(step)

@@ -141,6 +141,13 @@ def _products(problem: Problem, dual: NumPyArray) -> NumPyArray:
     return total
 
 
+def _scores(problem: Problem, coef: NumPyArray, intercept: NumPyArray) -> NumPyArray:
+    """Return the scores of all rows in float64, (n, 1)."""
+    rows = rows_of(problem.features, np.dtype(np.float64))
+    products = [rows.block(part) @ coef for part in rows.slices()]
+    return np.asarray(np.concatenate(products) + intercept)
+
+
 def moved(
     problem: Problem, coef: NumPyArray, residual: NumPyArray, scale: float, epsilon: float
 ) -> NumPyArray:
@@ -302,9 +309,7 @@ class _Search:
         problem = self.problem
         self.first, middle, scale = min(self._constants())
         if start is not None:
-            rows = rows_of(problem.features, np.dtype(np.float64))
-            scores = np.concatenate([rows.block(part) @ start[0] for part in rows.slices()])
-            residual = problem.target - scores[:, 0] - start[1][0]
+            residual = problem.target - _scores(problem, *start)[:, 0]
             best = best_scale(residual, self.epsilon, problem.sample_weight)
             value = joint_objective(problem, start[0], residual, best, self.epsilon)
             if value < self.first and best > 0:
@@ -344,11 +349,16 @@ class _Search:
         )
         coef, intercept = start
         found = solve(problem, limits, (coef / scale, intercept / scale))
+        coef, intercept = found.coef * scale, found.intercept * scale
+        scores = found.scores * scale
+        if scores.dtype != np.float64:
+            # F and its bound agree to more digits than float32 has.
+            scores = _scores(problem, coef, intercept)
         return replace(
             found,
-            coef=found.coef * scale,
-            intercept=found.intercept * scale,
-            scores=found.scores * scale,
+            coef=coef,
+            intercept=intercept,
+            scores=scores,
             decrement=found.decrement * scale,
         )
 

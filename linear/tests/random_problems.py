@@ -4,9 +4,7 @@ No bound is below the true distance to the optimum, no fit ends without a warnin
 `tol` and its bound allow, none takes longer than `max_time` and two seconds, and none raises. The
 scales of the features go over eight powers of ten; some features are collinear, far off zero,
 constant or rare, some rows weigh nothing, some classes are nearly separable. Run it by
-``make fuzz-linear``; the first 150 are a test. Two are known to fail, both of float32 features:
-3569, with scores of tens of thousands (docs/linear/solver.md, "What it is not"), and 1294, whose
-``gap_`` is the objective, which is 1e-7 too low.
+``make fuzz-linear``; the first 150 are a test.
 
 ``make fuzz-linear KIND=l1`` (or ``huber``, or ``disk``) makes other problems of the same data: with
 an L1 penalty, with Huber's loss and its scale, in files.

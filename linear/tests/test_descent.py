@@ -191,7 +191,7 @@ def columns_of(objective, chosen):
 def test_columns_lead_where_the_matrix_leads(monkeypatch, loss, intercept, kind):
     monkeypatch.setattr(constants, "LAST_SWEEP", 1e-22)
     monkeypatch.setattr(constants, "MOST_STEPS", 20_000)
-    monkeypatch.setattr(descent_columns, "_SINGLE", np.dtype(np.float64))
+    monkeypatch.setattr(descent_columns, "_LARGEST_INVERSE_OF_FLOAT32", 0.0)
     objective = objective_of(loss, intercept, kind=kind, size=31)
     chosen = np.array([1, 2, 5, 6])
     kept = np.append(chosen, 8)

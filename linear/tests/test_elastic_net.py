@@ -213,6 +213,17 @@ def test_many_sparse_columns_of_other_losses(classes):
     assert model.gap_ < 1e-6
 
 
+@pytest.mark.filterwarnings("error")
+def test_two_pairs_of_classes_far_apart():
+    # The last steps shift a pair or all classes: there is no curvature to be learned from them.
+    rng, n = np.random.default_rng(2), 300
+    pair, X = rng.integers(0, 2, n), rng.normal(size=(n, 6))
+    X[:, 0] = (2 * pair - 1) * (3 + rng.random(n))
+    y = 2 * pair + (X[:, 1] + rng.logistic(size=n) > 0)
+    model = SVRGClassifier(1e2, l1_ratio=1, tol=1e-9).fit(csr_array(X), y)
+    assert model.gap_ < 1e-9
+
+
 @pytest.mark.slow
 def test_a_sample_s_metric():
     rng = np.random.default_rng(5)
