@@ -43,7 +43,8 @@ the time."""
 
 ROWS_OF_A_DIMENSION = 100
 """Rows for each effective dimension, from which on products with a sample's Hessian are near
-enough; a Kronecker product with fewer. Halved or doubled: nothing."""
+enough; a Kronecker product with fewer. With more than ten classes it is `ROWS_OF_A_FEATURE` for
+each class. Halved or doubled: nothing."""
 
 COPY_BYTES = 4e9
 """Bytes of a copy of dense rows in float32, at most. Halved or doubled: nothing."""

@@ -102,14 +102,22 @@ def test_start_is_about_the_optimum_of_the_sample():
     np.testing.assert_allclose(steps._first(given).theta, given, atol=1e-12)
 
 
-@pytest.mark.parametrize(("l2", "name"), [(1e-1, "newton-cg, sample"), (1e-6, "kronecker")])
-def test_the_way_follows_the_effective_dimension(monkeypatch, l2, name):
+@pytest.mark.parametrize(
+    ("l2", "classes", "name"),
+    [
+        (1e-1, 3, "newton-cg, sample"),
+        (1e-6, 3, "kronecker"),
+        (1e-3, 10, "newton-cg, sample"),
+        (1e-3, 60, "kronecker"),
+    ],
+)
+def test_the_way_follows_the_effective_dimension_and_the_classes(monkeypatch, l2, classes, name):
     monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
     monkeypatch.setattr(constants, "DUAL_CURVATURE_OF_DENSE", 0)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(4000, 60)) * np.logspace(0, -2, 60)
-    target = (X[:, :3] + rng.gumbel(size=(4000, 3))).argmax(axis=1)
-    solution = solve(Problem(X, target, Softmax(3), l2), Settings())
+    scores = X[:, :classes] + rng.gumbel(size=(4000, classes))
+    solution = solve(Problem(X, scores.argmax(axis=1), Softmax(classes), l2), Settings())
     assert solution.method == name
     assert solution.reason.is_success
 

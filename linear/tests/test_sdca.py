@@ -378,3 +378,26 @@ def test_raw_bytes_of_many_classes_are_proven_and_labels_by_chance_left_to_anoth
     by_chance = solve(Problem(X, rng.permutation(target), Softmax(60), 1 / 600), Settings())
     assert by_chance.method != "sdca"
     assert f"gained too little after {constants.EPOCHS_TO_PART} epochs" in by_chance.why
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bits_do_not_depend_on_where_memory_lies_or_what_was_in_it(dtype, monkeypatch):
+    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
+    rng = np.random.default_rng(0)
+    target = rng.integers(0, 7, 1500)
+    X = (rng.normal(size=(7, 33))[target] + rng.normal(size=(1500, 33))).astype(dtype)
+    found = set()
+    for start in range(0, 64, X.itemsize):
+        space = np.empty(X.nbytes + 128, np.uint8)
+        start += -space.ctypes.data % 64
+        moved = space[start : start + X.nbytes].view(dtype).reshape(X.shape)
+        moved[:] = X
+        # Freed at once, so that the fit gets some of it.
+        for size in rng.integers(1, X.size, 50):
+            np.full(size, np.nan)
+        held = [bytearray(size) for size in rng.integers(1, 400, 100)]
+        solution = solve(Problem(moved, target, Softmax(7), 0.03), Settings())
+        assert solution.method == "sdca"
+        found.add(solution.coef.tobytes() + solution.intercept.tobytes())
+        del held
+    assert len(found) == 1
