@@ -84,7 +84,7 @@ time: 2.9 of 5.2 s. scikit-learn is a base class of the retired ``mxnet.model.Fe
 nothing else; ``_mxnet/lazy_scipy.py`` gives ``scipy.stats`` back."""
 
 WITHOUT_MXNET = {"_compat", "_lazy", "arguments", "files", "linear", "svrg", "svrg.rule"}
-WITHOUT_MXNET |= {"run", "run.logger", "run.verbosity"}
+WITHOUT_MXNET |= {"run", "run.logger", "run.text_table", "run.verbosity"}
 """The modules that import no MXNet, without the package's name."""
 
 

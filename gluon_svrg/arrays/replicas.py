@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg._mxnet import copy_from_numpy, kept_as_legacy
+from gluon_svrg._mxnet import array_from_numpy, as_legacy, kept_as_legacy
 from gluon_svrg.arrays.row_sparse import is_row_sparse, row_sparse
 from mxnet.ndarray import NDArray
 
@@ -56,7 +57,8 @@ def write_replicas(values: Sequence[NumPyArray | NDArray], arrays: Sequence[NDAr
             whole = row_sparse(content.astype(array.dtype), rows, array.shape, array.ctx)
             whole.copyto(array)
         else:
-            copy_from_numpy(array, content.reshape(array.shape))
+            # An array that a convolution has used may have its own layout, which only this knows.
+            as_legacy(array)[:] = array_from_numpy(content.astype(array.dtype), mx.cpu())
 
 
 def _are_equal(first: Sequence[NumPyArray], second: Sequence[NumPyArray]) -> bool:
