@@ -3,7 +3,7 @@
 Sixteen problems on which its rule was chosen, and four others. Run it by ``make bench-finder``,
 which puts the table into docs/benchmarks/finder.md and draws docs/images/bench_finder.png. The
 losses of the grids, which do not depend on the finder, are kept in benchmarks/results/finder.json;
-without this file they are searched anew.
+without this file the search is repeated.
 """
 
 from __future__ import annotations

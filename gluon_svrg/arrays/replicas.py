@@ -57,8 +57,10 @@ def write_replicas(values: Sequence[NumPyArray | NDArray], arrays: Sequence[NDAr
             whole = row_sparse(content.astype(array.dtype), rows, array.shape, array.ctx)
             whole.copyto(array)
         else:
-            # An array that a convolution has used may have its own layout, which only this knows.
-            as_legacy(array)[:] = array_from_numpy(content.astype(array.dtype), mx.cpu())
+            # oneDNN may keep a convolution's weights in a layout of its own. An assignment converts
+            # them; bytes copied into such an array are an error.
+            typed = content.astype(array.dtype, copy=False)
+            as_legacy(array)[:] = array_from_numpy(typed, mx.cpu())
 
 
 def _are_equal(first: Sequence[NumPyArray], second: Sequence[NumPyArray]) -> bool:

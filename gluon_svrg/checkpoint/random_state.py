@@ -66,9 +66,8 @@ class RunRNG:
     def seed_at(self, position: Position, contexts: list[mx.Context]) -> None:
         """Seed MXNet for what comes next."""
         is_batch, done = position.batch_in_epoch > 0, position.batch
-        if (
-            is_batch and done & (done - 1) == 0 and not self._is_needed
-        ):  # a power of two, of the run
+        is_power_of_two = done & (done - 1) == 0
+        if is_batch and is_power_of_two and not self._is_needed:
             have_drawn = self._have_drawn(position, contexts)
             self._is_needed = self._workers.any(have_drawn, "a look at random numbers")
         if self._is_needed or not is_batch:

@@ -49,8 +49,9 @@ _FARTHEST = 300
 """Powers of two of a feature's scale up to which its square is a number of full precision."""
 
 _DEPENDENT, _WHOLE, _MOST_TIMES = 1e-10, 1e-4, 6
-"""What others leave of a column that may be their sum, squared; how far its factors, up to so many
-times, are off whole numbers."""
+"""For a column that may be a sum of others: the largest squared part of it that they leave
+unexplained, the largest distance of its factors from whole numbers, and by how much the factors may
+be multiplied to get there."""
 
 _RELIABLE = 0.01
 """Of the inverse of the Cholesky factor: a larger relative error, and there is no statement."""
