@@ -274,5 +274,6 @@ def test_an_error_of_fit_batch_is_not_hidden():
     estimator = runs.estimator_of(
         net, LOSS, mx.metric.Loss("loss"), lr=0.01, batch_processor=Weighted()
     )
-    with pytest.raises(ValueError, match="not enough values to unpack"):
-        estimator.fit([(mx.nd.ones((2, 3)),) * 2], epochs=1, event_handlers=[gs.SVRGHandler()])
+    batch = {name: mx.nd.ones((2, 3)) for name in ("inputs", "targets")}
+    with pytest.raises(KeyError, match="importance"):
+        estimator.fit([batch], epochs=1, event_handlers=[gs.SVRGHandler()])
