@@ -518,3 +518,15 @@ def test_a_bar_of_an_evaluation_needs_no_length():
     dataset = gluon.data.ArrayDataset(mx.nd.ones((2, 2)), mx.nd.ones((2, 1)))
     data = gluon.data.DataLoader(dataset, batch_sampler=Sampler())
     assert estimator.evaluate(data, verbose=1) == estimator.evaluate(data, verbose=0)
+
+
+def test_figures_of_an_evaluation_are_numbers_of_python():
+    problem = problems.make("linear")
+    estimator = gs.Estimator(
+        problem.net, problem.loss, mx.metric.MSE(), trainer=trainer_of(problem)
+    )
+    values = estimator.evaluate(problem.ndarrays())
+    assert {name: type(value) for name, value in values.items()} == {
+        "validation mse": float,
+        "validation loss": float,
+    }
