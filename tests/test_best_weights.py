@@ -169,6 +169,22 @@ def test_two_contexts_repeat_with_static_shapes():
     assert len({figures() for _ in range(12)}) == 1
 
 
+def test_the_first_step_waits_for_what_writes_running_statistics(monkeypatch):
+    """The test above finds a read that comes too early only if the machine is in the mood."""
+    net, events, read = make_net(TWO), [], gluon.Trainer._init_params
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
+    for context in TWO:
+        with mx.autograd.record():
+            loss = net(mx.nd.array(X[:6], ctx=context)).sum()
+        loss.backward()
+    monkeypatch.setattr(mx.nd, "waitall", lambda: events.append("waited"))
+    monkeypatch.setattr(
+        gluon.Trainer, "_init_params", lambda self: events.append("read") or read(self)
+    )
+    trainer.step(12)
+    assert events.index("waited") < events.index("read")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 3])
 def test_an_automatic_coefficient_on_several_contexts_is_that_of_one(number):
