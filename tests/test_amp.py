@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import gluon_svrg as gs
-import mxnet as mx
 import problems
 import pytest
+from mxnet.contrib import amp
 from problems import TWO
 
 
@@ -28,7 +28,7 @@ def test_a_loss_scale_changes_no_bit():
 def test_a_kvstore_that_updates_is_an_error():
     problem = problems.make("mlp", TWO)
     trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", update_on_kvstore=True)
-    trainer._amp_loss_scaler = mx.contrib.amp.amp.LossScaler()
+    trainer._amp_loss_scaler = amp.amp.LossScaler()
     trainer._amp_original_scale = trainer._scale
     estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer, context=TWO)
     with pytest.raises(ValueError, match="make the trainer with update_on_kvstore=False"):
