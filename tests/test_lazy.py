@@ -16,7 +16,7 @@ from gluon_svrg import _compat, _lazy
 pytestmark = pytest.mark.full
 
 PACKAGE = Path(gs.__file__).parent
-LAZY = {package.__name__: package for package in (gs, gs.run, gs.svrg, gs.workers)}
+LAZY = {package.__name__: package for package in (gs, gs.deploy, gs.run, gs.svrg, gs.workers)}
 
 
 def python(code, **environ):
