@@ -17,7 +17,7 @@ directions: the run ends by proof.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -159,7 +159,9 @@ class _Rows:
         scaling = self._objective.scaling
         block: Any = self._objective.rows.block(self._parts[k])
         if not issparse(block):
-            return ((block - scaling.center) * scaling.inverse).astype(self.dtype)
+            change = block - scaling.center
+            copy = np.empty_like(change, self.dtype)
+            return np.multiply(change, scaling.inverse, out=copy, casting="same_kind")
         data = in_coordinates(block.data, block.indices, scaling).astype(self.dtype)
         return made_of(data, block.indices, block.indptr, block.shape)
 
@@ -182,25 +184,60 @@ class _Rows:
         objective.reads.rows += objective.n / 2
         return scores
 
-    def products(self, columns: NumPyArray, squared: bool = False) -> NumPyArray:
-        """Return the products of the features, or of their squares, with numbers of each row."""
+    def image(self, weights: NumPyArray, each: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+        """Return the scores for weights, (n,), and the features' products with `each` of them.
+
+        A pass that reads each block once, for one output.
+        """
         objective = self._objective
+        scores = np.empty(objective.n, self.dtype)
+        weights = weights.astype(self.dtype)
+
+        def product(k: int) -> NumPyArray:
+            block, part = self._block(k), self._parts[k]
+            scores[part] = block @ weights
+            return _products(block, each[part] * scores[part])
+
+        objective.reads.rows += objective.n
+        return scores, self._summed(product, ())
+
+    def products(self, columns: NumPyArray) -> NumPyArray:
+        """Return the products of the features with numbers of each row: half a pass."""
+        self._objective.reads.rows += self._objective.n / 2
+        return self._summed(
+            lambda k: _products(self._block(k), columns[self._parts[k]]), columns.shape[1:]
+        )
+
+    def moments(self, columns: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+        """Return the products of the features, and of their squares, with numbers of each row."""
 
         def product(k: int) -> NumPyArray:
             block, part = self._block(k), columns[self._parts[k]]
             if issparse(block):
-                if squared:
-                    numbers = np.square(block.data)
-                    block = made_of(numbers, block.indices, block.indptr, block.shape)
-                return np.asarray(transposed(block) @ part)
-            block = np.square(block) if squared else block
-            return np.asarray(part @ block if part.ndim == 1 else block.T @ part)
+                numbers = np.square(block.data)
+                squares = made_of(numbers, block.indices, block.indptr, block.shape)
+            else:
+                squares = np.square(block)
+            return np.stack([_products(block, part), _products(squares, part)], axis=-1)
 
-        total = np.zeros((objective.rows.shape[1], *columns.shape[1:]))
-        for each in objective.workers.map(product, range(len(self._parts))):
+        self._objective.reads.rows += self._objective.n
+        both = self._summed(product, (*columns.shape[1:], 2))
+        return both[..., 0], both[..., 1]
+
+    def _summed(self, of_block: Callable[[int], NumPyArray], shape: tuple[int, ...]) -> NumPyArray:
+        """Return a sum over all blocks, in float64: (p, *shape)."""
+        objective = self._objective
+        total = np.zeros((objective.rows.shape[1], *shape))
+        for each in objective.workers.map(of_block, range(len(self._parts))):
             total += each
-        objective.reads.rows += objective.n / 2
         return total
+
+
+def _products(block: Any, columns: NumPyArray) -> NumPyArray:
+    """Return the products of a block's features with numbers of each of its rows."""
+    if issparse(block):
+        return np.asarray(transposed(block) @ columns)
+    return np.asarray(columns @ block if columns.ndim == 1 else block.T @ columns)
 
 
 class _Hessian:
@@ -223,16 +260,15 @@ class _Hessian:
             self._inverse = curvature.inverse_of_total(share)
         each = (curvature.diagonal.T * share).T
         weight = each.astype(dtype)
-        square = rows.products(weight, squared=True)
+        self._mean, square = rows.moments(weight)
         if objective.intercept:
-            mean = rows.products(weight)
-            centred = square - np.square(mean) / np.maximum(each.sum(axis=0), _TINY)
+            centred = square - np.square(self._mean) / np.maximum(each.sum(axis=0), _TINY)
             square = np.maximum(centred, _CENTRED * square)
         self._of_weights = objective.penalty[:-1]
         self._penalty = objective.used(snapshot.theta)[:-1]
         diagonal = square + self._penalty
         self._diagonal = np.where(diagonal > 0, diagonal, 1.0)
-        self._curvature = curvature.astype(dtype)
+        self._curvature, self._each = curvature.astype(dtype), weight
         self._share = (share if snapshot.scores.ndim == 1 else share[:, None]).astype(dtype)
 
     def _weighted(self, along: NumPyArray) -> NumPyArray:
@@ -246,18 +282,29 @@ class _Hessian:
         step = -self._inverse @ np.atleast_1d(of_weights)
         return np.asarray(step if self._objective.loss.outputs > 1 else step[0])
 
-    def _moved(self, step: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-        """Return the intercepts' best step beside one, and what both make of the residuals."""
-        along = self._rows.times(step)
-        best = self._best(self._weighted(along).sum(axis=0, dtype=np.float64))
-        along += best.astype(along.dtype)
-        return best, self._weighted(along)
+    def _image(self, step: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+        """Return the intercepts' best step beside one, and scores and gradient of both."""
+        if step.ndim == 1:
+            along, product = self._rows.image(step, self._each)
+            best = self._best(np.sum(self._each * along, dtype=np.float64))
+            along += best.astype(along.dtype)
+            # What the intercept adds to the gradient is known without the rows.
+            product += best * self._mean
+        else:
+            along = self._rows.times(step)
+            best = self._best(self._weighted(along).sum(axis=0, dtype=np.float64))
+            along += best.astype(along.dtype)
+            product = self._rows.products(self._weighted(along))
+        product += self._penalty * step
+        return best, along, product
 
     def _reduced(self, gradient: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
         """Return the gradient where the intercepts have made their best step, and that step."""
         first = self._best(gradient[-1])
         if not np.any(first):
             return gradient[:-1], first
+        if gradient.ndim == 1:
+            return gradient[:-1] + first * self._mean, first
         shape = self._snapshot.scores.shape
         moved = self._weighted(np.broadcast_to(first.astype(self._rows.dtype), shape))
         return gradient[:-1] + self._rows.products(moved), first
@@ -276,20 +323,21 @@ class _Hessian:
         reduced, intercept = self._reduced(gradient)
         rest = -of_no_shift(reduced)
         step = np.zeros_like(rest)
+        scores = np.zeros(self._snapshot.scores.shape) + intercept
         scaled = of_no_shift(rest / self._diagonal)
         direction = scaled.copy()
         square = started = float(np.vdot(rest, scaled))
         lengths: list[float] = []
         ratios: list[float] = []
         while square > forcing**2 * started and len(lengths) < constants.MOST_STEPS:
-            best, residual = self._moved(direction)
-            product = self._rows.products(residual) + self._penalty * direction
+            best, along, product = self._image(direction)
             curvature = float(np.vdot(direction, product))
             if not curvature > 0:
                 break  # rounding
             length = square / curvature
             step += length * direction
             intercept = intercept + length * best
+            scores += length * along
             rest -= length * product
             scaled = of_no_shift(rest / self._diagonal)
             lengths.append(length)
@@ -300,7 +348,6 @@ class _Hessian:
             is_late = self._objective.deadline < time.perf_counter()
             if is_late or weighted_square(rest, self._of_weights) <= enough:
                 break
-        scores = self._rows.times(step) + intercept
         theta = np.concatenate([step, intercept[None]])
         gain = -0.5 * float(np.vdot(gradient, theta))
         left = 0.5 * square / _least_eigenvalue(lengths, ratios)
