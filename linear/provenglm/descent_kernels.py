@@ -10,15 +10,15 @@ Indices are unsigned: signed ones cost a test for wrap-around at each access.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from provenglm.compiled import njit
 from provenglm.types import NumPyArray
 
 _TWIN = 1e-13
 """What the scales of equal columns may differ by, from rounding."""
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def descend_matrix(
     hessian: NumPyArray,
     gradient: NumPyArray,
@@ -78,7 +78,7 @@ def descend_matrix(
     return most, False
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def measure(
     data: NumPyArray,
     indices: NumPyArray,
@@ -102,7 +102,7 @@ def measure(
     return product, mean, square
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def column_sums(
     data: NumPyArray,
     indices: NumPyArray,
@@ -137,7 +137,7 @@ def column_sums(
             of_column[3] += min(number * least, number * most)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def by_columns(
     data: NumPyArray,
     indices: NumPyArray,
@@ -164,7 +164,7 @@ def by_columns(
                 places[column] = to + np.uint64(1)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def products(
     data: NumPyArray,
     indices: NumPyArray,
@@ -182,7 +182,7 @@ def products(
         found[k] = of_column
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def first_twins(
     data: NumPyArray,
     indices: NumPyArray,
@@ -223,7 +223,7 @@ def first_twins(
     return first
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def scores(
     data: NumPyArray,
     indices: NumPyArray,
@@ -241,7 +241,7 @@ def scores(
                 along[indices[place]] += size * data[place]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def sweep_columns(
     data: NumPyArray,
     indices: NumPyArray,
@@ -306,7 +306,7 @@ def sweep_columns(
     return fell, shift
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def product(
     data: NumPyArray,
     indices: NumPyArray,
@@ -335,7 +335,7 @@ def product(
     return found
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def squares_of_classes(
     data: NumPyArray,
     indices: NumPyArray,
@@ -353,7 +353,7 @@ def squares_of_classes(
     return square
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def sweep_classes(
     data: NumPyArray,
     indices: NumPyArray,
@@ -418,7 +418,7 @@ def sweep_classes(
     return fell
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def move_classes(
     data: NumPyArray,
     indices: NumPyArray,

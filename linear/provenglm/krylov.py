@@ -171,7 +171,9 @@ class _Rows:
         scaling = self._objective.scaling
         block: Any = self._objective.rows.block(self._parts[k])
         if not issparse(block):
-            return ((block - scaling.center) * scaling.inverse).astype(self.dtype)
+            change = block - scaling.center
+            copy = np.empty_like(change, self.dtype)
+            return np.multiply(change, scaling.inverse, out=copy, casting="same_kind")
         data = in_coordinates(block.data, block.indices, scaling).astype(self.dtype)
         return made_of(data, block.indices, block.indptr, block.shape)
 
@@ -194,25 +196,63 @@ class _Rows:
         objective.reads.rows += objective.n / 2
         return scores
 
-    def products(self, columns: Callable[[slice], NumPyArray], squared: bool = False) -> NumPyArray:
-        """Return the products of the features, or of their squares, with numbers of each row."""
+    def image(self, weights: NumPyArray, each: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+        """Return the scores for weights, (n,), and the features' products with `each` of them.
+
+        A pass that reads each block once, for one output.
+        """
         objective = self._objective
+        scores = np.empty(objective.n, self.dtype)
+        weights = weights.astype(self.dtype)
 
         def product(k: int) -> NumPyArray:
-            block, part = self._block(k), columns(self._parts[k])
-            if issparse(block):
-                if squared:
-                    numbers = np.square(block.data)
-                    block = made_of(numbers, block.indices, block.indptr, block.shape)
-                return np.asarray(transposed(block) @ part)
-            block = np.square(block) if squared else block
-            return np.asarray(part @ block if part.ndim == 1 else (part.T @ block).T)
+            block, part = self._block(k), self._parts[k]
+            scores[part] = block @ weights
+            return _products(block, each[part] * scores[part])
 
-        total: NumPyArray = np.zeros(())
-        for each in objective.workers.map(product, range(len(self._parts))):
-            total = total + each
-        objective.reads.rows += objective.n / 2
+        objective.reads.rows += objective.n
+        return scores, self._summed(product, ())
+
+    def products(self, columns: Callable[[slice], NumPyArray], outputs: int) -> NumPyArray:
+        """Return the products of the features with numbers of each row: half a pass.
+
+        The numbers of a block are made when it is read, for a cache has room for them.
+        """
+        self._objective.reads.rows += self._objective.n / 2
+        return self._summed(
+            lambda k: _products(self._block(k), columns(self._parts[k])), (outputs,)
+        )
+
+    def moments(self, columns: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+        """Return the products of the features, and of their squares, with numbers of each row."""
+
+        def product(k: int) -> NumPyArray:
+            block, part = self._block(k), columns[self._parts[k]]
+            if issparse(block):
+                numbers = np.square(block.data)
+                squares = made_of(numbers, block.indices, block.indptr, block.shape)
+            else:
+                squares = np.square(block)
+            return np.stack([_products(block, part), _products(squares, part)], axis=-1)
+
+        self._objective.reads.rows += self._objective.n
+        both = self._summed(product, (*columns.shape[1:], 2))
+        return both[..., 0], both[..., 1]
+
+    def _summed(self, of_block: Callable[[int], NumPyArray], shape: tuple[int, ...]) -> NumPyArray:
+        """Return a sum over all blocks, in float64: (p, *shape)."""
+        objective = self._objective
+        total = np.zeros((objective.rows.shape[1], *shape))
+        for each in objective.workers.map(of_block, range(len(self._parts))):
+            total += each
         return total
+
+
+def _products(block: Any, columns: NumPyArray) -> NumPyArray:
+    """Return the products of a block's features with numbers of each of its rows."""
+    if issparse(block):
+        return np.asarray(transposed(block) @ columns)
+    return np.asarray(columns @ block if columns.ndim == 1 else (columns.T @ block).T)
 
 
 class _Common:
@@ -265,8 +305,7 @@ class _Hessian:
             self._inverse = curvature.inverse_of_total(share)
         self._of_weights = objective.penalty[:-1]
         self._penalty = objective.used(snapshot.theta)[:-1]
-        self._curvature = curvature.astype(dtype)
-        self._share = share.astype(dtype)
+        self._curvature, self._share = curvature.astype(dtype), share.astype(dtype)
         self._preconditioned: Callable[[NumPyArray], NumPyArray]
         if common is None:
             diagonal = self._diagonal((curvature.diagonal.T * share).T)
@@ -277,11 +316,10 @@ class _Hessian:
 
     def _diagonal(self, each: NumPyArray) -> NumPyArray:
         """Return the Hessian's diagonal, from the curvatures times the shares."""
-        weight = each.astype(self._rows.dtype)
-        square = self._rows.products(weight.__getitem__, squared=True)
+        self._each = each.astype(self._rows.dtype)
+        self._mean, square = self._rows.moments(self._each)
         if self._objective.intercept:
-            mean = self._rows.products(weight.__getitem__)
-            centred = square - np.square(mean) / np.maximum(each.sum(axis=0), _TINY)
+            centred = square - np.square(self._mean) / np.maximum(each.sum(axis=0), _TINY)
             square = np.maximum(centred, _CENTRED * square)
         diagonal = square + self._penalty
         return np.where(diagonal > 0, diagonal, 1.0)
@@ -294,7 +332,9 @@ class _Hessian:
 
     def _products(self, along: NumPyArray) -> NumPyArray:
         """Return the products of the features with what it makes of all residuals."""
-        return self._rows.products(lambda part: self._weighted(along[part], part))
+        return self._rows.products(
+            lambda part: self._weighted(along[part], part), self._objective.loss.outputs
+        )
 
     def _total(self, along: NumPyArray) -> NumPyArray:
         """Return the sums of that over the rows."""
@@ -312,18 +352,29 @@ class _Hessian:
         step = -self._inverse @ np.atleast_1d(of_weights)
         return np.asarray(step if self._objective.loss.outputs > 1 else step[0])
 
-    def _moved(self, step: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-        """Return the intercepts' best step beside one, and what both make of the scores."""
-        along = self._rows.times(step)
-        best = self._best(self._total(along))
-        along += best.astype(along.dtype)
-        return best, along
+    def _image(self, step: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+        """Return the intercepts' best step beside one, and scores and gradient of both."""
+        if step.ndim == 1:
+            along, product = self._rows.image(step, self._each)
+            best = self._best(np.sum(self._each * along, dtype=np.float64))
+            along += best.astype(along.dtype)
+            # What the intercept adds to the gradient is known without the rows.
+            product += best * self._mean
+        else:
+            along = self._rows.times(step)
+            best = self._best(self._total(along))
+            along += best.astype(along.dtype)
+            product = self._products(along)
+        product += self._penalty * step
+        return best, along, product
 
     def _reduced(self, gradient: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
         """Return the gradient where the intercepts have made their best step, and that step."""
         first = self._best(gradient[-1])
         if not np.any(first):
             return gradient[:-1], first
+        if gradient.ndim == 1:
+            return gradient[:-1] + first * self._mean, first
         shape = self._snapshot.scores.shape
         moved = np.broadcast_to(first.astype(self._rows.dtype), shape)
         return gradient[:-1] + self._products(moved), first
@@ -342,24 +393,22 @@ class _Hessian:
         reduced, intercept = self._reduced(gradient)
         rest = -of_no_shift(reduced)
         step = np.zeros_like(rest)
-        scores = np.empty(self._snapshot.scores.shape, self._rows.dtype)
-        scores[:] = intercept
+        scores = np.zeros(self._snapshot.scores.shape) + intercept
         scaled = self._preconditioned(rest)
         direction = scaled.copy()
         square = started = float(np.vdot(rest, scaled))
         lengths: list[float] = []
         ratios: list[float] = []
         while square > forcing**2 * started and len(lengths) < constants.MOST_STEPS:
-            best, along = self._moved(direction)
-            product = self._products(along) + self._penalty * direction
+            best, along, product = self._image(direction)
             curvature = float(np.vdot(direction, product))
             if not curvature > 0:
                 break  # rounding
             length = square / curvature
             step += length * direction
+            intercept = intercept + length * best
             along *= along.dtype.type(length)
             scores += along
-            intercept = intercept + length * best
             rest -= length * product
             scaled = self._preconditioned(rest)
             lengths.append(length)
