@@ -137,7 +137,7 @@ def _with_a_sample(problem: Problem, settings: Settings, why: str, most: float) 
         objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
     ) -> Iterator[State]:
         def go_on(theta: NumPyArray) -> Iterator[State]:
-            return sample_krylov.states(objective, sample, theta, settings.is_precise)
+            return sample_krylov.states(objective, sample, theta, settings)
 
         if sdca.is_for_classes(objective):
             return sdca.states(objective, start, settings, rng, go_on)
