@@ -87,6 +87,9 @@ def prepare(
         is_long=problem.is_long,
         room=room(problem),
     )
+    if problem.l1 > 0 and objective.penalty.size * problem.loss.outputs > constants.MOST_WEIGHTS:
+        # Too many weights for a Hessian: nothing else would read it.
+        return objective, _no_sample(objective)
     return objective, _sample(objective, raw, drawn, of_sample)
 
 
@@ -114,8 +117,12 @@ def _as_they_are(
         workers=workers,
         reads=Reads(),
     )
+    return objective, _no_sample(objective)
+
+
+def _no_sample(objective: Objective) -> Sample:
     none = np.zeros(0, np.intp)
-    return objective, _sample(objective, np.zeros((0, p + 1)), none, np.zeros(0))
+    return _sample(objective, np.zeros((0, len(objective.penalty))), none, np.zeros(0))
 
 
 def has_offsets(rows: Rows, scaling: Scaling) -> bool:
