@@ -190,8 +190,8 @@ Doubled: L1, text, 5 classes: 1.17 of the passes."""
 
 ROUND = 6
 """Sweeps of a round: the first is over the set, the others over what is not 0. By a matrix, as many
-without a change of sign are followed by a linear system. Halved: L1, text, 5 classes: 1.17 of the
-passes. Doubled: nothing."""
+without a change of sign are followed by linear systems: until none turns a sign, as many at most.
+Halved: L1, text, 5 classes: 1.17 of the passes. Doubled: nothing."""
 
 PAIRS_OF_A_NUMBER = 30.0
 """Other numbers in its row, for each number, up to which the products of all columns with each

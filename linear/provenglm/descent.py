@@ -617,13 +617,15 @@ def minimise(
         )
         if is_least or not is_exact:
             break
-        has_turned = True
-        while has_turned:
-            step, image, has_turned, is_solved = _to_the_system(
+        for _ in range(constants.ROUND):
+            step, image, has_turned, is_regular = _to_the_system(
                 hessian[: len(t), : len(t)], gradient, t, l1, factor
             )
             gradient += image
             t += step
+            if not has_turned:
+                break
+        is_solved = is_regular and not has_turned
     return t
 
 
@@ -639,15 +641,15 @@ def _to_the_system(
         The Hessian times the step.
     has_turned : bool
         Whether a coefficient becomes 0 on the way, and the solution is another then.
-    is_solved : bool
-        Whether it leads there.
+    is_regular : bool
+        Whether the system has one solution.
     """
     # Rounding may leave a matrix that has learned from steps less than 0 on its diagonal.
     free = np.flatnonzero((t != 0) & (hessian.diagonal() > 0))
     sign = np.sign(t)
     slopes = np.zeros_like(t)
     slopes[free] = (gradient + l1 * sign)[free]
-    wanted, is_exact = factor.solve(hessian, free, -slopes)
+    wanted, is_regular = factor.solve(hessian, free, -slopes)
     turns = (t != 0) & ((t + wanted) * sign <= 0)
     # What would turn its sign becomes 0, and that is lower as a rule.
     step = np.where(turns, -t, wanted)
@@ -655,7 +657,7 @@ def _to_the_system(
     fall = float(gradient @ step + 0.5 * step @ image)
     fall += float(l1 @ (np.abs(t + step) - np.abs(t)))
     if not turns.any() or fall < 0:
-        return step, image, bool(turns.any()), is_exact
+        return step, image, bool(turns.any()), is_regular
     # Else to the best of the places where a sign turns: the first of them leads lower.
     places = -t[turns] / wanted[turns]
     image = hessian @ wanted
@@ -666,4 +668,4 @@ def _to_the_system(
     best = int(np.argmin(values))
     step = places[best] * wanted
     step[np.flatnonzero(turns)[best]] = -t[turns][best]
-    return step, hessian @ step, True, False
+    return step, hessian @ step, True, is_regular

@@ -48,8 +48,7 @@ class KeptColumns:
         Parameters
         ----------
         objective : Objective
-            Of dense rows in float64, with moments; its rows, shares and coordinates are the same in
-            each call.
+            Of dense rows in float64; its rows, shares and coordinates are the same in each call.
         wanted : numpy.ndarray
         """
         if not len(self.place):
@@ -62,19 +61,17 @@ class KeptColumns:
                 values[:first] = self.values[:first]
             self.values = values
         center, inverse = objective.scaling.center[new], objective.scaling.inverse[new]
-        mean, square = np.zeros(len(new)), np.zeros(len(new))
-        if objective.intercept:
-            assert objective.moments is not None
-            mean = objective.moments[0][new]
+        added, mean = self.values[first:count], np.zeros(len(new))
         for part in objective.rows.slices():
             block = objective.rows.block(part)[:, new] - center
             block *= inverse
-            block -= mean
-            self.values[first:count, part] = block.T
-            np.square(block, out=block)
-            square += objective.share[part] @ block
+            added[:, part] = block.T
+        if objective.intercept:
+            # Of a sample's centre a little is left.
+            mean = added @ objective.share
+            added -= mean[:, None]
         self.mean = np.append(self.mean, mean)
-        self.square = np.append(self.square, square)
+        self.square = np.append(self.square, np.square(added) @ objective.share)
         self.place[new] = np.arange(first, count)
         return np.asarray(self.place[wanted])
 
