@@ -34,6 +34,11 @@ the seconds of conjugate gradients at 1,500, of 11 classes 0.3, and 0.6 at 15,00
 point that was handed over was so far off that Newton's method took 10 times as long. Halved or
 doubled: nothing."""
 
+LEAST_OF_DUAL = 100_000
+"""Stored numbers times outputs from which on sparse rows go by the dual. With fewer, the first fit
+of a process took 0.5 s less by conjugate gradients, for which Numba need not be loaded (1 s less if
+its cache is empty), and each other fit took 5 to 20 ms more."""
+
 DUAL_CURVATURE_OF_DENSE = 2.0
 """The same of dense rows, centred, which have other ways. At 0.08 Fashion-MNIST took as many CPU
 seconds as by conjugate gradients with a sample's Hessian, at 0.8 three quarters, at 8 half of them,
@@ -43,8 +48,8 @@ the time."""
 
 ROWS_OF_A_DIMENSION = 100
 """Rows for each effective dimension, from which on products with a sample's Hessian are near
-enough; a Kronecker product with fewer. With more than ten classes it is `ROWS_OF_A_FEATURE` for
-each class. Halved or doubled: nothing."""
+enough; with fewer, products with that of all rows. With more than ten classes it is
+`ROWS_OF_A_FEATURE` for each class. Halved or doubled: nothing."""
 
 COPY_BYTES = 4e9
 """Bytes of a copy of dense rows in float32, at most. Halved or doubled: nothing."""
@@ -129,10 +134,6 @@ of the time. Doubled: Fashion: 1.17 of the passes, 1.6 of the time."""
 PART_OF_A_STEP = 32
 """Of all rows, one of so many has the Hessian of a step by products, or on disk the second moments.
 With 16 Fashion-MNIST took 12.4 and 28.3 passes, not 9.7 and 25.1. Halved or doubled: nothing."""
-
-STEPS_OF_A_RATE = 10
-"""Steps whose gains, beside those of as many before them, tell how fast a run in a Kronecker
-product arrives. Halved: Fashion: 1.14 of the passes. Doubled: nothing."""
 
 
 # Conjugate gradients, and the length of a step.
@@ -234,7 +235,7 @@ arrive there."""
 APART = 0.5
 """With fewer rows than weights the classes of dense rows are nearly apart, as a rule, and only rows
 between two classes have a curvature: the dual is taken whatever the penalty. Raw bytes of 1,000
-classes took 28 epochs at a curvature of 1e6, and steps in a Kronecker product did not arrive. Where
+classes took 28 epochs at a curvature of 1e6, and conjugate gradients take longer. Where
 `EPOCHS_TO_PART` leave more of the loss, as with labels by chance, another method goes on."""
 
 EPOCHS_TO_PART = 3

@@ -10,8 +10,8 @@ Indices are unsigned: signed ones cost a test for wrap-around at each access.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from provenglm.compiled import njit
 from provenglm.types import NumPyArray
 
 _TIE = 1e-13
@@ -21,7 +21,7 @@ _TWIN = 1e-13
 """What the scales of equal columns may differ by, from rounding."""
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def descend_matrix(
     hessian: NumPyArray,
     gradient: NumPyArray,
@@ -82,7 +82,7 @@ def descend_matrix(
 
 
 # Sums in any order, so that they are vectors.
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+@njit(nogil=True, fastmath={"reassoc", "contract"})
 def descend_columns(
     columns: NumPyArray,
     places: NumPyArray,
@@ -149,7 +149,7 @@ def descend_columns(
     return square
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def measure(
     data: NumPyArray,
     indices: NumPyArray,
@@ -173,7 +173,7 @@ def measure(
     return product, mean, square
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def column_sums(
     data: NumPyArray,
     indices: NumPyArray,
@@ -208,7 +208,7 @@ def column_sums(
             of_column[3] += min(number * least, number * most)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def by_columns(
     data: NumPyArray,
     indices: NumPyArray,
@@ -235,7 +235,7 @@ def by_columns(
                 places[column] = to + np.uint64(1)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def products(
     data: NumPyArray,
     indices: NumPyArray,
@@ -253,7 +253,7 @@ def products(
         found[k] = of_column
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def first_twins(
     data: NumPyArray,
     indices: NumPyArray,
@@ -294,7 +294,7 @@ def first_twins(
     return first
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def scores(
     data: NumPyArray,
     indices: NumPyArray,
@@ -312,7 +312,7 @@ def scores(
                 along[indices[place]] += size * data[place]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def sweep_columns(
     data: NumPyArray,
     indices: NumPyArray,
@@ -377,7 +377,7 @@ def sweep_columns(
     return fell, shift
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def product(
     data: NumPyArray,
     indices: NumPyArray,
@@ -406,7 +406,7 @@ def product(
     return found
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def squares_of_classes(
     data: NumPyArray,
     indices: NumPyArray,
@@ -424,7 +424,7 @@ def squares_of_classes(
     return square
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def sweep_classes(
     data: NumPyArray,
     indices: NumPyArray,
@@ -489,7 +489,7 @@ def sweep_classes(
     return fell
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def move_classes(
     data: NumPyArray,
     indices: NumPyArray,

@@ -269,8 +269,7 @@ def _scaling(spread: Spread, intercept: bool) -> tuple[Scaling, float, NumPyArra
     """
     unit, mean, square, fourth = spread
     center = mean if intercept else np.zeros(len(mean))
-    # Below it the deviations are the rounding of the mean.
-    used = square > np.square(1000 * np.finfo(np.float64).eps * mean)
+    used = square > _rounding_of(mean)
     inverse = np.zeros(len(mean))
     with np.errstate(over="ignore"):
         inverse[used] = 1 / np.sqrt(square[used]) / unit[used]
@@ -279,6 +278,11 @@ def _scaling(spread: Spread, intercept: bool) -> tuple[Scaling, float, NumPyArra
     offset = float((np.abs(mean) * unit * inverse).max(initial=0)) if intercept else 0.0
     rare = np.square(square) < constants.FEW_ROWS * fourth
     return Scaling(center * unit, inverse), offset, rare | (inverse == 0)
+
+
+def _rounding_of(mean: NumPyArray | float) -> NumPyArray:
+    """Return up to which variances a deviation is the rounding of the mean."""
+    return np.square(1000 * np.finfo(np.float64).eps * np.asarray(mean))
 
 
 def _spread(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Workers) -> Spread:
@@ -307,17 +311,23 @@ def _moments(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Worke
     mean = share @ raw
     center = mean if intercept else np.zeros(p)
 
-    def of_part(part: slice) -> tuple[NumPyArray, NumPyArray]:
+    def of_part(part: slice) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
         power = raw[part] - center
+        first = share[part] @ power
         np.square(power, out=power)
         square = share[part] @ power
         np.square(power, out=power)
-        return square, np.square(share[part]) @ power
+        return first, square, np.square(share[part]) @ power
 
-    square, fourth = np.zeros(p), np.zeros(p)
-    for of_square, of_fourth in workers.map(of_part, parts):
+    first, square, fourth = np.zeros(p), np.zeros(p), np.zeros(p)
+    for of_first, of_square, of_fourth in workers.map(of_part, parts):
+        first += of_first
         square += of_square
         fourth += of_fourth
+    if intercept:
+        # The mean of 200,000 equal numbers is off by what would look like a deviation.
+        mean = mean + first
+        square = np.maximum(square - np.square(first), 0)
     return Spread(np.ones(p), mean, square, fourth)
 
 
@@ -330,7 +340,7 @@ def _measure_rare(
     if intercept:
         square -= np.square(mean)
         scaling.center[columns] += mean
-    used = square > 0
+    used = square > _rounding_of(scaling.center[columns] if intercept else 0.0)
     scaling.inverse[columns] = 0
     scaling.inverse[columns[used]] = 1 / np.sqrt(square[used])
 
