@@ -81,8 +81,7 @@ def descend_matrix(
     return most, False
 
 
-# Sums in any order, so that they are vectors.
-@njit(nogil=True, fastmath={"reassoc", "contract"})
+@njit(nogil=True)
 def descend_columns(
     columns: NumPyArray,
     places: NumPyArray,
@@ -127,9 +126,7 @@ def descend_columns(
             if (t[k] == 0 and not is_whole) or not curvature[k] > 0:
                 continue
             column = columns[places[k]]
-            here = gradient[k] + l2[k] * t[k]
-            for row in range(np.uint64(len(moved))):
-                here += column[row] * moved[row]
+            here = gradient[k] + l2[k] * t[k] + np.dot(column, moved)
             wanted = t[k] * curvature[k] - here
             size = max(abs(wanted) - l1[k], 0.0) / curvature[k]
             step = (size if wanted > 0 else -size) - t[k]
