@@ -1,10 +1,11 @@
 r"""Newton's method by conjugate gradients: sparse or wide rows, whose Hessian is not factored.
 
 From a snapshot, which is taken in float64, the step :math:`v = -H^{-1} g` is solved for as far as
-it is worth (Dembo, Eisenstat & Steihaug 1982), with the Hessian's diagonal as preconditioner. The
-products :math:`H v` are those of a copy of the rows in float32. The intercepts are eliminated: for
-each v their best step is known from n numbers, and what is left is the Hessian of features that are
-centred with the curvatures as weights. The length of the step is looked for on the scores alone.
+it is worth (Dembo, Eisenstat & Steihaug 1982), with the Hessian's diagonal as preconditioner, or
+with the Hessian of some rows (`_SampleFactor`). The products :math:`H v` are those of a copy of the
+rows in float32. The intercepts are eliminated: for each v their best step is known from n numbers,
+and what is left is the Hessian of features that are centred with the curvatures as weights. The
+length of the step is looked for on the scores alone.
 
 Rows that are far on the wrong side have next to no curvature, and a whole step overshoots by far.
 After a step that was cut short their curvature is taken of a mean nearer to their target, until
@@ -25,12 +26,12 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
-from provenglm import constants
+from provenglm import constants, newton
 from provenglm.data.csr import made_of, transposed
 from provenglm.duality import duality_gap, weighted_square
 from provenglm.newton import of_no_shift
 from provenglm.objective import Objective, Snapshot
-from provenglm.sampling import fits_float32, has_offsets
+from provenglm.sampling import draw, fits_float32, has_offsets
 from provenglm.sparse.coordinates import in_coordinates
 from provenglm.state import State
 from provenglm.types import NumPyArray
@@ -45,7 +46,12 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 
 def states(
-    objective: Objective, start: NumPyArray, tol: float, is_precise: bool, has_room: bool
+    objective: Objective,
+    start: NumPyArray,
+    tol: float,
+    is_precise: bool,
+    has_room: bool,
+    rng: np.random.Generator,
 ) -> Iterator[State]:
     """Yield a state for each step of Newton's method; ends where no step leads lower.
 
@@ -58,6 +64,8 @@ def states(
         Whether float32 has too few digits for the products.
     has_room : bool
         Whether there is memory for a copy of the rows.
+    rng : numpy.random.Generator
+        Draws the rows of a preconditioner.
     """
     objective = replace(objective, rows=objective.rows.precise())
     is_precise = is_precise or _needs_float64(objective)
@@ -66,12 +74,15 @@ def states(
     null = objective.null()[1]
     snapshot = objective.snapshot(of_no_shift(start))
     forcing, caution = constants.MOST_FORCING, 0.0
+    sample = _SampleFactor(objective, rng) if _is_tall(objective) else None
     while True:
         gap = duality_gap(objective, snapshot)
         enough = tol * (null - snapshot.objective)
         if gap <= enough:
             yield State(objective, snapshot, gap, objective.passes, name="newton-cg", is_cheap=True)
         hessian = _Hessian(objective, rows, snapshot, caution)
+        if sample is not None:
+            sample.precondition(hessian)
         step = hessian.solved(forcing, constants.MOST_FORCING * enough)
         # With caution the model gains less than there is.
         decrement = gap if caution else min(gap, step.decrement)
@@ -224,6 +235,43 @@ class _Rows:
         both = self._summed(product, (*columns.shape[1:], 2))
         return both[..., 0], both[..., 1]
 
+    def gram(self, drawn: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        """Return the products of the features of some dense rows, times weights, centred by them.
+
+        Parameters
+        ----------
+        drawn : numpy.ndarray, (s,)
+            The rows' indices, in order.
+        weight : numpy.ndarray, (s,)
+            Not negative.
+        """
+        objective = self._objective
+        ends = np.searchsorted(drawn, [part.stop for part in self._parts])
+        starts = np.append(0, ends[:-1])
+        # Of many rows at once: those that several blocks have.
+        step = max(1, constants.BLOCK_ROWS // 2 * len(self._parts) // len(drawn))
+
+        def of_blocks(first: int) -> tuple[NumPyArray, NumPyArray]:
+            some = range(first, min(first + step, len(self._parts)))
+            found = [
+                self._block(k)[drawn[starts[k] : ends[k]] - self._parts[k].start] for k in some
+            ]
+            root = np.sqrt(weight[starts[some[0]] : ends[some[-1]]]).astype(self.dtype)
+            rows = np.concatenate(found) * root[:, None]
+            return rows.T @ rows, root @ rows
+
+        p = objective.rows.shape[1]
+        total, mean = np.zeros((p, p), self.dtype), np.zeros(p, self.dtype)
+        groups = range(0, len(self._parts), step)
+        for products, of_weight in objective.workers.map(of_blocks, groups):
+            total += products
+            mean += of_weight
+        if objective.intercept:
+            mean /= max(np.sqrt(weight.sum()), _TINY)
+            total -= np.multiply.outer(mean, mean)
+        objective.reads.rows += len(drawn)
+        return total
+
     def _summed(self, of_block: Callable[[int], NumPyArray], shape: tuple[int, ...]) -> NumPyArray:
         """Return a sum over all blocks, in float64: (p, *shape)."""
         objective = self._objective
@@ -247,12 +295,20 @@ class _Hessian:
     ----------
     caution : float
         See `Loss.second_derivative`.
+
+    Attributes
+    ----------
+    rows : _Rows
+    curvature : numpy.ndarray, scores' shape
+    penalty, diagonal : numpy.ndarray, (p,) or (p, 1) and theta[:-1]'s shape
+    factor : tuple, optional
+        The Cholesky factor of the preconditioner; else it is the diagonal.
     """
 
     def __init__(
         self, objective: Objective, rows: _Rows, snapshot: Snapshot, caution: float
     ) -> None:
-        self._objective, self._rows, self._snapshot = objective, rows, snapshot
+        self._objective, self.rows, self._snapshot = objective, rows, snapshot
         share, dtype = objective.share, rows.dtype
         curvature = objective.loss.second_derivative(snapshot.scores, objective.target, caution)
         self._inverse = np.zeros((objective.loss.outputs,) * 2)
@@ -265,15 +321,17 @@ class _Hessian:
             centred = square - np.square(self._mean) / np.maximum(each.sum(axis=0), _TINY)
             square = np.maximum(centred, _CENTRED * square)
         self._of_weights = objective.penalty[:-1]
-        self._penalty = objective.used(snapshot.theta)[:-1]
-        diagonal = square + self._penalty
-        self._diagonal = np.where(diagonal > 0, diagonal, 1.0)
-        self._curvature, self._each = curvature.astype(dtype), weight
+        self.penalty = objective.used(snapshot.theta)[:-1]
+        diagonal = square + self.penalty
+        self.diagonal = np.where(diagonal > 0, diagonal, 1.0)
+        self.factor: tuple[NumPyArray, bool] | None = None
+        self._second, self._each = curvature.astype(dtype), weight
+        self.curvature = curvature.diagonal
         self._share = (share if snapshot.scores.ndim == 1 else share[:, None]).astype(dtype)
 
     def _weighted(self, along: NumPyArray) -> NumPyArray:
         """Return what a change of the scores makes of the residuals, times the shares."""
-        change = self._curvature.times(along)
+        change = self._second.times(along)
         change *= self._share
         return change
 
@@ -285,17 +343,17 @@ class _Hessian:
     def _image(self, step: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
         """Return the intercepts' best step beside one, and scores and gradient of both."""
         if step.ndim == 1:
-            along, product = self._rows.image(step, self._each)
+            along, product = self.rows.image(step, self._each)
             best = self._best(np.sum(self._each * along, dtype=np.float64))
             along += best.astype(along.dtype)
             # What the intercept adds to the gradient is known without the rows.
             product += best * self._mean
         else:
-            along = self._rows.times(step)
+            along = self.rows.times(step)
             best = self._best(self._weighted(along).sum(axis=0, dtype=np.float64))
             along += best.astype(along.dtype)
-            product = self._rows.products(self._weighted(along))
-        product += self._penalty * step
+            product = self.rows.products(self._weighted(along))
+        product += self.penalty * step
         return best, along, product
 
     def _reduced(self, gradient: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
@@ -306,13 +364,20 @@ class _Hessian:
         if gradient.ndim == 1:
             return gradient[:-1] + first * self._mean, first
         shape = self._snapshot.scores.shape
-        moved = self._weighted(np.broadcast_to(first.astype(self._rows.dtype), shape))
-        return gradient[:-1] + self._rows.products(moved), first
+        moved = self._weighted(np.broadcast_to(first.astype(self.rows.dtype), shape))
+        return gradient[:-1] + self.rows.products(moved), first
 
     def size(self, gradient: NumPyArray) -> float:
         """Return the size of a gradient in the preconditioner's metric."""
         reduced = of_no_shift(self._reduced(gradient)[0])
-        return float(np.sqrt(np.vdot(reduced, of_no_shift(reduced / self._diagonal))))
+        return float(np.sqrt(np.vdot(reduced, self._preconditioned(reduced))))
+
+    def _preconditioned(self, gradient: NumPyArray) -> NumPyArray:
+        """Return about the inverse Hessian times a gradient."""
+        if self.factor is None:
+            return of_no_shift(gradient / self.diagonal)
+        rest = gradient.astype(self.factor[0].dtype)
+        return np.asarray(scipy.linalg.cho_solve(self.factor, rest, check_finite=False), np.float64)
 
     def solved(self, forcing: float, enough: float) -> _Step:
         """Return the step of conjugate gradients that leaves a part of the gradient.
@@ -324,7 +389,7 @@ class _Hessian:
         rest = -of_no_shift(reduced)
         step = np.zeros_like(rest)
         scores = np.zeros(self._snapshot.scores.shape) + intercept
-        scaled = of_no_shift(rest / self._diagonal)
+        scaled = self._preconditioned(rest)
         direction = scaled.copy()
         square = started = float(np.vdot(rest, scaled))
         lengths: list[float] = []
@@ -339,7 +404,7 @@ class _Hessian:
             intercept = intercept + length * best
             scores += length * along
             rest -= length * product
-            scaled = of_no_shift(rest / self._diagonal)
+            scaled = self._preconditioned(rest)
             lengths.append(length)
             ratios.append(float(np.vdot(rest, scaled)) / square)
             square *= ratios[-1]
@@ -352,6 +417,58 @@ class _Hessian:
         gain = -0.5 * float(np.vdot(gradient, theta))
         left = 0.5 * square / _least_eigenvalue(lengths, ratios)
         return _Step(theta, scores, float(np.sqrt(started)), gain, gain + left)
+
+
+class _SampleFactor:
+    """The Hessian of some rows as a preconditioner, once it is worth its cost.
+
+    The cost is that of so many passes. As many are made before, so that a fit which would have
+    ended soon takes at most twice as long.
+    """
+
+    def __init__(self, objective: Objective, rng: np.random.Generator) -> None:
+        n, p = objective.rows.shape
+        self._objective, self._rng = objective, rng
+        self._size = constants.FEW_ROWS_OF_A_FEATURE * p
+        self._cost = self._size * p / (2 * constants.SAMPLE_OF_A_PASS * n)
+        self._due = objective.passes + self._cost
+        self._mean = 0.0
+        self._factor: tuple[NumPyArray, bool] | None = None
+
+    def precondition(self, hessian: _Hessian) -> None:
+        """Give a Hessian the factor, if there is one by now."""
+        mean = float(self._objective.share @ hessian.curvature)
+        has_changed = not 0.5 <= mean / max(self._mean, _TINY) <= 2
+        if has_changed and self._objective.passes >= self._due:
+            self._mean, self._factor = mean, self._of_some_rows(hessian)
+            self._due = self._objective.passes + self._cost
+        hessian.factor = self._factor
+
+    def _of_some_rows(self, hessian: _Hessian) -> tuple[NumPyArray, bool] | None:
+        """Return the factor of the Hessian of rows that are drawn."""
+        objective = self._objective
+        drawn, share = draw(
+            objective.loss, objective.target, objective.share, self._size, self._rng
+        )
+        order = np.argsort(drawn)
+        drawn, share = drawn[order], share[order]
+        matrix = hessian.rows.gram(drawn, hessian.curvature[drawn] * share)
+        diagonal = hessian.penalty
+        if objective.rare is not None:
+            # The drawn rows know next to nothing of these features.
+            diagonal = np.where(objective.rare, hessian.diagonal, diagonal)
+        matrix.ravel()[:: len(matrix) + 1] += diagonal.astype(matrix.dtype)
+        try:
+            return newton.factor(matrix, float(np.finfo(matrix.dtype).eps))
+        except FloatingPointError:
+            return None  # products beyond float32
+
+
+def _is_tall(objective: Objective) -> bool:
+    """Whether the rows of a `_SampleFactor` are at most half of all, of one output and dense."""
+    n, p = objective.rows.shape
+    is_one = objective.loss.outputs == 1 and not objective.rows.is_sparse
+    return is_one and n >= 2 * constants.FEW_ROWS_OF_A_FEATURE * p
 
 
 def _least_eigenvalue(lengths: list[float], ratios: list[float]) -> float:

@@ -156,9 +156,9 @@ def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan
     has_room = is_sparse or 4 * n * p <= constants.COPY_BYTES
 
     def method(
-        objective: Objective, _: Sample, start: NumPyArray, __: np.random.Generator
+        objective: Objective, _: Sample, start: NumPyArray, rng: np.random.Generator
     ) -> Iterator[State]:
-        return krylov.states(objective, start, settings.tol, settings.is_precise, has_room)
+        return krylov.states(objective, start, settings.tol, settings.is_precise, has_room, rng)
 
     # Dense rows have their coordinates from a sample.
     size = 0 if is_sparse else min(n, constants.LEAST_ROWS)
@@ -183,7 +183,7 @@ def _many_sparse_columns(problem: Problem, settings: Settings) -> Plan:
         objective: Objective, _: Sample, start: NumPyArray, rng: np.random.Generator
     ) -> Iterator[State]:
         def go_on(theta: NumPyArray) -> Iterator[State]:
-            return krylov.states(objective, theta, settings.tol, settings.is_precise, True)
+            return krylov.states(objective, theta, settings.tol, settings.is_precise, True, rng)
 
         return sdca.states(objective, start, settings, rng, go_on)
 
