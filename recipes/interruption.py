@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
 import gluon_svrg as gs
-from gluon_svrg import workers
 
 EXIT_CODE = 130  # of a program that was ended by SIGINT, by convention
 
-
 Result = TypeVar("Result")
+
+
+_print_traceback = sys.excepthook  # under the launcher this also ends the other workers
+
+
+def _one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print no traceback if Ctrl-C comes during the imports, before :func:`run` can catch it."""
+    if issubclass(kind, KeyboardInterrupt):
+        kind, error, trace = KeyboardInterrupt, KeyboardInterrupt("interrupted"), None
+    _print_traceback(kind, error, trace)
+
+
+sys.excepthook = _one_line
 
 
 def run(main: Callable[[], Result]) -> Result:
@@ -29,7 +41,7 @@ def leave() -> NoReturn:
 
     The exit of one worker with a code other than 0 ends all.
     """
-    workers.current().barrier("the end of an interrupted recipe")
+    gs.workers.current().barrier("the end of an interrupted recipe")
     raise SystemExit(EXIT_CODE)
 
 

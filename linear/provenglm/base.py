@@ -189,9 +189,12 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> NumPyArray:
         """Return the covariance of the coefficients; `strength` is beside the sum of the losses."""
         # A search with cross-validation has no reason of its own.
-        if getattr(self, "stop_reason_", None) == StopReason.UNBOUNDED.value:
+        ended = next(
+            (r for r in StopReason if r.value == getattr(self, "stop_reason_", None)), None
+        )
+        if ended is not None and ended.is_unbounded:
             raise ValueError(
-                f"{StopReason.UNBOUNDED.value}: coefficients that grow for ever have no standard "
+                f"{ended.value}: coefficients that grow for ever have no standard "
                 "errors; give a penalty, such as C=1e4"
             )
         if l1_ratio > 0 and math.isfinite(strength) and strength > 0:

@@ -37,6 +37,11 @@ the seconds of conjugate gradients at 1,500, of 11 classes 0.3, and 0.6 at 15,00
 point that was handed over was so far off that Newton's method took 10 times as long. Halved or
 doubled: nothing."""
 
+LEAST_OF_DUAL = 100_000
+"""Stored numbers times outputs from which on sparse rows go by the dual. With fewer, the first fit
+of a process took 0.5 s less by conjugate gradients, for which Numba need not be loaded (1 s less if
+its cache is empty), and each other fit took 5 to 20 ms more."""
+
 DUAL_CURVATURE_OF_DENSE = 2.0
 """The same of dense rows, centred, which have other ways. At 0.08 Fashion-MNIST took as many CPU
 seconds as by conjugate gradients with a sample's Hessian, at 0.8 three quarters, at 8 half of them,

@@ -30,7 +30,7 @@ from provenglm.losses import (
 )
 from provenglm.offset import LogisticWithOffset, Start, WithoutOffset
 from provenglm.problem import Problem
-from provenglm.solution import Settings, Solution, StopReason
+from provenglm.solution import Settings, Solution
 from provenglm.solve import solve
 from provenglm.tweedie import Gamma, Tweedie
 from provenglm.types import NumPyArray, Verbose
@@ -403,12 +403,12 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         return self.C, self.l1_ratio
 
     def _warning(self, solution: Solution) -> str:
-        if solution.reason is not StopReason.UNBOUNDED:
+        if not solution.reason.is_unbounded:
             return super()._warning(solution)
         norm = float(np.linalg.norm(solution.coef))
         return (
-            f"{type(self).__name__} found no finite optimum with C={self.C:g}: the classes can be "
-            "separated, and nothing is penalised; the loss falls for ever as the coefficients "
+            f"{type(self).__name__} found no finite optimum with C={self.C:g}: "
+            f"{solution.reason.why_unbounded}; the loss falls for ever as the coefficients "
             f"grow, and the fit stopped at ||coef_|| = {norm:.3g} with an objective of "
             f"{solution.objective:.6g}: give a smaller C, such as 1e4; more snapshots do not help"
         )

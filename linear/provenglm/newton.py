@@ -40,7 +40,10 @@ def factor(hessian: NumPyArray, ridge: float = _RIDGE) -> tuple[NumPyArray, bool
     diagonal = np.maximum(hessian.diagonal(), np.finfo(np.float64).tiny)
     if not np.isfinite(hessian).all():
         raise FloatingPointError("the Hessian is not finite: the scores or the features overflow")
-    for _ in range(12):
+    for count in range(13):
+        if count == 12:
+            # Where classes run apart, probabilities of 1 leave less on the diagonal than beside it.
+            diagonal = np.maximum(np.abs(hessian).sum(axis=1), diagonal)
         try:
             hessian.ravel()[:: len(hessian) + 1] = diagonal * (1 + ridge)
             chol, lower = scipy.linalg.cho_factor(hessian, lower=True, check_finite=False)

@@ -175,7 +175,8 @@ def _many_sparse_columns(problem: Problem, settings: Settings) -> Plan:
         )
     why = f"{n:,} sparse rows with {p:,} columns: no Hessian of them is factored"
     features: Any = problem.features
-    is_dual = problem.loss.has_classes and sdca.is_for(features, problem.l2)
+    is_long = features.nnz * problem.loss.outputs >= constants.LEAST_OF_DUAL
+    is_dual = problem.loss.has_classes and is_long and sdca.is_for(features, problem.l2)
     if not is_dual:
         return _conjugate_gradients(problem, settings, why)
 

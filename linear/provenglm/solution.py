@@ -19,12 +19,26 @@ class StopReason(Enum):
     MAX_TIME = "max_time was over"
     INTERRUPTED = "it was interrupted"
     UNBOUNDED = "there is no finite optimum: the classes can be separated, and nothing is penalised"
+    UNBOUNDED_IN_PART = (
+        "there is no finite optimum: some rows can be separated at no cost to the others, as by a "
+        "column that is not 0 in one class only, and nothing is penalised"
+    )
     STALLED = "no step leads lower, and the optimum is further away than rounding explains"
 
     @property
     def is_success(self) -> bool:
         """Whether there is nothing to warn of."""
         return self in (StopReason.CONVERGED, StopReason.ROUNDING)
+
+    @property
+    def is_unbounded(self) -> bool:
+        """Whether the objective has an infimum, but no minimum."""
+        return self in (StopReason.UNBOUNDED, StopReason.UNBOUNDED_IN_PART)
+
+    @property
+    def why_unbounded(self) -> str:
+        """The part of the sentence that says why there is no minimum."""
+        return self.value.partition(": ")[2]
 
 
 _LEAST_TOL_OF_FLOAT32 = 1e-8

@@ -21,6 +21,7 @@ from provenglm.plan import Plan, choose, dense_if_small
 from provenglm.problem import Problem
 from provenglm.sample import Sample
 from provenglm.sampling import draw, l1_of, penalty_of, prepare
+from provenglm.separation import are_quasi_separated
 from provenglm.solution import Record, Settings, Solution, StopReason
 from provenglm.state import State
 from provenglm.types import NumPyArray
@@ -41,6 +42,9 @@ _FAR_OF_FLOAT32 = 1e-3
 _ROUNDING_OF_SCORES = 1e-5
 """Of scores in float32: with more, a pass in float64 checks whether the optimum is near. With less,
 a gap is off by at most half its square, which is below `_ROUNDING_OF_FLOAT32`."""
+
+_FAR_OF_INFIMUM = 10
+"""Times what `tol` and the estimate say, a point is above the infimum at most."""
 
 
 def solve(
@@ -337,6 +341,9 @@ class _Run:
             is_proven = gap <= self._settings.tol * (self._null - objective)
             if reason is StopReason.STALLED and is_proven:
                 reason = StopReason.CONVERGED
+            # A proof by a Newton step is one of a minimum, too.
+            if not is_proven and self._quasi_separated(best, reason):
+                reason = StopReason.UNBOUNDED_IN_PART
         coef, intercept = self._of_user(best)
         scores = best.snapshot.scores
         return Solution(
@@ -521,12 +528,8 @@ class _Run:
     def _separated(self, state: State) -> bool:
         """Whether without a penalty each sample is on its own side: the loss has no minimum."""
         objective, scores = state.objective, state.snapshot.scores
-        if objective.l1 is not None:
-            return False
-        if objective.penalty[:-1].max(initial=0) > 0 and self._penalised():
-            return False
         loss = objective.loss
-        if not loss.is_separable:
+        if not loss.is_separable or self._penalised():
             return False
 
         def on_their_side(part: slice) -> NumPyArray:
@@ -535,7 +538,20 @@ class _Run:
 
         return all(on_their_side(part).all() for part in objective.parts())
 
+    def _quasi_separated(self, best: State, reason: StopReason) -> bool:
+        """Whether without a penalty some rows are on their own side, and no other row loses."""
+        objective = self._objective
+        if not objective.loss.is_separable or self._penalised():
+            return False
+        if not (reason.is_success or reason is StopReason.STALLED):
+            return False
+        enough = self._settings.tol * (self._null - best.snapshot.objective)
+        distance = _FAR_OF_INFIMUM * max(enough, best.decrement)
+        return are_quasi_separated(objective, best.snapshot.scores, distance)
+
     def _penalised(self) -> bool:
+        if self._objective.l1 is not None:
+            return True
         used = self._objective.scaling.inverse > 0
         return bool(self._objective.penalty[:-1][used].max(initial=0) > 0)
 

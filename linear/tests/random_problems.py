@@ -45,11 +45,12 @@ class Limits(NamedTuple):
     multiplications: float
     weights: int
     rows: int
+    of_dual: int
 
     @contextmanager
     def set(self) -> Iterator[None]:
         """Let the solver have these limits while the block runs."""
-        names = "SMALL_HESSIAN", "MOST_WEIGHTS", "LEAST_ROWS"
+        names = "SMALL_HESSIAN", "MOST_WEIGHTS", "LEAST_ROWS", "LEAST_OF_DUAL"
         before = [getattr(constants, name) for name in names]
         for name, value in zip(names, self, strict=True):
             setattr(constants, name, value)
@@ -210,6 +211,7 @@ def _with_l2(seed: int) -> Random:
             float(random.choice([1e8, 1e3, 0])),
             int(random.choice([3000, 3000, 0])),
             int(random.choice([2000, 20])),
+            int(random.choice([constants.LEAST_OF_DUAL, 0])),
         ),
     )
 

@@ -44,7 +44,7 @@ assert sum(double.stats.cache_hits.values()) == 2, double.stats
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_processes_that_compile_at_once_do_not_mix_up_their_code(tmp_path):
     (tmp_path / "kernel.py").write_text(KERNEL)
     for name, text in (("fill", FILL), ("read", READ)):

@@ -530,5 +530,5 @@ def test_a_distance_that_is_not_known_is_called_so():
     assert told == (
         "1 of 1 points of the path; the furthest is fold 0 with C=100, at a distance from the "
         "optimum that is not known yet, because max_iter snapshots were taken: raise max_iter or "
-        "tol"
+        "tol, or leave out the Cs of the weakest penalties"
     )

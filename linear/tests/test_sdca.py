@@ -162,6 +162,12 @@ def starts(problem, kind):
     return theta
 
 
+@pytest.fixture(autouse=True)
+def _of_few_numbers(monkeypatch):
+    """Have few numbers count as enough for the dual."""
+    monkeypatch.setattr("provenglm.constants.LEAST_OF_DUAL", 0)
+
+
 @pytest.fixture
 def _narrow(monkeypatch):
     """Have few columns count as many."""
@@ -401,3 +407,17 @@ def test_bits_do_not_depend_on_where_memory_lies_or_what_was_in_it(dtype, monkey
         found.add(solution.coef.tobytes() + solution.intercept.tobytes())
         del held
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(5)], ids=["logistic", "classes"])
+def test_few_numbers_do_not_load_numba(loss, monkeypatch):
+    n, p = 400, 3000
+    rng = np.random.default_rng(0)
+    X = csr_array(
+        (rng.random(10 * n), rng.integers(0, p, 10 * n), np.arange(0, 10 * n + 1, 10)), (n, p)
+    )
+    target = rng.integers(0, max(2, loss.outputs), n)
+    problem = Problem(X, target, loss, 1 / n)
+    for least, method in [(X.nnz * loss.outputs + 1, "newton-cg"), (X.nnz * loss.outputs, "sdca")]:
+        monkeypatch.setattr("provenglm.constants.LEAST_OF_DUAL", least)
+        assert choose(problem, Settings()).name == method

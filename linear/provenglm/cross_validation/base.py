@@ -234,10 +234,7 @@ class CrossValidated(RoutedScoring, LinearEstimator):
         paths = [[path[k] for k in places] for path in paths]
         far = _furthest(paths, self.strength, strengths)
         if far:
-            warn(
-                f"{name} stopped before tol={self.tol:g} was reached at {far}, or leave out the "
-                f"{self.strength}s of the weakest penalties"
-            )
+            warn(f"{name} stopped before tol={self.tol:g} was reached at {far}")
         return paths
 
     def _choose(
@@ -320,8 +317,13 @@ def _furthest(paths: list[list[PathPoint]], name: str, strengths: NumPyArray) ->
     if not math.isfinite(decrement):
         distance = "at a distance from the optimum that is not known yet"
     late = any(point[3] is StopReason.MAX_TIME for point in far)
+    way = (
+        f"raise {'max_time' if late else 'max_iter'} or tol, or leave out the {name}s of the "
+        "weakest penalties"
+    )
+    if all(point[3].is_unbounded for point in far):
+        way = f"leave math.inf out of {name}s"
     return (
         f"{len(far)} of {len(paths) * len(strengths)} points of the path; the furthest is fold "
-        f"{fold} with {name}={strength:g}, {distance}, because {reason.value}: raise "
-        f"{'max_time' if late else 'max_iter'} or tol"
+        f"{fold} with {name}={strength:g}, {distance}, because {reason.value}: {way}"
     )

@@ -20,7 +20,7 @@ from provenglm.estimators import SVRGClassifier
 from provenglm.losses import Logistic, Softmax
 from provenglm.offset import Solve
 from provenglm.problem import Problem
-from provenglm.solution import Solution, StopReason
+from provenglm.solution import Solution
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
 from provenglm.validation import (
@@ -270,11 +270,11 @@ class SVRGClassifierCV(CrossValidated, SVRGClassifier):  # type: ignore[misc]
         return self.C_, self.l1_ratio_
 
     def _warning(self, solution: Solution) -> str:
-        if solution.reason is not StopReason.UNBOUNDED:
+        if not solution.reason.is_unbounded:
             return super()._warning(solution)
         return (
-            f"{type(self).__name__} chose C=inf, which has no finite optimum: the classes can be "
-            "separated, and nothing is penalised; the fit stopped at ||coef_|| = "
+            f"{type(self).__name__} chose C=inf, which has no finite optimum: "
+            f"{solution.reason.why_unbounded}; the fit stopped at ||coef_|| = "
             f"{float(np.linalg.norm(solution.coef)):.3g}: leave math.inf out of Cs"
         )
 

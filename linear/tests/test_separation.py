@@ -1,0 +1,135 @@
+"""Quasi-complete separation without a penalty, judged by a linear program."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV
+from provenglm.solution import StopReason
+from scipy import sparse
+from scipy.optimize import linprog
+from sklearn.exceptions import ConvergenceWarning
+
+UNBOUNDED = [reason.value for reason in StopReason if reason.is_unbounded]
+
+
+def random_problem(seed):
+    """Return few rows, of several kinds of columns and scales, with classes, weights or none."""
+    rng = np.random.default_rng(seed)
+    n, p, K = rng.integers(8, 120), rng.integers(1, 6), rng.choice([2, 2, 3, 4])
+    kind = ["normal", "counts", "binary", "groups", "mixed"][seed % 5]
+    X = rng.normal(size=(n, p))
+    if kind == "counts":
+        X = rng.integers(0, 3, size=(n, p))
+    elif kind == "binary":
+        X = rng.random((n, p)) < rng.uniform(0.03, 0.5, p)
+    elif kind == "groups":
+        X = np.eye(p + 2)[rng.integers(0, p + 2, n)]
+    elif kind == "mixed":
+        X = np.column_stack([X, rng.random((n, 2)) < 0.08, X[:, 0]])
+    scores = X / np.maximum(X.std(axis=0), 1e-3) @ rng.normal(size=(X.shape[1], K))
+    scores = scores * rng.uniform(0.2, 4) + rng.gumbel(size=(n, K))
+    y = np.unique(scores.argmax(axis=1), return_inverse=True)[1]
+    if y.max() == 0:
+        y[0] = 1
+    weight = rng.integers(0, 4, n) * 1.0
+    if seed % 3 or (np.bincount(y, weight) == 0).any():
+        weight = None
+    return X * 10.0 ** rng.uniform(-3, 6, X.shape[1]), y, weight, bool(seed % 4)
+
+
+def is_separated(X, y, weight, has_intercept):
+    """Whether some direction takes no row from its class, and some row nearer to it."""
+    if weight is not None:
+        X, y = X[weight > 0], y[weight > 0]
+    X = X / np.maximum(np.abs(X).max(axis=0), 1e-300)
+    if has_intercept:
+        X = np.column_stack([X, np.ones(len(X))])
+    classes = np.eye(y.max() + 1)
+    gains = [
+        np.kron(classes[own] - other, row)
+        for row, own in zip(X, y, strict=True)
+        for other in np.delete(classes, own, axis=0)
+    ]
+    gains = np.array(gains)
+    found = linprog(-gains.sum(axis=0), A_ub=-gains, b_ub=np.zeros(len(gains)), bounds=(-1, 1))
+    return -found.fun > 1e-6
+
+
+def fitted(X, y, weight=None, **arguments):
+    """Return the model, and whether it says that there is no optimum; both in the same way."""
+    model = SVRGClassifier(C=math.inf, random_state=0, **arguments)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, y, weight)
+    told = [str(warning.message) for warning in caught]
+    assert len(told) == (model.stop_reason_ in UNBOUNDED)
+    assert all("found no finite optimum with C=inf: " in line for line in told)
+    return model, bool(told)
+
+
+def test_what_is_told_is_what_a_linear_program_finds():
+    told = []
+    for seed in range(100):
+        X, y, weight, has_intercept = random_problem(seed)
+        _, is_told = fitted(X, y, weight, fit_intercept=has_intercept)
+        assert is_told == is_separated(X, y, weight, has_intercept), seed
+        told.append(is_told)
+    assert 20 <= sum(told) <= 80
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "chunks"])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_column_of_one_class_only(kind, classes):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 6)) * [1, 1, 1e-4, 1, 1, 1e5]
+    y = (X[:, :1] * np.arange(classes) + rng.gumbel(size=(4000, classes))).argmax(axis=1)
+    X[:, 3] = (y == 1) & (rng.random(4000) < 0.02)
+    X[:, 4] = X[:, 1] / 3 - X[:, 0] / 7
+    overlap = X.copy()
+    for k in range(classes):
+        overlap[np.flatnonzero(y == k)[0], 3] = 1
+    make = {
+        "dense": lambda x: x,
+        "sparse": sparse.csr_array,
+        "chunks": lambda x: Chunks([x[:1500], x[1500:]]),
+    }[kind]
+    model, is_told = fitted(make(X), y)
+    assert is_told
+    assert model.stop_reason_ == StopReason.UNBOUNDED_IN_PART.value
+    assert not fitted(make(overlap), y)[1]
+    why = "coefficients that grow for ever" if classes == 2 else "covariance is that of two"
+    with pytest.raises(ValueError, match=why):
+        model.covariance(X, y)
+
+
+def test_several_columns_of_one_class_with_many_rows():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(60_000, 12))
+    y = X[:, 0] + rng.logistic(size=len(X)) > 0
+    assert not fitted(X, y)[1]
+    X[:, 2:7] = y[:, None] & (rng.random((len(X), 5)) < 1e-3)
+    assert fitted(X, y)[1]
+
+
+def test_probabilities_of_one_leave_a_hessian_with_a_factor():
+    X = np.array([[2.0]] * 6 + [[0.0]] * 9)
+    y = np.array([0] * 6 + [0, 0, 0, 1, 1, 1, 2, 2, 2])
+    assert fitted(X, y, fit_intercept=False)[1]
+
+
+def test_a_search_that_chooses_no_penalty_says_so():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 2))
+    y = X[:, 0] + rng.logistic(size=400) > 0
+    X[:, 1] = y & (rng.random(400) < 0.3)
+    with pytest.warns(ConvergenceWarning) as caught:
+        SVRGClassifierCV(Cs=[1e-6, math.inf], cv=3).fit(X, y)
+    path, chosen = (str(warning.message) for warning in caught)
+    assert "at 3 of 6 points" in path
+    assert path.endswith("nothing is penalised: leave math.inf out of Cs")
+    assert "chose C=inf" in chosen
+    assert "at no cost to the others" in chosen
