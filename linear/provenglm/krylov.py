@@ -1,11 +1,12 @@
-r"""Newton's method by conjugate gradients: sparse or wide rows, whose Hessian is not factored.
+r"""Newton's method by conjugate gradients: where the Hessian is too large to be factored.
 
 From a snapshot, which is taken in float64, the step :math:`v = -H^{-1} g` is solved for as far as
-it is worth (Dembo, Eisenstat & Steihaug 1982), with the Hessian's diagonal as preconditioner, or
-with the Hessian of some rows (`_SampleFactor`). The products :math:`H v` are those of a copy of the
-rows in float32. The intercepts are eliminated: for each v their best step is known from n numbers,
-and what is left is the Hessian of features that are centred with the curvatures as weights. The
-length of the step is looked for on the scores alone.
+it is worth (Dembo, Eisenstat & Steihaug 1982), with the Hessian's diagonal as preconditioner. For
+many dense rows of one output it is the Hessian of some of them later on (`_SampleFactor`), for
+classes of dense rows it is the mean of the classes' Hessians on a sample: one matrix for all. The
+products :math:`H v` are those of a copy of the rows in float32. The intercepts are eliminated: for
+each v their best step is known from n numbers, and what is left is the Hessian of features that are
+centred with the curvatures as weights. The length of the step is looked for on the scores alone.
 
 Rows that are far on the wrong side have next to no curvature, and a whole step overshoots by far.
 After a step that was cut short their curvature is taken of a mean nearer to their target, until
@@ -29,8 +30,11 @@ from scipy.sparse import issparse
 from provenglm import constants, newton
 from provenglm.data.csr import made_of, transposed
 from provenglm.duality import duality_gap, weighted_square
+from provenglm.losses import SecondDerivative
+from provenglm.metric import inverse
 from provenglm.newton import of_no_shift
 from provenglm.objective import Objective, Snapshot
+from provenglm.sample import Sample
 from provenglm.sampling import draw, fits_float32, has_offsets
 from provenglm.sparse.coordinates import in_coordinates
 from provenglm.state import State
@@ -51,7 +55,8 @@ def states(
     tol: float,
     is_precise: bool,
     has_room: bool,
-    rng: np.random.Generator,
+    sample: Sample | None = None,
+    rng: np.random.Generator | None = None,
 ) -> Iterator[State]:
     """Yield a state for each step of Newton's method; ends where no step leads lower.
 
@@ -64,8 +69,10 @@ def states(
         Whether float32 has too few digits for the products.
     has_room : bool
         Whether there is memory for a copy of the rows.
-    rng : numpy.random.Generator
-        Draws the rows of a preconditioner.
+    sample : Sample, optional
+        Of dense rows with classes: whose mean Hessian over the classes is the preconditioner.
+    rng : numpy.random.Generator, optional
+        Draws the rows of a preconditioner for one output.
     """
     objective = replace(objective, rows=objective.rows.precise())
     is_precise = is_precise or _needs_float64(objective)
@@ -74,15 +81,16 @@ def states(
     null = objective.null()[1]
     snapshot = objective.snapshot(of_no_shift(start))
     forcing, caution = constants.MOST_FORCING, 0.0
-    sample = _SampleFactor(objective, rng) if _is_tall(objective) else None
+    common = None if sample is None else _Common(sample)
+    some = None if rng is None or not _is_tall(objective) else _SampleFactor(objective, rng)
     while True:
         gap = duality_gap(objective, snapshot)
         enough = tol * (null - snapshot.objective)
         if gap <= enough:
             yield State(objective, snapshot, gap, objective.passes, name="newton-cg", is_cheap=True)
-        hessian = _Hessian(objective, rows, snapshot, caution)
-        if sample is not None:
-            sample.precondition(hessian)
+        hessian = _Hessian(objective, rows, snapshot, caution, common)
+        if some is not None:
+            some.precondition(hessian)
         step = hessian.solved(forcing, constants.MOST_FORCING * enough)
         # With caution the model gains less than there is.
         decrement = gap if caution else min(gap, step.decrement)
@@ -212,11 +220,14 @@ class _Rows:
         objective.reads.rows += objective.n
         return scores, self._summed(product, ())
 
-    def products(self, columns: NumPyArray) -> NumPyArray:
-        """Return the products of the features with numbers of each row: half a pass."""
+    def products(self, columns: Callable[[slice], NumPyArray], outputs: int) -> NumPyArray:
+        """Return the products of the features with numbers of each row: half a pass.
+
+        The numbers of a block are made when it is read, for a cache has room for them.
+        """
         self._objective.reads.rows += self._objective.n / 2
         return self._summed(
-            lambda k: _products(self._block(k), columns[self._parts[k]]), columns.shape[1:]
+            lambda k: _products(self._block(k), columns(self._parts[k])), (outputs,)
         )
 
     def moments(self, columns: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
@@ -285,7 +296,30 @@ def _products(block: Any, columns: NumPyArray) -> NumPyArray:
     """Return the products of a block's features with numbers of each of its rows."""
     if issparse(block):
         return np.asarray(transposed(block) @ columns)
-    return np.asarray(columns @ block if columns.ndim == 1 else block.T @ columns)
+    return np.asarray(columns @ block if columns.ndim == 1 else (columns.T @ block).T)
+
+
+class _Common:
+    """The inverse of the mean of the classes' Hessians, on a sample: it is as large as for one.
+
+    It is taken anew where the curvature has changed.
+    """
+
+    def __init__(self, sample: Sample) -> None:
+        self._sample = sample
+        self._weight: NumPyArray = np.zeros(len(sample.share))
+        self._inverse: NumPyArray = np.zeros((0, 0))
+
+    def inverse(self, curvature: SecondDerivative) -> NumPyArray:
+        """Return the inverse, (p, p), where the intercept makes its best step."""
+        sample = self._sample
+        weight = sample.share * curvature.diagonal[sample.indices].mean(axis=1)
+        change = float(np.abs(weight - self._weight).sum())
+        if change > 4 * constants.CHANGED * float(self._weight.sum()):
+            hessian = sample.gram(np.sqrt(weight))
+            hessian.ravel()[:: len(hessian) + 1] += sample.penalty + weight.sum() * sample.unseen()
+            self._weight, self._inverse = weight, inverse(hessian)[:-1, :-1]
+        return self._inverse
 
 
 class _Hessian:
@@ -295,18 +329,24 @@ class _Hessian:
     ----------
     caution : float
         See `Loss.second_derivative`.
+    common : _Common, optional
+        The preconditioner of each class, in place of the diagonal.
 
     Attributes
     ----------
     rows : _Rows
     curvature : numpy.ndarray, scores' shape
     penalty, diagonal : numpy.ndarray, (p,) or (p, 1) and theta[:-1]'s shape
-    factor : tuple, optional
-        The Cholesky factor of the preconditioner; else it is the diagonal.
+        Without a `common` alone there is a diagonal.
     """
 
     def __init__(
-        self, objective: Objective, rows: _Rows, snapshot: Snapshot, caution: float
+        self,
+        objective: Objective,
+        rows: _Rows,
+        snapshot: Snapshot,
+        caution: float,
+        common: _Common | None,
     ) -> None:
         self._objective, self.rows, self._snapshot = objective, rows, snapshot
         share, dtype = objective.share, rows.dtype
@@ -314,26 +354,59 @@ class _Hessian:
         self._inverse = np.zeros((objective.loss.outputs,) * 2)
         if objective.intercept:
             self._inverse = curvature.inverse_of_total(share)
-        each = (curvature.diagonal.T * share).T
-        weight = each.astype(dtype)
-        self._mean, square = rows.moments(weight)
-        if objective.intercept:
-            centred = square - np.square(self._mean) / np.maximum(each.sum(axis=0), _TINY)
-            square = np.maximum(centred, _CENTRED * square)
         self._of_weights = objective.penalty[:-1]
         self.penalty = objective.used(snapshot.theta)[:-1]
-        diagonal = square + self.penalty
-        self.diagonal = np.where(diagonal > 0, diagonal, 1.0)
-        self.factor: tuple[NumPyArray, bool] | None = None
-        self._second, self._each = curvature.astype(dtype), weight
         self.curvature = curvature.diagonal
-        self._share = (share if snapshot.scores.ndim == 1 else share[:, None]).astype(dtype)
+        self._curvature, self._share = curvature.astype(dtype), share.astype(dtype)
+        self._preconditioned: Callable[[NumPyArray], NumPyArray]
+        if common is None:
+            self.diagonal = self._diagonal((curvature.diagonal.T * share).T)
+            self._preconditioned = lambda gradient: of_no_shift(gradient / self.diagonal)
+        else:
+            matrix = common.inverse(curvature)
+            self._preconditioned = lambda gradient: of_no_shift(matrix @ gradient)
 
-    def _weighted(self, along: NumPyArray) -> NumPyArray:
-        """Return what a change of the scores makes of the residuals, times the shares."""
-        change = self._second.times(along)
-        change *= self._share
+    def precondition(self, factor: tuple[NumPyArray, bool]) -> None:
+        """Take a Cholesky factor as the preconditioner, of one output."""
+
+        def solved(gradient: NumPyArray) -> NumPyArray:
+            rest = gradient.astype(factor[0].dtype)
+            return np.asarray(scipy.linalg.cho_solve(factor, rest, check_finite=False), np.float64)
+
+        self._preconditioned = solved
+
+    def _diagonal(self, each: NumPyArray) -> NumPyArray:
+        """Return the Hessian's diagonal, from the curvatures times the shares."""
+        self._each = each.astype(self.rows.dtype)
+        self._mean, square = self.rows.moments(self._each)
+        if self._objective.intercept:
+            centred = square - np.square(self._mean) / np.maximum(each.sum(axis=0), _TINY)
+            square = np.maximum(centred, _CENTRED * square)
+        diagonal = square + self.penalty
+        return np.where(diagonal > 0, diagonal, 1.0)
+
+    def _weighted(self, along: NumPyArray, part: slice) -> NumPyArray:
+        """Return what a change of some rows' scores makes of their residuals, times the shares."""
+        share, change = self._share[part], self._curvature.part(part).times(along)
+        change *= share if change.ndim == 1 else share[:, None]
         return change
+
+    def _products(self, along: NumPyArray) -> NumPyArray:
+        """Return the products of the features with what it makes of all residuals."""
+        return self.rows.products(
+            lambda part: self._weighted(along[part], part), self._objective.loss.outputs
+        )
+
+    def _total(self, along: NumPyArray) -> NumPyArray:
+        """Return the sums of that over the rows."""
+
+        def of(part: slice) -> NumPyArray:
+            return np.asarray(self._share[part] @ self._curvature.part(part).times(along[part]))
+
+        total: NumPyArray = np.zeros(along.shape[1:])
+        for each in self._objective.workers.map(of, self._objective.rows.slices()):
+            total += each
+        return total
 
     def _best(self, of_weights: NumPyArray) -> NumPyArray:
         """Return the intercepts' step for what the others make of their gradient."""
@@ -350,9 +423,9 @@ class _Hessian:
             product += best * self._mean
         else:
             along = self.rows.times(step)
-            best = self._best(self._weighted(along).sum(axis=0, dtype=np.float64))
+            best = self._best(self._total(along))
             along += best.astype(along.dtype)
-            product = self.rows.products(self._weighted(along))
+            product = self._products(along)
         product += self.penalty * step
         return best, along, product
 
@@ -364,20 +437,13 @@ class _Hessian:
         if gradient.ndim == 1:
             return gradient[:-1] + first * self._mean, first
         shape = self._snapshot.scores.shape
-        moved = self._weighted(np.broadcast_to(first.astype(self.rows.dtype), shape))
-        return gradient[:-1] + self.rows.products(moved), first
+        moved = np.broadcast_to(first.astype(self.rows.dtype), shape)
+        return gradient[:-1] + self._products(moved), first
 
     def size(self, gradient: NumPyArray) -> float:
         """Return the size of a gradient in the preconditioner's metric."""
         reduced = of_no_shift(self._reduced(gradient)[0])
         return float(np.sqrt(np.vdot(reduced, self._preconditioned(reduced))))
-
-    def _preconditioned(self, gradient: NumPyArray) -> NumPyArray:
-        """Return about the inverse Hessian times a gradient."""
-        if self.factor is None:
-            return of_no_shift(gradient / self.diagonal)
-        rest = gradient.astype(self.factor[0].dtype)
-        return np.asarray(scipy.linalg.cho_solve(self.factor, rest, check_finite=False), np.float64)
 
     def solved(self, forcing: float, enough: float) -> _Step:
         """Return the step of conjugate gradients that leaves a part of the gradient.
@@ -402,7 +468,8 @@ class _Hessian:
             length = square / curvature
             step += length * direction
             intercept = intercept + length * best
-            scores += length * along
+            along *= along.dtype.type(length)
+            scores += along
             rest -= length * product
             scaled = self._preconditioned(rest)
             lengths.append(length)
@@ -442,7 +509,8 @@ class _SampleFactor:
         if has_changed and self._objective.passes >= self._due:
             self._mean, self._factor = mean, self._of_some_rows(hessian)
             self._due = self._objective.passes + self._cost
-        hessian.factor = self._factor
+        if self._factor is not None:
+            hessian.precondition(self._factor)
 
     def _of_some_rows(self, hessian: _Hessian) -> tuple[NumPyArray, bool] | None:
         """Return the factor of the Hessian of rows that are drawn."""
