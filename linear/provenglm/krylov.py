@@ -2,6 +2,7 @@ r"""Newton's method by conjugate gradients: where the Hessian is too large to be
 
 From a snapshot, which is taken in float64, the step :math:`v = -H^{-1} g` is solved for as far as
 it is worth (Dembo, Eisenstat & Steihaug 1982), with the Hessian's diagonal as preconditioner. For
+many dense rows of one output it is the Hessian of some of them later on (`_SampleFactor`), for
 classes of dense rows it is the mean of the classes' Hessians on a sample: one matrix for all. The
 products :math:`H v` are those of a copy of the rows in float32. The intercepts are eliminated: for
 each v their best step is known from n numbers, and what is left is the Hessian of features that are
@@ -26,7 +27,7 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
-from provenglm import constants
+from provenglm import constants, newton
 from provenglm.data.csr import made_of, transposed
 from provenglm.duality import duality_gap, weighted_square
 from provenglm.losses import SecondDerivative
@@ -34,7 +35,7 @@ from provenglm.metric import inverse
 from provenglm.newton import of_no_shift
 from provenglm.objective import Objective, Snapshot
 from provenglm.sample import Sample
-from provenglm.sampling import fits_float32, has_offsets
+from provenglm.sampling import draw, fits_float32, has_offsets
 from provenglm.sparse.coordinates import in_coordinates
 from provenglm.state import State
 from provenglm.types import NumPyArray
@@ -55,6 +56,7 @@ def states(
     is_precise: bool,
     has_room: bool,
     sample: Sample | None = None,
+    rng: np.random.Generator | None = None,
 ) -> Iterator[State]:
     """Yield a state for each step of Newton's method; ends where no step leads lower.
 
@@ -69,6 +71,8 @@ def states(
         Whether there is memory for a copy of the rows.
     sample : Sample, optional
         Of dense rows with classes: whose mean Hessian over the classes is the preconditioner.
+    rng : numpy.random.Generator, optional
+        Draws the rows of a preconditioner for one output.
     """
     objective = replace(objective, rows=objective.rows.precise())
     is_precise = is_precise or _needs_float64(objective)
@@ -78,12 +82,15 @@ def states(
     snapshot = objective.snapshot(of_no_shift(start))
     forcing, caution = constants.MOST_FORCING, 0.0
     common = None if sample is None else _Common(sample)
+    some = None if rng is None or not _is_tall(objective) else _SampleFactor(objective, rng)
     while True:
         gap = duality_gap(objective, snapshot)
         enough = tol * (null - snapshot.objective)
         if gap <= enough:
             yield State(objective, snapshot, gap, objective.passes, name="newton-cg", is_cheap=True)
         hessian = _Hessian(objective, rows, snapshot, caution, common)
+        if some is not None:
+            some.precondition(hessian)
         step = hessian.solved(forcing, constants.MOST_FORCING * enough)
         # With caution the model gains less than there is.
         decrement = gap if caution else min(gap, step.decrement)
@@ -239,6 +246,43 @@ class _Rows:
         both = self._summed(product, (*columns.shape[1:], 2))
         return both[..., 0], both[..., 1]
 
+    def gram(self, drawn: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        """Return the products of the features of some dense rows, times weights, centred by them.
+
+        Parameters
+        ----------
+        drawn : numpy.ndarray, (s,)
+            The rows' indices, in order.
+        weight : numpy.ndarray, (s,)
+            Not negative.
+        """
+        objective = self._objective
+        ends = np.searchsorted(drawn, [part.stop for part in self._parts])
+        starts = np.append(0, ends[:-1])
+        # Of many rows at once: those that several blocks have.
+        step = max(1, constants.BLOCK_ROWS // 2 * len(self._parts) // len(drawn))
+
+        def of_blocks(first: int) -> tuple[NumPyArray, NumPyArray]:
+            some = range(first, min(first + step, len(self._parts)))
+            found = [
+                self._block(k)[drawn[starts[k] : ends[k]] - self._parts[k].start] for k in some
+            ]
+            root = np.sqrt(weight[starts[some[0]] : ends[some[-1]]]).astype(self.dtype)
+            rows = np.concatenate(found) * root[:, None]
+            return rows.T @ rows, root @ rows
+
+        p = objective.rows.shape[1]
+        total, mean = np.zeros((p, p), self.dtype), np.zeros(p, self.dtype)
+        groups = range(0, len(self._parts), step)
+        for products, of_weight in objective.workers.map(of_blocks, groups):
+            total += products
+            mean += of_weight
+        if objective.intercept:
+            mean /= max(np.sqrt(weight.sum()), _TINY)
+            total -= np.multiply.outer(mean, mean)
+        objective.reads.rows += len(drawn)
+        return total
+
     def _summed(self, of_block: Callable[[int], NumPyArray], shape: tuple[int, ...]) -> NumPyArray:
         """Return a sum over all blocks, in float64: (p, *shape)."""
         objective = self._objective
@@ -287,6 +331,13 @@ class _Hessian:
         See `Loss.second_derivative`.
     common : _Common, optional
         The preconditioner of each class, in place of the diagonal.
+
+    Attributes
+    ----------
+    rows : _Rows
+    curvature : numpy.ndarray, scores' shape
+    penalty, diagonal : numpy.ndarray, (p,) or (p, 1) and theta[:-1]'s shape
+        Without a `common` alone there is a diagonal.
     """
 
     def __init__(
@@ -297,31 +348,41 @@ class _Hessian:
         caution: float,
         common: _Common | None,
     ) -> None:
-        self._objective, self._rows, self._snapshot = objective, rows, snapshot
+        self._objective, self.rows, self._snapshot = objective, rows, snapshot
         share, dtype = objective.share, rows.dtype
         curvature = objective.loss.second_derivative(snapshot.scores, objective.target, caution)
         self._inverse = np.zeros((objective.loss.outputs,) * 2)
         if objective.intercept:
             self._inverse = curvature.inverse_of_total(share)
         self._of_weights = objective.penalty[:-1]
-        self._penalty = objective.used(snapshot.theta)[:-1]
+        self.penalty = objective.used(snapshot.theta)[:-1]
+        self.curvature = curvature.diagonal
         self._curvature, self._share = curvature.astype(dtype), share.astype(dtype)
         self._preconditioned: Callable[[NumPyArray], NumPyArray]
         if common is None:
-            diagonal = self._diagonal((curvature.diagonal.T * share).T)
-            self._preconditioned = lambda gradient: of_no_shift(gradient / diagonal)
+            self.diagonal = self._diagonal((curvature.diagonal.T * share).T)
+            self._preconditioned = lambda gradient: of_no_shift(gradient / self.diagonal)
         else:
             matrix = common.inverse(curvature)
             self._preconditioned = lambda gradient: of_no_shift(matrix @ gradient)
 
+    def precondition(self, factor: tuple[NumPyArray, bool]) -> None:
+        """Take a Cholesky factor as the preconditioner, of one output."""
+
+        def solved(gradient: NumPyArray) -> NumPyArray:
+            rest = gradient.astype(factor[0].dtype)
+            return np.asarray(scipy.linalg.cho_solve(factor, rest, check_finite=False), np.float64)
+
+        self._preconditioned = solved
+
     def _diagonal(self, each: NumPyArray) -> NumPyArray:
         """Return the Hessian's diagonal, from the curvatures times the shares."""
-        self._each = each.astype(self._rows.dtype)
-        self._mean, square = self._rows.moments(self._each)
+        self._each = each.astype(self.rows.dtype)
+        self._mean, square = self.rows.moments(self._each)
         if self._objective.intercept:
             centred = square - np.square(self._mean) / np.maximum(each.sum(axis=0), _TINY)
             square = np.maximum(centred, _CENTRED * square)
-        diagonal = square + self._penalty
+        diagonal = square + self.penalty
         return np.where(diagonal > 0, diagonal, 1.0)
 
     def _weighted(self, along: NumPyArray, part: slice) -> NumPyArray:
@@ -332,7 +393,7 @@ class _Hessian:
 
     def _products(self, along: NumPyArray) -> NumPyArray:
         """Return the products of the features with what it makes of all residuals."""
-        return self._rows.products(
+        return self.rows.products(
             lambda part: self._weighted(along[part], part), self._objective.loss.outputs
         )
 
@@ -355,17 +416,17 @@ class _Hessian:
     def _image(self, step: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
         """Return the intercepts' best step beside one, and scores and gradient of both."""
         if step.ndim == 1:
-            along, product = self._rows.image(step, self._each)
+            along, product = self.rows.image(step, self._each)
             best = self._best(np.sum(self._each * along, dtype=np.float64))
             along += best.astype(along.dtype)
             # What the intercept adds to the gradient is known without the rows.
             product += best * self._mean
         else:
-            along = self._rows.times(step)
+            along = self.rows.times(step)
             best = self._best(self._total(along))
             along += best.astype(along.dtype)
             product = self._products(along)
-        product += self._penalty * step
+        product += self.penalty * step
         return best, along, product
 
     def _reduced(self, gradient: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
@@ -376,7 +437,7 @@ class _Hessian:
         if gradient.ndim == 1:
             return gradient[:-1] + first * self._mean, first
         shape = self._snapshot.scores.shape
-        moved = np.broadcast_to(first.astype(self._rows.dtype), shape)
+        moved = np.broadcast_to(first.astype(self.rows.dtype), shape)
         return gradient[:-1] + self._products(moved), first
 
     def size(self, gradient: NumPyArray) -> float:
@@ -423,6 +484,59 @@ class _Hessian:
         gain = -0.5 * float(np.vdot(gradient, theta))
         left = 0.5 * square / _least_eigenvalue(lengths, ratios)
         return _Step(theta, scores, float(np.sqrt(started)), gain, gain + left)
+
+
+class _SampleFactor:
+    """The Hessian of some rows as a preconditioner, once it is worth its cost.
+
+    The cost is that of so many passes. As many are made before, so that a fit which would have
+    ended soon takes at most twice as long.
+    """
+
+    def __init__(self, objective: Objective, rng: np.random.Generator) -> None:
+        n, p = objective.rows.shape
+        self._objective, self._rng = objective, rng
+        self._size = constants.FEW_ROWS_OF_A_FEATURE * p
+        self._cost = self._size * p / (2 * constants.SAMPLE_OF_A_PASS * n)
+        self._due = objective.passes + self._cost
+        self._mean = 0.0
+        self._factor: tuple[NumPyArray, bool] | None = None
+
+    def precondition(self, hessian: _Hessian) -> None:
+        """Give a Hessian the factor, if there is one by now."""
+        mean = float(self._objective.share @ hessian.curvature)
+        has_changed = not 0.5 <= mean / max(self._mean, _TINY) <= 2
+        if has_changed and self._objective.passes >= self._due:
+            self._mean, self._factor = mean, self._of_some_rows(hessian)
+            self._due = self._objective.passes + self._cost
+        if self._factor is not None:
+            hessian.precondition(self._factor)
+
+    def _of_some_rows(self, hessian: _Hessian) -> tuple[NumPyArray, bool] | None:
+        """Return the factor of the Hessian of rows that are drawn."""
+        objective = self._objective
+        drawn, share = draw(
+            objective.loss, objective.target, objective.share, self._size, self._rng
+        )
+        order = np.argsort(drawn)
+        drawn, share = drawn[order], share[order]
+        matrix = hessian.rows.gram(drawn, hessian.curvature[drawn] * share)
+        diagonal = hessian.penalty
+        if objective.rare is not None:
+            # The drawn rows know next to nothing of these features.
+            diagonal = np.where(objective.rare, hessian.diagonal, diagonal)
+        matrix.ravel()[:: len(matrix) + 1] += diagonal.astype(matrix.dtype)
+        try:
+            return newton.factor(matrix, float(np.finfo(matrix.dtype).eps))
+        except FloatingPointError:
+            return None  # products beyond float32
+
+
+def _is_tall(objective: Objective) -> bool:
+    """Whether the rows of a `_SampleFactor` are at most half of all, of one output and dense."""
+    n, p = objective.rows.shape
+    is_one = objective.loss.outputs == 1 and not objective.rows.is_sparse
+    return is_one and n >= 2 * constants.FEW_ROWS_OF_A_FEATURE * p
 
 
 def _least_eigenvalue(lengths: list[float], ratios: list[float]) -> float:

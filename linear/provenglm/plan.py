@@ -156,9 +156,9 @@ def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan
     has_room = is_sparse or 4 * n * p <= constants.COPY_BYTES
 
     def method(
-        objective: Objective, _: Sample, start: NumPyArray, __: np.random.Generator
+        objective: Objective, _: Sample, start: NumPyArray, rng: np.random.Generator
     ) -> Iterator[State]:
-        return krylov.states(objective, start, settings.tol, settings.is_precise, has_room)
+        return krylov.states(objective, start, settings.tol, settings.is_precise, has_room, rng=rng)
 
     # Dense rows have their coordinates from a sample.
     size = 0 if is_sparse else min(n, constants.LEAST_ROWS)
