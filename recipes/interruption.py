@@ -18,10 +18,13 @@ _print_traceback = sys.excepthook  # under the launcher this also ends the other
 
 
 def _one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print no traceback if Ctrl-C comes during the imports, before :func:`run` can catch it."""
+    """Print one line if Ctrl-C comes during the imports, or if a package is not installed."""
     if issubclass(kind, KeyboardInterrupt):
-        kind, error, trace = KeyboardInterrupt, KeyboardInterrupt("interrupted"), None
-    _print_traceback(kind, error, trace)
+        error, trace = KeyboardInterrupt("interrupted"), None
+    elif issubclass(kind, ModuleNotFoundError):
+        way_out = "pip install '.[recipes]' in the checkout"
+        error, trace = ModuleNotFoundError(f"{error}: {way_out}"), None
+    _print_traceback(type(error), error, trace)
 
 
 sys.excepthook = _one_line
@@ -29,6 +32,7 @@ sys.excepthook = _one_line
 
 def run(main: Callable[[], Result]) -> Result:
     """Call the recipe's main; Ctrl-C where there is nothing to report yet ends with one line."""
+    sys.excepthook = _print_traceback  # the imports are done
     try:
         return main()
     except KeyboardInterrupt:

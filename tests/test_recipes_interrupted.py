@@ -169,6 +169,22 @@ def test_an_interrupt_while_mxnet_is_imported(recipe, tmp_path):
     assert ended.stderr == "KeyboardInterrupt: interrupted\n"
 
 
+def test_a_package_that_is_not_installed_is_one_line(tmp_path):
+    (tmp_path / "mxnet.py").write_text("import no_such_package")
+    ended = subprocess.run(
+        [sys.executable, RECIPES / "softmax_regression.py"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "ModuleNotFoundError: No module named 'no_such_package': pip install '.[recipes]' in the "
+        "checkout\n"
+    )
+
+
 def test_an_interrupt_where_there_is_nothing_to_report(capsys):
     def main():
         raise KeyboardInterrupt

@@ -53,6 +53,9 @@ _DEPENDENT, _WHOLE, _MOST_TIMES = 1e-10, 1e-4, 6
 unexplained, the largest distance of its factors from whole numbers, and by how much the factors may
 be multiplied to get there."""
 
+_CONSTANT = 1e-12
+"""The deviation of a constant column is at most this part of its mean."""
+
 _RELIABLE = 0.01
 """Of the inverse of the Cholesky factor: a larger relative error, and there is no statement."""
 
@@ -174,9 +177,11 @@ class Certificate:
         self.loss = loss
         self._has_intercept = has_intercept
         is_dense = not self._rows.is_sparse
-        offset = float(np.abs(center / scale).max(initial=0.0))
+        # A column that is constant but for rounding stays as it is, or centring leaves rounding.
+        varies = scale > _CONSTANT * np.abs(center)
+        offset = float(np.abs(center / scale)[varies].max(initial=0.0))
         is_centred = has_intercept and is_dense and offset > OFFSET_OF_FLOAT32
-        self._center = center if is_centred else np.zeros(len(center))
+        self._center = np.where(varies, center, 0.0) if is_centred else np.zeros(len(center))
         power = np.round(np.log2(scale))
         self._scale = np.exp2(np.where(np.abs(power) > _FARTHEST, power, 0.0))
         self._is_moved = bool(self._center.any() or (self._scale != 1).any())
@@ -535,7 +540,7 @@ class Certificate:
         """
         dependent = np.zeros(self.width, bool)
         used = np.flatnonzero(products.diagonal() > 0)
-        if self._is_moved or self._rows.is_sparse or not len(used):
+        if not len(used):
             return dependent
         # The intercept comes first, so that it is in the sums and not a sum itself.
         roots = np.sqrt(products.diagonal()[used])
@@ -558,11 +563,21 @@ class Certificate:
             if self._has_intercept:
                 factors[-1] += scaling.center[columns] - scaling.center @ factors[: self.p]
         factors[columns, np.arange(len(columns))] = -1
+        # For the rows as they are stored.
+        factors[: self.p] /= self._scale[:, None]
+        factors *= self._scale[columns]
         # Halves and thirds, too.
         sums, are_whole = np.zeros_like(factors), np.zeros(len(columns), bool)
         for times in range(1, _MOST_TIMES + 1):
-            whole = np.rint(times * factors)
-            new = (np.abs(times * factors - whole) < _WHOLE).all(axis=0) & ~are_whole
+            wanted = times * factors
+            whole = np.rint(wanted)
+            if self._has_intercept:
+                wanted[-1] -= self._center @ whole[: self.p]
+                whole[-1] = np.rint(wanted[-1])
+            is_constant = (whole[: self.p] != 0).sum(axis=0) == 1
+            near = np.abs(wanted - whole) < _WHOLE
+            near[-1] |= is_constant & self._has_intercept
+            new = near.all(axis=0) & ~are_whole
             sums[:, new] = whole[:, new]
             are_whole |= new
         return self._proven(dependent, columns[are_whole], sums[:, are_whole])
@@ -570,21 +585,28 @@ class Certificate:
     def _proven(
         self, dependent: NumPyArray, columns: NumPyArray, factors: NumPyArray
     ) -> NumPyArray:
-        """Mark the columns whose sums with these factors, (w, c), are 0 in every row."""
-        everything, size = self.all(), np.abs(factors).sum(axis=0)
+        """Mark the columns whose sums with these factors, (w, c), are 0 in every row.
+
+        A column with no factor but its own and the intercept's is asked whether it is constant.
+        """
+        rows, size = self._rows, np.abs(factors).sum(axis=0)
         is_pair = (size == 2) & (np.abs(factors).max(axis=0) == 1)
         used = factors[: self.p] != 0
         constant = factors[-1] if self._has_intercept else 0.0
+        alone = np.flatnonzero((used.sum(axis=0) == 1) & self._has_intercept)
+        value = _dense(rows.block(slice(0, 1))[:, columns[alone]])
 
         def of_part(part: slice) -> NumPyArray:
-            block = everything.get(part)[0]
-            is_exact = (np.rint(block) == block).all(axis=0) & (np.abs(block).max(axis=0) < 2**20)
+            block = rows.block(part)
             is_sum = (block @ factors[: self.p] + constant == 0).all(axis=0)
-            return np.asarray(is_sum & (is_pair | ~(used & ~is_exact[:, None]).any(axis=0)))
+            is_sum &= is_pair | ~(used & ~_are_exact(block)[:, None]).any(axis=0)
+            is_sum[alone] = (_dense(block[:, columns[alone]]) == value).all(axis=0)
+            return np.asarray(is_sum)
 
         are = size < 2**30
+        are[alone] = True
         if len(columns):
-            for of_these in self._workers.map(of_part, everything.parts):
+            for of_these in self._workers.map(of_part, rows.slices()):
                 are &= of_these
         dependent[columns[are]] = True
         return dependent
@@ -797,6 +819,19 @@ def _pairs(probability: NumPyArray, share: NumPyArray) -> Iterator[tuple[int, in
 def _products(block: Any, columns: NumPyArray) -> NumPyArray:
     """Return the products of the features with numbers of each row, summed over the rows."""
     return np.asarray((transposed(block) if issparse(block) else block.T) @ columns)
+
+
+def _dense(block: Any) -> NumPyArray:
+    return np.asarray(block.toarray() if issparse(block) else block)
+
+
+def _are_exact(block: Any) -> NumPyArray:
+    """Return which columns are whole numbers whose sums are not rounded, (p,)."""
+    if issparse(block):
+        data = block.data
+        is_rounded = (np.rint(data) != data) | (np.abs(data) >= 2**20)
+        return np.bincount(block.indices[is_rounded], minlength=block.shape[1]) == 0
+    return np.asarray((np.rint(block) == block).all(axis=0) & (np.abs(block).max(axis=0) < 2**20))
 
 
 def _weighted_squares(block: Any, share: NumPyArray) -> NumPyArray:

@@ -268,33 +268,45 @@ def dependent(kind: str, random: np.random.Generator, n: int) -> tuple[np.ndarra
     if kind == "duplicate":
         return np.column_stack([X, X[:, 0], -X[:, 1]]), X
     if kind == "constant":
-        return np.column_stack([X, np.full(n, 3.0)]), X
+        return np.column_stack([X, np.full(n, 3.0), np.full(n, 0.1)]), X
+    if kind == "far off":
+        X += [0.0, 1e3, 1.7e9]
+        groups = np.eye(4)[random.integers(0, 4, n)]
+        years = random.integers(1950, 2024, n)
+        base = np.column_stack([X, groups[:, 1:], years])
+        return np.column_stack([base, 2024 - years, groups[:, 0], X[:, 1]]), base
     whole = random.integers(-9, 9, (n, 2)).astype(float)
     return np.column_stack([X, whole, whole @ [2, -1]]), np.column_stack([X, whole])
 
 
-@pytest.mark.parametrize("of_sample", [False, True])
-@pytest.mark.parametrize("kind", ["one-hot", "duplicate", "constant", "whole"])
+@pytest.mark.parametrize("way", ["all", "of sample", "sparse"])
+@pytest.mark.parametrize("kind", ["one-hot", "duplicate", "constant", "whole", "far off"])
 @pytest.mark.parametrize(
     "loss", [Logistic(), Softmax(3), Squared(), Poisson()], ids=lambda x: x.name
 )
-def test_exact_sums_of_columns_are_proven_without_a_penalty(loss, kind, of_sample) -> None:
+def test_exact_sums_of_columns_are_proven_without_a_penalty(loss, kind, way) -> None:
     random = np.random.default_rng(3)
     n, k = 300, loss.outputs
     X, base = dependent(kind, random, n)
-    y = targets(loss, base @ random.standard_normal(base.shape[1]), random)
+    alike = (base - base.mean(axis=0)) / base.std(axis=0)
+    y = targets(loss, alike @ random.standard_normal(base.shape[1]), random)
     share = np.full(n, 1 / n)
-    best, theta = newton(base, y, share, loss, 0.0, True)
+    best, theta = newton(alike, y, share, loss, 0.0, True)
     theta = theta + 1e-3 * random.standard_normal(theta.shape)
-    flat = base @ theta[:-1] + theta[-1]
+    flat = alike @ theta[:-1] + theta[-1]
     true = float(share @ loss.value(flat if k > 1 else flat[:, 0], y)) - best
     # The same model, with other coefficients for the columns that are too many.
-    coef = np.linalg.lstsq(np.column_stack([X, np.ones(n)]), flat, rcond=None)[0]
-    proof = certificate(X, y, loss)
-    point = proof.at(Model(coef[:-1], coef[-1], 0.0))
+    size = np.maximum(X.std(axis=0), 1e-3)
+    alike = np.column_stack([(X - X.mean(axis=0)) / size, np.ones(n)])
+    coef = np.linalg.lstsq(alike, flat, rcond=None)[0]
+    weights = coef[:-1] / size[:, None]
+    if way == "sparse" and kind == "far off":
+        pytest.skip("sparse rows are not centred")
+    proof = certificate(csr_array(X) if way == "sparse" else X, y, loss)
+    point = proof.at(Model(weights, coef[-1] - X.mean(axis=0) @ weights, 0.0))
     assert isinstance(point, Point)
     rows = proof.all()
-    if of_sample and kind != "constant":  # which a sample leaves out
+    if way == "of sample" and kind not in ("constant", "far off"):  # which it leaves out
         rows = proof.of_sample(*drawn(X, y, loss, True, np.arange(n)))
     bound = proof.by_a_factor(point, rows)
     assert true * (1 - 1e-6) <= bound <= 1.2 * true
@@ -308,8 +320,13 @@ def test_sums_that_are_not_exact_in_every_row_are_not_proven() -> None:
     almost[7, -1] += 1e-7
     rounded[:, -1] = X[:, 0] + X[:, 1]
     elsewhere[150, -1] += 5  # in none of the rows of the Hessian
-    for other, rows in ((almost, None), (rounded, None), (elsewhere, np.arange(100))):
-        assert (
-            bounds(certificate(other, y, Logistic()), np.zeros((6, 1)), np.zeros(1), 0.0, rows)[1]
-            == np.inf
-        )
+    wavers, far_off = X.copy(), X.copy()
+    wavers[:, -1] = 0.1
+    wavers[50, -1] += 1e-12
+    far_off[:, 0] += 1e6
+    far_off[7, -1] += 1e-7
+    cases = (almost, None), (rounded, None), (elsewhere, np.arange(100))
+    for other, rows in (*cases, (wavers, None), (far_off, None)):
+        for form in (np.asarray, csr_array):
+            proof = certificate(form(other), y, Logistic())
+            assert bounds(proof, np.zeros((6, 1)), np.zeros(1), 0.0, rows)[1] == np.inf

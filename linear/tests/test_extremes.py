@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from provenglm import SVRGClassifier, SVRGRegressor, constants
+from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
 N, P = 300, 4
@@ -207,3 +208,19 @@ def test_counts_of_1e13_without_an_intercept(monkeypatch, is_small, alpha):
     slope = X.T @ (model.predict(X) - y) / len(y) + alpha * model.coef_
     curvature = np.square(X).T @ model.predict(X) / len(y)
     assert np.abs(slope / curvature).max() < 1e-4
+
+
+@pytest.mark.parametrize("form", [np.asarray, csr_array], ids=["dense", "sparse"])
+@pytest.mark.parametrize("value", [1.0, 0.1])
+def test_a_constant_column_of_many_rows_changes_nothing(form, value):
+    rng = np.random.default_rng(0)
+    n = 100_000
+    X = np.where(rng.random((n, 101)) < 0.02, rng.random((n, 101)), 0.0)
+    y = 5 * X[:, :10].sum(axis=1) + rng.logistic(size=n) > 0.5
+    X[:, -1] = value
+    model = SVRGClassifier(C=np.inf, random_state=0).fit(form(X), y)
+    without = SVRGClassifier(C=np.inf, random_state=0).fit(form(X[:, :-1]), y)
+    # The mean of a hundred thousand equal numbers is rounded: no deviation, no coefficient of 1e8.
+    assert model.coef_[0, -1] == 0
+    assert model.objective_ == pytest.approx(without.objective_, abs=2e-7)
+    assert model.gap_ <= 1e-6

@@ -128,14 +128,17 @@ class CsrRows:
         """
         p = self.shape[1]
         mean, square, present = np.zeros(p), np.zeros(p), np.zeros(p)
+        count = np.zeros(p, np.int64)
         for data, columns, each in self._numbers(share):
+            count += np.bincount(columns, minlength=p)
             change = data - center[columns]
             present += np.bincount(columns, each, p)
             each *= change
             mean += np.bincount(columns, each, p)
             each *= change
             square += np.bincount(columns, each, p)
-        absent = np.maximum(share.sum() - present, 0)
+        # Of a column that is stored in every row, nothing is absent but rounding.
+        absent = np.maximum(share.sum() - present, 0) * (count < self.shape[0])
         mean, square = mean - absent * center, square + absent * np.square(center)
         return mean[wanted], square[wanted]
 

@@ -167,9 +167,17 @@ def spread(features: csr_array, share: NumPyArray, intercept: bool) -> Spread:
     each = np.repeat(share, np.diff(features.indptr))
     mean = np.bincount(columns, each * numbers, p)
     center = mean if intercept else np.zeros(p)
-    deviation = np.square(numbers - center[columns])
-    absent = np.maximum(share.sum() - np.bincount(columns, each, p), 0)
+    change = numbers - center[columns]
+    deviation = np.square(change)
+    has_zeros = np.bincount(columns, minlength=p) < features.shape[0]
+    absent = np.maximum(share.sum() - np.bincount(columns, each, p), 0) * has_zeros
     square = np.bincount(columns, each * deviation, p) + absent * np.square(center)
+    if intercept:
+        # As for dense rows, the mean of many equal numbers is off.
+        first = np.bincount(columns, each * change, p) - absent * center
+        mean = mean + first
+        square = np.maximum(square - np.square(first), 0)
     absent = np.maximum(np.square(share).sum() - np.bincount(columns, np.square(each), p), 0)
+    absent *= has_zeros
     fourth = np.bincount(columns, np.square(each * deviation), p) + absent * center**4
     return Spread(unit, mean, square, fourth)
