@@ -101,7 +101,7 @@ def states(
         distances: list[float] = []
         # The dual's estimate leaves out what its residuals are moved by: so far up to 1.7 times.
         ratio, ratio_of_dual = 1.0, 2.0
-        epochs = constants.SLOW_EPOCHS_OF_WEAK if dual.is_weak else constants.SLOW_EPOCHS
+        epochs = constants.SLOW_EPOCHS
         while len(distances) <= epochs or distances[-1] <= constants.SLOW * distances[-1 - epochs]:
             value, distance, of_dual = dual.epoch()
             rate = min(1.0, distance / max(distances[-1], _TINY)) if distances else 1.0
