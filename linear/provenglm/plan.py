@@ -65,9 +65,16 @@ def dense_if_small(problem: Problem) -> Problem:
     return replace(problem, features=features.toarray())
 
 
-def choose(problem: Problem, settings: Settings) -> Plan:
-    """Return the way to go."""
-    plan = _chosen(problem, settings)
+def choose(problem: Problem, settings: Settings, of_folds: bool = False) -> Plan:
+    """Return the way to go.
+
+    Parameters
+    ----------
+    of_folds : bool
+        Whether it is for all folds of a path together: they share a sample's Hessian, which then
+        pays sooner.
+    """
+    plan = _chosen(problem, settings, of_folds)
     if on_disk(problem.features) and problem.loss.has_classes:
         classes = max(2, problem.loss.outputs)
         if plan.sample_size < len(problem.target) and are_sorted(problem.target, classes):
@@ -76,7 +83,7 @@ def choose(problem: Problem, settings: Settings) -> Plan:
     return plan
 
 
-def _chosen(problem: Problem, settings: Settings) -> Plan:
+def _chosen(problem: Problem, settings: Settings, of_folds: bool) -> Plan:
     n, p = problem.features.shape
     outputs = problem.loss.outputs
     width = (p + 1) * outputs
@@ -110,8 +117,9 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
         why = f"a Hessian over {width:,} weights of {outputs:,} classes is dearer than products"
         return _with_a_sample(problem, settings, why, most)
     has_conjugate_gradients = automatic and outputs == 1 and not on_disk(problem.features)
-    has_few = has_conjugate_gradients and n < constants.FEW_ROWS_OF_A_FEATURE * p
-    pays = width <= constants.MOST_WEIGHTS and not has_few
+    has_few = n < constants.FEW_ROWS_OF_A_FEATURE * p
+    is_slow = has_conjugate_gradients and (has_few or (not of_folds and _is_dear(problem)))
+    pays = width <= constants.MOST_WEIGHTS and not is_slow
     if settings.metric == "hessian" or (automatic and pays):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         if not automatic:
@@ -121,6 +129,24 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
     if has_conjugate_gradients or issparse(problem.features):
         return _conjugate_gradients(problem, settings, why)
     return _with_a_sample(problem, settings, why, most)
+
+
+def _is_dear(problem: Problem) -> bool:
+    """Whether the sample's Hessian of dense rows costs more than it saves.
+
+    It has ten rows or more for each feature, which here cost ten passes or more. Conjugate gradients
+    are preconditioned by the Hessian of four. They multiply in float32, whose precision is enough if
+    there is a penalty: with singular values over 1e5 and none, they took up to five times as long.
+    """
+    features: Any = problem.features
+    n, p = features.shape
+    is_tall = n >= 2 * constants.FEW_ROWS_OF_A_FEATURE * p
+    if issparse(features) or not is_tall or p * p <= 2 * constants.SAMPLE_OF_A_PASS * n:
+        return False
+    some = features[:: n // constants.LEAST_MEASURED_ROWS]
+    with np.errstate(over="ignore", invalid="ignore"):
+        variance = np.var(some, axis=0, dtype=np.float64).max()
+    return bool(problem.l2 > float(np.finfo(np.float32).eps) * variance)
 
 
 def _in_a_hessian(

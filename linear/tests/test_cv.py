@@ -430,6 +430,18 @@ def test_a_fold_that_steps_do_not_lead_is_solved_by_itself(monkeypatch):
     np.testing.assert_allclose(model.coefs_paths_, wanted.coefs_paths_, rtol=0, atol=1e-5)
 
 
+def test_folds_share_a_hessian_that_is_dear_for_one_fit(monkeypatch):
+    X, y = problem(2500, 300)
+
+    def one_fold(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(path, "_one_fold", one_fold)
+    model = SVRGClassifierCV(Cs=[1e-4], cv=2, tol=1e-4, random_state=0).fit(X, y)
+    # The last fit is a single one.
+    assert model.solver_ == "newton-cg"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3])
 def test_every_ratio_is_tried_with_every_c(classes):

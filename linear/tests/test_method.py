@@ -21,8 +21,9 @@ from provenglm.method import HessianSteps
 from provenglm.problem import Problem
 from provenglm.sample import Sample
 from provenglm.sampling import draw
-from provenglm.solution import Settings
+from provenglm.solution import Settings, StopReason
 from provenglm.solve import solve
+from scipy.sparse import csr_array
 
 SMOOTH = [Logistic(), Softmax(3), Poisson(), Squared()]
 IDS = [loss.name for loss in SMOOTH]
@@ -219,7 +220,10 @@ def test_a_column_that_is_constant_in_the_sample_alone():
         ((60_000, 784), Softmax(10), "auto", "sample"),
         ((60_000, 3000), Logistic(), "auto", "newton-cg"),
         ((3000, 2400), Poisson(), "auto", "newton-cg"),
-        ((30_000, 2000), Logistic(), "auto", "svrg, hessian"),
+        ((30_000, 2000), Logistic(), "auto", "newton-cg"),
+        ((30_000, 2000), Logistic(), "hessian", "svrg, hessian"),
+        ((15_000, 2000), Logistic(), "auto", "svrg, hessian"),
+        ((130_000, 2000), Logistic(), "auto", "svrg, hessian"),
         ((600_000, 54), Softmax(7), "auto", "sample"),
         ((1000, 20), Huber(), "hessian", "svrg, hessian"),
         ((1000, 20), Softmax(3), "hessian", "svrg, hessian"),
@@ -232,6 +236,40 @@ def test_plan(shape, loss, metric, name):
     assert got.name == name
     assert 0 < got.sample_size <= shape[0]
     assert f"{(shape[1] + 1) * loss.outputs:,} weights" in got.why or "rotated" in name
+
+
+def test_which_problems_keep_a_hessian_that_is_dear():
+    X = np.random.default_rng(0).normal(size=(4000, 400))
+    X[:, 0] *= 1000
+
+    def name(features, l2, **folds):
+        problem = Problem(features, np.zeros(4000), Logistic(), l2)
+        return plan.choose(problem, Settings(), **folds).name
+
+    assert name(X, 0.2) == "newton-cg"
+    # No penalty, or a tiny one beside the largest variance.
+    assert name(X, 0.05) == name(X, 0.0) == "svrg, hessian"
+    assert name(X, 0.2, of_folds=True) == "svrg, hessian"
+    assert name(csr_array(X), 0.2) == "svrg, hessian"
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Poisson(), Squared()], ids=lambda loss: loss.name)
+def test_where_a_hessian_is_dear_the_optimum_is_the_same(loss):
+    rng = np.random.default_rng(0)
+    n, p = 3000, 320
+    turn, _ = np.linalg.qr(rng.normal(size=(p, p)))
+    normal = rng.normal(size=(n, p))
+    X = 5 + (normal * np.logspace(0, -4, p)) @ turn
+    y = rng.poisson(np.exp(normal @ rng.normal(size=p) / np.sqrt(p)))
+    y = (y > 0 if loss.has_classes else y).astype(float)
+    problem = Problem(X, y, loss, 1e-6, rng.random(n))
+    found = solve(problem, Settings())
+    expected = solve(problem, Settings(1e-10, metric="hessian"))
+    assert (found.method, expected.method) == ("newton-cg", "svrg, hessian")
+    assert found.reason is StopReason.CONVERGED
+    gained = found.history[0].objective - expected.objective
+    assert found.gap <= 1e-6 * gained
+    assert -1e-9 * gained <= found.objective - expected.objective <= found.gap
 
 
 @pytest.mark.slow
