@@ -134,9 +134,10 @@ def _chosen(problem: Problem, settings: Settings, of_folds: bool) -> Plan:
 def _is_dear(problem: Problem) -> bool:
     """Whether the sample's Hessian of dense rows costs more than it saves.
 
-    It has ten rows or more for each feature, which here cost ten passes or more. Conjugate gradients
-    are preconditioned by the Hessian of four. They multiply in float32, whose precision is enough if
-    there is a penalty: with singular values over 1e5 and none, they took up to five times as long.
+    It has ten rows or more for each feature, and costs ten passes or more here. Conjugate
+    gradients are preconditioned by the Hessian of four rows for each. They multiply in float32,
+    whose precision is enough if there is a penalty: with singular values over 1e5 and no penalty,
+    they took up to five times as long.
     """
     features: Any = problem.features
     n, p = features.shape
