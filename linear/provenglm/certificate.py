@@ -830,7 +830,7 @@ def _are_exact(block: Any) -> NumPyArray:
     if issparse(block):
         data = block.data
         is_rounded = (np.rint(data) != data) | (np.abs(data) >= 2**20)
-        return np.bincount(block.indices[is_rounded], minlength=block.shape[1]) == 0
+        return np.asarray(np.bincount(block.indices[is_rounded], minlength=block.shape[1]) == 0)
     return np.asarray((np.rint(block) == block).all(axis=0) & (np.abs(block).max(axis=0) < 2**20))
 
 

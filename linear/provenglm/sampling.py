@@ -270,7 +270,7 @@ def _scaling(spread: Spread, intercept: bool) -> tuple[Scaling, float, NumPyArra
 
 def _rounding_of(mean: NumPyArray | float) -> NumPyArray:
     """Return up to which variances a deviation is the rounding of the mean."""
-    return np.square(1000 * np.finfo(np.float64).eps * np.asarray(mean))
+    return np.asarray(np.square(1000 * np.finfo(np.float64).eps * np.asarray(mean)))
 
 
 def _spread(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Workers) -> Spread:
@@ -295,7 +295,7 @@ def _moments(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Worke
     count, p = raw.shape
     size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // p)
     parts = [slice(start, start + size) for start in range(0, count, size)]
-    mean = share @ raw
+    mean = np.asarray(share @ raw, np.float64)
     center = mean if intercept else np.zeros(p)
 
     def of_part(part: slice) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
@@ -313,8 +313,8 @@ def _moments(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Worke
         fourth += of_fourth
     if intercept:
         # The mean of 200,000 equal numbers is off by what would look like a deviation.
-        mean = mean + first
-        square = np.maximum(square - np.square(first), 0)
+        mean += first
+        square = np.asarray(np.maximum(square - np.square(first), 0))
     return Spread(np.ones(p), mean, square, fourth)
 
 
