@@ -40,7 +40,6 @@ test-all: test full  ## and what takes long
 full: .venv/dev.installed  ## kills, several processes, recipes, the site, the wheel, the other Pythons
 	$(PYTEST) --cover $(COVER) -m full
 	.ci/pythons
-	$(MAKE) --silent test-unpinned COVER=few
 
 lint: .venv/dev.installed
 	$(BIN)/ruff check .

@@ -1,26 +1,49 @@
 """Names of a package that are imported when they are first asked for (PEP 562).
 
 MXNet takes two seconds to import, and :mod:`gluon_svrg.linear` does not need it. So the packages
-that both of its users and those of MXNet pass through import nothing themselves: a table says in
-which module each public name stands. A block under ``TYPE_CHECKING`` says the same to type checkers
-and editors, and `tests/test_lazy.py` compares the two with ``__all__``.
+that both of its users and those of MXNet pass through import nothing themselves. Which public names
+they have, and from which module, is said once, in an ``__init__.pyi`` beside them, which type
+checkers and editors read, too.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.machinery
 import pkgutil
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 
 from gluon_svrg import _compat
 
 
+def attach_stub(
+    package: str, renamed: Mapping[str, tuple[str, str]] | None = None
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package with an ``__init__.pyi``.
+
+    Each name that the stub imports from a module is public; it imports modules of the package for
+    type checkers alone. Parameters and the first two results are those of :func:`attach`.
+    """
+    stub = Path(str(sys.modules[package].__file__)).with_suffix(".pyi").read_text(encoding="utf-8")
+    imports = [node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)]
+    names = {
+        alias.name: str(node.module)
+        for node in imports
+        if node.module != package
+        for alias in node.names
+    }
+    return *attach(package, names, renamed), sorted(names)
+
+
 def attach(
-    package: str, names: Mapping[str, str], renamed: Mapping[str, tuple[str, str]] | None = None
+    package: str,
+    names: Mapping[str, str] | None = None,
+    renamed: Mapping[str, tuple[str, str]] | None = None,
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for the module `package`.
 
@@ -32,7 +55,7 @@ def attach(
     ----------
     package : str
         The package's ``__name__``.
-    names : mapping of str to str
+    names : mapping of str to str, optional
         The module, by its full name, that each public name stands in.
     renamed : mapping of str to (str, str), optional
         The module and the new name for each old name, which still works with a DeprecationWarning.
@@ -47,6 +70,7 @@ def attach(
         at all of them, as ``help()`` does, works without it.
     """
     module = sys.modules[package]
+    names = names or {}
 
     def __getattr__(name: str) -> object:  # noqa: N807
         found: object

@@ -186,14 +186,22 @@ class SVRGTrainer(gluon.Trainer):
         Raises
         ------
         TypeError, ValueError
-            If `coefficient` is not a number in [0, 1], if `full_gradient` is none or lacks a
-            parameter that is trained here; if optimizer or kvstore cannot take row_sparse ones.
+            If `coefficient` is not a number in [0, 1], if `full_gradient` is none, lacks a
+            parameter that is trained here, or has no loss scale with MXNet's AMP; if optimizer
+            or kvstore cannot take row_sparse ones.
         """
         check_sparse_correction(sparse_correction)
         if not isinstance(coefficient, OptimalCoefficient):
             coefficient = check_coefficient(coefficient)
         trained = _mxnet.trained_parameters(self)
         _check_is_full_gradient(full_gradient, trained)
+        if full_gradient.loss_scale is None and _mxnet.scales_losses(self):
+            # The gradients in a table would be taken for ones with the scale of a later step.
+            raise ValueError(
+                "this trainer scales its losses (MXNet's AMP), and the full gradient does not say "
+                "by how much its own were scaled: give loss_scaler=trainer to the svrg.Interval, "
+                "or full_gradient._replace(loss_scale=trainer.loss_scale) of a Snapshot"
+            )
         self._sync_new_parameters()
         means = match_storage_types(mean_over_workers(full_gradient, self.workers).means, trained)
         on_all_contexts = by_parameter(means, trained, self._scale_of(full_gradient))

@@ -25,9 +25,9 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+import interruption
 import cifar_data
 import gluon_svrg as gs
-import interruption
 import mxnet as mx
 import run_report
 from cifar_options import parse

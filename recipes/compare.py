@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import interruption
 import cifar_options
 import cifar_resnet
-import interruption
 import run_report
 from interruption import EXIT_CODE
 from matplotlib.figure import Figure

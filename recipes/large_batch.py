@@ -33,16 +33,16 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import interruption
 import cifar_data
 import gluon_svrg as gs
-import interruption
 import mxnet as mx
 import numpy as np
 import run_report
+from interruption import EXIT_CODE
 from cifar_resnet import cifar_net
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.optimizer import exclude_from_decay
-from interruption import EXIT_CODE
 from matplotlib.figure import Figure
 from mxnet import gluon
 from mxnet.gluon import nn

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 # The layers are too small to be shared among threads. MXNet reads this once, when it is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import gluon_svrg as gs
 import interruption
+import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import run_report

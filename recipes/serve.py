@@ -10,7 +10,8 @@ A request has a sample, or a batch of them: as JSON by the names of the inputs; 
 that was exported with its normalization. ``/predict`` answers with the outputs, ``/classes`` with
 names and probabilities.
 
-There is no encryption and no password: let a proxy that has both stand before it.
+It needs FastAPI and uvicorn: ``pip install 'gluon-svrg[serve]'``. There is no encryption and no
+password: let a proxy that has both stand before it.
 """
 
 from __future__ import annotations
@@ -343,6 +344,13 @@ def make_app(predictor: Predictor, options: argparse.Namespace) -> FastAPI:
     return app
 
 
+def positive(text: str) -> int:
+    """Read an option that is a number of things."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text!r}")
+    return int(text)
+
+
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -350,11 +358,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for other machines, too")
     parser.add_argument("--port", type=int, default=8000, help="0 for any that is free")
     parser.add_argument("--engine", default="auto", help="auto, mxnet or onnxruntime")
-    parser.add_argument("--top", type=int, default=1, help="classes per sample")
-    parser.add_argument("--max-batch", type=int, default=64, help="samples that run at once")
+    parser.add_argument("--top", type=positive, default=1, help="classes per sample")
+    parser.add_argument("--max-batch", type=positive, default=64, help="samples that run at once")
     parser.add_argument("--max-wait", type=float, default=2, help="ms to wait for other requests")
-    parser.add_argument("--max-waiting", type=int, default=256, help="requests; more get a 503")
-    parser.add_argument("--max-bytes", type=int, default=2**24, help="of a request; more get a 413")
+    parser.add_argument("--max-waiting", type=positive, default=256, help="requests; then a 503")
+    parser.add_argument(
+        "--max-bytes", type=positive, default=2**24, help="of a request; then a 413"
+    )
     return parser.parse_args(arguments)
 
 
@@ -373,6 +383,9 @@ def main() -> None:
         )
     except (ValueError, ImportError, OSError) as e:
         end(str(e))
+    names = predictor.card["class_names"] or []
+    if names and options.top > len(names):
+        end(f"--top is {options.top}, the model has {len(names)} classes: ask for fewer")
     try:
         listener = socket.create_server((options.host, options.port))
     except (OSError, OverflowError) as e:
@@ -393,4 +406,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:  # before it served
+        sys.exit(130)

@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 # A step is too small to be shared among threads. MXNet reads this once, when it is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import gluon_svrg as gs
 import interruption
+import gluon_svrg as gs
 import matplotlib
 from interruption import Interrupted, raise_if_interrupted
 

@@ -115,14 +115,16 @@ def test_the_weights_of_an_evaluation_within_the_epoch_survive_a_resume(tmp_path
     def run(folder, *more, resume=None):
         estimator = make_estimator()
         stopping = gs.EarlyStoppingHandler(LOSS, patience=None, restore_best=True)
-        validation = ValidationHandler(TEST, every_n_epochs=None, every_n_batches=4)
+        # The last evaluation is after batch 14 of 20, and the best one.
+        validation = ValidationHandler(TEST, every_n_epochs=None, every_n_batches=7)
         handlers = [validation, stopping, gs.CheckpointHandler(folder), *more]
         estimator.fit(TRAIN, epochs=2, event_handlers=handlers, resume=resume)
-        return estimator
+        return estimator, stopping.best_epoch
 
-    whole = run(tmp_path / "a")
+    whole, best_epoch = run(tmp_path / "a")
+    assert best_epoch == 1
     run(tmp_path / "b", Stop())
-    resumed = run(tmp_path / "b", resume="auto")
+    resumed, _ = run(tmp_path / "b", resume="auto")
     assert resumed.evaluate(TEST) == whole.evaluate(TEST)
 
 
@@ -165,6 +167,22 @@ def test_two_contexts_repeat_with_static_shapes():
         return estimator.evaluate(data)["validation loss"]
 
     assert len({figures() for _ in range(12)}) == 1
+
+
+def test_the_first_step_waits_for_what_writes_running_statistics(monkeypatch):
+    """The test above finds a read that comes too early only if the machine is in the mood."""
+    net, events, read = make_net(TWO), [], gluon.Trainer._init_params
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
+    for context in TWO:
+        with mx.autograd.record():
+            loss = net(mx.nd.array(X[:6], ctx=context)).sum()
+        loss.backward()
+    monkeypatch.setattr(mx.nd, "waitall", lambda: events.append("waited"))
+    monkeypatch.setattr(
+        gluon.Trainer, "_init_params", lambda self: events.append("read") or read(self)
+    )
+    trainer.step(12)
+    assert events.index("waited") < events.index("read")
 
 
 @pytest.mark.slow

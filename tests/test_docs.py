@@ -90,6 +90,7 @@ def test_the_map_of_the_architecture_is_that_of_the_package():
     assert drawn == [re.findall(r"\w+", line) for line in checked.strip().splitlines()]
     named = re.findall(r"`(\w+(?:/|\.py))`", layers.split("Beside the package")[0])
     packages = {name.strip("/") for name in named} - {"gluon_svrg"} | {"__init__.py"}
-    there = {path.name for path in (ROOT / "gluon_svrg").iterdir()} - {"py.typed", "__pycache__"}
+    unnamed = {"py.typed", "__init__.pyi", "__pycache__"}
+    there = {path.name for path in (ROOT / "gluon_svrg").iterdir()} - unnamed
     assert there <= packages
     assert packages <= {path.name for path in (ROOT / "gluon_svrg").rglob("*")}

@@ -518,3 +518,37 @@ def test_a_bar_of_an_evaluation_needs_no_length():
     dataset = gluon.data.ArrayDataset(mx.nd.ones((2, 2)), mx.nd.ones((2, 1)))
     data = gluon.data.DataLoader(dataset, batch_sampler=Sampler())
     assert estimator.evaluate(data, verbose=1) == estimator.evaluate(data, verbose=0)
+
+
+def test_figures_of_an_evaluation_are_numbers_of_python():
+    problem = problems.make("linear")
+    estimator = gs.Estimator(
+        problem.net, problem.loss, mx.metric.MSE(), trainer=trainer_of(problem)
+    )
+    values = estimator.evaluate(problem.ndarrays())
+    assert {name: type(value) for name, value in values.items()} == {
+        "validation mse": float,
+        "validation loss": float,
+    }
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_mean_of_the_contexts_running_statistics_is_evaluated(fails):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.BatchNorm(in_channels=3), gluon.nn.Dense(1, in_units=3))
+    net.initialize(mx.init.Normal(1), ctx=TWO)
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
+    estimator = gs.Estimator(net, gluon.loss.L2Loss(), trainer=trainer)
+    means = net[0].running_mean.list_data()
+    batches = [(mx.nd.arange(24).reshape((8, 3)), mx.nd.ones(8))]
+    results = []
+    for values in ((1, 3), (2, 2)):
+        for mean, value in zip(means, values, strict=True):
+            mean[:] = value
+        if fails:
+            with pytest.raises(ValueError, match="a batch must be a"):
+                estimator.evaluate([*batches, None])
+        else:
+            results.append(estimator.evaluate(batches))
+        assert [mean.asnumpy()[0] for mean in means] == list(values)
+    assert fails or results[0] == results[1]

@@ -1,6 +1,7 @@
 """Files that are written aside: names of several threads and hosts, and errors that name a path."""
 
 import errno
+import importlib.util
 import os
 from threading import Thread
 
@@ -13,6 +14,18 @@ def test_each_writer_has_a_name_of_its_own(tmp_path):
     names = [files.aside(tmp_path / "a.b").name for _ in range(3)]
     assert len(set(names)) == 3
     assert not any(map(files.is_left_over, names))
+
+
+def test_processes_of_one_number_have_names_of_their_own(tmp_path):
+    """As in two containers, or on two hosts, that write to one disk."""
+
+    def loaded():
+        spec = importlib.util.spec_from_file_location("files_of_a_process", files.__file__)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    assert loaded().aside(tmp_path / "a") != loaded().aside(tmp_path / "a")
 
 
 def test_threads_that_write_one_file_do_not_mix(tmp_path):

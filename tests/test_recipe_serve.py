@@ -323,6 +323,8 @@ def test_what_keeps_it_from_starting_is_one_sentence(model, tmp_path):
             ([str(tmp_path)], f"error: model.json is missing in the model directory '{tmp_path}'"),
             ([str(model), "--engine", "x"], "error: engine must be 'auto', 'mxnet' or 'onnxrunti"),
             ([str(model), "--port", port], f"error: cannot listen on 127.0.0.1:{port} ("),
+            ([str(model), "--top", "4"], "error: --top is 4, the model has 3 classes: ask for f"),
+            ([str(model), "--max-batch", "0"], "serve.py: error: argument --max-batch: must be an"),
         ):
             command = [sys.executable, "-W", "ignore", str(SCRIPT), *arguments]
             ended = subprocess.run(command, capture_output=True, text=True, check=False)

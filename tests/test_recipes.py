@@ -24,9 +24,9 @@ import pytest
 import segmentation
 import softmax_regression
 import word_language_model
+from interruption import EXIT_CODE
 from gluon_svrg import deploy
 from gluon_svrg.data.datasets import FASHION_MNIST_DIRECTORY
-from interruption import EXIT_CODE
 from problems import has_bfloat16
 
 pytestmark = pytest.mark.full

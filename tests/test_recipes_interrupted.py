@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-import gluon_svrg as gs
 import interruption
+import gluon_svrg as gs
 import pytest
 
 pytestmark = pytest.mark.full
@@ -150,6 +150,39 @@ def test_an_interrupt_before_the_training(recipe, tmp_path, monkeypatch):
     with pytest.raises(SystemExit) as end:
         runpy.run_path(f"{recipe}", run_name="__main__")
     assert end.value.code == 130
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    sorted(path.name for path in RECIPES.glob("*.py") if "interruption.run(" in path.read_text()),
+)
+def test_an_interrupt_while_mxnet_is_imported(recipe, tmp_path):
+    (tmp_path / "mxnet.py").write_text("raise KeyboardInterrupt")
+    ended = subprocess.run(
+        [sys.executable, RECIPES / recipe, "--help"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGINT
+    assert ended.stderr == "KeyboardInterrupt: interrupted\n"
+
+
+def test_a_package_that_is_not_installed_is_one_line(tmp_path):
+    (tmp_path / "mxnet.py").write_text("import no_such_package")
+    ended = subprocess.run(
+        [sys.executable, RECIPES / "softmax_regression.py"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "ModuleNotFoundError: No module named 'no_such_package': pip install '.[recipes]' in the "
+        "checkout\n"
+    )
 
 
 def test_an_interrupt_where_there_is_nothing_to_report(capsys):

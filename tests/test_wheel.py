@@ -93,7 +93,8 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         licences = [name for name in archive.namelist() if name.endswith("LICENSE")]
-    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gluon_svrg").rglob("*.py")}
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gluon_svrg").rglob("*.py*")}
+    modules = {name for name in modules if name.endswith((".py", ".pyi"))}
     assert names == modules | {"gluon_svrg/py.typed"}
     assert len(licences) == 1
 

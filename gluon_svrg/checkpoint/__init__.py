@@ -9,5 +9,5 @@ __all__ = ["Checkpoint", "CheckpointKey"]
 
 if not _TYPE_CHECKING:
     __getattr__, __dir__ = _lazy.attach(
-        __name__, {}, {"Key": ("gluon_svrg.checkpoint.storage", "CheckpointKey")}
+        __name__, renamed={"Key": ("gluon_svrg.checkpoint.storage", "CheckpointKey")}
     )

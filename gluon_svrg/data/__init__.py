@@ -22,4 +22,4 @@ __all__ = [
 ]
 
 if not _TYPE_CHECKING:
-    __getattr__, __dir__ = _lazy.attach(__name__, {})
+    __getattr__, __dir__ = _lazy.attach(__name__)

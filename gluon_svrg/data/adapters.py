@@ -51,12 +51,15 @@ class ListData(TrainingData):
     _data: Sequence[Any]
 
     def batch(self, index: int) -> Any:
+        """Return the batch at this index of the list; -1 is the last."""
         return self._data[index]
 
     def reason_not_repeatable(self) -> str:
+        """Return '': the same objects come each time."""
         return ""
 
     def reason_not_lockable(self) -> str:
+        """Return '': nothing in a list is random."""
         return ""
 
 
@@ -80,36 +83,45 @@ class ArrayLoaderData(TrainingData):
 
     @property
     def is_shared(self) -> bool:
+        """Whether the batches hold only the rows of one of several workers."""
         return self._shard is not None
 
     @property
     def num_samples(self) -> int:
+        """The number of samples of an epoch, over all workers."""
         return self._loader.num_samples
 
     @property
     def keeps_batches(self) -> bool:
+        """Whether a batch is the same objects each time: no transform, memmap or `reshuffle`."""
         return self._loader.keeps_batches
 
     @property
     def can_lock(self) -> bool:
+        """Whether the loader's transform can be locked, or draws nothing."""
         return self._loader.can_lock
 
     @property
     def locked_draw(self) -> int | None:
+        """The draw that the loader is locked to; None if it is not locked."""
         return self._loader.locked_draw
 
     def iterate_once(self) -> Iterator[Any]:
+        """Iterate over the batches of the loader's epoch, which goes up by one."""
         yield from self._batches
 
     def iterate_epoch(self, epoch: int, skip: int = 0) -> Iterator[Any]:
+        """Set the loader's epoch now, and return the batches without the first `skip`."""
         # At once, since in_order() draws for the loader's epoch; the lock is looked at later.
         self._loader.set_epoch(epoch, skip)
         return self.iterate_once()
 
     def in_order(self) -> Iterator[Any]:
+        """Iterate over all batches by their index; the loader's epoch stays."""
         return self._batches.in_order()
 
     def batch(self, index: int) -> Any:
+        """Return the batch of this index; -1 is the last."""
         return self._batches[index]
 
     @contextmanager
@@ -118,6 +130,7 @@ class ArrayLoaderData(TrainingData):
         yield ArrayLoaderData(copy.copy(self._loader), self._name, self._shard).iterate_epoch
 
     def take(self, number: int) -> list[Any]:
+        """Return the first batches of epoch 0, from a copy of the loader."""
         loader = copy.copy(self._loader)  # which leaves the epoch of the user's loader as it is
         loader.set_epoch(0)
         part = (
@@ -128,6 +141,7 @@ class ArrayLoaderData(TrainingData):
         return list(itertools.islice(part, number))
 
     def reason_not_repeatable(self) -> str:
+        """Return why a batch may differ next time: its transform, or `reshuffle`; else ''."""
         if self._loader.repeats:
             return ""
         if self._loader.reshuffle:
@@ -135,6 +149,7 @@ class ArrayLoaderData(TrainingData):
         return "the loader's transform gives something else each time"
 
     def reason_not_lockable(self) -> str:
+        """Return why the loader's transform cannot be locked; '' if it can."""
         if self._loader.mixes_other_samples:
             return (
                 "its transform mixes the samples of a batch, and reshuffle=True makes other "
@@ -143,12 +158,15 @@ class ArrayLoaderData(TrainingData):
         return "" if self._loader.can_lock else _DRAWS
 
     def lock(self, draw: int) -> None:
+        """Lock the loader's augmentation to this draw."""
         self._loader.lock(draw)
 
     def unlock(self) -> None:
+        """Let the loader's augmentation depend on seed and epoch again."""
         self._loader.unlock()
 
     def description(self) -> dict[str, Any]:
+        """Return the loader's arguments that a resumed run must share."""
         loader = self._loader
         # Not there before version 0.3, so only where it says something.
         is_new = {"reshuffle": True} if loader.reshuffle else {}
@@ -161,11 +179,13 @@ class ArrayLoaderData(TrainingData):
         }
 
     def identity(self) -> dict[str, Any]:
+        """Return the description, and a checksum of some samples; a drawn seed does not count."""
         drawn = {"seed": None} if self._loader.has_drawn_seed else {}
         bits = fingerprint(self._loader.some_rows())
         return {**super().identity(), **drawn, FINGERPRINT: bits}
 
     def check_description(self, saved: Mapping[str, object]) -> None:
+        """Raise ValueError if the checkpoint's loader had other arguments."""
         current = self.description()
         if "seed" in saved and current.get("reshuffle", False) != saved.get("reshuffle", False):
             raise ValueError(
@@ -182,6 +202,7 @@ class DataLoaderData(TrainingData):
     _data: gluon.data.DataLoader
 
     def reason_not_lockable(self) -> str:
+        """Return why a sample may change between passes; a few are read several times."""
         dataset = dataset_of(self._data)
         length = length_of(dataset)
         if length is None:
@@ -192,12 +213,14 @@ class DataLoaderData(TrainingData):
         return "" if _repeats(dataset, length) and self._batchify_repeats() else _DRAWS
 
     def probe_batch(self) -> Any:
+        """Return the first batch; None if worker processes load, or it is empty."""
         if has_workers(self._data):
             return None
         batch = next(iter(self.first_batches(1)), None)
         return None if is_empty(batch) else batch
 
     def check_can_resume(self) -> None:
+        """Raise ValueError with ``last_batch='rollover'``, whose samples no checkpoint holds."""
         if carries_samples_over(self._data):
             raise ValueError(
                 f"{self._name} has last_batch='rollover', which carries samples from epoch to "
@@ -248,6 +271,7 @@ class WorkerLoaderData(DataLoaderData):
         return self._pass(compares=self._sampler.workers.are_several)
 
     def take(self, number: int) -> list[Any]:
+        """Return this worker's parts of the first batches; the workers do not compare them."""
         return list(itertools.islice(self._pass(compares=False), number))
 
     def _pass(self, compares: bool) -> Iterator[Any]:

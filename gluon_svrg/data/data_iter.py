@@ -72,6 +72,7 @@ class DataIterData(TrainingData):
 
     @property
     def kind(self) -> str:
+        """The iterator's class with its article, for messages: ``'an NDArrayIter'``."""
         name = type(self._data).__name__
         return f"{'an' if name[0] in 'AEIOU' or name[:2] in ('MX', 'ND') else 'a'} {name}"
 
@@ -91,6 +92,7 @@ class DataIterData(TrainingData):
                 )
 
     def description(self) -> dict[str, Any]:
+        """Return class, batch size and number of samples."""
         return {
             "iterator": type(self._data).__name__,
             "batch_size": self._data.batch_size,
@@ -98,6 +100,7 @@ class DataIterData(TrainingData):
         }
 
     def check_can_resume(self) -> None:
+        """Raise ValueError: the iterator may shuffle with a generator of its own."""
         raise ValueError(
             f"{self._name} is {self.kind}, of which cannot be known whether it gives the same "
             "batches after a resume: it may shuffle with a generator of its own, or carry samples "
@@ -146,11 +149,13 @@ class NDArrayIterData(DataIterData):
 
     @property
     def num_batches(self) -> int | None:
+        """The number of batches of an epoch; None with 'roll_over', where epochs differ."""
         samples = self.num_samples
         return None if samples is None else -(-samples // self._data.batch_size)
 
     @property
     def num_samples(self) -> int | None:
+        """The number of samples of an epoch; None with 'roll_over', where epochs differ."""
         if self._rolls_over:
             return None
         rest = self._data.num_data % self._data.batch_size
@@ -159,10 +164,12 @@ class NDArrayIterData(DataIterData):
 
     @property
     def is_indexed(self) -> bool:
+        """Whether each epoch has the same batches: no shuffling and no 'roll_over'."""
         return not self._data.shuffle and not self._rolls_over
 
     @property
     def can_lock(self) -> bool:
+        """Whether :meth:`lock` holds all randomness: always, because no sample is augmented."""
         return True  # there is nothing to lock
 
     def in_order(self) -> Iterator[Batch]:
@@ -177,6 +184,7 @@ class NDArrayIterData(DataIterData):
         yield lambda _epoch: self.in_order()
 
     def batch(self, index: int) -> Batch:
+        """Return the batch at this position of the arrays, without padding; -1 is the last."""
         number = self.num_batches
         if not self.is_indexed or number is None:
             raise TypeError(f"{self.kind} cannot give batch {index} by itself: see is_indexed")
@@ -186,9 +194,11 @@ class NDArrayIterData(DataIterData):
         return self._batch_of(self._twin(position).next(), position)
 
     def take(self, number: int) -> list[Batch]:
+        """Return the first batches, without moving the user's iterator."""
         return [batch for batch, _ in zip(self.in_order(), range(number), strict=False)]
 
     def reason_not_repeatable(self) -> str:
+        """Return why epochs may have other batches, or the table may not know them; else ''."""
         if self._data.shuffle:
             return f"{self.kind} with shuffle=True divides the samples anew in each epoch"
         if self._rolls_over:
@@ -201,9 +211,11 @@ class NDArrayIterData(DataIterData):
         return ""
 
     def reason_not_lockable(self) -> str:
+        """Return '': the samples are the rows of the arrays, and stay the same."""
         return ""
 
     def check_can_resume(self) -> None:
+        """Raise ValueError if it shuffles or rolls over: no checkpoint holds that state."""
         if self._data.shuffle:
             raise ValueError(
                 f"{self._name} is {self.kind} with shuffle=True, which shuffles what the epoch "
@@ -247,6 +259,7 @@ class CxxIterData(DataIterData):
     _data: mx.io.MXDataIter
 
     def reason_not_lockable(self) -> str:
+        """Return '' for a LibSVMIter, which changes no sample; else that it cannot be told."""
         # The one C++ iterator of sparse batches, LibSVMIter, neither shuffles nor augments.
         return "" if self._is_sparse() else super().reason_not_lockable()
 

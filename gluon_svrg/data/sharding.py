@@ -109,6 +109,7 @@ class ShardedData(TrainingData):
 
     @property
     def kind(self) -> str:
+        """The kind of the whole data, for messages: ``'a DataLoader'``."""
         return self._whole.kind
 
     @property
@@ -118,6 +119,7 @@ class ShardedData(TrainingData):
 
     @property
     def num_batches(self) -> int | None:
+        """The number of batches of an epoch, the same on all workers."""
         return self._whole.num_batches
 
     @property
@@ -127,22 +129,27 @@ class ShardedData(TrainingData):
 
     @property
     def is_indexed(self) -> bool:
+        """Whether :meth:`batch` can return any batch of the whole data."""
         return self._whole.is_indexed
 
     @property
     def has_batch_index(self) -> bool:
+        """Whether a whole batch has an `index` attribute."""
         return self._whole.has_batch_index
 
     @property
     def keeps_batches(self) -> bool:
+        """Whether a whole batch is the same objects each time."""
         return self._whole.keeps_batches
 
     @property
     def can_lock(self) -> bool:
+        """Whether the whole data can be locked."""
         return self._whole.can_lock
 
     @property
     def locked_draw(self) -> int | None:
+        """The draw that the whole data are locked to; None if they are not."""
         return self._whole.locked_draw
 
     def iterate_once(self) -> Iterator[Any]:
@@ -150,37 +157,48 @@ class ShardedData(TrainingData):
         return self._local_batches(self._compared(self._whole.iterate_once()), 0)
 
     def iterate_epoch(self, epoch: int, skip: int = 0) -> Iterator[Any]:
+        """Return this worker's rows of an epoch's batches, without the first `skip` batches."""
         return self._local_batches(self._compared(self._whole.iterate_epoch(epoch, skip)), skip)
 
     def in_order(self) -> Iterator[Any]:
+        """Iterate over this worker's rows of all batches, by index."""
         return self._local_batches(self._compared(self._whole.in_order()), 0)
 
     def batch(self, index: int) -> Any:
+        """Return this worker's rows of the batch of this index; -1 is the last."""
         number = index + (self.num_batches or 0) if index < 0 else index
         return self._local_batch(self._whole.batch(index), number)
 
     def take(self, number: int) -> list[Any]:
+        """Return this worker's rows of the first batches."""
         return [self._local_batch(batch, i) for i, batch in enumerate(self._whole.take(number))]
 
     def reason_not_repeatable(self) -> str:
+        """Return why the whole batches may differ between passes; '' if they repeat."""
         return self._whole.reason_not_repeatable()
 
     def reason_not_lockable(self) -> str:
+        """Return why a sample of the whole data may change between passes, or ''."""
         return self._whole.reason_not_lockable()
 
     def lock(self, draw: int) -> None:
+        """Lock the whole data to this draw."""
         self._whole.lock(draw)
 
     def unlock(self) -> None:
+        """Unlock the whole data."""
         self._whole.unlock()
 
     def description(self) -> dict[str, Any]:
+        """Return the description of the whole data: a checkpoint fits any number of workers."""
         return self._whole.description()
 
     def check_description(self, saved: Mapping[str, object]) -> None:
+        """Raise ValueError if `saved` describes other data than the whole data."""
         self._whole.check_description(saved)
 
     def check_can_resume(self) -> None:
+        """Raise ValueError if a run on the whole data cannot be resumed."""
         self._whole.check_can_resume()
 
     def _local_batches(self, batches: Iterator[Any], first: int) -> Iterator[Any]:

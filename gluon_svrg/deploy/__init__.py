@@ -3,21 +3,10 @@
 A :class:`Predictor` needs neither gluoncv nor the class of the network.
 """
 
-from gluon_svrg.deploy.benchmark import benchmark
-from gluon_svrg.deploy.export import export
-from gluon_svrg.deploy.images import Normalization
-from gluon_svrg.deploy.model_dir import read_card
-from gluon_svrg.deploy.onnx import export_onnx
-from gluon_svrg.deploy.predictor import Prediction, Predictor
-from gluon_svrg.deploy.quantize import quantize
+import sys as _sys
 
-__all__ = [
-    "Normalization",
-    "Prediction",
-    "Predictor",
-    "benchmark",
-    "export",
-    "export_onnx",
-    "quantize",
-    "read_card",
-]
+from gluon_svrg import _lazy
+
+# Not imported here: the command line catches a Ctrl-C while MXNet is imported.
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__)
+_sys.modules[__name__].__class__ = _lazy.PackageWithFunctions

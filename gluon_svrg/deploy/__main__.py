@@ -8,11 +8,8 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
+from gluon_svrg import deploy
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.deploy.benchmark import benchmark, format_timings, machine
-from gluon_svrg.deploy.onnx import export_onnx
-from gluon_svrg.deploy.predictor import Predictor
-from gluon_svrg.deploy.quantize import quantize
 from gluon_svrg.files import DAMAGED
 
 # How messages name an argument, and the option that gives it.
@@ -60,7 +57,7 @@ def _as_options(message: str) -> str:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    predictor = Predictor.load(options.directory, operators=options.operator)
+    predictor = deploy.Predictor.load(options.directory, operators=options.operator)
     batch = predictor.read_images(options.images, resize=options.resize)
     found = predictor.classes(batch, top=options.top)
     if options.json:
@@ -75,7 +72,9 @@ def _predict(options: argparse.Namespace) -> None:
 
 
 def _benchmark(options: argparse.Namespace) -> None:
-    timings = benchmark(
+    from gluon_svrg.deploy.benchmark import format_timings, machine
+
+    timings = deploy.benchmark(
         options.directory, options.batch, options.seconds, options.int8, options.operator
     )
     print(f"{machine()}\n")
@@ -84,7 +83,7 @@ def _benchmark(options: argparse.Namespace) -> None:
 
 def _export_onnx(options: argparse.Namespace) -> None:
     sample = None if options.sample is None else _read_archive(options.sample)
-    difference = export_onnx(
+    difference = deploy.export_onnx(
         options.directory, options.path, sample=sample, operators=options.operator
     )
     print(f"{options.path}: outputs within {difference:.2g} of MXNet's")
@@ -92,7 +91,7 @@ def _export_onnx(options: argparse.Namespace) -> None:
 
 def _quantize(options: argparse.Namespace) -> None:
     arrays = _read_archive(options.calibration)
-    report = quantize(
+    report = deploy.quantize(
         options.directory,
         options.out_directory,
         arrays,

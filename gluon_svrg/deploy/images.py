@@ -20,7 +20,9 @@ _MODES = {1: "L", 3: "RGB"}
 # Pillow's switches and Python's warning filters are global to the process.
 _PILLOW = threading.Lock()
 _ORIENTATION = 0x0112  # of EXIF
-_INSTALL = "image files need Pillow: install it with `pip install 'gluon-svrg[deploy]'`"
+_INSTALL = (
+    "image files and resize=True need Pillow: install it with `pip install 'gluon-svrg[deploy]'`"
+)
 
 
 class Normalization(NamedTuple):

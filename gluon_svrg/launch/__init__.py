@@ -2,4 +2,4 @@
 
 from gluon_svrg import _lazy
 
-__getattr__, __dir__ = _lazy.attach(__name__, {})
+__getattr__, __dir__ = _lazy.attach(__name__)

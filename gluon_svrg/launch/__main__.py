@@ -219,7 +219,10 @@ def new_parser() -> argparse.ArgumentParser:
         "-m", "--module", action="store_true", help="run a module, as python -m does"
     )
     parser.add_argument("script", help="the script, or the module after -m")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    rest = parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, help="what the script is given"
+    )
+    rest.required = False  # else argparse asks for it, too, if there is no script
     return parser
 
 

@@ -148,7 +148,8 @@ class Attempt:
                 self._ended_first = self._ended_first or len(self._ended)
                 if len(self._signals.received) > sent:
                     sent += 1
-                    if sent > 1:
+                    # mpiexec loses a signal that comes before its workers have begun.
+                    if sent > 1 or len(self._workers) < self._size:
                         return
                     self._hand_on(self._signals.received[0])
                 if not self._is_alone:

@@ -85,8 +85,8 @@ def check_same_setup(run: Run, settings: Mapping[str, Any]) -> None:
             if not _are_equal(name, expected, actual):
                 difference = _describe_difference(expected, actual)
                 raise ValueError(
-                    f"worker {rank} has a different {name} than worker 0, {difference}: every "
-                    "worker has to run the same script, with the same arguments and versions"
+                    f"worker {rank} differs from worker 0 in {name}, {difference}: every worker "
+                    "has to run the same script, with the same arguments, data and versions"
                 )
 
 

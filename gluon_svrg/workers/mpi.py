@@ -112,6 +112,7 @@ class MPIWorkers(Workers):
     # --- Messages ------------------------------------------------------------------------------
 
     def gather(self, data: bytes, at: str) -> list[bytes]:
+        """Return each worker's bytes, by rank; raise WorkerError if the workers have parted."""
         self._begin(at)
         self._messages_begun += 1
         place = zlib.crc32(at.encode())
@@ -226,9 +227,11 @@ class MPIWorkers(Workers):
     # --- Failures ------------------------------------------------------------------------------
 
     def abort(self, reason: str) -> None:
+        """Tell the others, without waiting, that this worker has failed and why."""
         self._tell(f"worker {self.rank} has failed: {reason}")
 
     def leave(self) -> None:
+        """Wait until all workers have come to the end of the script."""
         self.barrier(_END)
 
     def _begin(self, place: str) -> None:

@@ -56,8 +56,8 @@ the time."""
 
 ROWS_OF_A_DIMENSION = 100
 """Rows for each effective dimension, from which on products with a sample's Hessian are near
-enough; a Kronecker product with fewer. With more than ten classes it is `ROWS_OF_A_FEATURE` for
-each class. Halved or doubled: nothing."""
+enough; with fewer, products with that of all rows. With more than ten classes it is
+`ROWS_OF_A_FEATURE` for each class. Halved or doubled: nothing."""
 
 COPY_BYTES = 4e9
 """Bytes of a copy of dense rows in float32, at most. Halved or doubled: nothing."""
@@ -143,10 +143,6 @@ PART_OF_A_STEP = 32
 """Of all rows, one of so many has the Hessian of a step by products, or on disk the second moments.
 With 16 Fashion-MNIST took 12.4 and 28.3 passes, not 9.7 and 25.1. Halved or doubled: nothing."""
 
-STEPS_OF_A_RATE = 10
-"""Steps whose gains, beside those of as many before them, tell how fast a run in a Kronecker
-product arrives. Halved: Fashion: 1.14 of the passes. Doubled: nothing."""
-
 
 # Conjugate gradients, and the length of a step.
 
@@ -193,14 +189,18 @@ classes: 1.17 of the passes, 1.3 of the time."""
 KEPT_NUMBERS = 1 << 24
 """Numbers of columns that are kept for their products with others, at most: 128 MB."""
 
-LAST_SWEEP = 0.09
+CHANGED_ROWS = 0.125
+"""Rows that join a system or leave it, as a part of its rows, up to which the last factor is enough
+for it. A factor of 830 rows took as long as 80 of them. Halved or doubled: nothing."""
+
+LAST_SWEEP = 0.02
 """A sweep that lowers the model by less of what the best one did is the last. Halved: nothing.
 Doubled: L1, text, 5 classes: 1.17 of the passes."""
 
 ROUND = 6
 """Sweeps of a round: the first is over the set, the others over what is not 0. By a matrix, as many
-without a change of sign are followed by a linear system. Halved: L1, text, 5 classes: 1.17 of the
-passes. Doubled: nothing."""
+without a change of sign are followed by linear systems: until none turns a sign, as many at most.
+Halved: L1, text, 5 classes: 1.17 of the passes. Doubled: nothing."""
 
 PAIRS_OF_A_NUMBER = 30.0
 """Other numbers in its row, for each number, up to which the products of all columns with each
@@ -236,7 +236,7 @@ arrive there."""
 APART = 0.5
 """With fewer rows than weights the classes of dense rows are nearly apart, as a rule, and only rows
 between two classes have a curvature: the dual is taken whatever the penalty. Raw bytes of 1,000
-classes took 28 epochs at a curvature of 1e6, and steps in a Kronecker product did not arrive. Where
+classes took 28 epochs at a curvature of 1e6, and conjugate gradients take longer. Where
 `EPOCHS_TO_PART` leave more of the loss, as with labels by chance, another method goes on."""
 
 EPOCHS_TO_PART = 3

@@ -27,7 +27,6 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
 
 from provenglm import constants
 from provenglm.data.budget import columns_of_a_copy
@@ -44,6 +43,7 @@ from provenglm.descent_columns import (
     of_sparse,
 )
 from provenglm.duality import duality_gap, known_bound
+from provenglm.factor import Factor
 from provenglm.kept_products import KeptProducts
 from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses
 from provenglm.objective import Objective, Reads, Scaling, Snapshot, of_rows
@@ -58,9 +58,6 @@ _ROUNDING = 1e-12
 
 _LEFT_OF_AN_EXACT_STEP = 1e-28
 """`LAST_SWEEP` where the signs have to be those of the optimum."""
-
-_RIDGE = 1e-13
-"""Of the diagonal: what makes the Hessian of duplicate columns positive definite."""
 
 _ROUNDING_OF_A_SQUARE = 1e-13
 """Of the sum of the terms on the diagonal: a product of a step with the Hessian has no more digits.
@@ -179,7 +176,7 @@ class Descent:
     def _first(self, start: NumPyArray) -> Snapshot:
         """Return the first snapshot: near the sample's optimum, or at a given start."""
         objective, sample = self._objective, self._sample
-        snapshot = self._pass.snapshot(start)
+        snapshot = self._snapshot(start)
         if sample is None or start[:-1].any() or len(sample.rows) == objective.n:
             return snapshot
         of_sample = replace(
@@ -217,6 +214,8 @@ class Descent:
 
     def _step(self, snapshot: Snapshot, last: float) -> Step:
         chosen = self._choose(snapshot)
+        if self._keeps_products(chosen):
+            return self._by_products(snapshot, chosen)
         if not np.array_equal(chosen, self._chosen):
             self._chosen, self._hessian = chosen, None
         if self._keeps_columns():
@@ -248,12 +247,6 @@ class Descent:
 
     def _measure(self, snapshot: Snapshot) -> None:
         sample, objective = self._sample, self._objective
-        if sample is None and self._keeps_products():
-            hessian = objective.products.over(objective, self._chosen)
-            penalty = objective.penalty[np.append(self._chosen, len(self._l1) - 1)]
-            hessian.ravel()[:: len(hessian) + 1] += penalty
-            self._hessian, self._curvature = hessian, np.ones(objective.n)
-            return
         curvature = self._second_derivative(snapshot)
         self._curvature = curvature.diagonal
         if sample is not None:
@@ -263,13 +256,58 @@ class Descent:
             objective.reads.rows += objective.n
             self._hessian = _hessian(objective, self._chosen, curvature)
 
-    def _keeps_products(self) -> bool:
-        """Whether products of features are made once: where the set of features changes."""
+    def _keeps_products(self, chosen: NumPyArray) -> bool:
+        """Whether columns and products are made once: where the set of features changes."""
         objective = self._objective
-        p = len(objective.scaling.center)
-        is_constant = objective.loss.is_quadratic and objective.room is None
-        numbers = objective.n * min(p + 1, 2 * constants.MOST_WEIGHTS)
-        return is_constant and p > constants.ALL_FEATURES and numbers <= constants.KEPT_NUMBERS
+        if self._sample is not None or objective.rows.is_sparse or objective.room is not None:
+            return False
+        changes = len(objective.penalty) - 1 > constants.ALL_FEATURES
+        count = objective.products.columns.count_with(chosen)
+        fits = objective.n * count <= constants.KEPT_NUMBERS
+        fits = fits and len(chosen) < constants.MOST_WEIGHTS
+        return objective.loss.is_quadratic and changes and fits
+
+    def _by_products(self, snapshot: Snapshot, chosen: NumPyArray) -> Step:
+        """Return the step of a squared loss, the intercept at its best all along.
+
+        As long as many features join, sweeps over the columns are enough; products of columns are
+        made for the last steps alone.
+        """
+        objective, products = self._objective, self._objective.products
+        if self._grew:
+            places = products.columns.join(objective, chosen)
+        else:
+            places = products.join(objective, chosen)
+            chosen = products.features
+        mean, excess = products.columns.mean[places], float(snapshot.gradient[-1])
+        before, l1, l2 = snapshot.theta[chosen], self._l1[chosen], objective.penalty[chosen]
+        gradient = snapshot.gradient[chosen] - mean * excess
+        if self._grew:
+            theta = before.copy()
+            square = kernels().descend_columns(
+                products.columns.values,
+                places,
+                theta,
+                gradient - l2 * before,
+                l1,
+                l2,
+                products.columns.square[places] + l2,
+                objective.share,
+                constants.MOST_STEPS,
+                constants.ROUND,
+                constants.LAST_SWEEP,
+            )
+            change = theta - before
+            square += float(l2 @ np.square(change))
+        else:
+            hessian = products.hessian(l2)
+            theta = minimise(hessian, gradient, before, l1, factor=products.factor)
+            change = theta - before
+            square = float(change @ (hessian[: len(change), : len(change)] @ change))
+        to = np.zeros_like(snapshot.theta)
+        to[chosen], to[-1] = theta, snapshot.theta[-1] - excess - mean @ change
+        slope = float(gradient @ change + l1 @ (np.abs(theta) - np.abs(before))) - excess**2
+        return Step(to, max(0.0, -slope - 0.5 * (square + excess**2)), -slope)
 
     def _has_changed(self, snapshot: Snapshot) -> bool:
         """Whether the curvature is another than that of the matrix."""
@@ -339,7 +377,7 @@ class Descent:
 
     def _after(self, snapshot: Snapshot, step: Step) -> Snapshot | None:
         """Return the snapshot after a step, or after as much of it as leads lower; else None."""
-        new = self._pass.snapshot(step.to)
+        new = self._snapshot(step.to)
         change = step.to - snapshot.theta
         if step.slope <= _ROUNDING * abs(snapshot.objective):
             # Too little for the objective to show, but not for the proof.
@@ -352,7 +390,7 @@ class Descent:
         ):
             length = self._length(snapshot, new, step)
             if length < 1:
-                shorter = self._pass.snapshot(snapshot.theta + length * change)
+                shorter = self._snapshot(snapshot.theta + length * change)
                 if not shorter.objective < snapshot.objective:
                     return None
                 new = shorter
@@ -361,6 +399,12 @@ class Descent:
         elif length > 1 - constants.SHORT:
             self._caution = self._caution / 4 if self._caution >= constants.FIRST_CAUTION else 0.0
         return new
+
+    def _snapshot(self, theta: NumPyArray) -> Snapshot:
+        scores = self._objective.products.columns.scores(theta)
+        if scores is None:
+            return self._pass.snapshot(theta)
+        return self._objective.at_scores(theta, scores)
 
     def _slope(self, gradient: NumPyArray, theta: NumPyArray, change: NumPyArray) -> float:
         """Return the slope of the objective at theta, just before it."""
@@ -439,8 +483,8 @@ class Descent:
         there = theta != 0
         if theta.ndim > 1:
             excess, there = excess.max(axis=1), there.any(axis=1)
-        others = np.flatnonzero((excess > 0) & ~there)
         count = int(there.sum())
+        others = np.flatnonzero((excess > 0) & ~there)
         left = columns_of_a_copy(objective.room, objective.n, outputs) - 1
         left = max(left, constants.MOST_WEIGHTS // outputs - 1) - count
         if left < min(1, len(others)):
@@ -541,18 +585,24 @@ def minimise(
     start: NumPyArray,
     l1: NumPyArray,
     is_exact: bool = True,
+    factor: Factor | None = None,
 ) -> NumPyArray:
     """Return where a quadratic model is least: sweeps find the signs, a system the numbers.
 
     Parameters
     ----------
+    hessian : numpy.ndarray
+        Of at least as many rows as `start`, which come first.
     gradient : numpy.ndarray
         At the start.
     is_exact : bool
         Else sweeps are enough.
+    factor : Factor, optional
+        Of the Hessian, from an earlier call.
     """
     t, gradient, most, is_solved = start.copy(), gradient.copy(), 0.0, False
     left = _LEFT_OF_AN_EXACT_STEP if is_exact else constants.LAST_SWEEP
+    factor = factor or Factor()
     for _ in range(constants.MOST_STEPS):
         most, is_least = kernels().descend_matrix(
             hessian,
@@ -567,53 +617,55 @@ def minimise(
         )
         if is_least or not is_exact:
             break
-        step, is_solved = _to_the_system(hessian, gradient, t, l1)
-        gradient += hessian @ step
-        t += step
+        for _ in range(constants.ROUND):
+            step, image, has_turned, is_regular = _to_the_system(
+                hessian[: len(t), : len(t)], gradient, t, l1, factor
+            )
+            gradient += image
+            t += step
+            if not has_turned:
+                break
+        is_solved = is_regular and not has_turned
     return t
 
 
 def _to_the_system(
-    hessian: NumPyArray, gradient: NumPyArray, t: NumPyArray, l1: NumPyArray
-) -> tuple[NumPyArray, bool]:
-    """Return a step towards the solution for the present signs, and whether it leads there."""
+    hessian: NumPyArray, gradient: NumPyArray, t: NumPyArray, l1: NumPyArray, factor: Factor
+) -> tuple[NumPyArray, NumPyArray, bool, bool]:
+    """Return a step towards the solution for the present signs.
+
+    Returns
+    -------
+    step : numpy.ndarray, (m,)
+    image : numpy.ndarray, (m,)
+        The Hessian times the step.
+    has_turned : bool
+        Whether a coefficient becomes 0 on the way, and the solution is another then.
+    is_regular : bool
+        Whether the system has one solution.
+    """
     # Rounding may leave a matrix that has learned from steps less than 0 on its diagonal.
-    step, free = np.zeros_like(t), np.flatnonzero((t != 0) & (hessian.diagonal() > 0))
-    t, gradient, l1 = t[free], gradient[free], l1[free]
-    sign, part = np.sign(t), hessian[np.ix_(free, free)]
-    wanted, is_exact = _solved(part, -gradient - l1 * sign)
-    turns = (t + wanted) * sign <= 0
+    free = np.flatnonzero((t != 0) & (hessian.diagonal() > 0))
+    sign = np.sign(t)
+    slopes = np.zeros_like(t)
+    slopes[free] = (gradient + l1 * sign)[free]
+    wanted, is_regular = factor.solve(hessian, free, -slopes)
+    turns = (t != 0) & ((t + wanted) * sign <= 0)
     # What would turn its sign becomes 0, and that is lower as a rule.
-    step[free] = change = np.where(turns, -t, wanted)
-    fall = float(gradient @ change + 0.5 * change @ (part @ change))
-    fall += float(l1 @ (np.abs(t + change) - np.abs(t)))
+    step = np.where(turns, -t, wanted)
+    image = hessian @ step
+    fall = float(gradient @ step + 0.5 * step @ image)
+    fall += float(l1 @ (np.abs(t + step) - np.abs(t)))
     if not turns.any() or fall < 0:
-        return step, is_exact and not turns.any()
+        return step, image, bool(turns.any()), is_regular
     # Else to the best of the places where a sign turns: the first of them leads lower.
     places = -t[turns] / wanted[turns]
+    image = hessian @ wanted
     values = places * float(gradient @ wanted + (l1 * sign * wanted)[~turns].sum())
-    values += 0.5 * np.square(places) * float(wanted @ (part @ wanted))
+    values += 0.5 * np.square(places) * float(wanted @ image)
     sizes = np.abs(t[turns] + np.multiply.outer(places, wanted[turns]))
     values += (sizes - np.abs(t[turns])) @ l1[turns]
     best = int(np.argmin(values))
-    change = places[best] * wanted
-    change[np.flatnonzero(turns)[best]] = -t[turns][best]
-    step[free] = change
-    return step, False
-
-
-def _solved(matrix: NumPyArray, right: NumPyArray) -> tuple[NumPyArray, bool]:
-    """Return the solution of a system, and whether the matrix is regular."""
-    ridge = _RIDGE
-    while True:
-        ridged = matrix.copy()
-        ridged.ravel()[:: len(matrix) + 1] *= 1 + ridge
-        try:
-            factor = scipy.linalg.cho_factor(ridged, overwrite_a=True, check_finite=False)
-        except np.linalg.LinAlgError:
-            ridge *= 100
-            continue
-        step = scipy.linalg.cho_solve(factor, right, check_finite=False)
-        # Once more for what the ridge has changed.
-        step += scipy.linalg.cho_solve(factor, right - matrix @ step, check_finite=False)
-        return step, ridge == _RIDGE
+    step = places[best] * wanted
+    step[np.flatnonzero(turns)[best]] = -t[turns][best]
+    return step, hessian @ step, True, is_regular

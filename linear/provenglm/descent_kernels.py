@@ -10,15 +10,18 @@ Indices are unsigned: signed ones cost a test for wrap-around at each access.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from provenglm.compiled import njit
 from provenglm.types import NumPyArray
+
+_TIE = 1e-13
+"""Of the penalty: a gradient beyond it by less is rounding, as that of an equal column."""
 
 _TWIN = 1e-13
 """What the scales of equal columns may differ by, from rounding."""
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def descend_matrix(
     hessian: NumPyArray,
     gradient: NumPyArray,
@@ -62,7 +65,7 @@ def descend_matrix(
             size = max(abs(wanted) - l1[j], 0.0) / square
             new = size if wanted > 0 else -size
             step = new - t[j]
-            if step == 0:
+            if step == 0 or (t[j] == 0 and size * square <= _TIE * l1[j]):
                 continue
             changed |= (new > 0) != (t[j] > 0) or (new < 0) != (t[j] < 0)
             fell += 0.5 * square * step * step
@@ -78,7 +81,75 @@ def descend_matrix(
     return most, False
 
 
-@njit(cache=True, nogil=True)
+# Sums in any order, so that they are vectors.
+@njit(nogil=True, fastmath={"reassoc", "contract"})
+def descend_columns(
+    columns: NumPyArray,
+    places: NumPyArray,
+    t: NumPyArray,
+    gradient: NumPyArray,
+    l1: NumPyArray,
+    l2: NumPyArray,
+    curvature: NumPyArray,
+    weight: NumPyArray,
+    sweeps: int,
+    round_: int,
+    left: float,
+) -> float:
+    """Minimise over one coordinate after the other by dense columns; `t` follows, in place.
+
+    Parameters
+    ----------
+    columns : numpy.ndarray, (m, n)
+    places : numpy.ndarray
+        Of the coordinates' columns.
+    gradient : numpy.ndarray
+        Of the losses, at the start.
+    curvature : numpy.ndarray
+        The Hessian's diagonal.
+    sweeps : int
+        At most.
+    round_ : int
+        One of so many sweeps is over all coordinates, the others over what is not 0.
+    left : float
+        It ends with a sweep over all that lowers q by this part of what the best one did.
+
+    Returns
+    -------
+    square : float
+        The weighted sum of the squares of what the scores have moved by.
+    """
+    # The weights times what the scores have moved by.
+    most, is_near, moved = 0.0, False, np.zeros(len(weight))
+    for sweep in range(sweeps):
+        is_whole, fell = is_near or sweep % round_ == 0, 0.0
+        for k in range(np.uint64(len(places))):
+            if (t[k] == 0 and not is_whole) or not curvature[k] > 0:
+                continue
+            column = columns[places[k]]
+            here = gradient[k] + l2[k] * t[k]
+            for row in range(np.uint64(len(moved))):
+                here += column[row] * moved[row]
+            wanted = t[k] * curvature[k] - here
+            size = max(abs(wanted) - l1[k], 0.0) / curvature[k]
+            step = (size if wanted > 0 else -size) - t[k]
+            if step != 0:
+                fell += 0.5 * curvature[k] * step * step
+                t[k] += step
+                for row in range(np.uint64(len(moved))):
+                    moved[row] += step * column[row] * weight[row]
+        most = max(most, fell)
+        is_near = fell <= left * most
+        if is_whole and is_near and sweep > 0:
+            break
+    square = 0.0
+    for row in range(np.uint64(len(moved))):
+        if weight[row] > 0:
+            square += moved[row] * moved[row] / weight[row]
+    return square
+
+
+@njit(nogil=True)
 def measure(
     data: NumPyArray,
     indices: NumPyArray,
@@ -102,7 +173,7 @@ def measure(
     return product, mean, square
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def column_sums(
     data: NumPyArray,
     indices: NumPyArray,
@@ -137,7 +208,7 @@ def column_sums(
             of_column[3] += min(number * least, number * most)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def by_columns(
     data: NumPyArray,
     indices: NumPyArray,
@@ -164,7 +235,7 @@ def by_columns(
                 places[column] = to + np.uint64(1)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def products(
     data: NumPyArray,
     indices: NumPyArray,
@@ -182,7 +253,7 @@ def products(
         found[k] = of_column
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def first_twins(
     data: NumPyArray,
     indices: NumPyArray,
@@ -223,7 +294,7 @@ def first_twins(
     return first
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def scores(
     data: NumPyArray,
     indices: NumPyArray,
@@ -241,7 +312,7 @@ def scores(
                 along[indices[place]] += size * data[place]
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def sweep_columns(
     data: NumPyArray,
     indices: NumPyArray,
@@ -306,7 +377,7 @@ def sweep_columns(
     return fell, shift
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def product(
     data: NumPyArray,
     indices: NumPyArray,
@@ -335,7 +406,7 @@ def product(
     return found
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def squares_of_classes(
     data: NumPyArray,
     indices: NumPyArray,
@@ -353,7 +424,7 @@ def squares_of_classes(
     return square
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def sweep_classes(
     data: NumPyArray,
     indices: NumPyArray,
@@ -418,7 +489,7 @@ def sweep_classes(
     return fell
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True)
 def move_classes(
     data: NumPyArray,
     indices: NumPyArray,

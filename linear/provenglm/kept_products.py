@@ -1,4 +1,4 @@
-"""Products of features with each other, each made once: a squared loss has no other Hessian."""
+"""Columns of dense rows and their products, each made once: a squared loss has no other Hessian."""
 
 from __future__ import annotations
 
@@ -6,69 +6,142 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from provenglm.factor import Factor
 from provenglm.types import NumPyArray
 
 if TYPE_CHECKING:
     from provenglm.objective import Objective
 
 
-class KeptProducts:
-    """Weighted products of the features that a run, or the runs of a path, have asked for.
+class KeptColumns:
+    """The features that a run, or the runs of a path, have asked for.
 
-    They know neither scores nor penalty. A copy of the columns is kept for the products with those
-    that come later.
+    With an intercept they are centred, so that it has no products with them.
+
+    Attributes
+    ----------
+    place : numpy.ndarray, (p,)
+        Of each feature among these; -1 of those that are not there.
+    values : numpy.ndarray
+        A row for each: there may be more rows than features.
+    mean : numpy.ndarray, (m,)
+        What theta's coordinates have beyond the centred ones.
+    square : numpy.ndarray, (m,)
+        Weighted sums of squares.
     """
 
     def __init__(self) -> None:
-        self._place: NumPyArray | None = None
-        self._count = 0
-        self._columns = np.empty((0, 0))
-        self._products = np.empty((0, 0))
+        self.place = np.zeros(0, np.intp)
+        self.values = np.empty((0, 0))
+        self.mean = self.square = np.zeros(0)
 
-    def over(self, objective: Objective, wanted: NumPyArray) -> NumPyArray:
-        """Return the products of some features and, last, the intercept.
+    def count_with(self, wanted: NumPyArray) -> int:
+        """Return how many features there are with some others."""
+        new = len(wanted)
+        if len(self.place):
+            new = int((self.place[wanted] < 0).sum())
+        return len(self.mean) + new
+
+    def join(self, objective: Objective, wanted: NumPyArray) -> NumPyArray:
+        """Add those of some features that are not there; return the places of all of them.
 
         Parameters
         ----------
         objective : Objective
             Of dense rows in float64; its rows, shares and coordinates are the same in each call.
-        wanted : numpy.ndarray, (m,)
+        wanted : numpy.ndarray
         """
-        p = objective.rows.shape[1]
-        wanted = np.append(wanted, p)
-        if self._place is None:
-            self._place = np.full(p + 1, -1)
-        new = wanted[self._place[wanted] < 0]
-        if len(new):
-            self._add(objective, new)
-        places = self._place[wanted]
-        return np.asarray(self._products[np.ix_(places, places)])
-
-    def _add(self, objective: Objective, new: NumPyArray) -> None:
-        assert self._place is not None
-        first, count = self._count, self._count + len(new)
-        if count > len(self._products):
-            size = min(2 * count, len(self._place))
-            columns, products = np.empty((size, objective.n)), np.empty((size, size))
+        if not len(self.place):
+            self.place = np.full(objective.rows.shape[1], -1)
+        new = wanted[self.place[wanted] < 0]
+        first, count = len(self.mean), len(self.mean) + len(new)
+        if count > len(self.values):
+            values = np.empty((min(2 * count, len(self.place)), objective.n))
             if first:
-                columns[:first] = self._columns[:first]
-                products[:first, :first] = self._products[:first, :first]
-            self._columns, self._products = columns, products
-        self._write(objective, new, self._columns[first:count])
-        products = self._columns[first:count] @ self._columns[:count].T
-        self._products[first:count, :count] = products
-        self._products[:first, first:count] = products[:, :first].T
-        self._place[new] = np.arange(first, count)
-        self._count = count
-
-    @staticmethod
-    def _write(objective: Objective, new: NumPyArray, out: NumPyArray) -> None:
-        """Write features, centred and divided by their scales, times the roots of the shares."""
-        features = new[new < objective.rows.shape[1]]
-        center, inverse = objective.scaling.center[features], objective.scaling.inverse[features]
+                values[:first] = self.values[:first]
+            self.values = values
+        center, inverse = objective.scaling.center[new], objective.scaling.inverse[new]
+        added, mean = self.values[first:count], np.zeros(len(new))
         for part in objective.rows.slices():
-            out[: len(features), part] = objective.rows.block(part)[:, features].T
-        out[len(features) :] = objective.intercept
-        out[: len(features)] -= center[:, None]
-        out[: len(features)] *= inverse[:, None]
-        out *= np.sqrt(objective.share)
+            block = objective.rows.block(part)[:, new] - center
+            block *= inverse
+            added[:, part] = block.T
+        if objective.intercept:
+            # Of a sample's centre a little is left.
+            mean = added @ objective.share
+            added -= mean[:, None]
+        self.mean = np.append(self.mean, mean)
+        self.square = np.append(self.square, np.square(added) @ objective.share)
+        self.place[new] = np.arange(first, count)
+        return np.asarray(self.place[wanted])
+
+    def scores(self, theta: NumPyArray) -> NumPyArray | None:
+        """Return the scores of theta (p + 1,), if all features with a coefficient are there."""
+        used = np.flatnonzero(theta[:-1])
+        if not len(self.place) or (self.place[used] < 0).any():
+            return None
+        weights = np.zeros(len(self.mean))
+        weights[self.place[used]] = theta[used]
+        scores = weights @ self.values[: len(weights)]
+        scores += theta[-1] + self.mean @ weights
+        return np.asarray(scores)
+
+
+class KeptProducts:
+    """Weighted products of some of the features with each other.
+
+    Attributes
+    ----------
+    features : numpy.ndarray, (m,)
+        In the order in which they joined.
+    factor : Factor
+        Of `hessian`.
+    """
+
+    def __init__(self) -> None:
+        self.columns = KeptColumns()
+        self.features = np.zeros(0, np.intp)
+        self.factor = Factor()
+        self._products = np.empty((0, 0))
+        self._penalty = np.zeros(0)
+
+    def join(self, objective: Objective, wanted: NumPyArray) -> NumPyArray:
+        """Add those of some features that are not there; return the places of all columns.
+
+        Parameters
+        ----------
+        objective : Objective
+            As in `KeptColumns.join`.
+        wanted : numpy.ndarray, sorted
+        """
+        columns = self.columns
+        columns.join(objective, wanted)
+        new = np.setdiff1d(wanted, self.features)
+        first, count = len(self.features), len(self.features) + len(new)
+        if count > len(self._products):
+            size = min(2 * count, len(columns.place))
+            larger = np.empty((size, size))
+            larger[:first, :first] = self._products[:first, :first]
+            self._products = larger
+        self.features = np.append(self.features, new)
+        places = columns.place[self.features]
+        if len(new):
+            added = columns.values[places[first:]]
+            if first:
+                # With all columns: to take out those that are asked for would take longer.
+                beside = (added * objective.share) @ columns.values[: len(columns.mean)].T
+                self._products[first:count, :first] = beside[:, places[:first]]
+                self._products[:first, first:count] = beside[:, places[:first]].T
+            added *= np.sqrt(objective.share)
+            self._products[first:count, first:count] = added @ added.T
+        return places
+
+    def hessian(self, penalty: NumPyArray) -> NumPyArray:
+        """Return the products with a penalty (m,) on the diagonal; it may have more rows than m."""
+        count = len(self.features)
+        if not np.array_equal(penalty[: len(self._penalty)], self._penalty):
+            self.factor = Factor()
+        self._penalty = penalty
+        square = self.columns.square[self.columns.place[self.features]]
+        np.fill_diagonal(self._products[:count, :count], square + penalty)
+        return self._products

@@ -1,7 +1,8 @@
-r"""Newton's method by conjugate gradients: sparse or wide rows, whose Hessian is not factored.
+r"""Newton's method by conjugate gradients: where the Hessian is too large to be factored.
 
 From a snapshot, which is taken in float64, the step :math:`v = -H^{-1} g` is solved for as far as
-it is worth (Dembo, Eisenstat & Steihaug 1982), with the Hessian's diagonal as preconditioner. The
+it is worth (Dembo, Eisenstat & Steihaug 1982), with the Hessian's diagonal as preconditioner. For
+classes of dense rows it is the mean of the classes' Hessians on a sample: one matrix for all. The
 products :math:`H v` are those of a copy of the rows in float32. The intercepts are eliminated: for
 each v their best step is known from n numbers, and what is left is the Hessian of features that are
 centred with the curvatures as weights. The length of the step is looked for on the scores alone.
@@ -17,7 +18,7 @@ directions: the run ends by proof.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,8 +29,11 @@ from scipy.sparse import issparse
 from provenglm import constants
 from provenglm.data.csr import made_of, transposed
 from provenglm.duality import duality_gap, weighted_square
+from provenglm.losses import SecondDerivative
+from provenglm.metric import inverse
 from provenglm.newton import of_no_shift
 from provenglm.objective import Objective, Snapshot
+from provenglm.sample import Sample
 from provenglm.sampling import fits_float32, has_offsets
 from provenglm.sparse.coordinates import in_coordinates
 from provenglm.state import State
@@ -45,7 +49,12 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 
 def states(
-    objective: Objective, start: NumPyArray, tol: float, is_precise: bool, has_room: bool
+    objective: Objective,
+    start: NumPyArray,
+    tol: float,
+    is_precise: bool,
+    has_room: bool,
+    sample: Sample | None = None,
 ) -> Iterator[State]:
     """Yield a state for each step of Newton's method; ends where no step leads lower.
 
@@ -58,6 +67,8 @@ def states(
         Whether float32 has too few digits for the products.
     has_room : bool
         Whether there is memory for a copy of the rows.
+    sample : Sample, optional
+        Of dense rows with classes: whose mean Hessian over the classes is the preconditioner.
     """
     objective = replace(objective, rows=objective.rows.precise())
     is_precise = is_precise or _needs_float64(objective)
@@ -66,12 +77,13 @@ def states(
     null = objective.null()[1]
     snapshot = objective.snapshot(of_no_shift(start))
     forcing, caution = constants.MOST_FORCING, 0.0
+    common = None if sample is None else _Common(sample)
     while True:
         gap = duality_gap(objective, snapshot)
         enough = tol * (null - snapshot.objective)
         if gap <= enough:
             yield State(objective, snapshot, gap, objective.passes, name="newton-cg", is_cheap=True)
-        hessian = _Hessian(objective, rows, snapshot, caution)
+        hessian = _Hessian(objective, rows, snapshot, caution, common)
         step = hessian.solved(forcing, constants.MOST_FORCING * enough)
         # With caution the model gains less than there is.
         decrement = gap if caution else min(gap, step.decrement)
@@ -159,7 +171,9 @@ class _Rows:
         scaling = self._objective.scaling
         block: Any = self._objective.rows.block(self._parts[k])
         if not issparse(block):
-            return ((block - scaling.center) * scaling.inverse).astype(self.dtype)
+            change = block - scaling.center
+            copy = np.empty_like(change, self.dtype)
+            return np.multiply(change, scaling.inverse, out=copy, casting="same_kind")
         data = in_coordinates(block.data, block.indices, scaling).astype(self.dtype)
         return made_of(data, block.indices, block.indptr, block.shape)
 
@@ -182,25 +196,86 @@ class _Rows:
         objective.reads.rows += objective.n / 2
         return scores
 
-    def products(self, columns: NumPyArray, squared: bool = False) -> NumPyArray:
-        """Return the products of the features, or of their squares, with numbers of each row."""
+    def image(self, weights: NumPyArray, each: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+        """Return the scores for weights, (n,), and the features' products with `each` of them.
+
+        A pass that reads each block once, for one output.
+        """
         objective = self._objective
+        scores = np.empty(objective.n, self.dtype)
+        weights = weights.astype(self.dtype)
+
+        def product(k: int) -> NumPyArray:
+            block, part = self._block(k), self._parts[k]
+            scores[part] = block @ weights
+            return _products(block, each[part] * scores[part])
+
+        objective.reads.rows += objective.n
+        return scores, self._summed(product, ())
+
+    def products(self, columns: Callable[[slice], NumPyArray], outputs: int) -> NumPyArray:
+        """Return the products of the features with numbers of each row: half a pass.
+
+        The numbers of a block are made when it is read, for a cache has room for them.
+        """
+        self._objective.reads.rows += self._objective.n / 2
+        return self._summed(
+            lambda k: _products(self._block(k), columns(self._parts[k])), (outputs,)
+        )
+
+    def moments(self, columns: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+        """Return the products of the features, and of their squares, with numbers of each row."""
 
         def product(k: int) -> NumPyArray:
             block, part = self._block(k), columns[self._parts[k]]
             if issparse(block):
-                if squared:
-                    numbers = np.square(block.data)
-                    block = made_of(numbers, block.indices, block.indptr, block.shape)
-                return np.asarray(transposed(block) @ part)
-            block = np.square(block) if squared else block
-            return np.asarray(part @ block if part.ndim == 1 else block.T @ part)
+                numbers = np.square(block.data)
+                squares = made_of(numbers, block.indices, block.indptr, block.shape)
+            else:
+                squares = np.square(block)
+            return np.stack([_products(block, part), _products(squares, part)], axis=-1)
 
-        total = np.zeros((objective.rows.shape[1], *columns.shape[1:]))
-        for each in objective.workers.map(product, range(len(self._parts))):
+        self._objective.reads.rows += self._objective.n
+        both = self._summed(product, (*columns.shape[1:], 2))
+        return both[..., 0], both[..., 1]
+
+    def _summed(self, of_block: Callable[[int], NumPyArray], shape: tuple[int, ...]) -> NumPyArray:
+        """Return a sum over all blocks, in float64: (p, *shape)."""
+        objective = self._objective
+        total = np.zeros((objective.rows.shape[1], *shape))
+        for each in objective.workers.map(of_block, range(len(self._parts))):
             total += each
-        objective.reads.rows += objective.n / 2
         return total
+
+
+def _products(block: Any, columns: NumPyArray) -> NumPyArray:
+    """Return the products of a block's features with numbers of each of its rows."""
+    if issparse(block):
+        return np.asarray(transposed(block) @ columns)
+    return np.asarray(columns @ block if columns.ndim == 1 else (columns.T @ block).T)
+
+
+class _Common:
+    """The inverse of the mean of the classes' Hessians, on a sample: it is as large as for one.
+
+    It is taken anew where the curvature has changed.
+    """
+
+    def __init__(self, sample: Sample) -> None:
+        self._sample = sample
+        self._weight: NumPyArray = np.zeros(len(sample.share))
+        self._inverse: NumPyArray = np.zeros((0, 0))
+
+    def inverse(self, curvature: SecondDerivative) -> NumPyArray:
+        """Return the inverse, (p, p), where the intercept makes its best step."""
+        sample = self._sample
+        weight = sample.share * curvature.diagonal[sample.indices].mean(axis=1)
+        change = float(np.abs(weight - self._weight).sum())
+        if change > 4 * constants.CHANGED * float(self._weight.sum()):
+            hessian = sample.gram(np.sqrt(weight))
+            hessian.ravel()[:: len(hessian) + 1] += sample.penalty + weight.sum() * sample.unseen()
+            self._weight, self._inverse = weight, inverse(hessian)[:-1, :-1]
+        return self._inverse
 
 
 class _Hessian:
@@ -210,10 +285,17 @@ class _Hessian:
     ----------
     caution : float
         See `Loss.second_derivative`.
+    common : _Common, optional
+        The preconditioner of each class, in place of the diagonal.
     """
 
     def __init__(
-        self, objective: Objective, rows: _Rows, snapshot: Snapshot, caution: float
+        self,
+        objective: Objective,
+        rows: _Rows,
+        snapshot: Snapshot,
+        caution: float,
+        common: _Common | None,
     ) -> None:
         self._objective, self._rows, self._snapshot = objective, rows, snapshot
         share, dtype = objective.share, rows.dtype
@@ -221,51 +303,86 @@ class _Hessian:
         self._inverse = np.zeros((objective.loss.outputs,) * 2)
         if objective.intercept:
             self._inverse = curvature.inverse_of_total(share)
-        each = (curvature.diagonal.T * share).T
-        weight = each.astype(dtype)
-        square = rows.products(weight, squared=True)
-        if objective.intercept:
-            mean = rows.products(weight)
-            centred = square - np.square(mean) / np.maximum(each.sum(axis=0), _TINY)
-            square = np.maximum(centred, _CENTRED * square)
         self._of_weights = objective.penalty[:-1]
         self._penalty = objective.used(snapshot.theta)[:-1]
-        diagonal = square + self._penalty
-        self._diagonal = np.where(diagonal > 0, diagonal, 1.0)
-        self._curvature = curvature.astype(dtype)
-        self._share = (share if snapshot.scores.ndim == 1 else share[:, None]).astype(dtype)
+        self._curvature, self._share = curvature.astype(dtype), share.astype(dtype)
+        self._preconditioned: Callable[[NumPyArray], NumPyArray]
+        if common is None:
+            diagonal = self._diagonal((curvature.diagonal.T * share).T)
+            self._preconditioned = lambda gradient: of_no_shift(gradient / diagonal)
+        else:
+            matrix = common.inverse(curvature)
+            self._preconditioned = lambda gradient: of_no_shift(matrix @ gradient)
 
-    def _weighted(self, along: NumPyArray) -> NumPyArray:
-        """Return what a change of the scores makes of the residuals, times the shares."""
-        change = self._curvature.times(along)
-        change *= self._share
+    def _diagonal(self, each: NumPyArray) -> NumPyArray:
+        """Return the Hessian's diagonal, from the curvatures times the shares."""
+        self._each = each.astype(self._rows.dtype)
+        self._mean, square = self._rows.moments(self._each)
+        if self._objective.intercept:
+            centred = square - np.square(self._mean) / np.maximum(each.sum(axis=0), _TINY)
+            square = np.maximum(centred, _CENTRED * square)
+        diagonal = square + self._penalty
+        return np.where(diagonal > 0, diagonal, 1.0)
+
+    def _weighted(self, along: NumPyArray, part: slice) -> NumPyArray:
+        """Return what a change of some rows' scores makes of their residuals, times the shares."""
+        share, change = self._share[part], self._curvature.part(part).times(along)
+        change *= share if change.ndim == 1 else share[:, None]
         return change
+
+    def _products(self, along: NumPyArray) -> NumPyArray:
+        """Return the products of the features with what it makes of all residuals."""
+        return self._rows.products(
+            lambda part: self._weighted(along[part], part), self._objective.loss.outputs
+        )
+
+    def _total(self, along: NumPyArray) -> NumPyArray:
+        """Return the sums of that over the rows."""
+
+        def of(part: slice) -> NumPyArray:
+            return np.asarray(self._share[part] @ self._curvature.part(part).times(along[part]))
+
+        total: NumPyArray = np.zeros(along.shape[1:])
+        for each in self._objective.workers.map(of, self._objective.rows.slices()):
+            total += each
+        return total
 
     def _best(self, of_weights: NumPyArray) -> NumPyArray:
         """Return the intercepts' step for what the others make of their gradient."""
         step = -self._inverse @ np.atleast_1d(of_weights)
         return np.asarray(step if self._objective.loss.outputs > 1 else step[0])
 
-    def _moved(self, step: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-        """Return the intercepts' best step beside one, and what both make of the residuals."""
-        along = self._rows.times(step)
-        best = self._best(self._weighted(along).sum(axis=0, dtype=np.float64))
-        along += best.astype(along.dtype)
-        return best, self._weighted(along)
+    def _image(self, step: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+        """Return the intercepts' best step beside one, and scores and gradient of both."""
+        if step.ndim == 1:
+            along, product = self._rows.image(step, self._each)
+            best = self._best(np.sum(self._each * along, dtype=np.float64))
+            along += best.astype(along.dtype)
+            # What the intercept adds to the gradient is known without the rows.
+            product += best * self._mean
+        else:
+            along = self._rows.times(step)
+            best = self._best(self._total(along))
+            along += best.astype(along.dtype)
+            product = self._products(along)
+        product += self._penalty * step
+        return best, along, product
 
     def _reduced(self, gradient: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
         """Return the gradient where the intercepts have made their best step, and that step."""
         first = self._best(gradient[-1])
         if not np.any(first):
             return gradient[:-1], first
+        if gradient.ndim == 1:
+            return gradient[:-1] + first * self._mean, first
         shape = self._snapshot.scores.shape
-        moved = self._weighted(np.broadcast_to(first.astype(self._rows.dtype), shape))
-        return gradient[:-1] + self._rows.products(moved), first
+        moved = np.broadcast_to(first.astype(self._rows.dtype), shape)
+        return gradient[:-1] + self._products(moved), first
 
     def size(self, gradient: NumPyArray) -> float:
         """Return the size of a gradient in the preconditioner's metric."""
         reduced = of_no_shift(self._reduced(gradient)[0])
-        return float(np.sqrt(np.vdot(reduced, of_no_shift(reduced / self._diagonal))))
+        return float(np.sqrt(np.vdot(reduced, self._preconditioned(reduced))))
 
     def solved(self, forcing: float, enough: float) -> _Step:
         """Return the step of conjugate gradients that leaves a part of the gradient.
@@ -276,22 +393,24 @@ class _Hessian:
         reduced, intercept = self._reduced(gradient)
         rest = -of_no_shift(reduced)
         step = np.zeros_like(rest)
-        scaled = of_no_shift(rest / self._diagonal)
+        scores = np.zeros(self._snapshot.scores.shape) + intercept
+        scaled = self._preconditioned(rest)
         direction = scaled.copy()
         square = started = float(np.vdot(rest, scaled))
         lengths: list[float] = []
         ratios: list[float] = []
         while square > forcing**2 * started and len(lengths) < constants.MOST_STEPS:
-            best, residual = self._moved(direction)
-            product = self._rows.products(residual) + self._penalty * direction
+            best, along, product = self._image(direction)
             curvature = float(np.vdot(direction, product))
             if not curvature > 0:
                 break  # rounding
             length = square / curvature
             step += length * direction
             intercept = intercept + length * best
+            along *= along.dtype.type(length)
+            scores += along
             rest -= length * product
-            scaled = of_no_shift(rest / self._diagonal)
+            scaled = self._preconditioned(rest)
             lengths.append(length)
             ratios.append(float(np.vdot(rest, scaled)) / square)
             square *= ratios[-1]
@@ -300,7 +419,6 @@ class _Hessian:
             is_late = self._objective.deadline < time.perf_counter()
             if is_late or weighted_square(rest, self._of_weights) <= enough:
                 break
-        scores = self._rows.times(step) + intercept
         theta = np.concatenate([step, intercept[None]])
         gain = -0.5 * float(np.vdot(gradient, theta))
         left = 0.5 * square / _least_eigenvalue(lengths, ratios)

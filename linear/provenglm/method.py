@@ -28,13 +28,11 @@ class Steps(ABC):
 
     name = ""
     """Of the method, where the plan leaves it open."""
-    is_scaled = False
-    """See `Secants`."""
 
     def __init__(self, objective: Objective, sample: Sample) -> None:
         self._objective = self._given = objective
         self._sample = sample
-        self._secants = Secants(self.is_scaled)
+        self._secants = Secants()
 
     def states(self, start: NumPyArray) -> Iterator[State]:
         """Yield a state for each snapshot of a run."""

@@ -38,3 +38,15 @@ class HessianMetric:
         """Return P^-1 times a gradient of theta's shape."""
         step = scipy.linalg.cho_solve(self.cholesky, gradient.ravel(), check_finite=False)
         return np.asarray(step.reshape(gradient.shape))
+
+
+def inverse(hessian: NumPyArray) -> NumPyArray:
+    """Return the inverse of a Hessian, in place; where the diagonal is 0, that of 1."""
+    diagonal = hessian.diagonal()
+    roots = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    scales = np.multiply.outer(roots, roots)
+    hessian /= scales
+    hessian.ravel()[:: len(hessian) + 1] = 1.0
+    lower, _ = scipy.linalg.lapack.dpotri(newton.factor(hessian, _RIDGE)[0], lower=1)
+    lower = np.tril(lower)
+    return np.asarray((lower + np.tril(lower, -1).T) / scales)

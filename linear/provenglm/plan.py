@@ -149,7 +149,7 @@ def _with_a_sample(problem: Problem, settings: Settings, why: str, most: float) 
         objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
     ) -> Iterator[State]:
         def go_on(theta: NumPyArray) -> Iterator[State]:
-            return sample_krylov.states(objective, sample, theta, settings.is_precise)
+            return sample_krylov.states(objective, sample, theta, settings)
 
         if sdca.is_for_classes(objective):
             return sdca.states(objective, start, settings, rng, go_on)
@@ -224,8 +224,10 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
         size = min(size, constants.SAMPLE_NUMBERS // (p + 1))
     size = int(min(size, rows_of_a_sample(room(problem), p)))
     is_large = float(n) * width * width > constants.SMALL_HESSIAN
-    if problem.loss.is_quadratic and width <= constants.WEIGHTS_OF_SQUARES:
-        is_large = False
+    if problem.loss.is_quadratic:
+        is_dense = not issparse(problem.features) and not on_disk(problem.features)
+        has_few = is_dense and n * p <= constants.KEPT_NUMBERS
+        is_large = is_large and width > constants.WEIGHTS_OF_SQUARES and not has_few
     if width <= constants.MOST_WEIGHTS and (is_large or settings.metric == "hessian"):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         return Plan("svrg, hessian, proximal", why, size, Descent.of_a_sample)

@@ -13,8 +13,8 @@ Indices are unsigned, so that none is tested for being negative.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from provenglm.compiled import njit
 from provenglm.types import NumPyArray
 
 ROWS = 8
@@ -35,7 +35,7 @@ _LEAST = 1e-3
 _TINY = 1e-30
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def logistic(
     data: NumPyArray,
     indices: NumPyArray,
@@ -112,7 +112,7 @@ def logistic(
     return value, distance, of_dual
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def _best(
     score: NumPyArray, u: NumPyArray, step: NumPyArray, slope: NumPyArray, c: float, own: np.uint64
 ) -> tuple[float, float, float]:
@@ -188,7 +188,7 @@ def _best(
     return loss, first, first_of_dual
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def softmax(
     data: NumPyArray,
     indices: NumPyArray,
@@ -237,7 +237,7 @@ def softmax(
     return value, distance, of_dual
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+@njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def softmax_dense(
     rows: NumPyArray,
     target: NumPyArray,

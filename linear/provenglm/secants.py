@@ -14,16 +14,9 @@ class Secants:
     7.4), with the metric where that has a multiple of the identity. Gradients are those of whole
     snapshots, so that the pairs have no noise, as in stochastic L-BFGS with variance reduction
     (Moritz, Nishihara & Jordan 2016).
-
-    Parameters
-    ----------
-    is_scaled : bool
-        Whether the metric is multiplied by a number that makes it right along the last change of
-        the gradient (the same, equation 7.20): for one that is good but for its size.
     """
 
-    def __init__(self, is_scaled: bool = False) -> None:
-        self._is_scaled = is_scaled
+    def __init__(self) -> None:
         self._pairs: list[tuple[NumPyArray, NumPyArray, float]] = []
 
     def clear(self) -> None:
@@ -45,9 +38,6 @@ class Secants:
             rest -= factor * change
             factors.append(factor)
         direction = metric.solve(rest)
-        if self._is_scaled and self._pairs:
-            _, change, product = self._pairs[-1]
-            direction *= product / float(change.ravel() @ metric.solve(change).ravel())
         for (step, change, product), factor in zip(self._pairs, reversed(factors), strict=True):
             direction += (factor - float(change.ravel() @ direction.ravel()) / product) * step
         return direction

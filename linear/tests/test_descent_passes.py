@@ -122,17 +122,36 @@ def test_a_start_with_coefficients_of_columns_that_are_left_out(text):
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-def test_kept_products_are_those_of_the_columns(intercept):
+def test_kept_columns_and_their_products(intercept):
     objective = objective_of(Squared(), size=200, intercept=intercept, dense=True)
+    null = objective.snapshot(np.zeros(41))
     X = objective.rows.block(slice(0, 300))
     A = (X - objective.scaling.center) * objective.scaling.inverse
-    A = np.column_stack([A, np.full(300, float(intercept))])
-    expected = A.T @ (objective.share[:, None] * A)
+    theta = np.zeros(41)
+    theta[[3, 20, -1]] = [0.5, -2.0, intercept]
+    expected = objective.snapshot(theta)
+    if intercept:
+        A = A - objective.share @ A
+    hessian = A.T @ (objective.share[:, None] * A) + np.diag(objective.penalty[:-1])
     products = KeptProducts()
+    assert products.columns.scores(null.theta) is None
     for wanted in ([3, 7], [1, 3, 20], [7, 8], np.arange(40)):
-        places = np.append(wanted, 40)
-        found = products.over(objective, np.array(wanted))
-        np.testing.assert_allclose(found, expected[np.ix_(places, places)], atol=1e-12)
+        places = products.join(objective, np.array(wanted))
+        assert set(wanted) <= set(products.features)
+        values = products.columns.values[places]
+        np.testing.assert_allclose(values, A[:, products.features].T, atol=1e-12)
+        found = products.hessian(objective.penalty[products.features])
+        count = len(products.features)
+        of_these = np.ix_(products.features, products.features)
+        np.testing.assert_allclose(found[:count, :count], hessian[of_these], atol=1e-12)
+        has_all = {3, 20} <= set(products.features)
+        scores = products.columns.scores(theta)
+        assert (scores is not None) == has_all
+        if scores is not None:
+            np.testing.assert_allclose(scores, expected.scores, atol=1e-12)
+            known = objective.at_scores(theta, scores)
+            assert known.objective == pytest.approx(expected.objective, rel=1e-12)
+            np.testing.assert_allclose(known.gradient, expected.gradient, atol=1e-12)
 
 
 def test_a_lasso_of_kept_products_is_that_of_products_made_anew(monkeypatch):

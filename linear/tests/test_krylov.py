@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from provenglm import krylov
+from linear_oracle import curvatures, prepared, problem_of
+from provenglm import constants, krylov, metric
 from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
 from provenglm.plan import _conjugate_gradients, choose
 from provenglm.problem import Problem
@@ -52,6 +53,7 @@ class Whole:
         self.problem, self.share = problem, problem.shares()
         self.K = problem.loss.outputs
         self.has_intercept = problem.fit_intercept
+        self.common = self.weight = None
 
     def scores(self, W, b):
         z = self.X @ W + b
@@ -110,24 +112,42 @@ class Whole:
             mean = np.einsum("ij,ikk->jk", X, of_scores)
             diagonal = np.maximum(diagonal - mean**2 / total, 1e-3 * diagonal)
         diagonal += self.problem.l2
+        self.preconditioner = [np.diag(1 / column) for column in diagonal.T]
+        if self.common is not None:
+            self.preconditioner = [self.of_the_mean(np.einsum("ikk->i", of_scores) / K)] * K
 
         def centred(v):
             return v - v.mean(1, keepdims=True) if K > 1 else v
 
         # Conjugate gradients as in the textbook.
         v, r = np.zeros((p, K)), -centred(reduced)
-        s = centred(r / diagonal)
+        s = centred(self.scaled(r))
         d, rho = s, np.vdot(r, s)
         first = rho
         while rho > forcing**2 * first:
             q = (schur @ d.ravel()).reshape(p, K)
             length = rho / np.vdot(d, q)
             v, r = v + length * d, r - length * q
-            s = centred(r / diagonal)
+            s = centred(self.scaled(r))
             new = np.vdot(r, s)
             d, rho = s + new / rho * d, new
-        self.diagonal, self.corner, self.cross, self.first = diagonal, corner, cross, first
+        self.corner, self.cross, self.first = corner, cross, first
         return v, -corner @ (g_b + cross.T @ v.ravel())
+
+    def scaled(self, r):
+        """Return each class's preconditioner times its column."""
+        return np.stack([P @ r[:, k] for k, P in enumerate(self.preconditioner)], axis=1)
+
+    def of_the_mean(self, weight):
+        """Return the inverse of the mean Hessian over the classes, if a fifth of it has changed."""
+        if self.weight is None or np.abs(weight - self.weight).sum() > 0.2 * self.weight.sum():
+            matrix = (self.X.T * weight) @ self.X
+            if self.has_intercept:
+                mean = weight @ self.X
+                matrix -= np.outer(mean, mean) / weight.sum()
+            self.weight = weight
+            self.common = np.linalg.inv(matrix + self.problem.l2 * np.eye(len(matrix)))
+        return self.common
 
     def size(self, W, b):
         """Return the size of the gradient in the last step's metric."""
@@ -135,7 +155,7 @@ class Whole:
         reduced = (g_w.ravel() - self.cross @ (self.corner @ g_b)).reshape(g_w.shape)
         if self.K > 1:
             reduced = reduced - reduced.mean(1, keepdims=True)
-        scaled = reduced / self.diagonal
+        scaled = self.scaled(reduced)
         if self.K > 1:
             scaled = scaled - scaled.mean(1, keepdims=True)
         return np.sqrt(np.vdot(reduced, scaled))
@@ -173,20 +193,32 @@ class Whole:
 @pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
 @pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "none"])
 def test_each_step_is_that_of_whole_matrices(monkeypatch, loss, dense, intercept):
-    problem = made(loss, dense=dense, intercept=intercept)
-    whole = Whole(problem)
+    follow(monkeypatch, made(loss, dense=dense, intercept=intercept), dense)
+
+
+@pytest.mark.parametrize("classes", [3, 12])
+@pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "none"])
+def test_each_step_of_classes_of_dense_rows(monkeypatch, classes, intercept):
+    problem = made(Softmax(classes), dense=True, intercept=intercept)
+    monkeypatch.setattr(metric, "_RIDGE", 0.0)
+    follow(monkeypatch, problem, dense=True, has_common=True)
+
+
+def follow(monkeypatch, problem, dense, has_common=False):
+    whole, loss = Whole(problem), problem.loss
+    whole.common = has_common or None
     settings = Settings(tol=1e-12)
     session = Session(problem, settings)
     monkeypatch.setattr(session, "_problem", problem)  # not made dense
     plan = choose(problem, settings)
     session.plan = plan.__class__("", "", 0 if not dense else len(problem.target), plan.method)
-    objective, _ = session.prepare()
+    objective, sample = session.prepare()
     start, _ = objective.null()
     W, b = (np.asarray(part) for part in objective.scaling.to_user(start))
     W, b = W.reshape(len(W), -1), np.atleast_1d(b)
     forcing, caution = 0.3, 0.0
     lengths = []
-    for state in krylov.states(objective, start, 0.0, True, True):
+    for state in krylov.states(objective, start, 0.0, True, True, sample if has_common else None):
         got_W, got_b = objective.scaling.to_user(state.theta)
         size = max(1.0, np.abs(W).max())
         np.testing.assert_allclose(got_W.reshape(W.shape), W, atol=1e-9 * size)
@@ -391,3 +423,91 @@ def test_a_hessian_is_not_factored_where_a_pass_is_far_cheaper(loss):
     by_a_hessian = solve(few, Settings(tol=1e-8, metric="hessian"))
     assert by_gradients.gap <= 1e-8 * by_gradients.history[0].objective
     assert by_gradients.objective == pytest.approx(by_a_hessian.objective, rel=1e-7)
+
+
+def classes_of_dense_rows(n, p, K, strength, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 256, (n, p)).astype(np.uint8)
+    scores = (X / 255.0 - 0.5) @ rng.normal(size=(p, K))
+    return X, (strength * scores / scores.std() + rng.gumbel(size=(n, K))).argmax(axis=1)
+
+
+@pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "none"])
+def test_the_mean_of_the_classes_hessians_on_a_sample(intercept):
+    problem = problem_of(Softmax(4), n=300, p=5, l2=1e-2, weights=True, intercept=intercept)
+    objective, _, sample = prepared(problem, size=80)
+    sample.rare = np.arange(5) == 2
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(300, 4))
+    common = krylov._Common(sample)
+    h = curvatures(objective.loss, scores, objective.target)[sample.indices]
+    weight = sample.share * np.einsum("ikk->i", h) / 4
+    matrix = (sample.rows.T * weight) @ sample.rows + np.diag(sample.penalty)
+    matrix[2, 2] += weight.sum()
+    if not intercept:
+        matrix[-1, -1] = 1.0
+    exact = np.linalg.inv(matrix)[:-1, :-1]
+    second = objective.loss.second_derivative(scores, objective.target)
+    got = common.inverse(second)
+    np.testing.assert_allclose(got, exact, rtol=1e-8, atol=1e-9 * np.abs(exact).max())
+    # Next to the same curvature: the same matrix.
+    near = objective.loss.second_derivative(1.01 * scores, objective.target)
+    assert common.inverse(near).base is got.base
+    settled = objective.loss.second_derivative(5 * scores, objective.target)
+    assert common.inverse(settled).base is not got.base
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "uint8"])
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("classes", [3, 20])
+def test_classes_of_dense_rows_arrive_and_are_proven(monkeypatch, classes, weights, dtype):
+    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
+    monkeypatch.setattr(constants, "ROWS_OF_A_DIMENSION", np.inf)
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(3000, 30)) @ rng.normal(size=(30, 30))
+    X = (X - X.min()) * 255 / np.ptp(X) if dtype == "uint8" else X
+    X = X.astype(dtype)
+    Z = (X - X.mean(axis=0)) / X.std(axis=0)
+    scores = Z @ rng.normal(size=(30, classes)) / 3 + rng.gumbel(size=(3000, classes))
+    target = scores.argmax(axis=1)
+    target[:classes] = np.arange(classes)
+    weight = rng.random(3000) if weights else None
+    problem = Problem(X, target, Softmax(classes), 1 / 3000, weight)
+    solution = solve(problem, Settings(tol=1e-6))
+    assert solution.method == "newton-cg"
+    best = solve(problem, Settings(tol=1e-11, metric="hessian"))
+    gained = solution.history[0].objective - best.objective
+    assert solution.gap <= 1e-6 * gained
+    assert -1e-12 <= solution.objective - best.objective <= solution.gap + 1e-12
+
+
+def test_nearly_separable_classes_are_proven(monkeypatch):
+    X, target = classes_of_dense_rows(2000, 60, 20, 8)
+    problem = Problem(X, target, Softmax(20), 1 / 2000)
+    best = solve(replace(problem, features=X.astype(float)), Settings(1e-10, metric="hessian"))
+    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
+    monkeypatch.setattr(constants, "ROWS_OF_A_DIMENSION", np.inf)
+    # As with more weights: only the duality gap proves.
+    monkeypatch.setattr(constants, "MOST_WEIGHTS", 0)
+    solution = solve(problem, Settings(tol=1e-6))
+    assert solution.method == "newton-cg"
+    gained = solution.history[0].objective - best.objective
+    assert solution.gap <= 1e-6 * gained
+    assert -1e-12 <= solution.objective - best.objective <= solution.gap
+
+
+def test_columns_of_classes_that_the_sample_does_not_know():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(9000, 12))
+    X[:, 8:] = 0
+    for j in range(8, 12):
+        X[rng.choice(9000, 5, replace=False), j] = 1e-3
+    target = (X[:, :5] + rng.gumbel(size=(9000, 5))).argmax(axis=1)
+    problem = Problem(X, target, Softmax(5), 1e-5)
+    objective, null, sample = prepared(problem, size=1000)
+    assert objective.rare[8:].any()
+    states = krylov.states(objective, null.theta, 1e-6, False, True, sample)
+    values = [state.snapshot.objective for _, state in zip(range(8), states, strict=False)]
+    best = solve(problem, Settings(tol=1e-11, metric="hessian")).objective
+    assert values[-1] - best < 1e-9
+    assert np.all(np.diff(values) <= 0)

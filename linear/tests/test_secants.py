@@ -73,20 +73,6 @@ def test_a_pair_without_curvature_is_not_taken(change):
     assert secants.solve(ones, np.array([3.0, 4.0])).tolist() == [3.0, 4.0]
 
 
-@pytest.mark.parametrize("shape", [(5,), (4, 3)])
-def test_scaled_to_the_last_pair(shape):
-    diagonal = np.random.default_rng(1).random(shape) + 0.5
-    secants, pairs = Secants(is_scaled=True), pairs_of(shape, 4)
-    for pair in pairs:
-        secants.add(*pair)
-    gradient = np.random.default_rng(2).normal(size=shape)
-    step, change = (array.ravel() for array in pairs[-1])
-    factor = step @ change / (change @ (diagonal.ravel() * change))
-    exact = bfgs(factor * np.diag(diagonal.ravel()), pairs) @ gradient.ravel()
-    got = secants.solve(DiagonalMetric(diagonal), gradient)
-    np.testing.assert_allclose(got.ravel(), exact, rtol=1e-9, atol=1e-9 * np.abs(exact).max())
-
-
 def test_clear():
     secants, ones = Secants(), DiagonalMetric(np.ones(5))
     secants.add(*pairs_of((5,), 1)[0])

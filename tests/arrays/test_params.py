@@ -40,6 +40,15 @@ def test_sparse_rows_are_read():
     assert np.array_equal(found.asnumpy(), rows.asnumpy())
 
 
+@pytest.mark.parametrize("rows", [(4, 1), (1, 1), (-1, 4), (1, 6)])
+def test_sparse_rows_that_there_cannot_be(rows):
+    array = row_sparse(np.ones((2, 3), "float32"), np.array([1, 4]), (6, 3), mx.cpu())
+    content, written = params.to_bytes({"w": array}), struct.pack("<2q", 1, 4)
+    assert content.count(written) == 1
+    with pytest.raises(DamagedError, match=r"of shape \(6, 3\) has rows that it cannot have"):
+        params.from_bytes(content.replace(written, struct.pack("<2q", *rows)))
+
+
 def test_no_arrays():
     assert params.from_bytes(params.to_bytes({})) == {}
 

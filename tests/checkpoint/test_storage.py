@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import gluon_svrg as gs
@@ -343,19 +344,27 @@ def test_a_wrong_file_that_the_manifest_vouches_for(file, wrong, folder):
     assert "Traceback" not in str(caught.value)
 
 
+def _with_file(name, manifest):
+    return {**manifest, "files": {**manifest["files"], name: {"bytes": 0, "sha256": ""}}}
+
+
 FORGED = {
     "no format": lambda m: {k: v for k, v in m.items() if k != "format"},
     "a format that is no number": lambda m: {**m, "format": "1"},
     "no files": lambda m: {k: v for k, v in m.items() if k != "files"},
     "files that are none": lambda m: {**m, "files": ["run.npz"]},
     "files without sizes": lambda m: {**m, "files": {"run.npz": {}}},
+    **{
+        f"a file called {name!r}": partial(_with_file, name)
+        for name in ("../run.npz", "/run.npz", "a/b", "a\\b", "a\0b", "", ".", "..")
+    },
 }
 
 
 @pytest.mark.parametrize("forgery", FORGED)
 def test_a_manifest_of_another_form(forgery, folder):
     path = forged(folder, FORGED[forgery])
-    with pytest.raises(DamagedError, match=r"^manifest\.json"):
+    with pytest.raises(DamagedError, match=r"^manifest\.json is not what a CheckpointHandler"):
         storage.read(path)
 
 

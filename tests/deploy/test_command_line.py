@@ -1,6 +1,7 @@
 """python -m gluon_svrg.deploy, and the benchmark."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -232,6 +233,17 @@ def test_ctrl_c_is_one_line(model, image, capsys, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command_line.Predictor, "classes", interrupted)
+    monkeypatch.setattr(deploy.Predictor, "classes", interrupted)
     assert command_line.main(["predict", str(model), image]) == 130
     assert capsys.readouterr() == ("", "interrupted\n")
+
+
+@pytest.mark.full
+def test_ctrl_c_while_mxnet_is_imported_is_one_line(tmp_path):
+    (tmp_path / "mxnet.py").write_text("raise KeyboardInterrupt")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "gluon_svrg.deploy", "predict", "model", "image.png"]
+    ended = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")

@@ -16,6 +16,7 @@ from gluon_svrg.arrays.params import to_bytes
 from gluon_svrg.deploy import graph
 from gluon_svrg.deploy.__main__ import main
 from gluon_svrg.deploy.model_dir import _sealed, write_model
+from gluon_svrg.files import DamagedError
 from gluoncv.model_zoo import get_model
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -307,6 +308,13 @@ def test_what_mxnet_does_not_check(name, tmp_path):
     path = write_graph(tmp_path / "model", *model)
     with pytest.raises(ValueError, match=f"cannot be loaded: .*{message}"):
         deploy.Predictor.load(path)
+
+
+def test_an_array_in_the_middle_has_no_more_numbers_than_32_bits_count():
+    large = mx.sym.tile(mx.sym.var("data"), reps=(1, 65536, 65536))
+    given = {"data": graph.Array((1, 1, 1), np.dtype("float32"))}
+    with pytest.raises(DamagedError, match=r"has the shape \(1, 65536, 65536\), which is not comp"):
+        graph.check_arrays(mx.sym.max(large, axis=(1, 2)), given)
 
 
 def test_a_named_operator_is_not_checked(tmp_path):

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import gluon_svrg as gs
 import mxnet as mx
+import numpy as np
 import problems
 import pytest
 import runs
@@ -245,3 +246,13 @@ def test_the_coefficient_stands_after_the_learning_rate_and_other_figures_last()
             "mine",
         ]
     assert history.column("coefficient") == [0.25, 0.25]
+
+
+def test_arrays_among_the_figures_are_numbers_or_lists_in_the_row():
+    class Figures(BatchEnd):
+        def batch_end(self, estimator, *args, **kwargs):
+            estimator.figures |= {"one": mx.nd.array([0.5]), "two": np.array([1.0, 2.0])}
+
+    (row,) = fit(1, handlers=lambda *_: [Figures()])
+    assert (type(row["one"]), row["one"]) == (float, 0.5)
+    assert (type(row["two"]), row["two"]) == (list, [1.0, 2.0])

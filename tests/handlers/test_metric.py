@@ -206,11 +206,19 @@ def test_batches_of_several_shapes():
     assert values[0]["training accuracy"] == values[1]["training accuracy"]
 
 
-def test_a_loss_has_the_same_bits_whatever_waits_with_it():
+@pytest.mark.parametrize(
+    ("shapes", "dtype"),
+    [
+        ([(5, 3), (5, 4), (5, 3), (5, 3), (5, 4)], "float32"),  # sequences of several lengths
+        ([(5, 3)] * 9, "float64"),  # sums of so few float32 numbers are exact in float64
+    ],
+)
+def test_a_loss_has_the_same_bits_whatever_waits_with_it(shapes, dtype):
     """As after a resume, which begins with nothing that waits."""
     rng = np.random.default_rng(0)
-    shapes = [(5, 3), (5, 4), (5, 3), (5, 3), (5, 4)]  # sequences of several lengths
-    batches = [[mx.nd.array(rng.normal(size=shape)) for _ in range(3)] for shape in shapes]
+    batches = [
+        [mx.nd.array(rng.normal(size=shape), dtype=dtype) for _ in range(3)] for shape in shapes
+    ]
     values = []
     for limit in (1, 2, 3, 64):
         loss = mx.metric.Loss("loss")
@@ -220,6 +228,16 @@ def test_a_loss_has_the_same_bits_whatever_waits_with_it():
         handler.flush()
         values.append(loss.get()[1])
     assert len(set(values)) == 1
+
+
+def test_the_losses_of_a_batch_are_added_up_in_float64():
+    loss, ones = mx.metric.Loss("loss"), mx.nd.ones(4)
+    handler = gs.MetricHandler(loss)
+    values = mx.nd.array([2**24, 1, 1, 1])  # in float32 2**24 + 1 is 2**24
+    for _ in range(2):
+        handler.batch_end(None, label=[ones], pred=[ones], loss=[values])
+    handler.flush()
+    assert loss.get() == ("loss", (2**24 + 3) / 4)
 
 
 def test_the_old_names_of_the_limits():

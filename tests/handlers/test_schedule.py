@@ -529,6 +529,11 @@ def fits(caplog, handlers_of_fits, between=lambda trainer: None):
     return warnings
 
 
+def constant(trainer):
+    """An lr_scheduler that gives the rate that the trainer has."""
+    return mx.lr_scheduler.FactorScheduler(10**6, base_lr=trainer.learning_rate)
+
+
 def rate(start, end):
     return ScheduleHandler("learning_rate", schedules.linear(start, end))
 
@@ -559,6 +564,16 @@ def test_after_two_schedules_the_first_rate_is_named(caplog):
     assert "set_learning_rate(9)" in fits(caplog, [handler, handler, []])[2][0]
 
 
+def test_of_a_rate_that_was_set_between_two_schedules_that_one_is_named(caplog):
+    handler, rates = [rate(0.1, 0.0)], [0.5]
+
+    def set_once(trainer):
+        if rates:
+            trainer.set_learning_rate(rates.pop())
+
+    assert "set_learning_rate(0.5)" in fits(caplog, [handler, handler, []], set_once)[2][0]
+
+
 def test_another_number_that_was_left_is_told_with_its_attribute(caplog):
     decay = ScheduleHandler("wd", schedules.linear(0.1, 0.2))
     (line,) = fits(caplog, [[decay, rate(0.1, 0.0)], [rate(0.1, 0.0)]])[1]
@@ -572,6 +587,7 @@ def test_another_number_that_was_left_is_told_with_its_attribute(caplog):
         ([], lambda trainer: trainer.set_learning_rate(0.5)),
         ([rate(0.3, 0.1)], lambda trainer: None),
         ([], lambda trainer: setattr(trainer.optimizer, "lr_scheduler", FACTOR)),
+        ([], lambda trainer: setattr(trainer.optimizer, "lr_scheduler", constant(trainer))),
     ],
 )
 def test_a_rate_that_is_set_again_is_not_told(caplog, handlers, between):

@@ -118,6 +118,12 @@ def test_what_is_refused(script, capsys, arguments, said):
     assert said in capsys.readouterr().err
 
 
+def test_without_a_script(capsys):
+    with pytest.raises(SystemExit):
+        parse(["-n", "2"])
+    assert capsys.readouterr().err.endswith("arguments are required: script\n")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_permission(script, tmp_path, capsys):
     (tmp_path / "closed").mkdir(mode=0o500)

@@ -546,6 +546,24 @@ def test_the_second_signal_ends_at_once(script, workers):
         assert time.monotonic() - begin < 5
 
 
+def test_a_signal_before_the_workers_have_begun_ends_at_once():
+    """mpiexec has no worker yet to hand it on to."""
+    code = """
+import os, signal, threading
+from gluon_svrg.launch.attempt import Attempt
+from gluon_svrg.launch.signals import Signals
+signals, fake = Signals(), ["sh", "-c", "trap '' INT; exec sleep 60"]
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+Attempt(fake, dict(os.environ), signals, 0, None, workers=2).run()
+print(signals.received)
+"""
+    begin = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"[{int(signal.SIGINT)}]\n"
+    assert "the workers are told" not in done.stderr
+    assert time.monotonic() - begin < 30
+
+
 def test_a_script_that_knows_no_signals(script):
     path = script("print('ready', os.getpid(), flush=True)\ntime.sleep(60)")
     with Launched(path.parent, "-n", 2, path) as launched:

@@ -1,5 +1,6 @@
 """LARS, NAG and Signum against NumPy after every step, in every combination that they promise."""
 
+import inspect
 import itertools
 
 import gluon_svrg as gs
@@ -145,6 +146,13 @@ PRODUCT = list(
         [ONE, TWO],
     )
 )
+
+
+def test_every_optimizer_has_a_formula():
+    public = {kind for kind in vars(gs.optimizer).values() if inspect.isclass(kind)}
+    # AdamW is MARS with a gamma of 0, in test_adam_oracle.py.
+    names = {kind.__name__ for kind in public} - {"Optimizer", "AdamW"}
+    assert names <= {name for name, kind in vars(oracle).items() if hasattr(kind, "step")}
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ class Weighted(gs.BatchProcessor):
     calls = 0
 
     def fit_batch(self, estimator, batch, batch_axis=0):
-        x, y, weight = batch
+        x, y, weight = batch["inputs"], batch["targets"], batch["importance"]
         self.calls += 1
         with autograd.record():
             output = estimator.net[2](estimator.net[1](estimator.net[0](x)))
@@ -244,7 +244,8 @@ class Weighted(gs.BatchProcessor):
 @pytest.mark.parametrize("table", [False, True])
 def test_fit_batch_alone_is_enough_for_layers_that_infer_their_shapes(table):
     """Fails on 0.1: SVRG asked for an `evaluate_batch` of the same batch."""
-    x, y, weight = (mx.nd.array(RNG.normal(size=shape)) for shape in ((4, 3), (4,), (4,)))
+    shapes = {"inputs": (4, 3), "targets": (4,), "importance": (4,)}
+    batch = {name: mx.nd.array(RNG.normal(size=shape)) for name, shape in shapes.items()}
     results = []
     for is_known in (False, True):
         net = nn.HybridSequential()
@@ -252,7 +253,7 @@ def test_fit_batch_alone_is_enough_for_layers_that_infer_their_shapes(table):
         mx.random.seed(4)
         net.initialize(mx.init.Normal(0.5))
         if is_known:
-            net(x)
+            net(batch["inputs"])
         trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
         processor = Weighted()
         estimator = gs.Estimator(
@@ -262,9 +263,7 @@ def test_fit_batch_alone_is_enough_for_layers_that_infer_their_shapes(table):
             trainer=trainer,
             batch_processor=processor,
         )
-        estimator.fit(
-            [(x, y, weight)] * 3, epochs=2, event_handlers=[gs.SVRGHandler(gradient_table=table)]
-        )
+        estimator.fit([batch] * 3, epochs=2, event_handlers=[gs.SVRGHandler(gradient_table=table)])
         results.append([*problems.weights_of(net), np.array(processor.calls)])
     assert problems.same(*results)
 
@@ -275,5 +274,6 @@ def test_an_error_of_fit_batch_is_not_hidden():
     estimator = runs.estimator_of(
         net, LOSS, mx.metric.Loss("loss"), lr=0.01, batch_processor=Weighted()
     )
-    with pytest.raises(ValueError, match="not enough values to unpack"):
-        estimator.fit([(mx.nd.ones((2, 3)),) * 2], epochs=1, event_handlers=[gs.SVRGHandler()])
+    batch = {name: mx.nd.ones((2, 3)) for name in ("inputs", "targets")}
+    with pytest.raises(KeyError, match="importance"):
+        estimator.fit([batch], epochs=1, event_handlers=[gs.SVRGHandler()])

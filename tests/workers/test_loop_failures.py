@@ -25,11 +25,11 @@ def test_workers_that_would_not_do_the_same_are_told_so(wrong, name):
 def test_the_sentence(wrong):
     message = wrong[0][0]["batch_size of train_data"][1]
     assert message == (
-        "worker 1 has a different batch_size of train_data than worker 0, 7 instead of 8: every "
-        "worker has to run the same script, with the same arguments and versions"
+        "worker 1 differs from worker 0 in batch_size of train_data, 7 instead of 8: every worker "
+        "has to run the same script, with the same arguments, data and versions"
     )
     message = wrong[1][0]["list of handlers"][1]
-    assert "than worker 0, with SVRGHandler: every worker" in message
+    assert "from worker 0 in list of handlers, with SVRGHandler: every worker" in message
 
 
 def test_an_error_on_one_worker_is_told_to_the_others():
