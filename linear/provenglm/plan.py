@@ -84,8 +84,11 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
     automatic = settings.metric != "hessian"
     if problem.l1 > 0:
         return _with_l1(problem, settings)
-    if issparse(problem.features) and (p > constants.MOST_WEIGHTS or _is_dear(problem, settings)):
+    if issparse(problem.features) and p > constants.MOST_WEIGHTS:
         return _many_sparse_columns(problem, settings)
+    if issparse(problem.features) and _is_dear(problem, settings):
+        why = f"a Hessian over {width:,} weights takes longer than many passes over sparse rows"
+        return _conjugate_gradients(problem, settings, why)
     # What is on disk is copied as far as there is room.
     most = rows_of_a_sample(room(problem), p)
     fits = is_small(problem) and n <= most

@@ -416,6 +416,8 @@ def test_a_hessian_is_not_factored_where_a_pass_is_far_cheaper(loss):
     y = rng.poisson(np.exp(X @ rng.normal(size=p) * 0.4)).astype(float)
     few, many = Problem(X, y, loss, 1e-4), Problem(csr_array(X @ X.T @ X), y, loss, 1e-4)
     assert choose(few, Settings()).name == "newton-cg"
+    classes = replace(few, target=(y > 0).astype(float), loss=Logistic())
+    assert choose(classes, Settings()).name == "newton-cg"
     assert choose(few, Settings(metric="hessian")).name == "svrg, hessian"
     assert choose(many, Settings()).name == "svrg, hessian"
     assert choose(replace(few, l2=0.0), Settings()).name == "svrg, hessian"
