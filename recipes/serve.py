@@ -29,9 +29,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-import uvicorn
-from fastapi import FastAPI, HTTPException, Request, Response
 from gluon_svrg.deploy import Predictor
+
+try:
+    import uvicorn
+    from fastapi import FastAPI, HTTPException, Request, Response
+except ImportError as error:
+    raise SystemExit(f"{error}: `pip install 'gluon-svrg[serve]'`") from error
 
 IMAGES = {"image/png": ".png", "image/jpeg": ".jpg"}
 

@@ -122,13 +122,17 @@ def report_of(result: FitResult, title: str, details: Mapping[str, object]) -> s
         parts += ['<div class="grid">', *figures, "</div>"]
         parts += ["<h2>Where the time went</h2>", *_time_of(result)]
         names = history.names()
-        rows = [{name.replace("_", " "): row.get(name) for name in names} for row in history]
+        rows = [{_heading(name): row.get(name) for name in names} for row in history]
         parts += ["<h2>Epochs</h2>", table("Epochs", rows)]
     if result.settings or groups:
         parts += ["<h2>Configuration</h2>", '<div class="cards">']
         parts += [*map(_card, groups, groups.values()), *_cards_of(result.settings), "</div>"]
     parts += ["<h2>Environment</h2>", table_of_pairs("Environment", versions())]
     return page(title, parts)
+
+
+def _heading(name: str) -> str:
+    return name.replace("_mib", " (MiB)").replace("_", " ")
 
 
 def page(title: str, parts: Iterable[str]) -> str:

@@ -295,7 +295,7 @@ class Descent:
                 objective.share,
                 constants.MOST_STEPS,
                 constants.ROUND,
-                constants.LAST_SWEEP,
+                constants.LAST_SWEEP_OF_MANY,
             )
             change = theta - before
             square += float(l2 @ np.square(change))

@@ -308,7 +308,7 @@ def _moments(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Worke
     # Parts that a core's cache holds: with all 64 rows of 5,000 columns it took twice as long.
     size = max(constants.LEAST_BLOCK_ROWS // 8, constants.PART_ROWS // p)
     parts = [slice(start, start + size) for start in range(0, count, size)]
-    mean = np.asarray(share @ raw, np.float64)
+    mean: NumPyArray = share @ raw
     center = mean if intercept else np.zeros(p)
 
     def of_part(part: slice) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
@@ -327,7 +327,8 @@ def _moments(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Worke
     if intercept:
         # The mean of 200,000 equal numbers is off by what would look like a deviation.
         mean += first
-        square = np.asarray(np.maximum(square - np.square(first), 0))
+        square -= np.square(first)
+        np.maximum(square, 0, out=square)
     return Spread(np.ones(p), mean, square, fourth)
 
 
