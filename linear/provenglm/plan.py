@@ -86,6 +86,9 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
         return _with_l1(problem, settings)
     if issparse(problem.features) and p > constants.MOST_WEIGHTS:
         return _many_sparse_columns(problem, settings)
+    if issparse(problem.features) and _is_dear(problem, settings):
+        why = f"a Hessian over {width:,} weights takes longer than many passes over sparse rows"
+        return _conjugate_gradients(problem, settings, why)
     # What is on disk is copied as far as there is room.
     most = rows_of_a_sample(room(problem), p)
     fits = is_small(problem) and n <= most
@@ -121,6 +124,18 @@ def _chosen(problem: Problem, settings: Settings) -> Plan:
     if has_conjugate_gradients or issparse(problem.features):
         return _conjugate_gradients(problem, settings, why)
     return _with_a_sample(problem, settings, why, most)
+
+
+def _is_dear(problem: Problem, settings: Settings) -> bool:
+    """Return whether a Hessian's factor takes as long as many passes over sparse rows.
+
+    Without a penalty nothing but the factor proves.
+    """
+    features: Any = problem.features
+    outputs = problem.loss.outputs
+    factor = ((features.shape[1] + 1) * outputs) ** 3 / 3 / constants.BLAS_GAIN
+    passes = constants.PASSES_OF_A_FACTOR * 2 * features.nnz * outputs
+    return settings.metric != "hessian" and problem.l2 > 0 and factor > passes
 
 
 def _in_a_hessian(
