@@ -536,7 +536,7 @@ class Certificate:
         Without a penalty their coefficients may stay as they are: those of the others do as well.
         The candidates come from the products of the columns in some rows. A sum is proven by a pass
         over all rows, if its factors are whole numbers and so are the features, or if it is plus or
-        minus one other column: then no product or sum is rounded.
+        minus one other column, times a power of two: then no product or sum is rounded.
         """
         dependent = np.zeros(self.width, bool)
         used = np.flatnonzero(products.diagonal() > 0)
@@ -590,7 +590,8 @@ class Certificate:
         A column with no factor but its own and the intercept's is asked whether it is constant.
         """
         rows, size = self._rows, np.abs(factors).sum(axis=0)
-        is_pair = (size == 2) & (np.abs(factors).max(axis=0) == 1)
+        is_pair = (factors != 0).sum(axis=0) == 2
+        is_pair &= ((factors == 0) | (np.frexp(np.abs(factors))[0] == 0.5)).all(axis=0)
         used = factors[: self.p] != 0
         constant = factors[-1] if self._has_intercept else 0.0
         alone = np.flatnonzero((used.sum(axis=0) == 1) & self._has_intercept)

@@ -93,6 +93,9 @@ def _chosen(problem: Problem, settings: Settings, of_folds: bool) -> Plan:
         return _with_l1(problem, settings)
     if issparse(problem.features) and p > constants.MOST_WEIGHTS:
         return _many_sparse_columns(problem, settings)
+    if issparse(problem.features) and _is_dear(problem, settings):
+        why = f"a Hessian over {width:,} weights takes longer than many passes over sparse rows"
+        return _conjugate_gradients(problem, settings, why)
     # What is on disk is copied as far as there is room.
     most = rows_of_a_sample(room(problem), p)
     fits = is_small(problem) and n <= most
@@ -118,7 +121,7 @@ def _chosen(problem: Problem, settings: Settings, of_folds: bool) -> Plan:
         return _with_a_sample(problem, settings, why, most)
     has_conjugate_gradients = automatic and outputs == 1 and not on_disk(problem.features)
     has_few = n < constants.FEW_ROWS_OF_A_FEATURE * p
-    is_slow = has_conjugate_gradients and (has_few or (not of_folds and _is_dear(problem)))
+    is_slow = has_conjugate_gradients and (has_few or (not of_folds and _is_dear_of_dense(problem)))
     pays = width <= constants.MOST_WEIGHTS and not is_slow
     if settings.metric == "hessian" or (automatic and pays):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
@@ -131,8 +134,8 @@ def _chosen(problem: Problem, settings: Settings, of_folds: bool) -> Plan:
     return _with_a_sample(problem, settings, why, most)
 
 
-def _is_dear(problem: Problem) -> bool:
-    """Whether the sample's Hessian of dense rows costs more than it saves.
+def _is_dear_of_dense(problem: Problem) -> bool:
+    """Return whether the sample's Hessian of dense rows costs more than it saves.
 
     It has ten rows or more for each feature, and costs ten passes or more here. Conjugate
     gradients are preconditioned by the Hessian of four rows for each. They multiply in float32,
@@ -142,12 +145,24 @@ def _is_dear(problem: Problem) -> bool:
     features: Any = problem.features
     n, p = features.shape
     is_tall = n >= 2 * constants.FEW_ROWS_OF_A_FEATURE * p
-    if issparse(features) or not is_tall or p * p <= 2 * constants.SAMPLE_OF_A_PASS * n:
+    if issparse(features) or not is_tall or p * p <= constants.BLAS_GAIN * n:
         return False
     some = features[:: n // constants.LEAST_MEASURED_ROWS]
     with np.errstate(over="ignore", invalid="ignore"):
         variance = np.var(some, axis=0, dtype=np.float64).max()
     return bool(problem.l2 > float(np.finfo(np.float32).eps) * variance)
+
+
+def _is_dear(problem: Problem, settings: Settings) -> bool:
+    """Return whether a Hessian's factor takes as long as many passes over sparse rows.
+
+    Without a penalty nothing but the factor proves.
+    """
+    features: Any = problem.features
+    outputs = problem.loss.outputs
+    factor = ((features.shape[1] + 1) * outputs) ** 3 / 3 / constants.BLAS_GAIN
+    passes = constants.PASSES_OF_A_FACTOR * 2 * features.nnz * outputs
+    return settings.metric != "hessian" and problem.l2 > 0 and factor > passes
 
 
 def _in_a_hessian(

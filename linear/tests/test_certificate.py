@@ -266,7 +266,7 @@ def dependent(kind: str, random: np.random.Generator, n: int) -> tuple[np.ndarra
         groups = np.eye(4)[random.integers(0, 4, n)]
         return np.column_stack([X, groups]), np.column_stack([X, groups[:, 1:]])
     if kind == "duplicate":
-        return np.column_stack([X, X[:, 0], -X[:, 1]]), X
+        return np.column_stack([X, X[:, 0], -X[:, 1], -2 * X[:, 2]]), X
     if kind == "constant":
         return np.column_stack([X, np.full(n, 3.0), np.full(n, 0.1)]), X
     if kind == "far off":

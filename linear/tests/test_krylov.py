@@ -501,6 +501,25 @@ def test_a_sample_that_overflows_is_left_out(monkeypatch):
     np.testing.assert_array_equal(solution.coef, expected.coef)
 
 
+@pytest.mark.parametrize("loss", [Squared(), Poisson()], ids=lambda loss: loss.name)
+def test_a_hessian_is_not_factored_where_a_pass_is_far_cheaper(loss):
+    rng = np.random.default_rng(0)
+    n, p = 9000, 1000
+    X = csr_array((np.ones(4 * n), rng.integers(0, p, 4 * n), np.arange(0, 4 * n + 1, 4)), (n, p))
+    y = rng.poisson(np.exp(X @ rng.normal(size=p) * 0.4)).astype(float)
+    few, many = Problem(X, y, loss, 1e-4), Problem(csr_array(X @ X.T @ X), y, loss, 1e-4)
+    assert choose(few, Settings()).name == "newton-cg"
+    classes = replace(few, target=(y > 0).astype(float), loss=Logistic())
+    assert choose(classes, Settings()).name == "newton-cg"
+    assert choose(few, Settings(metric="hessian")).name == "svrg, hessian"
+    assert choose(many, Settings()).name == "svrg, hessian"
+    assert choose(replace(few, l2=0.0), Settings()).name == "svrg, hessian"
+    by_gradients = solve(few, Settings(tol=1e-8))
+    by_a_hessian = solve(few, Settings(tol=1e-8, metric="hessian"))
+    assert by_gradients.gap <= 1e-8 * by_gradients.history[0].objective
+    assert by_gradients.objective == pytest.approx(by_a_hessian.objective, rel=1e-7)
+
+
 def classes_of_dense_rows(n, p, K, strength, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.integers(0, 256, (n, p)).astype(np.uint8)
