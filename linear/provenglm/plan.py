@@ -145,7 +145,8 @@ def _is_dear_of_dense(problem: Problem) -> bool:
     features: Any = problem.features
     n, p = features.shape
     is_tall = n >= 2 * constants.FEW_ROWS_OF_A_FEATURE * p
-    if issparse(features) or not is_tall or p * p <= constants.BLAS_GAIN * n:
+    is_once = problem.loss.is_quadratic  # the same everywhere
+    if issparse(features) or is_once or not is_tall or p * p <= constants.BLAS_GAIN * n:
         return False
     some = features[:: n // constants.LEAST_MEASURED_ROWS]
     with np.errstate(over="ignore", invalid="ignore"):
