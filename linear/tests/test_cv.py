@@ -472,6 +472,7 @@ SPARSE = [
 ]
 
 
+@pytest.mark.slow
 def test_of_equal_scores_the_first_c_has_it_then_the_first_ratio():
     X, y = problem(120)
 
@@ -529,6 +530,7 @@ def test_max_time_is_that_of_all_points(way):
     np.testing.assert_array_equal(enough.coefs_paths_, unlimited.coefs_paths_)
 
 
+@pytest.mark.slow
 def test_processes_share_the_folds():
     X, y = problem()
     one, two = (SVRGClassifierCV(Cs=3, cv=3, n_jobs=jobs).fit(X, y) for jobs in (None, 2))

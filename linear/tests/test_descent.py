@@ -459,6 +459,7 @@ def test_no_more_are_chosen_than_there_is_room_for(monkeypatch):
     assert np.array_equal(run._choose(snapshot), [3, 5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_rows_far_on_the_wrong_side(kind):
     """Raw counts, classes that can nearly be separated: whole steps overshoot by far."""

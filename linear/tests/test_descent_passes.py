@@ -84,6 +84,7 @@ def text():
     return X, y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("C", [0.1, 0.3])
 def test_columns_that_are_left_out_have_no_coefficient(monkeypatch, text, C, intercept):

@@ -517,6 +517,7 @@ def test_metrics_that_are_gone(hard, metric):
     np.testing.assert_array_equal(model.coef_, same.coef_)
 
 
+@pytest.mark.slow
 def test_what_a_fit_does_not_need_is_imported_later():
     code = (
         "import sys, provenglm\n"

@@ -210,6 +210,7 @@ def test_counts_of_1e13_without_an_intercept(monkeypatch, is_small, alpha):
     assert np.abs(slope / curvature).max() < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [np.asarray, csr_array], ids=["dense", "sparse"])
 @pytest.mark.parametrize("value", [1.0, 0.1])
 def test_a_constant_column_of_many_rows_changes_nothing(form, value):

@@ -70,6 +70,7 @@ def test_the_covariance_is_that_of_the_textbook(name, weighted, intercept, penal
     np.testing.assert_allclose(sparse, expected, rtol=1e-9, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_they_are_the_deviation_of_coefficients_over_samples():
     # 400 samples: an estimated deviation is good to 4 percent, 15 is beyond what chance does.
     rng = np.random.default_rng(1)

@@ -459,6 +459,7 @@ def test_the_hessian_of_some_rows(intercept, monkeypatch):
     np.testing.assert_allclose(rows.gram(drawn, weight), X.T @ (weight[:, None] * X), atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [Logistic(), Poisson()], ids=["logistic", "poisson"])
 def test_a_sample_preconditions_where_the_diagonal_is_slow(loss, monkeypatch):
     """Columns whose singular values span 1e4, mixed: a fifth of the passes to the same optimum."""
@@ -576,6 +577,7 @@ def test_classes_of_dense_rows_arrive_and_are_proven(monkeypatch, classes, weigh
     assert -1e-12 <= solution.objective - best.objective <= solution.gap + 1e-12
 
 
+@pytest.mark.slow
 def test_nearly_separable_classes_are_proven(monkeypatch):
     X, target = classes_of_dense_rows(2000, 60, 20, 8)
     problem = Problem(X, target, Softmax(20), 1 / 2000)

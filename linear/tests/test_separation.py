@@ -71,6 +71,7 @@ def fitted(X, y, weight=None, **arguments):
     return model, bool(told)
 
 
+@pytest.mark.slow
 def test_what_is_told_is_what_a_linear_program_finds():
     told = []
     for seed in range(100):
