@@ -602,6 +602,8 @@ def minimise(
     """
     t, gradient, most, is_solved = start.copy(), gradient.copy(), 0.0, False
     left = _LEFT_OF_AN_EXACT_STEP if is_exact else constants.LAST_SWEEP
+    # Systems whose factor is kept are cheap: they are solved one after the other while signs turn.
+    in_turn = 1 if factor is None else constants.ROUND
     factor = factor or Factor()
     for _ in range(constants.MOST_STEPS):
         most, is_least = kernels().descend_matrix(
@@ -617,7 +619,7 @@ def minimise(
         )
         if is_least or not is_exact:
             break
-        for _ in range(constants.ROUND):
+        for _ in range(in_turn):
             step, image, has_turned, is_regular = _to_the_system(
                 hessian[: len(t), : len(t)], gradient, t, l1, factor
             )
