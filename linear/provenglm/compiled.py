@@ -23,6 +23,8 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def compiled(function: Callable[..., Any]) -> Any:
         dispatcher = numba.njit(cache=True, **options)(function)
+        if dispatcher is function:
+            return function  # NUMBA_DISABLE_JIT
         cache = dispatcher._cache
         for name in ("load_overload", "save_overload"):
             setattr(cache, name, _alone(getattr(cache, name), cache.cache_path))

@@ -109,7 +109,7 @@ def descend_columns(
     sweeps : int
         At most.
     round_ : int
-        One of so many sweeps is over all coordinates, the others over what is not 0.
+        Every `round_`-th sweep is over all coordinates, the others over those that are not 0.
     left : float
         It ends with a sweep over all that lowers q by this part of what the best one did.
 

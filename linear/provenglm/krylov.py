@@ -302,7 +302,7 @@ def _products(block: Any, columns: NumPyArray) -> NumPyArray:
 class _Common:
     """The inverse of the mean of the classes' Hessians, on a sample: it is as large as for one.
 
-    It is taken anew where the curvature has changed.
+    It is computed again when a fifth of the curvature has changed.
     """
 
     def __init__(self, sample: Sample) -> None:
@@ -489,7 +489,7 @@ class _Hessian:
 class _SampleFactor:
     """The Hessian of some rows as a preconditioner, once it is worth its cost.
 
-    The cost is that of so many passes. As many are made before, so that a fit which would have
+    It costs as much as some number of passes, and is made after that many: a fit that would have
     ended soon takes at most twice as long.
     """
 
@@ -523,7 +523,7 @@ class _SampleFactor:
         matrix = hessian.rows.gram(drawn, hessian.curvature[drawn] * share)
         diagonal = hessian.penalty
         if objective.rare is not None:
-            # The drawn rows know next to nothing of these features.
+            # Of features that few rows have, the rows drawn may have none.
             diagonal = np.where(objective.rare, hessian.diagonal, diagonal)
         matrix.ravel()[:: len(matrix) + 1] += diagonal.astype(matrix.dtype)
         try:

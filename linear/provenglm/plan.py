@@ -93,7 +93,7 @@ def _chosen(problem: Problem, settings: Settings, of_folds: bool) -> Plan:
         return _with_l1(problem, settings)
     if issparse(problem.features) and p > constants.MOST_WEIGHTS:
         return _many_sparse_columns(problem, settings)
-    if issparse(problem.features) and _is_dear(problem, settings):
+    if issparse(problem.features) and _is_dear_of_sparse(problem, settings):
         why = f"a Hessian over {width:,} weights takes longer than many passes over sparse rows"
         return _conjugate_gradients(problem, settings, why)
     # What is on disk is copied as far as there is room.
@@ -154,7 +154,7 @@ def _is_dear_of_dense(problem: Problem) -> bool:
     return bool(problem.l2 > float(np.finfo(np.float32).eps) * variance)
 
 
-def _is_dear(problem: Problem, settings: Settings) -> bool:
+def _is_dear_of_sparse(problem: Problem, settings: Settings) -> bool:
     """Return whether a Hessian's factor takes as long as many passes over sparse rows.
 
     Without a penalty nothing but the factor proves.

@@ -1,5 +1,6 @@
 """A cache of compiled code that two processes fill at once."""
 
+import os
 import subprocess
 import sys
 
@@ -54,3 +55,14 @@ def test_two_processes_that_compile_at_once_do_not_mix_up_their_code(tmp_path):
     both = [subprocess.Popen(command, cwd=tmp_path) for command in commands]
     assert [process.wait(60) for process in both] == [0, 0]
     subprocess.run([sys.executable, "read.py"], cwd=tmp_path, check=True, timeout=60)
+
+
+@pytest.mark.full
+def test_the_loops_are_plain_python_where_the_compiler_is_off():
+    code = "from provenglm import descent_kernels, sdca_kernels\n"
+    code += "print(type(descent_kernels.measure), type(sdca_kernels.softmax))"
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "<class 'function'> <class 'function'>\n", done.stderr
