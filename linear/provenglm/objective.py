@@ -240,7 +240,7 @@ class Objective:
         return self._snapshot(theta, value, gradient, scores, has_sums)
 
     def at_scores(self, theta: NumPyArray, scores: NumPyArray) -> Snapshot:
-        """Return the snapshot where the scores are known, of dense rows in float64: half a pass."""
+        """Return the snapshot where the scores are known, of dense rows: half a pass."""
         target = self.targets(slice(None), scores.dtype)
         values, residual = self.loss.value_and_residual(scores, target)
         residual *= self.share
@@ -248,13 +248,15 @@ class Objective:
         gradient[-1] = residual.sum()
 
         def of_block(rows: slice) -> NumPyArray:
-            return products(self.block(rows), residual[rows])
+            return products(self.block(rows), weights[rows])
 
+        weights = residual.astype(self.rows.dtype, copy=False)
         for of_weights in self.workers.map(of_block, self.rows.slices()):
             gradient[:-1] += of_weights
         self.reads.rows += self.n
         value = float(values @ self.share)
-        return self._snapshot(theta, value, gradient, scores, not self.centered)
+        has_sums = self.rows.dtype == np.float64 and not self.centered
+        return self._snapshot(theta, value, gradient, scores, has_sums)
 
     def _snapshot(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
-from provenglm import constants, krylov, newton, sample_krylov, sdca
+from provenglm import constants, krylov, newton, sample_krylov, sdca, subspace
 from provenglm.data.budget import room, rows_of_a_sample
 from provenglm.data.disk import on_disk
 from provenglm.data.per_row import are_sorted
@@ -138,7 +138,7 @@ def _is_dear_of_dense(problem: Problem) -> bool:
     """Return whether the sample's Hessian of dense rows costs more than it saves.
 
     It has ten rows or more for each feature, and costs ten passes or more here. Conjugate
-    gradients are preconditioned by the Hessian of four rows for each. They multiply in float32,
+    gradients are preconditioned by the Hessian of four rows for each, if at all. They multiply in float32,
     whose precision is enough if there is a penalty: with singular values over 1e5 and no penalty,
     they took up to five times as long.
     """
@@ -195,16 +195,16 @@ def _with_a_sample(problem: Problem, settings: Settings, why: str, most: float) 
 def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan:
     """Return the way by Newton's method without a factor."""
     is_sparse = issparse(problem.features)
-    n, p = problem.features.shape
-    has_room = is_sparse or 4 * n * p <= constants.COPY_BYTES
 
     def method(
         objective: Objective, _: Sample, start: NumPyArray, rng: np.random.Generator
     ) -> Iterator[State]:
-        return krylov.states(objective, start, settings.tol, settings.is_precise, has_room, rng=rng)
+        if not is_sparse:
+            return subspace.states(objective, start, settings.tol, settings.is_precise, rng)
+        return krylov.states(objective, start, settings.tol, settings.is_precise, True)
 
     # Dense rows have their coordinates from a sample.
-    size = 0 if is_sparse else min(n, constants.LEAST_ROWS)
+    size = 0 if is_sparse else min(len(problem.target), constants.LEAST_ROWS)
     return Plan("newton-cg", why, size, method)
 
 
