@@ -76,7 +76,9 @@ def states(
     rows = _Rows(objective, dtype, has_room)
     null = objective.null()[1]
     snapshot = objective.snapshot(of_no_shift(start))
-    forcing, caution = constants.MOST_FORCING, 0.0
+    # A quadratic function is the same everywhere: to begin anew would gain nothing.
+    is_once = objective.loss.is_quadratic
+    forcing, caution = 0.0 if is_once else constants.MOST_FORCING, 0.0
     common = None if sample is None else _Common(sample)
     while True:
         gap = duality_gap(objective, snapshot)
@@ -84,7 +86,9 @@ def states(
         if gap <= enough:
             yield State(objective, snapshot, gap, objective.passes, name="newton-cg", is_cheap=True)
         hessian = _Hessian(objective, rows, snapshot, caution, common)
-        step, size, decrement = hessian.solved(forcing, constants.MOST_FORCING * enough)
+        step, size, decrement = hessian.solved(
+            forcing, constants.MOST_FORCING * tol, null - snapshot.objective
+        )
         # With caution the model gains less than there is.
         decrement = gap if caution else min(gap, decrement)
         yield State(
@@ -100,13 +104,14 @@ def states(
             rows = _Rows(objective, dtype, has_room)
         elif not is_lower:
             return
-        if is_lower:
+        if is_lower and not is_once:
             left = hessian.size(new.gradient) / max(size, _TINY)
             forcing = float(
                 np.clip(
                     constants.MOST_FORCING * left, constants.LEAST_FORCING, constants.MOST_FORCING
                 )
             )
+        if is_lower:
             snapshot = new
         caution = next_caution(caution, length)
 
@@ -386,10 +391,11 @@ class _Hessian:
         reduced = of_no_shift(self._reduced(gradient)[0])
         return float(np.sqrt(np.vdot(reduced, self._preconditioned(reduced))))
 
-    def solved(self, forcing: float, enough: float) -> tuple[Step, float, float]:
+    def solved(self, forcing: float, tol: float, gained: float) -> tuple[Step, float, float]:
         """Return the step of conjugate gradients that leaves a part of the gradient.
 
-        Or what makes a gap of `enough`: that of a quadratic function with what is left.
+        Or what makes a gap of `tol` times what is gained with the step, beside what was `gained`:
+        the gap of a quadratic function with what is left.
 
         Returns
         -------
@@ -415,6 +421,7 @@ class _Hessian:
             if not curvature > 0:
                 break  # rounding
             length = square / curvature
+            gained += 0.5 * length * square
             step += length * direction
             intercept = intercept + length * best
             along *= along.dtype.type(length)
@@ -427,7 +434,7 @@ class _Hessian:
             direction *= ratios[-1]
             direction += scaled
             is_late = self._objective.deadline < time.perf_counter()
-            if is_late or weighted_square(rest, self._of_weights) <= enough:
+            if is_late or weighted_square(rest, self._of_weights) <= tol * gained:
                 break
         theta = np.concatenate([step, intercept[None]])
         gain = -0.5 * float(np.vdot(gradient, theta))

@@ -138,8 +138,8 @@ def _is_dear_of_dense(problem: Problem) -> bool:
     """Return whether the sample's Hessian of dense rows costs more than it saves.
 
     It has ten rows or more for each feature, and costs ten passes or more here. Conjugate
-    gradients are preconditioned by the Hessian of four rows for each, if at all. They multiply in float32,
-    whose precision is enough if there is a penalty: with singular values over 1e5 and no penalty,
+    gradients are preconditioned by the Hessian of four rows for each, if at all. They multiply in
+    float32, whose precision is enough if there is a penalty: with singular values over 1e5 and no penalty,
     they took up to five times as long.
     """
     features: Any = problem.features

@@ -270,24 +270,25 @@ class _Preconditioner:
         self._is_tall = n >= p
         self._due = objective.passes + self._cost
         self._factor: tuple[NumPyArray, bool] | None = None
-        self._diagonal: NumPyArray | None = None
+        self._diagonal = np.ones(p)
         self._mean = 0.0
         self.squares: list[float] = []
 
     def update(self, curvature: NumPyArray, passes: float, gap: float, enough: float) -> bool:
         """Make it for some curvatures, where that is worth while; return whether it is another."""
-        if self._is_tall and passes >= self._due and self._is_slow(gap, enough):
+        objective = self._objective
+        mean = float(objective.share @ curvature)
+        has_changed = not 0.5 <= mean / max(self._mean, _TINY) <= 2
+        is_due = self._factor is None or has_changed
+        if self._is_tall and is_due and passes >= self._due and self._is_slow(gap, enough):
             self._due = passes + self._cost
             factor = self._of_some_rows(curvature)
             if factor is not None:
-                self._factor = factor
+                self._mean, self._factor = mean, factor
                 self.squares.clear()
                 return True
-        objective = self._objective
-        mean = float(objective.share @ curvature)
-        if self._diagonal is None or not 0.5 <= mean / max(self._mean, _TINY) <= 2:
-            self._mean = mean
-            self._diagonal = mean + objective.penalty[:-1]
+        if self._factor is None and has_changed:
+            self._mean, self._diagonal = mean, mean + objective.penalty[:-1]
         return False
 
     def _is_slow(self, gap: float, enough: float) -> bool:
