@@ -25,6 +25,13 @@ def test_objective_and_gap_are_those_of_the_coefficients(kind, seed):
     assert not random_problems.check(seed, kind)
 
 
+@pytest.mark.parametrize(("kind", "seed"), [("l1", 7000913), ("disk", 7001426)])
+def test_no_fit_raises(kind, seed):
+    # A matrix that learned from steps has no curvature along some step, which is then 1e87 long;
+    # and no column is anything but constant, no intercept, no penalty.
+    assert not random_problems.check(seed, kind)
+
+
 def test_a_shift_of_all_classes_is_never_a_step_with_a_curvature():
     # Sparse, softmax, L1, nearly separable: rounding gave that shift a curvature.
     assert not random_problems.check(2010, "l1")
