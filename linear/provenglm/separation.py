@@ -4,6 +4,9 @@ Without a penalty the loss of classes has no minimum if, along some direction, n
 row gains: the score of its own class, less that of another class, grows. A loss has a minimum if
 there is no such direction (Albert & Anderson, Biometrika 71, 1984).
 
+Of Poisson's and Tweedie's losses, a row with the target 0 gains if its score sinks, and all other
+rows lose if theirs changes.
+
 Near the infimum few rows are left to ask. What a row gains at most, its share of the loss of a
 class that the direction leaves behind, is below F - F*. So pairs of a row and a class that have
 more than that stay as they are along each such direction, and usually they leave none. What they
@@ -38,7 +41,7 @@ def are_quasi_separated(objective: Objective, scores: NumPyArray, distance: floa
     Parameters
     ----------
     objective : Objective
-        Without a penalty, of a loss of classes.
+        Without a penalty, of a loss of classes or one that falls at targets of 0.
     scores : numpy.ndarray, (n,) or (n, K)
         Near the infimum.
     distance : float
@@ -47,12 +50,12 @@ def are_quasi_separated(objective: Objective, scores: NumPyArray, distance: floa
     used = objective.scaling.inverse > 0
     classes = max(1, objective.loss.outputs - 1)
     columns = int(used.sum()) + objective.intercept
-    if columns * classes > _MOST_WEIGHTS:
+    if not 0 < columns * classes <= _MOST_WEIGHTS:
         return False
     rows, others, mass = _pairs(objective, scores)
     stays = mass > distance
-    first = np.flatnonzero(stays)
-    first = np.sort(first[np.argsort(-mass[first])[: 2 * columns * classes + 50]])
+    first = np.random.default_rng(0).permutation(np.flatnonzero(stays))
+    first = np.sort(first[: 2 * columns * classes + 50])
     directions = np.eye(columns * classes)
     if len(first):
         margins = _margins(objective, rows[first], others[first], directions)
@@ -66,9 +69,14 @@ def are_quasi_separated(objective: Objective, scores: NumPyArray, distance: floa
 
 
 def _pairs(objective: Objective, scores: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
-    """Return rows, other classes than their own, and the shares times the probabilities of them."""
+    """Return rows, other classes than their own, and what a pair gains at most.
+
+    That is the share times the other class's probability, or the mean at a target 0.
+    """
     loss, share = objective.loss, objective.share[:]
     residual = np.abs(loss.residual(scores.astype(np.float64), objective.target))
+    if loss.falls_at_zero:
+        residual[objective.target > 0] = np.inf
     if residual.ndim == 1:
         rows = np.flatnonzero(share > 0)
         return rows, np.zeros(len(rows), np.intp), share[rows] * residual[rows]
