@@ -7,6 +7,8 @@ there is no such direction (Albert & Anderson, Biometrika 71, 1984).
 Of Poisson's and Tweedie's losses, a row with the target 0 gains if its score sinks, and all other
 rows lose if theirs changes.
 
+One column may be such a direction.
+
 Near the infimum few rows are left to ask. What a row gains at most, its share of the loss of a
 class that the direction leaves behind, is below F - F*. So pairs of a row and a class that have
 more than that stay as they are along each such direction, and usually they leave none. What they
@@ -15,8 +17,11 @@ leave is a linear program in as few variables.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.optimize import linprog
+from scipy.sparse import csr_array
 
 from provenglm import constants
 from provenglm.objective import Objective
@@ -47,6 +52,8 @@ def are_quasi_separated(objective: Objective, scores: NumPyArray, distance: floa
     distance : float
         How far above it, at most.
     """
+    if _has_column(objective):
+        return True
     used = objective.scaling.inverse > 0
     classes = max(1, objective.loss.outputs - 1)
     columns = int(used.sum()) + objective.intercept
@@ -66,6 +73,30 @@ def are_quasi_separated(objective: Objective, scores: NumPyArray, distance: floa
     moves = np.abs(margins).max(axis=1) > _SAME
     left = _null_space(margins[stays & moves], _SAME)
     return _some_direction(margins[~stays & moves] @ left)
+
+
+def _has_column(objective: Objective) -> bool:
+    """Return whether some column is such a direction: of one sign, and 0 in all rows of a class.
+
+    As a rule it is a category that a class does not have. For targets of 0 it has no others.
+    """
+    loss, rows = objective.loss, objective.rows.precise()
+    groups, p = max(2, loss.outputs), rows.shape[1]
+    if groups * p > _MOST_NUMBERS:
+        return False
+    sums, sizes = np.zeros((groups, p)), np.zeros((groups, p))
+    for part in rows.slices():
+        block: Any = rows.block(part)
+        kept = np.flatnonzero(objective.share[part] > 0)
+        group = loss.observed(objective.target[part])[kept]
+        group = (group > 0 if loss.falls_at_zero else group).astype(np.intp)
+        of_groups = csr_array((np.ones(len(kept)), (group, kept)), (groups, block.shape[0]))
+        sums += of_groups @ block
+        sizes += of_groups @ abs(block)
+    size = sizes.sum(axis=0)
+    is_one_sided = (objective.scaling.inverse > 0) & (size > 0) & (np.abs(sums.sum(axis=0)) == size)
+    is_empty = sizes[1:] == 0 if loss.falls_at_zero else sizes == 0
+    return bool((is_one_sided & is_empty.any(axis=0)).any())
 
 
 def _pairs(objective: Objective, scores: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:

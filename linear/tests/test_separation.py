@@ -13,6 +13,7 @@ from provenglm import (
     SVRGClassifierCV,
     SVRGRegressor,
     SVRGRegressorCV,
+    separation,
 )
 from provenglm.solution import StopReason
 from scipy import sparse
@@ -224,3 +225,27 @@ def test_a_category_without_claims(kind, loss):
         model.covariance(X, y)
     with pytest.warns(ConvergenceWarning, match="leave 0 out of alphas"):
         SVRGRegressorCV(loss, alphas=[0, 1e-3], cv=2).fit(X, y)
+
+
+@pytest.mark.parametrize("classes", [0, 2, 4])
+def test_a_column_is_found_among_more_than_a_linear_program_has(classes, monkeypatch):
+    monkeypatch.setattr(separation, "_MOST_WEIGHTS", 0)
+    rng = np.random.default_rng(0)
+    category = rng.integers(0, 40, 3000)
+    X = sparse.csr_array(np.eye(40)[category])
+    y = rng.poisson(1.0, 3000) * 1.0 if classes == 0 else rng.integers(0, classes, 3000)
+    weight = np.ones(3000)
+
+    def is_told():
+        if classes == 0:
+            return fitted_numbers("poisson", X, y, weight)[1]
+        return fitted(X, y, weight)[1]
+
+    assert not is_told()
+    here = category == 7
+    # All of one class, or in one of several not at all, but for a row without weight.
+    y[here & (y == 1) if classes == 4 else here] = 0
+    y[np.flatnonzero(here)[0]], weight[np.flatnonzero(here)[0]] = 1, 0
+    assert is_told()
+    X = -X.toarray()
+    assert is_told()
