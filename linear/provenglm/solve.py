@@ -413,7 +413,11 @@ class _Run:
             proof = self._proof.of(*self._of_user(best), best.snapshot, best.decrement, enough)
             self._proven = best, *proof
         _, precise, gap = self._proven
-        return (precise, gap) if gap < self._gap else (objective, self._gap)
+        bound = self._gap
+        if best.snapshot.is_single and np.isfinite(precise):
+            # It is above a lower bound, and float32 may have too little of the objective.
+            objective, bound = precise, bound + max(precise - objective, 0.0)
+        return (precise, gap) if gap < bound else (objective, bound)
 
     def _follow(self, states: Iterator[State]) -> StopReason:
         settings = self._settings

@@ -18,7 +18,10 @@ def test_no_promise_is_broken(kind, first):
 
 @pytest.mark.parametrize(
     ("kind", "seed"),
-    [("l1", 1294), ("l1", 100089), ("l2", 3569), ("huber", 100124), ("huber", 100179)],
+    [
+        *(("l1", 1294), ("l1", 100089), ("l2", 3569), ("huber", 100124), ("huber", 100179)),
+        ("disk", 7001447),
+    ],
 )
 def test_objective_and_gap_are_those_of_the_coefficients(kind, seed):
     # float32 features, and scores that float32 has too few digits for.
