@@ -139,8 +139,8 @@ def _is_dear_of_dense(problem: Problem) -> bool:
 
     It has ten rows or more for each feature, and costs ten passes or more here. Conjugate
     gradients are preconditioned by the Hessian of four rows for each, if at all. They multiply in
-    float32, whose precision is enough if there is a penalty: with singular values over 1e5 and no penalty,
-    they took up to five times as long.
+    float32, whose precision is enough if there is a penalty: with singular values over 1e5 and no
+    penalty, they took up to five times as long.
     """
     features: Any = problem.features
     n, p = features.shape
@@ -195,16 +195,26 @@ def _with_a_sample(problem: Problem, settings: Settings, why: str, most: float) 
 def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan:
     """Return the way by Newton's method without a factor."""
     is_sparse = issparse(problem.features)
+    n, p = problem.features.shape
 
     def method(
-        objective: Objective, _: Sample, start: NumPyArray, rng: np.random.Generator
+        objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
     ) -> Iterator[State]:
-        if not is_sparse:
-            return subspace.states(objective, start, settings.tol, settings.is_precise, rng)
-        return krylov.states(objective, start, settings.tol, settings.is_precise, True)
+        turns = is_small(problem) and len(sample.rows) == n < p
+        tol, is_precise = settings.tol, settings.is_precise
+        if is_sparse:
+            states = krylov.states(objective, start, tol, is_precise, True)
+        else:
+            states = subspace.states(objective, start, tol, is_precise, rng)
+        for state in states:
+            yield state
+            # As many passes as rows have as many multiplications as the turn of the rows.
+            if turns and objective.passes > n:
+                yield from _rotated_after(objective, sample, start, rng)
+                return
 
     # Dense rows have their coordinates from a sample.
-    size = 0 if is_sparse else min(len(problem.target), constants.LEAST_ROWS)
+    size = 0 if is_sparse else min(n, constants.LEAST_ROWS)
     return Plan("newton-cg", why, size, method)
 
 
@@ -328,6 +338,16 @@ def _rotated(
     for count, point in enumerate(newton.iterate(turned, first)):
         snapshot = Snapshot(point.theta, point.objective, point.gradient, point.scores)
         yield State(rotated, snapshot, point.decrement, 1.0 + count, back, is_cheap=True)
+
+
+def _rotated_after(
+    objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
+) -> Iterator[State]:
+    """Go on in the space that the rows span, after conjugate gradients."""
+    before = objective.passes
+    why = f"; after {before:,.0f} passes Newton's method went on in the space that the rows span"
+    for state in _rotated(objective, sample, start, rng):
+        yield replace(state, passes=before + state.passes, name="newton, rotated", why=why)
 
 
 _Span = tuple[NumPyArray, Callable[[NumPyArray], NumPyArray]]

@@ -12,7 +12,6 @@ snapshot in float64 is taken where the gradient says that its gap is small enoug
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -129,7 +128,7 @@ class _Steps:
             if count and (
                 gap <= constants.MOST_FORCING * enough
                 or square <= min(constants.LEAST_FORCING**2 * started, 2 * enough)
-                or time.perf_counter() >= objective.deadline
+                or objective.is_late
             ):
                 break
             if not square > 0:
