@@ -12,8 +12,8 @@ SMALL_HESSIAN = 1e8
 nothing. Doubled: cross validation: 1.12 of the passes, 4.5 of the time."""
 
 SMALL_DATA = 8_000_000
-"""Numbers of features, zeros included, up to which all are copied to float64: 64 MB. Halved or
-doubled: nothing."""
+"""Numbers of features, zeros included, up to which all are copied to float64: 64 MB. Sparse ones
+only if few are 0. Halved or doubled: nothing."""
 
 MOST_WEIGHTS = 2500
 """Weights up to which a Hessian is a matrix, which is factored. Halved or doubled: nothing."""
