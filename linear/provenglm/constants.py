@@ -37,11 +37,6 @@ the seconds of conjugate gradients at 1,500, of 11 classes 0.3, and 0.6 at 15,00
 point that was handed over was so far off that Newton's method took 10 times as long. Halved or
 doubled: nothing."""
 
-PASSES_OF_A_FACTOR = 20
-"""Passes over sparse rows that take as long as a factor of their Hessian: with more, it is not
-made. At 200 (2,000 columns, four to six numbers a row, an L2 of 1e-9 to 1e-2) conjugate gradients
-took 0.03 to 0.4 of the seconds, at 28 (1,000 columns) 0.07 to 0.2, at 3 (300 columns) 0.3 to 2."""
-
 BLAS_GAIN = 32
 """How many times sooner BLAS makes a multiplication of a product of matrices than a pass does."""
 
