@@ -12,8 +12,8 @@ SMALL_HESSIAN = 1e8
 nothing. Doubled: cross validation: 1.12 of the passes, 4.5 of the time."""
 
 SMALL_DATA = 8_000_000
-"""Numbers of features, zeros included, up to which all are copied to float64: 64 MB. Halved or
-doubled: nothing."""
+"""Numbers of features, zeros included, up to which all are copied to float64: 64 MB. Sparse ones
+only if few are 0. Halved or doubled: nothing."""
 
 MOST_WEIGHTS = 2500
 """Weights up to which a Hessian is a matrix, which is factored. Halved or doubled: nothing."""
@@ -36,11 +36,6 @@ DUAL_CURVATURE = 1e4
 the seconds of conjugate gradients at 1,500, of 11 classes 0.3, and 0.6 at 15,000. At 150,000 the
 point that was handed over was so far off that Newton's method took 10 times as long. Halved or
 doubled: nothing."""
-
-PASSES_OF_A_FACTOR = 20
-"""Passes over sparse rows that take as long as a factor of their Hessian: with more, it is not
-made. At 200 (2,000 columns, four to six numbers a row, an L2 of 1e-9 to 1e-2) conjugate gradients
-took 0.03 to 0.4 of the seconds, at 28 (1,000 columns) 0.07 to 0.2, at 3 (300 columns) 0.3 to 2."""
 
 BLAS_GAIN = 32
 """How many times sooner BLAS makes a multiplication of a product of matrices than a pass does."""

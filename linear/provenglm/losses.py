@@ -92,7 +92,8 @@ class SecondDerivative:
 
     def inverse_of_total(self, share: NumPyArray) -> NumPyArray:
         """Return the inverse of that, and 0 where it has nothing: a shift of all classes."""
-        return np.linalg.pinv(self.total(share), rcond=_SINGULAR, hermitian=True)
+        total = self.total(share)
+        return np.divide(1, total, out=np.zeros_like(total), where=total > 0)
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,9 @@ class SecondDerivativeOfClasses(SecondDerivative):
         total = np.asarray(root.T @ root, np.float64)
         # Probabilities sum to 1: a shift of all classes is of no curvature.
         return np.asarray(np.diag(total.sum(axis=1)) - total)
+
+    def inverse_of_total(self, share: NumPyArray) -> NumPyArray:
+        return np.linalg.pinv(self.total(share), rcond=_SINGULAR, hermitian=True)
 
 
 class Dual(NamedTuple):

@@ -17,6 +17,7 @@ from provenglm.descent_columns import (
     of_sparse,
 )
 from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.plan import choose
 from provenglm.problem import Problem
 from provenglm.sampling import prepare
 from provenglm.solution import Settings
@@ -486,6 +487,14 @@ def test_huber_with_corners():
     assert found.reason.is_success
     assert found.gap <= 1e-10 * found.history[0].objective
     assert 0 < (found.coef != 0).sum() < 12
+
+
+def test_a_sample_of_all_rows_is_none():
+    """Its Hessian would be dearer than those of the working set: 1.2 to 30 times as long."""
+    rng = np.random.default_rng(0)
+    for n, name in ((3000, "newton, proximal, working set"), (8000, "svrg, hessian, proximal")):
+        X, y = rng.normal(size=(n, 400)), rng.integers(0, 2, n)
+        assert choose(Problem(X, y, Logistic(), 0.0, l1=0.1), Settings()).name == name
 
 
 @MANY

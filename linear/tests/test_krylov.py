@@ -503,12 +503,12 @@ def test_a_sample_that_overflows_is_left_out(monkeypatch):
 
 
 @pytest.mark.parametrize("loss", [Squared(), Poisson()], ids=lambda loss: loss.name)
-def test_a_hessian_is_not_factored_where_a_pass_is_far_cheaper(loss):
+def test_a_hessian_is_not_factored_where_a_pass_is_cheaper(loss):
     rng = np.random.default_rng(0)
     n, p = 9000, 1000
     X = csr_array((np.ones(4 * n), rng.integers(0, p, 4 * n), np.arange(0, 4 * n + 1, 4)), (n, p))
     y = rng.poisson(np.exp(X @ rng.normal(size=p) * 0.4)).astype(float)
-    few, many = Problem(X, y, loss, 1e-4), Problem(csr_array(X @ X.T @ X), y, loss, 1e-4)
+    few, many = (Problem(rows, y, loss, 1e-4) for rows in (X, csr_array((X @ X.T @ X)[:, :400])))
     assert choose(few, Settings()).name == "newton-cg"
     classes = replace(few, target=(y > 0).astype(float), loss=Logistic())
     assert choose(classes, Settings()).name == "newton-cg"
