@@ -187,6 +187,10 @@ LEAST_JOINING = 100
 """Features that join at a time, at least. Halved: lasso: 1.14 of the passes. Doubled: L1, text, 5
 classes: 1.17 of the passes, 1.3 of the time."""
 
+FEW_JOINING = 20
+"""The same of dense rows with up to `ALL_FEATURES` and a squared loss, as long as at most half of
+the features are beyond the penalty: then all are taken."""
+
 KEPT_NUMBERS = 1 << 24
 """Numbers of columns that are kept for their products with others, at most: 128 MB. Also of dense
 rows whose squared loss goes by the working set: 4,000 x 2,000 took a 14th of the seconds of a

@@ -96,12 +96,15 @@ class KeptProducts:
         In the order in which they joined.
     factor : Factor
         Of `hessian`.
+    hessian_of : tuple of numpy.ndarray, optional
+        Features whose Hessian was made as a whole, and that, without a penalty.
     """
 
     def __init__(self) -> None:
         self.columns = KeptColumns()
         self.features = np.zeros(0, np.intp)
         self.factor = Factor()
+        self.hessian_of: tuple[NumPyArray, NumPyArray] | None = None
         self._products = np.empty((0, 0))
         self._penalty = np.zeros(0)
 
