@@ -407,6 +407,8 @@ class Descent:
 
     def _snapshot(self, theta: NumPyArray) -> Snapshot:
         scores = self._objective.products.columns.scores(theta)
+        if scores is None and self._has_columns() and not theta[:-1].any():
+            scores = np.full(self._objective.n, theta[-1])
         if scores is None:
             return self._pass.snapshot(theta)
         return self._objective.at_scores(theta, scores)
@@ -479,10 +481,14 @@ class Descent:
             # Its Hessian has all of them; the penalty keeps those that are not used at 0.
             return np.arange(len(used))
         width = int(used.sum())
-        are_few = width <= constants.ALL_FEATURES and outputs * (1 + width) <= constants.MOST_WEIGHTS
+        are_few = (
+            width <= constants.ALL_FEATURES and outputs * (1 + width) <= constants.MOST_WEIGHTS
+        )
         work = float(objective.n) * width * width
         tries_some = width > constants.LEAST_JOINING and work > constants.SMALL_HESSIAN
-        if are_few and not (tries_some and self._has_columns() and not objective.products.hessian_of):
+        if are_few and not (
+            tries_some and self._has_columns() and not objective.products.hessian_of
+        ):
             return np.flatnonzero(used)
         theta, gradient = snapshot.theta[:-1], snapshot.gradient[:-1]
         excess = np.maximum(np.abs(gradient) - of_rows(self._l1[:-1], theta), 0)
@@ -504,6 +510,13 @@ class Descent:
         if many < len(others):
             others = others[np.argpartition(-excess[others], many)[:many]]
         return np.union1d(np.flatnonzero(there), others)
+
+    def _tries_some(self, width: int) -> bool:
+        """Whether the Hessian of all features costs so much that a few are tried first."""
+        objective = self._objective
+        work = float(objective.n) * width * width
+        is_dear = width > constants.LEAST_JOINING and work > constants.SMALL_HESSIAN
+        return is_dear and self._has_columns() and objective.products.hessian_of is None
 
 
 def _no_room(objective: Objective, count: int) -> str:
@@ -553,9 +566,7 @@ def _hessian(objective: Objective, chosen: NumPyArray, curvature: SecondDerivati
     return hessian
 
 
-def _of_losses(
-    objective: Objective, chosen: NumPyArray, curvature: SecondDerivative
-) -> NumPyArray:
+def _of_losses(objective: Objective, chosen: NumPyArray, curvature: SecondDerivative) -> NumPyArray:
     """Return the same without the penalty: one pass."""
     of_group = partial(_upper_of_rows, objective, chosen, curvature)
     has_classes = isinstance(curvature, SecondDerivativeOfClasses)

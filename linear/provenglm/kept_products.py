@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from provenglm import constants
 from provenglm.factor import Factor
 from provenglm.types import NumPyArray
 
@@ -60,12 +61,20 @@ class KeptColumns:
             if first:
                 values[:first] = self.values[:first]
             self.values = values
-        center, inverse = objective.scaling.center[new], objective.scaling.inverse[new]
         added, mean = self.values[first:count], np.zeros(len(new))
-        for part in objective.rows.slices():
-            block = objective.rows.block(part)[:, new] - center
-            block *= inverse
-            added[:, part] = block.T
+        center, inverse = objective.scaling.center[new], objective.scaling.inverse[new]
+
+        rows: Any = objective.rows
+
+        def take(part: slice) -> None:
+            added[:, part] = rows.columns(part, new)
+
+        starts = range(0, objective.n, constants.BLOCK_ROWS)
+        parts = [slice(start, start + constants.BLOCK_ROWS) for start in starts]
+        for _ in objective.workers.map(take, parts):
+            pass
+        added -= center[:, None]
+        added *= inverse[:, None]
         if objective.intercept:
             # Of a sample's centre a little is left.
             mean = added @ objective.share
