@@ -60,6 +60,10 @@ _ROUNDING = 1e-12
 _LEFT_OF_AN_EXACT_STEP = 1e-28
 """`LAST_SWEEP` where the signs have to be those of the optimum."""
 
+_CLOSE = 0.95
+"""Of the penalty: gradients above it are close. With it, or with 0.9, a lasso of 1,000 x 5,000 took
+0.9 of the time, and 500 x 20,000 0.83."""
+
 _ROUNDING_OF_A_SQUARE = 1e-13
 """Of the sum of the terms on the diagonal: a product of a step with the Hessian has no more digits.
 A shift of all classes is such a step."""
@@ -481,14 +485,9 @@ class Descent:
             # Its Hessian has all of them; the penalty keeps those that are not used at 0.
             return np.arange(len(used))
         width = int(used.sum())
-        are_few = (
-            width <= constants.ALL_FEATURES and outputs * (1 + width) <= constants.MOST_WEIGHTS
-        )
-        work = float(objective.n) * width * width
-        tries_some = width > constants.LEAST_JOINING and work > constants.SMALL_HESSIAN
-        if are_few and not (
-            tries_some and self._has_columns() and not objective.products.hessian_of
-        ):
+        are_few = width <= constants.ALL_FEATURES
+        are_few = are_few and outputs * (1 + width) <= constants.MOST_WEIGHTS
+        if are_few and not self._tries_some(width):
             return np.flatnonzero(used)
         theta, gradient = snapshot.theta[:-1], snapshot.gradient[:-1]
         excess = np.maximum(np.abs(gradient) - of_rows(self._l1[:-1], theta), 0)
@@ -507,6 +506,12 @@ class Descent:
         least = constants.FEW_JOINING if are_few else constants.LEAST_JOINING
         many = int(min(max(least, count), left, len(others)))
         self._grew = not are_few and (many < len(others) or many > 0.1 * count)
+        if self._has_columns() and 0 < len(others) < least and not are_few:
+            # What is close to the penalty is often beyond it after the step: to take it at once
+            # saves a pass.
+            size = np.abs(gradient)
+            others = np.flatnonzero((size > _CLOSE * self._l1[:-1]) & ~there)
+            excess, many = size - self._l1[:-1], min(least, left, len(others))
         if many < len(others):
             others = others[np.argpartition(-excess[others], many)[:many]]
         return np.union1d(np.flatnonzero(there), others)
