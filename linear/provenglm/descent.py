@@ -511,7 +511,7 @@ class Descent:
             # saves a pass.
             size = np.abs(gradient)
             others = np.flatnonzero((size > _CLOSE * self._l1[:-1]) & ~there)
-            excess, many = size - self._l1[:-1], min(least, left, len(others))
+            excess, many = size - self._l1[:-1], int(min(least, left, len(others)))
         if many < len(others):
             others = others[np.argpartition(-excess[others], many)[:many]]
         return np.union1d(np.flatnonzero(there), others)
