@@ -85,11 +85,12 @@ RARE = 0.1
 """A group of targets with a smaller share is drawn more often than it occurs. Halved: Poisson: 1.14
 of the passes. Doubled: nothing."""
 
-LEAST_MEASURED_ROWS = 256
-"""Rows that coordinates are taken from with an L1 penalty and many features, at least."""
+LEAST_MEASURED_ROWS = 128
+"""Rows that coordinates are taken from with an L1 penalty, if nothing else is, at least."""
 
-MEASURED_NUMBERS = 1 << 20
-"""Numbers of such a sample: of 1,000 x 5,000 all rows took half of the time."""
+MEASURED_NUMBERS = 1 << 18
+"""Numbers of such a sample. With four times as many, and 256 rows at least, a lasso of 30,000 x 300
+took 1.1 of the time, 500 x 20,000 1.15, and 1,000 x 5,000 1.05."""
 
 FEW_ROWS = 20
 """Rows that a feature's variance has to come from, or it is measured over all rows: (sum x^2)^2 /
@@ -181,6 +182,10 @@ passes."""
 LEAST_JOINING = 100
 """Features that join at a time, at least. Halved: lasso: 1.14 of the passes. Doubled: L1, text, 5
 classes: 1.17 of the passes, 1.3 of the time."""
+
+FEW_JOINING = 20
+"""The same of dense rows with up to `ALL_FEATURES` and a squared loss, as long as at most half of
+the features are beyond the penalty: then all are taken."""
 
 KEPT_NUMBERS = 1 << 24
 """Numbers of columns that are kept for their products with others, at most: 128 MB. Also of dense

@@ -42,6 +42,8 @@ class Plan:
         Rows that are drawn before it begins, and are dense then; 0 for none.
     keeps_sparse : bool
         Whether they stay sparse where they are.
+    measures_alone : bool
+        Whether nothing but coordinates is taken from them.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Plan:
     sample_size: int
     method: Method
     keeps_sparse: bool = False
+    measures_alone: bool = False
 
 
 def is_small(problem: Problem) -> bool:
@@ -300,7 +303,10 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
     as_they_are = issparse(problem.features) and p > constants.MOST_WEIGHTS
     few = max(constants.LEAST_MEASURED_ROWS, constants.MEASURED_NUMBERS // p)
     size = 0 if as_they_are else min(size, constants.LEAST_ROWS, few)
-    return Plan("newton, proximal, working set", why, size, Descent.of_all_rows)
+    alone = not on_disk(problem.features)
+    return Plan(
+        "newton, proximal, working set", why, size, Descent.of_all_rows, measures_alone=alone
+    )
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:

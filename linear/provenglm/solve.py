@@ -112,6 +112,7 @@ class Session:
                 self._rng,
                 precise=self._settings.is_precise,
                 keeps_sparse=self.plan.keeps_sparse,
+                measures_alone=self.plan.measures_alone,
             )
         return self._prepared
 

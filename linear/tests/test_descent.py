@@ -434,6 +434,24 @@ def test_those_with_coefficients_and_the_worst_of_the_others(monkeypatch):
     assert np.array_equal(run._choose(snapshot), expected)
 
 
+@pytest.mark.parametrize("loss", [Squared(), Logistic()])
+def test_what_is_close_to_the_penalty_joins_with_what_is_beyond(monkeypatch, loss):
+    monkeypatch.setattr(constants, "ALL_FEATURES", 0)
+    objective = objective_of(loss, l1=1e-6)
+    snapshot = objective.snapshot(np.zeros(9))
+    size = np.abs(snapshot.gradient[:-1])
+    run = Descent(objective, None)
+    run._l1 = np.append(size / [1.2, 0.97, 0.3, 1.1, 0.99, 0.9, 0.98, 0.0001], 0)
+    # Without columns that are kept it would cost a Hessian of more features.
+    close = [0, 1, 3, 4, 6] if loss.is_quadratic else [0, 3]
+    assert run._choose(snapshot).tolist() == close
+    monkeypatch.setattr(constants, "LEAST_JOINING", 4)
+    worst = sorted(close, key=lambda k: run._l1[k] - size[k])[:4]
+    assert run._choose(snapshot).tolist() == sorted(worst)
+    run._l1[[0, 3]] = size[[0, 3]] / 0.99
+    assert run._choose(snapshot).tolist() == []
+
+
 def test_no_more_are_chosen_than_there_is_room_for(monkeypatch):
     monkeypatch.setattr(constants, "ALL_FEATURES", 0)
     monkeypatch.setattr(constants, "MOST_WEIGHTS", 1)
