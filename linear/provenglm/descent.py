@@ -45,7 +45,7 @@ from provenglm.descent_columns import (
 from provenglm.duality import duality_gap, known_bound
 from provenglm.factor import Factor
 from provenglm.kept_products import KeptProducts
-from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses
+from provenglm.losses import SecondDerivative
 from provenglm.objective import Objective, Reads, Scaling, Snapshot, of_rows
 from provenglm.sample import Sample
 from provenglm.state import State
@@ -543,10 +543,7 @@ def _hessian(objective: Objective, chosen: NumPyArray, curvature: SecondDerivati
         share = np.ascontiguousarray(objective.share[whole])
         target = objective.target[whole]
         sample = Sample(taken, target, share, objective.loss, penalty, Workers(0))
-        of_rows_ = SecondDerivative(curvature.diagonal[whole])
-        if isinstance(curvature, SecondDerivativeOfClasses):
-            of_rows_ = SecondDerivativeOfClasses(of_rows_.diagonal, curvature.probability[whole])
-        return sample.hessian_of(of_rows_)
+        return sample.hessian_of(curvature.part(whole))
 
     total: NumPyArray | None = None
     for each in objective.workers.map(of_group, groups_of_blocks(objective)):

@@ -28,6 +28,7 @@ import scipy.linalg
 from scipy.sparse import issparse
 
 from provenglm import constants, newton
+from provenglm.data.blocks import parts_of
 from provenglm.data.csr import made_of, transposed
 from provenglm.duality import duality_gap, weighted_square
 from provenglm.losses import SecondDerivative
@@ -302,7 +303,10 @@ def _products(block: Any, columns: NumPyArray) -> NumPyArray:
 class _Common:
     """The inverse of the mean of the classes' Hessians, on a sample: it is as large as for one.
 
-    It is computed again when a fifth of the curvature has changed.
+    It is computed again when a fifth of the curvature has changed. A class with less curvature than
+    the mean has longer steps: where the curvature is all, its Hessian is the mean one times its
+    part of it, and where the penalty is all, it is the same. A root of that part is between both.
+    50 unbalanced classes took 51 passes without it, and 27 with it.
     """
 
     def __init__(self, sample: Sample) -> None:
@@ -310,16 +314,22 @@ class _Common:
         self._weight: NumPyArray = np.zeros(len(sample.share))
         self._inverse: NumPyArray = np.zeros((0, 0))
 
-    def inverse(self, curvature: SecondDerivative) -> NumPyArray:
-        """Return the inverse, (p, p), where the intercept makes its best step."""
+    def inverse(self, curvature: SecondDerivative) -> tuple[NumPyArray, NumPyArray]:
+        """Return the inverse, (p, p), where the intercept makes its best step, and the roots, (K,).
+
+        Those are what a class's steps are longer by.
+        """
         sample = self._sample
-        weight = sample.share * curvature.diagonal[sample.indices].mean(axis=1)
+        diagonal = curvature.part(sample.indices).diagonal
+        weight, of_class = sample.share * diagonal.mean(axis=1), sample.share @ diagonal
+        least = float(np.finfo(np.float32).eps) * of_class.mean()
+        longer = np.sqrt(of_class.mean() / np.maximum(of_class, max(least, _TINY)))
         change = float(np.abs(weight - self._weight).sum())
         if change > 4 * constants.CHANGED * float(self._weight.sum()):
             hessian = sample.gram(np.sqrt(weight))
             hessian.ravel()[:: len(hessian) + 1] += sample.penalty + weight.sum() * sample.unseen()
             self._weight, self._inverse = weight, inverse(hessian)[:-1, :-1]
-        return self._inverse
+        return self._inverse, longer
 
 
 class _Hessian:
@@ -335,7 +345,6 @@ class _Hessian:
     Attributes
     ----------
     rows : _Rows
-    curvature : numpy.ndarray, scores' shape
     penalty, diagonal : numpy.ndarray, (p,) or (p, 1) and theta[:-1]'s shape
         Without a `common` alone there is a diagonal.
     """
@@ -350,21 +359,28 @@ class _Hessian:
     ) -> None:
         self._objective, self.rows, self._snapshot = objective, rows, snapshot
         share, dtype = objective.share, rows.dtype
-        curvature = objective.loss.second_derivative(snapshot.scores, objective.target, caution)
+        scores = snapshot.scores
+        if scores.ndim > 1:
+            scores = scores.astype(dtype)  # of many classes these are large arrays
+        curvature = objective.loss.second_derivative(scores, objective.target, caution)
         self._inverse = np.zeros((objective.loss.outputs,) * 2)
         if objective.intercept:
             self._inverse = curvature.inverse_of_total(share)
         self._of_weights = objective.penalty[:-1]
         self.penalty = objective.used(snapshot.theta)[:-1]
-        self.curvature = curvature.diagonal
         self._curvature, self._share = curvature.astype(dtype), share.astype(dtype)
         self._preconditioned: Callable[[NumPyArray], NumPyArray]
         if common is None:
             self.diagonal = self._diagonal((curvature.diagonal.T * share).T)
             self._preconditioned = lambda gradient: of_no_shift(gradient / self.diagonal)
         else:
-            matrix = common.inverse(curvature)
-            self._preconditioned = lambda gradient: of_no_shift(matrix @ gradient)
+            matrix, longer = common.inverse(curvature)
+            self._preconditioned = lambda gradient: of_no_shift((matrix @ gradient) * longer)
+
+    @property
+    def curvature(self) -> NumPyArray:
+        """The losses' second derivatives with respect to each score, of the scores' shape."""
+        return self._curvature.diagonal
 
     def precondition(self, factor: tuple[NumPyArray, bool]) -> None:
         """Take a Cholesky factor as the preconditioner, of one output."""
@@ -454,7 +470,8 @@ class _Hessian:
         reduced, intercept = self._reduced(gradient)
         rest = -of_no_shift(reduced)
         step = np.zeros_like(rest)
-        scores = np.zeros(self._snapshot.scores.shape) + intercept
+        scores = np.zeros(self._snapshot.scores.shape, self.rows.dtype)
+        scores += intercept.astype(scores.dtype)
         scaled = self._preconditioned(rest)
         direction = scaled.copy()
         square = started = float(np.vdot(rest, scaled))
@@ -555,28 +572,37 @@ def _least_eigenvalue(lengths: list[float], ratios: list[float]) -> float:
 
 def _length(objective: Objective, snapshot: Snapshot, step: _Step) -> float:
     """Return about which part of a step leads to the least along it, by the scores alone."""
-    share, theta = objective.share, snapshot.theta
-    penalty = objective.used(theta)
+    theta, penalty = snapshot.theta, objective.used(snapshot.theta)
+    parts = parts_of(objective.n, objective.loss.outputs)
     at_start = 0.5 * float((penalty * theta * theta).sum())
     of_penalty = float((penalty * theta * step.theta).sum())
     square = float((penalty * step.theta * step.theta).sum())
-    slope = 2 * step.gain
+    falls = 2 * step.gain
 
     def at(length: float) -> tuple[float, float]:
         """Return objective and slope."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            value, residual = objective.loss.value_and_residual(
-                snapshot.scores + length * step.scores, objective.target
-            )
-            residual = (residual * step.scores).reshape(len(share), -1).sum(axis=1)
-        ridge = at_start + length * (of_penalty + 0.5 * length * square)
-        return float(share @ value) + ridge, float(share @ residual) + of_penalty + length * square
 
-    low, high, length = (0.0, -slope), (np.inf, np.inf), 1.0
+        def of_part(part: slice) -> NumPyArray:
+            share, along = objective.share[part], step.scores[part]
+            with np.errstate(over="ignore", invalid="ignore"):
+                value, residual = objective.loss.value_and_residual(
+                    snapshot.scores[part] + length * along, objective.target[part]
+                )
+                residual *= along
+                rise = residual.reshape(len(share), -1).sum(axis=1)
+                return np.array([share @ value, share @ rise])
+
+        value = at_start + length * (of_penalty + 0.5 * length * square)
+        slope = of_penalty + length * square
+        for of_value, of_slope in objective.workers.map(of_part, parts):
+            value, slope = value + of_value, slope + of_slope
+        return value, slope
+
+    low, high, length = (0.0, -falls), (np.inf, np.inf), 1.0
     rose = None
     for _ in range(constants.MOST_STEPS):
         value, here = at(length)
-        if abs(here) <= constants.SLOPE * slope and (here <= 0 or value <= snapshot.objective):
+        if abs(here) <= constants.SLOPE * falls and (here <= 0 or value <= snapshot.objective):
             break
         # An end that stays twice counts half (Illinois): its slope may be much the steeper one, and
         # the ends would close up by a few per cent at a time.

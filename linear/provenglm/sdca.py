@@ -19,7 +19,7 @@ residuals at its scores, or by those that the rows have, which the weights fit e
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -82,58 +82,72 @@ def states(
         From a start to the states of that method.
     """
     objective = replace(objective, rows=objective.rows.precise())
-    rows, null = objective.rows, objective.null()[1]
+    rows = objective.rows
     # The penalty is that of theta's coordinates.
     why = ""
     used = int(np.argmax(objective.scaling.inverse))
     l2 = float(objective.penalty[used] / objective.scaling.inverse[used] ** 2)
     if not rows.is_sparse or is_for(rows.block(slice(0, objective.n)), l2):
-        first = objective.snapshot(start)
-        dual = _Dual(objective, l2, first, settings.is_precise, rng)
-
-        def state(snapshot: Snapshot, left: float, gap: float | None = None) -> State:
-            passes = objective.passes
-            return State(
-                objective, snapshot, left, passes, None, gap, "sdca", is_cheap=True, why=dual.why
-            )
-
-        yield state(first, np.inf)
-        distances: list[float] = []
-        # The dual's estimate leaves out what its residuals are moved by: so far up to 1.7 times.
-        ratio, ratio_of_dual = 1.0, 2.0
-        epochs = constants.SLOW_EPOCHS
-        while len(distances) <= epochs or distances[-1] <= constants.SLOW * distances[-1 - epochs]:
-            value, distance, of_dual = dual.epoch()
-            rate = min(1.0, distance / max(distances[-1], _TINY)) if distances else 1.0
-            distances.append(distance)
-            # The rows were met in the middle of the epoch, on average.
-            left, of_dual = distance * float(np.sqrt(rate)), of_dual * float(np.sqrt(rate))
-            if (
-                len(distances) == constants.EPOCHS_TO_PART
-                and dual.is_weak
-                and value > constants.APART * null
-            ):
-                break
-            enough = settings.tol * (null - value)
-            # The proof by the dual costs about an epoch: not where that would be enough, too.
-            is_near = ratio_of_dual * of_dual <= enough < ratio * left * rate
-            is_late = objective.deadline < time.perf_counter()
-            if ratio * left <= enough or is_near or is_late:
-                snapshot = objective.snapshot(dual.theta())
-                gap = duality_gap(objective, snapshot)
-                ratio = max(1.0, gap / max(left, _TINY))
-                if gap > enough and is_near:
-                    by_dual = dual.gap(snapshot)
-                    ratio_of_dual = max(ratio_of_dual, by_dual / max(of_dual, _TINY))
-                    gap, left = min(gap, by_dual), min(left, by_dual)
-                yield state(snapshot, left, gap)
-        snapshot = objective.snapshot(dual.theta())
-        yield state(snapshot, left)
-        if snapshot.objective < first.objective:
-            start = snapshot.theta
-        why = f"{dual.why}, which gained too little after {len(distances)} epochs"
+        start, why = yield from _epochs(objective, start, l2, settings, rng)
     for each in go_on(start):
         yield replace(each, why=why)
+
+
+def _epochs(
+    objective: Objective,
+    start: NumPyArray,
+    l2: float,
+    settings: Settings,
+    rng: np.random.Generator,
+) -> Generator[State, None, tuple[NumPyArray, str]]:
+    """Yield the states of the dual; return where another method goes on, and why it does.
+
+    The dual has a number for each row and class, which are not kept for the other method.
+    """
+    null, first = objective.null()[1], objective.snapshot(start)
+    dual = _Dual(objective, l2, first, settings.is_precise, rng)
+
+    def state(snapshot: Snapshot, left: float, gap: float | None = None) -> State:
+        passes = objective.passes
+        return State(
+            objective, snapshot, left, passes, None, gap, "sdca", is_cheap=True, why=dual.why
+        )
+
+    yield state(first, np.inf)
+    distances: list[float] = []
+    # The dual's estimate leaves out what its residuals are moved by: so far up to 1.7 times.
+    ratio, ratio_of_dual = 1.0, 2.0
+    epochs = constants.SLOW_EPOCHS
+    while len(distances) <= epochs or distances[-1] <= constants.SLOW * distances[-1 - epochs]:
+        value, distance, of_dual = dual.epoch()
+        rate = min(1.0, distance / max(distances[-1], _TINY)) if distances else 1.0
+        distances.append(distance)
+        # The rows were met in the middle of the epoch, on average.
+        left, of_dual = distance * float(np.sqrt(rate)), of_dual * float(np.sqrt(rate))
+        if (
+            len(distances) == constants.EPOCHS_TO_PART
+            and dual.is_weak
+            and value > constants.APART * null
+        ):
+            break
+        enough = settings.tol * (null - value)
+        # The proof by the dual costs about an epoch: not where that would be enough, too.
+        is_near = ratio_of_dual * of_dual <= enough < ratio * left * rate
+        is_late = objective.deadline < time.perf_counter()
+        if ratio * left <= enough or is_near or is_late:
+            snapshot = objective.snapshot(dual.theta())
+            gap = duality_gap(objective, snapshot)
+            ratio = max(1.0, gap / max(left, _TINY))
+            if gap > enough and is_near:
+                by_dual = dual.gap(snapshot)
+                ratio_of_dual = max(ratio_of_dual, by_dual / max(of_dual, _TINY))
+                gap, left = min(gap, by_dual), min(left, by_dual)
+            yield state(snapshot, left, gap)
+    snapshot = objective.snapshot(dual.theta())
+    yield state(snapshot, left)
+    if snapshot.objective < first.objective:
+        start = snapshot.theta
+    return start, f"{dual.why}, which gained too little after {len(distances)} epochs"
 
 
 class _Dual:
@@ -291,10 +305,9 @@ class _Dual:
             mean[np.arange(objective.n), objective.target] += 1
         else:
             mean += objective.target
-        diagonal = mean * (1 - mean)
-        second = SecondDerivative(diagonal)
+        second = SecondDerivative(mean * (1 - mean))
         if self._is_softmax:
-            second = SecondDerivativeOfClasses(diagonal, mean)
+            second = SecondDerivativeOfClasses(mean)
         inverse = second.inverse_of_total(objective.share)
         least = np.inf
         bias: NumPyArray = np.zeros(scores.shape[1:])
