@@ -3,10 +3,11 @@ r"""Newton's method by conjugate gradients: where the Hessian is too large to be
 From a snapshot, which is taken in float64, the step :math:`v = -H^{-1} g` is solved for as far as
 it is worth (Dembo, Eisenstat & Steihaug 1982), with the Hessian's diagonal as preconditioner. For
 many dense rows of one output it is the Hessian of some of them later on (`_SampleFactor`), for
-classes of dense rows it is the mean of the classes' Hessians on a sample: one matrix for all. The
-products :math:`H v` are those of a copy of the rows in float32. The intercepts are eliminated: for
-each v their best step is known from n numbers, and what is left is the Hessian of features that are
-centred with the curvatures as weights. The length of the step is looked for on the scores alone.
+classes of dense rows it is the mean of the classes' Hessians on a sample: one matrix for all, and a
+number for each. The products :math:`H v` are those of a copy of the rows in float32. The intercepts
+are eliminated: for each v their best step is known from n numbers, and what is left is the Hessian
+of features that are centred with the curvatures as weights. The length of the step is looked for on
+the scores alone.
 
 Rows that are far on the wrong side have next to no curvature, and a whole step overshoots by far.
 After a step that was cut short their curvature is taken of a mean nearer to their target, until
@@ -81,7 +82,7 @@ def states(
     rows = _Rows(objective, dtype, has_room)
     null = objective.null()[1]
     snapshot = objective.snapshot(of_no_shift(start))
-    forcing, caution = constants.MOST_FORCING, 0.0
+    last = caution = 0.0
     common = None if sample is None else _Common(sample)
     some = None if rng is None or not _is_tall(objective) else _SampleFactor(objective, rng)
     while True:
@@ -92,7 +93,7 @@ def states(
         hessian = _Hessian(objective, rows, snapshot, caution, common)
         if some is not None:
             some.precondition(hessian)
-        step = hessian.solved(forcing, constants.MOST_FORCING * enough)
+        step = hessian.solved(last, constants.MOST_FORCING * enough)
         # With caution the model gains less than there is.
         decrement = gap if caution else min(gap, step.decrement)
         yield State(
@@ -109,13 +110,7 @@ def states(
         elif not is_lower:
             return
         if is_lower:
-            left = hessian.size(new.gradient) / max(step.size, _TINY)
-            forcing = float(
-                np.clip(
-                    constants.MOST_FORCING * left, constants.LEAST_FORCING, constants.MOST_FORCING
-                )
-            )
-            snapshot = new
+            snapshot, last = new, step.size
         caution = _next_caution(caution, length)
 
 
@@ -320,6 +315,7 @@ class _Common:
         Those are what a class's steps are longer by.
         """
         sample = self._sample
+        assert sample.indices is not None
         diagonal = curvature.part(sample.indices).diagonal
         weight, of_class = sample.share * diagonal.mean(axis=1), sample.share @ diagonal
         least = float(np.finfo(np.float32).eps) * of_class.mean()
@@ -456,15 +452,15 @@ class _Hessian:
         moved = np.broadcast_to(first.astype(self.rows.dtype), shape)
         return gradient[:-1] + self._products(moved), first
 
-    def size(self, gradient: NumPyArray) -> float:
-        """Return the size of a gradient in the preconditioner's metric."""
-        reduced = of_no_shift(self._reduced(gradient)[0])
-        return float(np.sqrt(np.vdot(reduced, self._preconditioned(reduced))))
-
-    def solved(self, forcing: float, enough: float) -> _Step:
+    def solved(self, last: float, enough: float) -> _Step:
         """Return the step of conjugate gradients that leaves a part of the gradient.
 
         Or what makes a gap of `enough`: that of a quadratic function with what is left.
+
+        Parameters
+        ----------
+        last : float
+            The gradient's size at the last step: the more that step gained, the less is left.
         """
         gradient = self._snapshot.gradient
         reduced, intercept = self._reduced(gradient)
@@ -475,6 +471,8 @@ class _Hessian:
         scaled = self._preconditioned(rest)
         direction = scaled.copy()
         square = started = float(np.vdot(rest, scaled))
+        left = constants.MOST_FORCING * float(np.sqrt(started)) / max(last, _TINY)
+        forcing = float(np.clip(left, constants.LEAST_FORCING, constants.MOST_FORCING))
         lengths: list[float] = []
         ratios: list[float] = []
         while square > forcing**2 * started and len(lengths) < constants.MOST_STEPS:

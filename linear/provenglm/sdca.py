@@ -27,6 +27,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from provenglm import constants
+from provenglm.data.blocks import parts_of
 from provenglm.data.csr import made_of
 from provenglm.duality import duality_gap, gap_of_residuals
 from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses
@@ -113,6 +114,9 @@ def _epochs(
             objective, snapshot, left, passes, None, gap, "sdca", is_cheap=True, why=dual.why
         )
 
+    def why() -> str:
+        return f"{dual.why}, which gained too little after {len(distances)} epochs"
+
     yield state(first, np.inf)
     distances: list[float] = []
     # The dual's estimate leaves out what its residuals are moved by: so far up to 1.7 times.
@@ -124,11 +128,11 @@ def _epochs(
         distances.append(distance)
         # The rows were met in the middle of the epoch, on average.
         left, of_dual = distance * float(np.sqrt(rate)), of_dual * float(np.sqrt(rate))
-        if (
-            len(distances) == constants.EPOCHS_TO_PART
-            and dual.is_weak
-            and value > constants.APART * null
-        ):
+        is_last = len(distances) == constants.EPOCHS_TO_PART
+        most = constants.APART if is_last else 1 / constants.APART
+        if dual.is_weak and len(distances) <= constants.EPOCHS_TO_PART and value > most * null:
+            if value > null:
+                return start, why()
             break
         enough = settings.tol * (null - value)
         # The proof by the dual costs about an epoch: not where that would be enough, too.
@@ -147,7 +151,7 @@ def _epochs(
     yield state(snapshot, left)
     if snapshot.objective < first.objective:
         start = snapshot.theta
-    return start, f"{dual.why}, which gained too little after {len(distances)} epochs"
+    return start, why()
 
 
 class _Dual:
@@ -278,16 +282,17 @@ class _Dual:
         the logarithms of their means, with the best intercept.
         """
         objective = self._objective
-        residual = self._residual.astype(np.float64)
+        scores = self._residual.astype(np.float64)
         if self._is_softmax:
             rows, target = np.arange(objective.n), objective.target
-            own = residual[rows, target]
-            residual[rows, target] = 1.0
-            scores = np.log(np.maximum(residual, _TINY))
+            own = scores[rows, target]
+            scores[rows, target] = 1.0
+            np.maximum(scores, _TINY, out=scores)
+            np.log(scores, out=scores)
             scores[rows, target] = np.log1p(np.maximum(own, -1 + _ULP))
         else:
             sign = 1.0 - 2.0 * objective.target
-            other = np.clip(sign * residual, _TINY, 1 - _ULP)
+            other = np.clip(sign * scores, _TINY, 1 - _ULP)
             scores = sign * (np.log(other) - np.log1p(-other))
         if objective.intercept:
             self._balance(scores)
@@ -312,9 +317,14 @@ class _Dual:
         least = np.inf
         bias: NumPyArray = np.zeros(scores.shape[1:])
         step: NumPyArray = np.zeros(scores.shape[1:])
+
+        def of_part(part: slice) -> NumPyArray:
+            residual = objective.loss.residual(scores[part], objective.target[part])
+            return np.asarray(objective.share[part] @ residual)
+
+        parts = parts_of(objective.n, objective.loss.outputs)
         for _ in range(constants.MOST_STEPS):
-            residual = objective.loss.residual(scores, objective.target)
-            slope = np.atleast_1d(objective.share @ residual)
+            slope = np.atleast_1d(sum(objective.workers.map(of_part, parts)))
             if not np.abs(slope).max() < least:
                 # Far from the optimum the means are others than those of the scores.
                 bias += step
