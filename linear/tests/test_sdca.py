@@ -392,19 +392,20 @@ def test_raw_bytes_of_many_classes_are_proven_and_labels_by_chance_left_to_anoth
     assert by_chance.history[0].objective == max(each.objective for each in by_chance.history)
 
 
+@pytest.mark.slow
 def test_arrays_with_a_number_for_each_row_and_class_are_few():
     rng = np.random.default_rng(0)
-    target = np.arange(8000) % 200
-    X = rng.normal(size=(8000, 40))
+    target = np.arange(12_000) % 300
+    X = rng.normal(size=(12_000, 45))
     tracemalloc.start()
     try:
-        solution = solve(Problem(X, target, Softmax(200), 1 / 8000), Settings(tol=1e-4))
+        solution = solve(Problem(X, target, Softmax(300), 1 / 12_000), Settings(tol=1e-4))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert "of single rows in the dual, which gained too little" in solution.why
     assert solution.method == "newton-cg"
-    assert peak < 7 * 8 * 8000 * 200
+    assert peak < 7 * 8 * 12_000 * 300
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
