@@ -138,6 +138,13 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _warning(self, solution: Solution) -> str:
         """Return where the fit ended, how far from the optimum, why, and what to do."""
+        if solution.reason.is_unbounded:
+            return (
+                f"{type(self).__name__} found no finite optimum: {solution.reason.why_unbounded}; "
+                "the loss falls for ever as the coefficients grow, and the fit stopped at "
+                f"||coef_|| = {float(np.linalg.norm(solution.coef)):.3g}: give a penalty, such as "
+                "alpha=1e-6; more snapshots do not help"
+            )
         far = f"an estimated {solution.decrement:.1e} above the optimum"
         if not np.isfinite(solution.decrement):
             far = "at a distance from the optimum that is not known yet"
@@ -195,7 +202,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         if ended is not None and ended.is_unbounded:
             raise ValueError(
                 f"{ended.value}: coefficients that grow for ever have no standard "
-                "errors; give a penalty, such as C=1e4"
+                "errors; give a penalty, such as C=1e4 or alpha=1e-6"
             )
         if l1_ratio > 0 and math.isfinite(strength) and strength > 0:
             raise ValueError(

@@ -377,7 +377,10 @@ class Descent:
 
     def _after(self, snapshot: Snapshot, step: Step) -> Snapshot | None:
         """Return the snapshot after a step, or after as much of it as leads lower; else None."""
-        new = self._snapshot(step.to)
+        with np.errstate(over="ignore", invalid="ignore"):
+            new = self._snapshot(step.to)
+        if np.isnan(new.objective):
+            return None  # a step far beyond float32, along which rounding alone has a curvature
         change = step.to - snapshot.theta
         if step.slope <= _ROUNDING * abs(snapshot.objective):
             # Too little for the objective to show, but not for the proof.

@@ -220,6 +220,7 @@ class OfOneOutput:
         caution: float,
     ) -> None:
         loss, target, share = objective.loss, objective.target, objective.share
+        self._objective = objective
         self._columns, self._l1, self._l2, self._before = columns, l1, l2, before
         curvature = loss.second_derivative(snapshot.scores, target, caution)
         self._weight = curvature.diagonal * share
@@ -282,7 +283,7 @@ class OfOneOutput:
             )
             most = max(most, fell)
             is_near = fell <= constants.LAST_SWEEP * most
-            if is_whole and is_near and count > 0:
+            if (is_whole and is_near and count > 0) or self._objective.is_late:
                 break
             if (count + 1) % constants.ROUND == 0 and not is_near:
                 self._to_the_system()
@@ -474,6 +475,7 @@ class OfClasses:
     ) -> None:
         curvature = objective.loss.second_derivative(snapshot.scores, objective.target, caution)
         assert isinstance(curvature, SecondDerivativeOfClasses)
+        self._objective = objective
         self._columns, self._l1, self._l2, self._before = columns, l1, l2, before
         self._has_intercepts = objective.intercept
         self._of_intercepts: NumPyArray = snapshot.gradient[-1]
@@ -527,7 +529,8 @@ class OfClasses:
                 moved,
             )
             most = max(most, fell)
-            if is_whole and fell <= constants.LAST_SWEEP * most and count > 0:
+            is_near = fell <= constants.LAST_SWEEP * most
+            if (is_whole and is_near and count > 0) or self._objective.is_late:
                 break
         change = t - self._before
         slope = float(np.vdot(self._of_loss + self._l2[:, None] * self._before, change))

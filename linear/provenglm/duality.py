@@ -36,11 +36,13 @@ from provenglm.types import NumPyArray
 
 _ULP = 2.0**-53
 
+# Bounds are max(bound, 0.0), in this order: NaN stays NaN. max(0.0, NaN) is 0.0, a false proof.
+
 
 def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
     """Return a bound of F(theta) - F*, 0 or greater."""
     if objective.moments is None:
-        return max(0.0, known_bound(objective, snapshot))
+        return max(known_bound(objective, snapshot), 0.0)
     penalty = objective.used(snapshot.theta)[:-1]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         dual = _dual(objective, snapshot.gradient[-1])
@@ -67,7 +69,7 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
         gap = weighted_square(rest, objective.penalty[:-1])
         if gap < bound:
             gap += _terms(objective, snapshot, dual)
-    return max(0.0, min(gap, bound) if np.isfinite(gap) else bound)
+    return max(min(gap, bound) if np.isfinite(gap) else bound, 0.0)
 
 
 def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyArray) -> float:
@@ -96,7 +98,7 @@ def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyAr
     objective.reads.rows += objective.n / 2
     objective.to_theta(gradient)
     rest = gradient[:-1] + objective.used(theta)[:-1] * theta[:-1]
-    return max(0.0, value + weighted_square(rest, objective.penalty[:-1]))
+    return max(value + weighted_square(rest, objective.penalty[:-1]), 0.0)
 
 
 def known_bound(objective: Objective, snapshot: Snapshot) -> float:
@@ -159,7 +161,7 @@ def _gap_with_l1(
                 divergence = _divergence(objective, snapshot, dual, factor)
             gap = min(gap, divergence + rest)
     bound = known_bound(objective, snapshot)
-    return max(0.0, min(gap, bound) if np.isfinite(gap) else bound)
+    return max(min(gap, bound) if np.isfinite(gap) else bound, 0.0)
 
 
 def _feasible(size: NumPyArray, l1: NumPyArray) -> float:
@@ -207,7 +209,7 @@ def _divergence(objective: Objective, snapshot: Snapshot, dual: Dual, factor: fl
         residual = _mixed(objective, dual, residuals(objective, snapshot, part), target)
         return loss.fenchel(scores, loss.inside(factor * residual, target), target)
 
-    return max(0.0, _mean(objective, of_part))
+    return max(_mean(objective, of_part), 0.0)
 
 
 def _mixed(
@@ -275,6 +277,8 @@ def _mean(objective: Objective, function: Callable[[slice], NumPyArray]) -> floa
     """Return the mean over all samples of what `function` gives for some of them."""
 
     def of_part(part: slice) -> float:
-        return float(np.ascontiguousarray(objective.share[part]) @ function(part))
+        share = np.ascontiguousarray(objective.share[part])
+        # What weighs nothing may be infinite.
+        return float(share @ np.where(share > 0, function(part), 0))
 
     return sum(objective.workers.map(of_part, parts_of(objective.n, objective.loss.outputs)))

@@ -19,7 +19,6 @@ directions: the run ends by proof.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -492,7 +491,7 @@ class _Hessian:
             square *= ratios[-1]
             direction *= ratios[-1]
             direction += scaled
-            is_late = self._objective.deadline < time.perf_counter()
+            is_late = self._objective.is_late
             if is_late or weighted_square(rest, self._of_weights) <= enough:
                 break
         theta = np.concatenate([step, intercept[None]])

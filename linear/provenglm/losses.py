@@ -168,6 +168,8 @@ class Loss(ABC):
     """Whether targets are whole numbers, the indices of classes; else they are numbers."""
     is_separable: bool = False
     """Whether each sample has a class, so that a plane between them leaves no finite optimum."""
+    falls_at_zero: bool = False
+    """Whether the loss of a target 0 falls for ever as its score does."""
     bytes_of_a_row: int = 0
     """What a fit takes for each row beside its scores."""
     needs_all_targets: bool = False
@@ -733,6 +735,7 @@ class Poisson(Loss):
     slope = 1.0
     has_least = True
     has_logarithm = True
+    falls_at_zero = True
 
     def deviance(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return np.asarray(np.exp(scores) - target * scores - self.least(target))

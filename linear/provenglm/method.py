@@ -184,6 +184,8 @@ class HessianSteps(Steps):
         while sizes[-1] >= least:
             sizes.append(sizes[-1] // constants.GROWTH)
         for count in reversed(sizes[:-1]):
+            if self._objective.is_late:
+                break
             tol = constants.ERROR_OF_A_START * abs(null) * theta.size / count
             theta = newton.minimise(sample.head(count), theta, tol, constants.MOST_STEPS)
             self._objective.reads.rows += count

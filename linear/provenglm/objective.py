@@ -12,6 +12,7 @@ model, better scaled. Rows are never scaled themselves: the pass takes the score
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -159,6 +160,11 @@ class Objective:
     is_long: bool = False
     room: int | None = None
     deadline: float = math.inf
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the deadline is over."""
+        return self.deadline < time.perf_counter()
 
     @property
     def n(self) -> int:

@@ -199,9 +199,17 @@ def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan
     has_room = is_sparse or 4 * n * p <= constants.COPY_BYTES
 
     def method(
-        objective: Objective, _: Sample, start: NumPyArray, rng: np.random.Generator
+        objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
     ) -> Iterator[State]:
-        return krylov.states(objective, start, settings.tol, settings.is_precise, has_room, rng=rng)
+        turns = is_small(problem) and len(sample.rows) == n < p
+        for state in krylov.states(
+            objective, start, settings.tol, settings.is_precise, has_room, rng=rng
+        ):
+            yield state
+            # As many passes as rows have as many multiplications as the turn of the rows.
+            if turns and objective.passes > n:
+                yield from _rotated_after(objective, sample, start, rng)
+                return
 
     # Dense rows have their coordinates from a sample.
     size = 0 if is_sparse else min(n, constants.LEAST_ROWS)
@@ -328,6 +336,16 @@ def _rotated(
     for count, point in enumerate(newton.iterate(turned, first)):
         snapshot = Snapshot(point.theta, point.objective, point.gradient, point.scores)
         yield State(rotated, snapshot, point.decrement, 1.0 + count, back, is_cheap=True)
+
+
+def _rotated_after(
+    objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
+) -> Iterator[State]:
+    """Go on in the space that the rows span, after conjugate gradients."""
+    before = objective.passes
+    why = f"; after {before:,.0f} passes Newton's method went on in the space that the rows span"
+    for state in _rotated(objective, sample, start, rng):
+        yield replace(state, passes=before + state.passes, name="newton, rotated", why=why)
 
 
 _Span = tuple[NumPyArray, Callable[[NumPyArray], NumPyArray]]

@@ -129,7 +129,7 @@ class SampleKrylov(Steps):
         hessian = self._hessian(theta, slice(0, self._count))
         for _ in range(constants.MOST_STEPS):
             step = hessian.solve(hessian.gradient)
-            if 0.5 * float(np.vdot(step, hessian.gradient)) <= enough:
+            if 0.5 * float(np.vdot(step, hessian.gradient)) <= enough or objective.is_late:
                 break
             length, new = 1.0, self._hessian(theta - step, hessian.part)
             while not new.value < hessian.value and length > 1e-3:

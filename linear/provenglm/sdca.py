@@ -18,7 +18,6 @@ residuals at its scores, or by those that the rows have, which the weights fit e
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any
@@ -137,8 +136,7 @@ def _epochs(
         enough = settings.tol * (null - value)
         # The proof by the dual costs about an epoch: not where that would be enough, too.
         is_near = ratio_of_dual * of_dual <= enough < ratio * left * rate
-        is_late = objective.deadline < time.perf_counter()
-        if ratio * left <= enough or is_near or is_late:
+        if ratio * left <= enough or is_near or objective.is_late:
             snapshot = objective.snapshot(dual.theta())
             gap = duality_gap(objective, snapshot)
             ratio = max(1.0, gap / max(left, _TINY))

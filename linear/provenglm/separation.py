@@ -4,6 +4,11 @@ Without a penalty the loss of classes has no minimum if, along some direction, n
 row gains: the score of its own class, less that of another class, grows. A loss has a minimum if
 there is no such direction (Albert & Anderson, Biometrika 71, 1984).
 
+Of Poisson's and Tweedie's losses, a row with the target 0 gains if its score sinks, and all other
+rows lose if theirs changes.
+
+One column may be such a direction.
+
 Near the infimum few rows are left to ask. What a row gains at most, its share of the loss of a
 class that the direction leaves behind, is below F - F*. So pairs of a row and a class that have
 more than that stay as they are along each such direction, and usually they leave none. What they
@@ -12,8 +17,11 @@ leave is a linear program in as few variables.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.optimize import linprog
+from scipy.sparse import csr_array
 
 from provenglm import constants
 from provenglm.objective import Objective
@@ -38,21 +46,23 @@ def are_quasi_separated(objective: Objective, scores: NumPyArray, distance: floa
     Parameters
     ----------
     objective : Objective
-        Without a penalty, of a loss of classes.
+        Without a penalty, of a loss of classes or one that falls at targets of 0.
     scores : numpy.ndarray, (n,) or (n, K)
         Near the infimum.
     distance : float
         How far above it, at most.
     """
+    if _has_column(objective):
+        return True
     used = objective.scaling.inverse > 0
     classes = max(1, objective.loss.outputs - 1)
     columns = int(used.sum()) + objective.intercept
-    if columns * classes > _MOST_WEIGHTS:
+    if not 0 < columns * classes <= _MOST_WEIGHTS:
         return False
     rows, others, mass = _pairs(objective, scores)
     stays = mass > distance
-    first = np.flatnonzero(stays)
-    first = np.sort(first[np.argsort(-mass[first])[: 2 * columns * classes + 50]])
+    first = np.random.default_rng(0).permutation(np.flatnonzero(stays))
+    first = np.sort(first[: 2 * columns * classes + 50])
     directions = np.eye(columns * classes)
     if len(first):
         margins = _margins(objective, rows[first], others[first], directions)
@@ -65,10 +75,39 @@ def are_quasi_separated(objective: Objective, scores: NumPyArray, distance: floa
     return _some_direction(margins[~stays & moves] @ left)
 
 
+def _has_column(objective: Objective) -> bool:
+    """Return whether some column is such a direction: of one sign, and 0 in all rows of a class.
+
+    As a rule it is a category that a class does not have. For targets of 0 it has no others.
+    """
+    loss, rows = objective.loss, objective.rows.precise()
+    groups, p = max(2, loss.outputs), rows.shape[1]
+    if groups * p > _MOST_NUMBERS:
+        return False
+    sums, sizes = np.zeros((groups, p)), np.zeros((groups, p))
+    for part in rows.slices():
+        block: Any = rows.block(part)
+        kept = np.flatnonzero(objective.share[part] > 0)
+        group = loss.observed(objective.target[part])[kept]
+        group = (group > 0 if loss.falls_at_zero else group).astype(np.intp)
+        of_groups = csr_array((np.ones(len(kept)), (group, kept)), (groups, block.shape[0]))
+        sums += of_groups @ block
+        sizes += of_groups @ abs(block)
+    size = sizes.sum(axis=0)
+    is_one_sided = (objective.scaling.inverse > 0) & (size > 0) & (np.abs(sums.sum(axis=0)) == size)
+    is_empty = sizes[1:] == 0 if loss.falls_at_zero else sizes == 0
+    return bool((is_one_sided & is_empty.any(axis=0)).any())
+
+
 def _pairs(objective: Objective, scores: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
-    """Return rows, other classes than their own, and the shares times the probabilities of them."""
+    """Return rows, other classes than their own, and what a pair gains at most.
+
+    That is the share times the other class's probability, or the mean at a target 0.
+    """
     loss, share = objective.loss, objective.share[:]
     residual = np.abs(loss.residual(scores.astype(np.float64), objective.target))
+    if loss.falls_at_zero:
+        residual[objective.target > 0] = np.inf
     if residual.ndim == 1:
         rows = np.flatnonzero(share > 0)
         return rows, np.zeros(len(rows), np.intp), share[rows] * residual[rows]

@@ -23,6 +23,10 @@ class StopReason(Enum):
         "there is no finite optimum: some rows can be separated at no cost to the others, as by a "
         "column that is not 0 in one class only, and nothing is penalised"
     )
+    UNBOUNDED_AT_ZERO = (
+        "there is no finite optimum: predictions for some targets of 0 can sink to 0 at no cost to "
+        "the others, as by a category whose targets are all 0, and nothing is penalised"
+    )
     STALLED = "no step leads lower, and the optimum is further away than rounding explains"
 
     @property
@@ -33,7 +37,7 @@ class StopReason(Enum):
     @property
     def is_unbounded(self) -> bool:
         """Whether the objective has an infimum, but no minimum."""
-        return self in (StopReason.UNBOUNDED, StopReason.UNBOUNDED_IN_PART)
+        return self.value.startswith("there is no finite optimum")
 
     @property
     def why_unbounded(self) -> str:

@@ -341,9 +341,13 @@ class _Run:
             is_proven = gap <= self._settings.tol * (self._null - objective)
             if reason is StopReason.STALLED and is_proven:
                 reason = StopReason.CONVERGED
-            # A proof by a Newton step is one of a minimum, too.
-            if not is_proven and self._quasi_separated(best, reason):
-                reason = StopReason.UNBOUNDED_IN_PART
+            # A proof by a Newton step is one of a minimum, too; the duality gap is not.
+            is_by_a_step = self._proven is not None and gap == self._proven[2]
+            if not (is_proven and is_by_a_step) and self._quasi_separated(best, reason):
+                has_classes = self._objective.loss.is_separable
+                reason = (
+                    StopReason.UNBOUNDED_IN_PART if has_classes else StopReason.UNBOUNDED_AT_ZERO
+                )
         coef, intercept = self._of_user(best)
         scores = best.snapshot.scores
         return Solution(
@@ -409,7 +413,11 @@ class _Run:
             proof = self._proof.of(*self._of_user(best), best.snapshot, best.decrement, enough)
             self._proven = best, *proof
         _, precise, gap = self._proven
-        return (precise, gap) if gap < self._gap else (objective, self._gap)
+        bound = self._gap
+        if best.snapshot.is_single and np.isfinite(precise):
+            # It is above a lower bound, and float32 may have too little of the objective.
+            objective, bound = precise, bound + max(precise - objective, 0.0)
+        return (precise, gap) if gap < bound else (objective, bound)
 
     def _follow(self, states: Iterator[State]) -> StopReason:
         settings = self._settings
@@ -539,9 +547,10 @@ class _Run:
         return all(on_their_side(part).all() for part in objective.parts())
 
     def _quasi_separated(self, best: State, reason: StopReason) -> bool:
-        """Whether without a penalty some rows are on their own side, and no other row loses."""
+        """Whether without a penalty some rows gain for ever, and no other row loses."""
         objective = self._objective
-        if not objective.loss.is_separable or self._penalised():
+        loss = objective.loss
+        if not (loss.is_separable or loss.falls_at_zero) or self._penalised():
             return False
         if not (reason.is_success or reason is StopReason.STALLED):
             return False

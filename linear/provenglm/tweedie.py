@@ -68,6 +68,7 @@ class Tweedie(Loss):
     name = "tweedie"
     has_logarithm = True
     has_dispersion = True
+    falls_at_zero = True  # all targets of `Gamma` are above 0
 
     @classmethod
     def of(cls, arguments: Any) -> Loss:

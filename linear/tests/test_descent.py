@@ -486,3 +486,26 @@ def test_huber_with_corners():
     assert found.reason.is_success
     assert found.gap <= 1e-10 * found.history[0].objective
     assert 0 < (found.coef != 0).sum() < 12
+
+
+@MANY
+def test_a_step_ends_after_max_time(monkeypatch, loss):
+    monkeypatch.setattr(constants, "LAST_SWEEP", -1.0)
+    objective = replace(objective_of(loss, True, kind="sparse", size=31), deadline=0.0)
+    theta = point_of(objective)
+    snapshot, chosen = objective.snapshot(theta), np.arange(8)
+    l1, l2 = objective.l1[chosen], objective.penalty[chosen]
+    arguments = objective, columns_of(objective, chosen), snapshot, theta[chosen]
+    name = "sweep_classes" if loss.outputs > 1 else "sweep_columns"
+    sweep, sweeps = getattr(kernels, name), []
+
+    def counted(*arguments):
+        sweeps.append(name)
+        return sweep(*arguments)
+
+    monkeypatch.setattr(kernels, name, counted)
+    if loss.outputs > 1:
+        OfClasses(*arguments, snapshot.gradient[chosen], l1, l2, 0.0).solve()
+    else:
+        OfOneOutput(*arguments, l1, l2, 0.0).solve()
+    assert len(sweeps) == 1

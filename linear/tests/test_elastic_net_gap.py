@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from elastic_net_oracle import objective as value_of, proximal_gradient
+from provenglm import SVRGRegressor
 from provenglm.duality import _divergence, _dual, _shrunk, _spread, _terms, duality_gap
 from provenglm.losses import Logistic, Poisson, Softmax, Squared
 from provenglm.problem import Problem
@@ -124,3 +125,17 @@ def test_the_divergence_of_shrunk_residuals_has_a_bound(loss):
             assert bound >= exact - 1e-15
             if mixed == 0 and factor > 0.9999:
                 assert bound <= 1.1 * exact + 1e-15
+
+
+@pytest.mark.parametrize("l1_ratio", [0.5, 1.0])
+def test_no_row_without_weight_makes_a_bound_of_nothing(l1_ratio):
+    # Its loss is infinite: 0 times that was NaN, and then 0.
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 5))
+    y = rng.gamma(1, np.exp(X @ [1, -1, 0.5, 0, 0])) + 1e-3
+    X[0] = 1e4
+    model = SVRGRegressor("tweedie", alpha=0.01, l1_ratio=l1_ratio, tol=1e-10)
+    least = model.fit(X[1:], y[1:]).objective_
+    model.fit(X, y, np.arange(60) > 0)
+    for row in model.history_:
+        assert row["objective"] - least <= row["gap"] + 1e-12

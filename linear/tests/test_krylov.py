@@ -605,3 +605,24 @@ def test_columns_of_classes_that_the_sample_does_not_know():
     best = solve(problem, Settings(tol=1e-11, metric="hessian")).objective
     assert values[-1] - best < 1e-9
     assert np.all(np.diff(values) <= 0)
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Poisson()], ids=["logistic", "poisson"])
+def test_where_they_take_as_many_passes_as_there_are_rows_these_are_turned(loss, monkeypatch):
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.normal(size=(200, 200)))[0]
+    X = rng.normal(size=(80, 200)) * np.logspace(2, -6, 200) @ turn
+    y = rng.integers(0, 2, 80)
+    problem = Problem(X, y if loss.has_classes else 1.0 * y, loss, 1e-9)
+    settings = Settings(tol=1e-8)
+    exact = solve(problem, Settings(tol=1e-12))
+    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
+    solution = solve(problem, settings)
+    assert solution.method == "newton, rotated"
+    assert "passes Newton's method went on in the space that the rows span" in solution.why
+    passes = [record.passes for record in solution.history]
+    assert 80 < passes[-1] < 1000
+    assert np.all(np.diff(passes) >= 0)
+    assert exact.reason.is_success
+    assert solution.reason.is_success
+    assert abs(solution.objective - exact.objective) <= 1e-8

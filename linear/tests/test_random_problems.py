@@ -18,10 +18,20 @@ def test_no_promise_is_broken(kind, first):
 
 @pytest.mark.parametrize(
     ("kind", "seed"),
-    [("l1", 1294), ("l1", 100089), ("l2", 3569), ("huber", 100124), ("huber", 100179)],
+    [
+        *(("l1", 1294), ("l1", 100089), ("l2", 3569), ("huber", 100124), ("huber", 100179)),
+        ("disk", 7001447),
+    ],
 )
 def test_objective_and_gap_are_those_of_the_coefficients(kind, seed):
     # float32 features, and scores that float32 has too few digits for.
+    assert not random_problems.check(seed, kind)
+
+
+@pytest.mark.parametrize(("kind", "seed"), [("l1", 7000913), ("disk", 7001426)])
+def test_no_fit_raises(kind, seed):
+    # A matrix that learned from steps has no curvature along some step, which is then 1e87 long;
+    # and no column is anything but constant, no intercept, no penalty.
     assert not random_problems.check(seed, kind)
 
 

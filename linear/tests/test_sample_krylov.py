@@ -218,3 +218,14 @@ def test_where_float32_leads_no_lower_the_rows_themselves_go_on():
     assert last.snapshot.objective == pytest.approx(dense.value(last.theta), rel=1e-13)
     _, least = dense.minimum(of_no_shift(null.theta))
     assert last.snapshot.objective == pytest.approx(least, rel=1e-13)
+
+
+def test_max_time_ends_the_way_to_a_start():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(6000, 40))
+    y = (3 * X[:, :8] + rng.gumbel(size=(6000, 8))).argmax(axis=1)
+    problem = Problem(X, y, Softmax(8), 1e-3 / 6000)
+    passes = [
+        solve(problem, Settings(max_time=seconds)).history[0].passes for seconds in (1e-9, 1e9)
+    ]
+    assert passes[0] < 0.6 * passes[1]

@@ -7,7 +7,14 @@ import warnings
 
 import numpy as np
 import pytest
-from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV
+from provenglm import (
+    Chunks,
+    SVRGClassifier,
+    SVRGClassifierCV,
+    SVRGRegressor,
+    SVRGRegressorCV,
+    separation,
+)
 from provenglm.solution import StopReason
 from scipy import sparse
 from scipy.optimize import linprog
@@ -19,7 +26,21 @@ UNBOUNDED = [reason.value for reason in StopReason if reason.is_unbounded]
 def random_problem(seed):
     """Return few rows, of several kinds of columns and scales, with classes, weights or none."""
     rng = np.random.default_rng(seed)
-    n, p, K = rng.integers(8, 120), rng.integers(1, 6), rng.choice([2, 2, 3, 4])
+    X = random_rows(rng, seed)
+    n, K = len(X), rng.choice([2, 2, 3, 4])
+    scores = X / np.maximum(X.std(axis=0), 1e-3) @ rng.normal(size=(X.shape[1], K))
+    scores = scores * rng.uniform(0.2, 4) + rng.gumbel(size=(n, K))
+    y = np.unique(scores.argmax(axis=1), return_inverse=True)[1]
+    if y.max() == 0:
+        y[0] = 1
+    weight = rng.integers(0, 4, n) * 1.0
+    if seed % 3 or (np.bincount(y, weight) == 0).any():
+        weight = None
+    return X * 10.0 ** rng.uniform(-3, 6, X.shape[1]), y, weight, bool(seed % 4)
+
+
+def random_rows(rng, seed):
+    n, p = rng.integers(8, 120), rng.integers(1, 6)
     kind = ["normal", "counts", "binary", "groups", "mixed"][seed % 5]
     X = rng.normal(size=(n, p))
     if kind == "counts":
@@ -30,15 +51,7 @@ def random_problem(seed):
         X = np.eye(p + 2)[rng.integers(0, p + 2, n)]
     elif kind == "mixed":
         X = np.column_stack([X, rng.random((n, 2)) < 0.08, X[:, 0]])
-    scores = X / np.maximum(X.std(axis=0), 1e-3) @ rng.normal(size=(X.shape[1], K))
-    scores = scores * rng.uniform(0.2, 4) + rng.gumbel(size=(n, K))
-    y = np.unique(scores.argmax(axis=1), return_inverse=True)[1]
-    if y.max() == 0:
-        y[0] = 1
-    weight = rng.integers(0, 4, n) * 1.0
-    if seed % 3 or (np.bincount(y, weight) == 0).any():
-        weight = None
-    return X * 10.0 ** rng.uniform(-3, 6, X.shape[1]), y, weight, bool(seed % 4)
+    return X
 
 
 def is_separated(X, y, weight, has_intercept):
@@ -134,3 +147,105 @@ def test_a_search_that_chooses_no_penalty_says_so():
     assert path.endswith("nothing is penalised: leave math.inf out of Cs")
     assert "chose C=inf" in chosen
     assert "at no cost to the others" in chosen
+
+
+def has_far_infimum(X, y, weight, has_intercept):
+    """Whether scores of some rows with the target 0 can sink, and no other score changes."""
+    if weight is not None:
+        X, y = X[weight > 0], y[weight > 0]
+    X = X / np.maximum(np.abs(X).max(axis=0), 1e-300)
+    if has_intercept:
+        X = np.column_stack([X, np.ones(len(X))])
+    zero, above = X[y == 0], X[y > 0]
+    if not len(zero):
+        return False
+    found = linprog(
+        zero.sum(axis=0),
+        A_ub=zero,
+        b_ub=np.zeros(len(zero)),
+        A_eq=above,
+        b_eq=np.zeros(len(above)),
+        bounds=(-1, 1),
+    )
+    return -found.fun > 1e-6
+
+
+def fitted_numbers(loss, X, y, weight=None, **arguments):
+    """Return the model, and whether it says that there is no optimum; both in the same way."""
+    model = SVRGRegressor(loss, alpha=0, random_state=0, **arguments)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, y, weight)
+    told = [str(warning.message) for warning in caught]
+    assert len(told) == (model.stop_reason_ == StopReason.UNBOUNDED_AT_ZERO.value)
+    assert all("SVRGRegressor found no finite optimum: predictions" in line for line in told)
+    assert all("give a penalty, such as alpha=1e-6" in line for line in told)
+    return model, bool(told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["poisson", "tweedie"])
+def test_what_is_told_of_targets_of_0_is_what_a_linear_program_finds(loss):
+    told = []
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        X = random_rows(rng, seed)
+        n = len(X)
+        scores = X / np.maximum(X.std(axis=0), 1e-3) @ rng.normal(size=X.shape[1])
+        y = 1.0 * rng.poisson(np.exp(np.clip(scores * rng.uniform(0.1, 1) - 2, -20, 4)))
+        weight = rng.integers(0, 4, n) * 1.0 if seed % 3 == 0 else None
+        if not (y if weight is None else weight * y).any():
+            y[0], weight = 1, None
+        X, has_intercept = X * 10.0 ** rng.uniform(-3, 6, X.shape[1]), bool(seed % 4)
+        _, is_told = fitted_numbers(loss, X, y, weight, fit_intercept=has_intercept)
+        assert is_told == has_far_infimum(X, y, weight, has_intercept), seed
+        told.append(is_told)
+    assert 20 <= sum(told) <= 80
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "chunks"])
+@pytest.mark.parametrize("loss", ["poisson", "tweedie"])
+def test_a_category_without_claims(kind, loss):
+    rng = np.random.default_rng(0)
+    category = np.sort(rng.integers(0, 12, 4000))
+    X = np.column_stack([np.eye(12)[category], rng.normal(size=(4000, 2)) * [1e-4, 1e5]])
+    y = rng.poisson(np.exp(-1.5 + X[:, 12] * 3e3)) * 1.0
+    y[category == 4] = 0
+    with_one = y.copy()
+    with_one[np.flatnonzero(category == 4)[7]] = 1
+    make = {
+        "dense": lambda x: x,
+        "sparse": sparse.csr_array,
+        "chunks": lambda x: Chunks([x[:1500], x[1500:]]),
+    }[kind]
+    model, is_told = fitted_numbers(loss, make(X), y)
+    assert is_told
+    assert not fitted_numbers(loss, make(X), with_one)[1]
+    with pytest.raises(ValueError, match="coefficients that grow for ever"):
+        model.covariance(X, y)
+    with pytest.warns(ConvergenceWarning, match="leave 0 out of alphas"):
+        SVRGRegressorCV(loss, alphas=[0, 1e-3], cv=2).fit(X, y)
+
+
+@pytest.mark.parametrize("classes", [0, 2, 4])
+def test_a_column_is_found_among_more_than_a_linear_program_has(classes, monkeypatch):
+    monkeypatch.setattr(separation, "_MOST_WEIGHTS", 0)
+    rng = np.random.default_rng(0)
+    category = rng.integers(0, 40, 3000)
+    X = sparse.csr_array(np.eye(40)[category])
+    y = rng.poisson(1.0, 3000) * 1.0 if classes == 0 else rng.integers(0, classes, 3000)
+    weight = np.ones(3000)
+
+    def is_told():
+        if classes == 0:
+            return fitted_numbers("poisson", X, y, weight)[1]
+        return fitted(X, y, weight)[1]
+
+    assert not is_told()
+    here = category == 7
+    # All of one class, or in one of several not at all, but for a row without weight.
+    y[here & (y == 1) if classes == 4 else here] = 0
+    y[np.flatnonzero(here)[0]], weight[np.flatnonzero(here)[0]] = 1, 0
+    assert is_told()
+    X = -X.toarray()
+    assert is_told()

@@ -322,7 +322,7 @@ def _furthest(paths: list[list[PathPoint]], name: str, strengths: NumPyArray) ->
         "weakest penalties"
     )
     if all(point[3].is_unbounded for point in far):
-        way = f"leave math.inf out of {name}s"
+        way = f"leave {'math.inf' if name == 'C' else 0} out of {name}s"
     return (
         f"{len(far)} of {len(paths) * len(strengths)} points of the path; the furthest is fold "
         f"{fold} with {name}={strength:g}, {distance}, because {reason.value}: {way}"

@@ -249,4 +249,4 @@ def _gap(
     excess = np.maximum(factor * size - l1, 0)
     squares = np.divide(np.square(excess), 2 * l2, out=np.zeros_like(l2), where=excess > 0)
     gap = 0.5 * (1 - factor) ** 2 * square + float(value) + factor * slope + float(squares.sum())
-    return max(0.0, gap)
+    return max(gap, 0.0)
