@@ -327,7 +327,7 @@ class Objective:
         if not loss.has_classes:
             target, share = self.target, self.share
         scores = np.broadcast_to(bias, (len(target), *bias.shape))
-        if self.is_long:
+        if self.is_long and not loss.has_classes:
             return theta, per_row.mean(share, lambda part: loss.value(scores[part], target[part]))
         return theta, float(np.asarray(loss.value(scores, target), np.float64) @ share)
 
