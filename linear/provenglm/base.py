@@ -6,7 +6,6 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -122,7 +121,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         self.objective_ = float(solution.objective)
         self.gap_ = float(solution.gap)
         self.decrement_ = float(solution.decrement)
-        self.history_ = [asdict(record) for record in solution.history]
+        self.history_ = [dict(vars(record)) for record in solution.history]
         self.n_iter_ = max(1, solution.history[-1].iteration if solution.history else 1)
         self.solver_ = solution.method
         self.why_ = solution.why

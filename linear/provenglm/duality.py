@@ -29,6 +29,7 @@ from collections.abc import Callable
 import numpy as np
 
 from provenglm import constants
+from provenglm.data.blocks import parts_of
 from provenglm.losses import Dual
 from provenglm.objective import Objective, Snapshot, of_rows, products, residuals
 from provenglm.types import NumPyArray
@@ -274,14 +275,10 @@ def _terms(objective: Objective, snapshot: Snapshot, dual: Dual) -> float:
 
 def _mean(objective: Objective, function: Callable[[slice], NumPyArray]) -> float:
     """Return the mean over all samples of what `function` gives for some of them."""
-    n = objective.n
-    slices = [
-        slice(start, start + constants.PART_ROWS) for start in range(0, n, constants.PART_ROWS)
-    ]
 
     def of_part(part: slice) -> float:
         share = np.ascontiguousarray(objective.share[part])
         # What weighs nothing may be infinite.
         return float(share @ np.where(share > 0, function(part), 0))
 
-    return sum(objective.workers.map(of_part, slices))
+    return sum(objective.workers.map(of_part, parts_of(objective.n, objective.loss.outputs)))

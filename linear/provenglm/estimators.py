@@ -288,7 +288,10 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         scores = self._with_offset(X, offset)
         if len(self.classes_) > 2:
             return np.asarray(softmax(scores, axis=1))
-        return np.asarray(expit(np.hstack([-scores, scores])))
+        table = np.empty((len(scores), 2))
+        expit(scores[:, 0], out=table[:, 1])
+        expit(-scores[:, 0], out=table[:, 0])
+        return table
 
     def predict_log_proba(self, X: object, offset: object = None) -> NumPyArray:
         """Return the logarithms of the probabilities, (n, K); finite where a probability is 0.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from provenglm import constants
 from provenglm.factor import Factor
 from provenglm.types import NumPyArray
 
@@ -60,12 +61,20 @@ class KeptColumns:
             if first:
                 values[:first] = self.values[:first]
             self.values = values
-        center, inverse = objective.scaling.center[new], objective.scaling.inverse[new]
         added, mean = self.values[first:count], np.zeros(len(new))
-        for part in objective.rows.slices():
-            block = objective.rows.block(part)[:, new] - center
-            block *= inverse
-            added[:, part] = block.T
+        center, inverse = objective.scaling.center[new], objective.scaling.inverse[new]
+
+        rows: Any = objective.rows
+
+        def take(part: slice) -> None:
+            added[:, part] = rows.columns(part, new)
+
+        starts = range(0, objective.n, constants.BLOCK_ROWS)
+        parts = [slice(start, start + constants.BLOCK_ROWS) for start in starts]
+        for _ in objective.workers.map(take, parts):
+            pass
+        added -= center[:, None]
+        added *= inverse[:, None]
         if objective.intercept:
             # Of a sample's centre a little is left.
             mean = added @ objective.share
@@ -96,12 +105,15 @@ class KeptProducts:
         In the order in which they joined.
     factor : Factor
         Of `hessian`.
+    hessian_of : tuple of numpy.ndarray, optional
+        Features whose Hessian was made as a whole, and that, without a penalty.
     """
 
     def __init__(self) -> None:
         self.columns = KeptColumns()
         self.features = np.zeros(0, np.intp)
         self.factor = Factor()
+        self.hessian_of: tuple[NumPyArray, NumPyArray] | None = None
         self._products = np.empty((0, 0))
         self._penalty = np.zeros(0)
 

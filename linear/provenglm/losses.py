@@ -63,22 +63,27 @@ _SINGULAR = 1e-12
 """Of the largest eigenvalue of the intercepts' Hessian: less is rounding."""
 
 
-@dataclass(frozen=True)
 class SecondDerivative:
     """What the losses of some samples have as second derivatives, with respect to one score each.
 
-    Attributes
+    Parameters
     ----------
-    diagonal : numpy.ndarray, (n,); of classes (n, K)
+    diagonal : numpy.ndarray, (n,)
     """
 
-    diagonal: NumPyArray
+    def __init__(self, diagonal: NumPyArray) -> None:
+        self._diagonal = diagonal
+
+    @property
+    def diagonal(self) -> NumPyArray:
+        """That of each score, (n,); of classes (n, K)."""
+        return self._diagonal
 
     def astype(self, dtype: np.dtype[Any]) -> SecondDerivative:
         """Return it in another dtype."""
-        return SecondDerivative(self.diagonal.astype(dtype))
+        return SecondDerivative(self.diagonal.astype(dtype, copy=False))
 
-    def part(self, rows: slice) -> SecondDerivative:
+    def part(self, rows: slice | NumPyArray) -> SecondDerivative:
         """Return that of some of the samples."""
         return SecondDerivative(self.diagonal[rows])
 
@@ -92,22 +97,31 @@ class SecondDerivative:
 
     def inverse_of_total(self, share: NumPyArray) -> NumPyArray:
         """Return the inverse of that, and 0 where it has nothing: a shift of all classes."""
-        return np.linalg.pinv(self.total(share), rcond=_SINGULAR, hermitian=True)
+        total = self.total(share)
+        return np.divide(1, total, out=np.zeros_like(total), where=total > 0)
 
 
-@dataclass(frozen=True)
 class SecondDerivativeOfClasses(SecondDerivative):
-    """That of softmax: of each sample diag p - p p^T."""
+    """That of softmax: of each sample diag p - p p^T.
 
-    probability: NumPyArray
+    Parameters
+    ----------
+    probability : numpy.ndarray, (n, K)
+    """
+
+    def __init__(self, probability: NumPyArray) -> None:
+        self.probability = probability
+
+    @property
+    def diagonal(self) -> NumPyArray:
+        return np.asarray(self.probability * (1 - self.probability))
 
     def astype(self, dtype: np.dtype[Any]) -> SecondDerivativeOfClasses:
-        return SecondDerivativeOfClasses(
-            self.diagonal.astype(dtype), self.probability.astype(dtype)
-        )
+        # A row's classes side by side, as those of the steps that they are multiplied with.
+        return SecondDerivativeOfClasses(np.ascontiguousarray(self.probability, dtype))
 
-    def part(self, rows: slice) -> SecondDerivativeOfClasses:
-        return SecondDerivativeOfClasses(self.diagonal[rows], self.probability[rows])
+    def part(self, rows: slice | NumPyArray) -> SecondDerivativeOfClasses:
+        return SecondDerivativeOfClasses(self.probability[rows])
 
     def times(self, step: NumPyArray) -> NumPyArray:
         probability = self.probability
@@ -122,6 +136,9 @@ class SecondDerivativeOfClasses(SecondDerivative):
         total = np.asarray(root.T @ root, np.float64)
         # Probabilities sum to 1: a shift of all classes is of no curvature.
         return np.asarray(np.diag(total.sum(axis=1)) - total)
+
+    def inverse_of_total(self, share: NumPyArray) -> NumPyArray:
+        return np.linalg.pinv(self.total(share), rcond=_SINGULAR, hermitian=True)
 
 
 class Dual(NamedTuple):
@@ -546,9 +563,9 @@ class Softmax(Loss):
     ) -> SecondDerivative:
         mean = self.probability(scores)
         if caution:
-            mean = (1 - caution) * mean
+            mean *= 1 - caution
             mean[np.arange(len(target)), target] += caution
-        return SecondDerivativeOfClasses(mean * (1 - mean), mean)
+        return SecondDerivativeOfClasses(mean)
 
     def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         # diag p - p p^T is at least min p (I - 1 1^T / K).

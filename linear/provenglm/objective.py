@@ -246,20 +246,29 @@ class Objective:
         return self._snapshot(theta, value, gradient, scores, has_sums)
 
     def at_scores(self, theta: NumPyArray, scores: NumPyArray) -> Snapshot:
-        """Return the snapshot where the scores are known, of dense rows: half a pass."""
+        """Return the snapshot where the scores are known, of dense rows: half a pass.
+
+        Numba is loaded for rows in float64.
+        """
         target = self.targets(slice(None), scores.dtype)
         values, residual = self.loss.value_and_residual(scores, target)
         residual *= self.share
         gradient = np.zeros_like(theta)
         gradient[-1] = residual.sum()
+        takes_moments = self.takes_moments and self.moments is None
+        numbers = residual[None]
+        if takes_moments:
+            numbers = np.stack([residual, self.share, self._target_columns(slice(None))])
+        numbers = numbers.astype(self.rows.dtype, copy=False)
 
         def of_block(rows: slice) -> NumPyArray:
-            return products(self.block(rows), weights[rows])
+            return dense_products(self.block(rows), numbers[:, rows])
 
-        weights = residual.astype(self.rows.dtype, copy=False)
+        sums = np.zeros((len(numbers), len(theta) - 1))
         for of_weights in self.workers.map(of_block, self.rows.slices()):
-            gradient[:-1] += of_weights
+            sums += of_weights
         self.reads.rows += self.n
+        gradient[:-1] = self._take_moments(sums.T, gradient[:-1]) if takes_moments else sums[0]
         value = float(values @ self.share)
         has_sums = self.rows.dtype == np.float64 and not self.centered
         return self._snapshot(theta, value, gradient, scores, has_sums)
@@ -320,7 +329,7 @@ class Objective:
         if not loss.has_classes:
             target, share = self.target, self.share
         scores = np.broadcast_to(bias, (len(target), *bias.shape))
-        if self.is_long:
+        if self.is_long and not loss.has_classes:
             return theta, per_row.mean(share, lambda part: loss.value(scores[part], target[part]))
         return theta, float(np.asarray(loss.value(scores, target), np.float64) @ share)
 
@@ -368,6 +377,21 @@ def residuals(objective: Objective, snapshot: Snapshot, part: slice = slice(None
 def of_rows(values: NumPyArray, theta: NumPyArray) -> NumPyArray:
     """Return a number for each row of `theta` as an array that multiplies it."""
     return values if theta.ndim == 1 else np.broadcast_to(values[:, None], theta.shape)
+
+
+def dense_products(block: Features, numbers: NumPyArray) -> NumPyArray:
+    """Return the products of dense features with some numbers, (c, rows): (c, p) in float64.
+
+    From memory BLAS takes up to twice as long, which reads several rows at a time.
+    """
+    flags = block.flags
+    if not (flags.c_contiguous and flags.writeable and block.dtype == np.float64):
+        return np.asarray(numbers @ block)
+    from provenglm import descent_kernels  # to import Numba takes half a second
+
+    sums = np.zeros((len(numbers), block.shape[1]))
+    descent_kernels.products_of_rows(block, numbers, sums)
+    return sums
 
 
 def products(block: Features, residual: NumPyArray) -> NumPyArray:

@@ -42,6 +42,8 @@ class Plan:
         Rows that are drawn before it begins, and are dense then; 0 for none.
     keeps_sparse : bool
         Whether they stay sparse where they are.
+    measures_alone : bool
+        Whether nothing but coordinates is taken from them.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Plan:
     sample_size: int
     method: Method
     keeps_sparse: bool = False
+    measures_alone: bool = False
 
 
 def is_small(problem: Problem) -> bool:
@@ -58,9 +61,16 @@ def is_small(problem: Problem) -> bool:
 
 
 def dense_if_small(problem: Problem) -> Problem:
-    """Return the problem with dense features, if there are few numbers, zeros included."""
+    """Return the problem with dense features, if there are few numbers, zeros included.
+
+    Not if most are zeros: 2,000 x 3,000 with 30 numbers a row took ten times as long. But with a
+    squared loss and an L1 penalty, which need the products of the columns alone.
+    """
     features: Any = problem.features
     if not issparse(features) or not is_small(problem):
+        return problem
+    is_of_products = problem.loss.is_quadratic and problem.l1 > 0
+    if csr_sample.is_sparser(features) and not is_of_products:
         return problem
     return replace(problem, features=features.toarray())
 
@@ -87,30 +97,21 @@ def _chosen(problem: Problem, settings: Settings, of_folds: bool) -> Plan:
     n, p = problem.features.shape
     outputs = problem.loss.outputs
     width = (p + 1) * outputs
-    work = float(n) * width * width
     automatic = settings.metric != "hessian"
     if problem.l1 > 0:
         return _with_l1(problem, settings)
-    if issparse(problem.features) and p > constants.MOST_WEIGHTS:
-        return _many_sparse_columns(problem, settings)
-    if issparse(problem.features) and _is_dear_of_sparse(problem, settings):
-        why = f"a Hessian over {width:,} weights takes longer than many passes over sparse rows"
-        return _conjugate_gradients(problem, settings, why)
+    has_many = issparse(problem.features) and p > constants.MOST_WEIGHTS
     # What is on disk is copied as far as there is room.
     most = rows_of_a_sample(room(problem), p)
-    fits = is_small(problem) and n <= most
-    if automatic and work <= constants.SMALL_HESSIAN and width <= constants.MOST_WEIGHTS and fits:
-        why = f"the Hessian of all {n:,} rows over {width:,} weights is small"
-        return Plan("newton", why, n, _exact)
-    narrow = (n + 1) * outputs
-    turns = automatic and n < p and n <= most
-    if (
-        turns
-        and float(n) * narrow * narrow <= constants.SMALL_HESSIAN
-        and narrow <= constants.MOST_WEIGHTS
-    ):
-        why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
-        return Plan("newton, rotated", why, n, _rotated)
+    is_of_classes = problem.loss.has_classes and problem.l2 > 0
+    has_exact = automatic and not (has_many and (is_of_classes or not is_small(problem)))
+    if has_exact and (plan := _exact_plan(problem, most)) is not None:
+        return plan
+    if has_many:
+        return _many_sparse_columns(problem, settings)
+    if issparse(problem.features) and _is_dear_of_sparse(problem, settings):
+        why = f"a Hessian over {width:,} weights takes longer than a pass over sparse rows"
+        return _conjugate_gradients(problem, settings, why)
     size = sample_size(n, p, outputs)
     if issparse(problem.features):
         size = csr_sample.size(problem.features, outputs, size)
@@ -134,6 +135,32 @@ def _chosen(problem: Problem, settings: Settings, of_folds: bool) -> Plan:
     return _with_a_sample(problem, settings, why, most)
 
 
+def _exact_plan(problem: Problem, most: float) -> Plan | None:
+    """Return Newton's method on all rows, if their Hessian is small, or that of what they span.
+
+    Parameters
+    ----------
+    most : float
+        Rows that may be copied.
+    """
+    n, p = problem.features.shape
+    width, narrow = ((size + 1) * problem.loss.outputs for size in (p, n))
+    if n > most:
+        return None
+    if is_small(problem) and _has_small_hessian(n, width):
+        why = f"the Hessian of all {n:,} rows over {width:,} weights is small"
+        return Plan("newton", why, n, _exact)
+    if n < p and _has_small_hessian(n, narrow):
+        why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
+        return Plan("newton, rotated", why, n, _rotated)
+    return None
+
+
+def _has_small_hessian(n: int, width: int) -> bool:
+    is_cheap = float(n) * width * width <= constants.SMALL_HESSIAN
+    return is_cheap and width <= constants.MOST_WEIGHTS
+
+
 def _is_dear_of_dense(problem: Problem) -> bool:
     """Return whether the sample's Hessian of dense rows costs more than it saves.
 
@@ -155,15 +182,16 @@ def _is_dear_of_dense(problem: Problem) -> bool:
 
 
 def _is_dear_of_sparse(problem: Problem, settings: Settings) -> bool:
-    """Return whether a Hessian's factor takes as long as many passes over sparse rows.
+    """Return whether a Hessian's factor takes longer than a pass over sparse rows.
 
-    Without a penalty nothing but the factor proves.
+    Conjugate gradients took 0.1 to 0.9 of its seconds with 300 to 600 columns then, whatever the
+    penalty and the scales of the columns. Without a penalty nothing but the factor proves.
     """
     features: Any = problem.features
     outputs = problem.loss.outputs
     factor = ((features.shape[1] + 1) * outputs) ** 3 / 3 / constants.BLAS_GAIN
-    passes = constants.PASSES_OF_A_FACTOR * 2 * features.nnz * outputs
-    return settings.metric != "hessian" and problem.l2 > 0 and factor > passes
+    one_pass = 2 * features.nnz * outputs
+    return settings.metric != "hessian" and problem.l2 > 0 and factor > one_pass
 
 
 def _in_a_hessian(
@@ -264,10 +292,11 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
     if issparse(problem.features):
         size = min(size, constants.SAMPLE_NUMBERS // (p + 1))
     size = int(min(size, rows_of_a_sample(room(problem), p)))
-    is_large = float(n) * width * width > constants.SMALL_HESSIAN
+    # If the sample has all rows, or rows are sparse, its Hessian costs more than it saves.
+    is_dense = not issparse(problem.features)
+    is_large = is_dense and size < n and float(n) * width * width > constants.SMALL_HESSIAN
     if problem.loss.is_quadratic:
-        is_dense = not issparse(problem.features) and not on_disk(problem.features)
-        has_few = is_dense and n * p <= constants.KEPT_NUMBERS
+        has_few = not on_disk(problem.features) and n * p <= constants.KEPT_NUMBERS
         is_large = is_large and width > constants.WEIGHTS_OF_SQUARES and not has_few
     if width <= constants.MOST_WEIGHTS and (is_large or settings.metric == "hessian"):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
@@ -276,7 +305,10 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
     as_they_are = issparse(problem.features) and p > constants.MOST_WEIGHTS
     few = max(constants.LEAST_MEASURED_ROWS, constants.MEASURED_NUMBERS // p)
     size = 0 if as_they_are else min(size, constants.LEAST_ROWS, few)
-    return Plan("newton, proximal, working set", why, size, Descent.of_all_rows)
+    alone = not on_disk(problem.features)
+    return Plan(
+        "newton, proximal, working set", why, size, Descent.of_all_rows, measures_alone=alone
+    )
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:

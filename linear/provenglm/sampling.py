@@ -41,6 +41,7 @@ def prepare(
     rng: np.random.Generator,
     precise: bool = False,
     keeps_sparse: bool = False,
+    measures_alone: bool = False,
 ) -> tuple[Objective, Sample]:
     """Draw a sample of about `size` rows and take the coordinates from it.
 
@@ -49,18 +50,15 @@ def prepare(
     `precise` hands out float64 whatever the data are. With `size` 0 there is no sample, of sparse
     rows with many columns, and the coordinates are the user's for almost all of them. With
     `keeps_sparse` a sample of sparse rows stays sparse where a Hessian of it is then made in less
-    time.
+    time. With `measures_alone` nothing but coordinates comes from the rows, and there is no sample.
     """
     rows = rows_of(problem.features)
     share = problem.shares()
     if size == 0:
         return _as_they_are(problem, rows, share, workers, precise)
     drawn, of_sample = draw(problem.loss, problem.target, share, size, rng, problem.is_long)
-    # With an L1 penalty and too many weights for a Hessian nothing but coordinates comes from it.
-    width = (rows.shape[1] + 1) * problem.loss.outputs
-    is_measured_alone = problem.l1 > 0 and width > constants.MOST_WEIGHTS and not rows.is_on_disk
     raw: Features
-    if is_measured_alone:
+    if measures_alone:
         raw = rows.precise().gather(drawn)
         of_columns = _spread(raw, of_sample, problem.fit_intercept, workers)
     elif keeps_sparse and rows.is_sparse and is_sparser(problem.features):
@@ -72,6 +70,9 @@ def prepare(
     scaling, offset, rare = _scaling(of_columns, problem.fit_intercept)
     if len(drawn) == rows.shape[0]:
         rare[:] = False
+    elif measures_alone:
+        # About the right scale is enough.
+        rare = scaling.inverse == 0
     if rare.any():
         _measure_rare(rows, share, rare, scaling, problem.fit_intercept)
     if precise or offset > OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
@@ -93,7 +94,7 @@ def prepare(
         is_long=problem.is_long,
         room=room(problem),
     )
-    if is_measured_alone:
+    if measures_alone:
         return objective, _no_sample(objective)
     return objective, _sample(objective, raw, drawn, of_sample)
 

@@ -18,7 +18,7 @@ residuals at its scores, or by those that the rows have, which the weights fit e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from provenglm import constants
+from provenglm.data.blocks import parts_of
 from provenglm.data.csr import made_of
 from provenglm.duality import duality_gap, gap_of_residuals
 from provenglm.losses import SecondDerivative, SecondDerivativeOfClasses
@@ -81,57 +82,74 @@ def states(
         From a start to the states of that method.
     """
     objective = replace(objective, rows=objective.rows.precise())
-    rows, null = objective.rows, objective.null()[1]
+    rows = objective.rows
     # The penalty is that of theta's coordinates.
     why = ""
     used = int(np.argmax(objective.scaling.inverse))
     l2 = float(objective.penalty[used] / objective.scaling.inverse[used] ** 2)
     if not rows.is_sparse or is_for(rows.block(slice(0, objective.n)), l2):
-        first = objective.snapshot(start)
-        dual = _Dual(objective, l2, first, settings.is_precise, rng)
-
-        def state(snapshot: Snapshot, left: float, gap: float | None = None) -> State:
-            passes = objective.passes
-            return State(
-                objective, snapshot, left, passes, None, gap, "sdca", is_cheap=True, why=dual.why
-            )
-
-        yield state(first, np.inf)
-        distances: list[float] = []
-        # The dual's estimate leaves out what its residuals are moved by: so far up to 1.7 times.
-        ratio, ratio_of_dual = 1.0, 2.0
-        epochs = constants.SLOW_EPOCHS
-        while len(distances) <= epochs or distances[-1] <= constants.SLOW * distances[-1 - epochs]:
-            value, distance, of_dual = dual.epoch()
-            rate = min(1.0, distance / max(distances[-1], _TINY)) if distances else 1.0
-            distances.append(distance)
-            # The rows were met in the middle of the epoch, on average.
-            left, of_dual = distance * float(np.sqrt(rate)), of_dual * float(np.sqrt(rate))
-            if (
-                len(distances) == constants.EPOCHS_TO_PART
-                and dual.is_weak
-                and value > constants.APART * null
-            ):
-                break
-            enough = settings.tol * (null - value)
-            # The proof by the dual costs about an epoch: not where that would be enough, too.
-            is_near = ratio_of_dual * of_dual <= enough < ratio * left * rate
-            if ratio * left <= enough or is_near or objective.is_late:
-                snapshot = objective.snapshot(dual.theta())
-                gap = duality_gap(objective, snapshot)
-                ratio = max(1.0, gap / max(left, _TINY))
-                if gap > enough and is_near:
-                    by_dual = dual.gap(snapshot)
-                    ratio_of_dual = max(ratio_of_dual, by_dual / max(of_dual, _TINY))
-                    gap, left = min(gap, by_dual), min(left, by_dual)
-                yield state(snapshot, left, gap)
-        snapshot = objective.snapshot(dual.theta())
-        yield state(snapshot, left)
-        if snapshot.objective < first.objective:
-            start = snapshot.theta
-        why = f"{dual.why}, which gained too little after {len(distances)} epochs"
+        start, why = yield from _epochs(objective, start, l2, settings, rng)
     for each in go_on(start):
         yield replace(each, why=why)
+
+
+def _epochs(
+    objective: Objective,
+    start: NumPyArray,
+    l2: float,
+    settings: Settings,
+    rng: np.random.Generator,
+) -> Generator[State, None, tuple[NumPyArray, str]]:
+    """Yield the states of the dual; return where another method goes on, and why it does.
+
+    The dual has a number for each row and class, which are not kept for the other method.
+    """
+    null, first = objective.null()[1], objective.snapshot(start)
+    dual = _Dual(objective, l2, first, settings.is_precise, rng)
+
+    def state(snapshot: Snapshot, left: float, gap: float | None = None) -> State:
+        passes = objective.passes
+        return State(
+            objective, snapshot, left, passes, None, gap, "sdca", is_cheap=True, why=dual.why
+        )
+
+    def why() -> str:
+        return f"{dual.why}, which gained too little after {len(distances)} epochs"
+
+    yield state(first, np.inf)
+    distances: list[float] = []
+    # The dual's estimate leaves out what its residuals are moved by: so far up to 1.7 times.
+    ratio, ratio_of_dual = 1.0, 2.0
+    epochs = constants.SLOW_EPOCHS
+    while len(distances) <= epochs or distances[-1] <= constants.SLOW * distances[-1 - epochs]:
+        value, distance, of_dual = dual.epoch()
+        rate = min(1.0, distance / max(distances[-1], _TINY)) if distances else 1.0
+        distances.append(distance)
+        # The rows were met in the middle of the epoch, on average.
+        left, of_dual = distance * float(np.sqrt(rate)), of_dual * float(np.sqrt(rate))
+        is_last = len(distances) == constants.EPOCHS_TO_PART
+        most = constants.APART if is_last else 1 / constants.APART
+        if dual.is_weak and len(distances) <= constants.EPOCHS_TO_PART and value > most * null:
+            if value > null:
+                return start, why()
+            break
+        enough = settings.tol * (null - value)
+        # The proof by the dual costs about an epoch: not where that would be enough, too.
+        is_near = ratio_of_dual * of_dual <= enough < ratio * left * rate
+        if ratio * left <= enough or is_near or objective.is_late:
+            snapshot = objective.snapshot(dual.theta())
+            gap = duality_gap(objective, snapshot)
+            ratio = max(1.0, gap / max(left, _TINY))
+            if gap > enough and is_near:
+                by_dual = dual.gap(snapshot)
+                ratio_of_dual = max(ratio_of_dual, by_dual / max(of_dual, _TINY))
+                gap, left = min(gap, by_dual), min(left, by_dual)
+            yield state(snapshot, left, gap)
+    snapshot = objective.snapshot(dual.theta())
+    yield state(snapshot, left)
+    if snapshot.objective < first.objective:
+        start = snapshot.theta
+    return start, why()
 
 
 class _Dual:
@@ -262,16 +280,17 @@ class _Dual:
         the logarithms of their means, with the best intercept.
         """
         objective = self._objective
-        residual = self._residual.astype(np.float64)
+        scores = self._residual.astype(np.float64)
         if self._is_softmax:
             rows, target = np.arange(objective.n), objective.target
-            own = residual[rows, target]
-            residual[rows, target] = 1.0
-            scores = np.log(np.maximum(residual, _TINY))
+            own = scores[rows, target]
+            scores[rows, target] = 1.0
+            np.maximum(scores, _TINY, out=scores)
+            np.log(scores, out=scores)
             scores[rows, target] = np.log1p(np.maximum(own, -1 + _ULP))
         else:
             sign = 1.0 - 2.0 * objective.target
-            other = np.clip(sign * residual, _TINY, 1 - _ULP)
+            other = np.clip(sign * scores, _TINY, 1 - _ULP)
             scores = sign * (np.log(other) - np.log1p(-other))
         if objective.intercept:
             self._balance(scores)
@@ -289,17 +308,21 @@ class _Dual:
             mean[np.arange(objective.n), objective.target] += 1
         else:
             mean += objective.target
-        diagonal = mean * (1 - mean)
-        second = SecondDerivative(diagonal)
+        second = SecondDerivative(mean * (1 - mean))
         if self._is_softmax:
-            second = SecondDerivativeOfClasses(diagonal, mean)
+            second = SecondDerivativeOfClasses(mean)
         inverse = second.inverse_of_total(objective.share)
         least = np.inf
         bias: NumPyArray = np.zeros(scores.shape[1:])
         step: NumPyArray = np.zeros(scores.shape[1:])
+
+        def of_part(part: slice) -> NumPyArray:
+            residual = objective.loss.residual(scores[part], objective.target[part])
+            return np.asarray(objective.share[part] @ residual)
+
+        parts = parts_of(objective.n, objective.loss.outputs)
         for _ in range(constants.MOST_STEPS):
-            residual = objective.loss.residual(scores, objective.target)
-            slope = np.atleast_1d(objective.share @ residual)
+            slope = np.atleast_1d(sum(objective.workers.map(of_part, parts)))
             if not np.abs(slope).max() < least:
                 # Far from the optimum the means are others than those of the scores.
                 bias += step

@@ -112,6 +112,7 @@ class Session:
                 self._rng,
                 precise=self._settings.is_precise,
                 keeps_sparse=self.plan.keeps_sparse,
+                measures_alone=self.plan.measures_alone,
             )
         return self._prepared
 
@@ -204,7 +205,7 @@ class _Proof:
         self._problem = problem
         self._sample, self._scaling = sample, scaling
         self._l2, self._l1 = l2, l1
-        self._rng = np.random.default_rng([seed, 1])
+        self._seed = seed
         outputs = problem.loss.outputs
         n, p = problem.features.shape
         self._width = (p + 1) * outputs
@@ -215,6 +216,10 @@ class _Proof:
         has_rows = self._most >= min(n, 2 * (p + 1))
         self.has_factor = self._width <= constants.MOST_WEIGHTS and has_rows
         self._curvature: float | None = None
+
+    @cached_property
+    def _rng(self) -> np.random.Generator:
+        return np.random.default_rng([self._seed, 1])
 
     def expected(self, known: Snapshot, estimate: float) -> float:
         """Return about the bound from as many rows as a proof can have."""

@@ -386,7 +386,10 @@ def _as_column(name: str, y: object, features: Data) -> NumPyArray:
             f"value for each of the {features.shape[0]} rows of X"
         )
     _check_real("y", y)
-    column: NumPyArray = column_or_1d(y, warn=True)
+    if type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biuf" and y.flags.c_contiguous:
+        column: NumPyArray = y  # scikit-learn takes 0.3 ms to find that it is no frame
+    else:
+        column = column_or_1d(y, warn=True)
     n = features.shape[0]
     if len(column) != n:
         raise ValueError(

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from typing import TypeVar
 
 import joblib
@@ -20,6 +21,9 @@ from provenglm import constants
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+_TURNS = 4
+"""Parts of the items for each thread: one that is behind leaves some to the others."""
 
 
 class _Blas:
@@ -79,7 +83,12 @@ class Workers:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Have the threads while the block runs."""
+        """Have the threads while the block runs, without NumPy's warnings: see `map`."""
+        with np.errstate(over="ignore", invalid="ignore"), self._with_threads():
+            yield
+
+    @contextmanager
+    def _with_threads(self) -> Iterator[None]:
         if self._is_small:
             yield
             return
@@ -98,14 +107,17 @@ class Workers:
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[Result]:
         """Return the results in the order of `items`.
 
-        Without NumPy's warnings: a trial step may lead to scores that overflow; its objective is
-        then infinite, and it is refused.
+        Without NumPy's warnings in a thread, as there are none in `running`: a trial step may lead
+        to scores that overflow; its objective is then infinite, and it is refused.
         """
-
-        def quiet(item: Item) -> Result:
-            with np.errstate(over="ignore", invalid="ignore"):
-                return function(item)
-
         if self._pool is None or len(items) < 2:
-            return map(quiet, items)
-        return self._pool.map(quiet, items)
+            return map(function, items)
+
+        def quiet(some: Sequence[Item]) -> list[Result]:
+            with np.errstate(over="ignore", invalid="ignore"):
+                return [function(item) for item in some]
+
+        # To hand over each small block by itself would take as long as the block.
+        size = -(-len(items) // (_TURNS * self.count))
+        parts = [items[start : start + size] for start in range(0, len(items), size)]
+        return chain.from_iterable(self._pool.map(quiet, parts))

@@ -62,6 +62,7 @@ def test_blocks_share_the_values_and_are_made_once(block_numbers):
     for part in rows.slices():
         block = rows.block(part)
         assert np.shares_memory(csr.transposed(block).data, matrix.data)
+        assert csr.transposed(block) is csr.transposed(block)
         np.testing.assert_array_equal(csr.transposed(block).toarray(), block.toarray().T)
         assert np.shares_memory(block.data, matrix.data)
         assert np.shares_memory(block.indices, matrix.indices)

@@ -3,7 +3,7 @@
 import numpy as np
 import provenglm.cross_validation.squares as squares
 import pytest
-from provenglm import SVRGRegressor, SVRGRegressorCV
+from provenglm import SVRGRegressor, SVRGRegressorCV, constants
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet
 from sklearn.model_selection import KFold, RepeatedKFold, ShuffleSplit
@@ -106,7 +106,26 @@ def test_a_row_that_is_in_a_training_set_twice_counts_twice():
         np.testing.assert_allclose(found, X @ one.coef_, atol=1e-5)
 
 
-def test_many_groups_of_rows_are_fitted_fold_by_fold():
+@pytest.mark.usefixtures("few_passes")
+@pytest.mark.parametrize("weighted", [True, False])
+def test_many_groups_of_rows_leave_each_fold_products_of_its_own(weighted):
+    X, y, weight = problem()
+    weight = weight if weighted else np.ones(len(y))
+    rng = np.random.default_rng(0)
+    # More sets of rows than a fit keeps products of; many rows are there twice and more.
+    folds = [(rng.integers(0, 150, 150), np.arange(150, 200)) for _ in range(8)]
+    kwargs = {"l1_ratio": 0.5, "tol": 1e-12}
+    model = SVRGRegressorCV(alphas=ALPHAS, l1_ratios=[0.5], cv=folds, tol=1e-12, refit=False)
+    model.fit(X, y, weight)
+    for fold, (train, _) in enumerate(folds):
+        for k in (0, 2, 4):
+            one = SVRGRegressor(alpha=ALPHAS[k], **kwargs).fit(X[train], y[train], weight[train])
+            found = X @ model.coefs_paths_[fold, 0, k, 0, :-1]
+            np.testing.assert_allclose(found, X @ one.coef_, atol=1e-5)
+
+
+def test_many_groups_of_rows_with_many_features_are_fitted_fold_by_fold(monkeypatch):
+    monkeypatch.setattr(constants, "ALL_FEATURES", 10)
     X, y, _ = problem(n=120)
     cv = RepeatedKFold(n_splits=2, n_repeats=8, random_state=0)
     kwargs = {"alphas": ALPHAS, "l1_ratios": [1.0], "tol": 1e-11, "cv": cv}

@@ -8,8 +8,9 @@ import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, residuals, to_columns, values
 from provenglm.constants import BLOCK_BYTES
 from provenglm.losses import Logistic, Poisson, Softmax, Squared
-from provenglm.objective import Scaling
+from provenglm.objective import Scaling, dense_products
 from provenglm.problem import Problem
+from provenglm.sampling import prepare
 from provenglm.workers import Workers
 
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
@@ -233,3 +234,39 @@ def test_passes_are_counted():
     assert objective.passes == 1.25
     objective.snapshot(null.theta)
     assert objective.passes == 2.25
+
+
+@pytest.mark.parametrize("p", [1, 7, 1499, 1500, 1601])
+@pytest.mark.parametrize("layout", ["rows", "columns", "read only"])
+def test_products_of_dense_rows_with_several_numbers(p, layout):
+    rng = np.random.default_rng(p)
+    X, numbers = rng.normal(size=(11, p)), rng.normal(size=(3, 22))[:, ::2]
+    X = np.asfortranarray(X) if layout == "columns" else X
+    X.flags.writeable = layout != "read only"
+    expected = [
+        [sum(r * x for r, x in zip(row, X[:, j], strict=True)) for j in range(p)] for row in numbers
+    ]
+    np.testing.assert_allclose(dense_products(X, numbers), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_a_snapshot_at_known_scores(intercept):
+    rng = np.random.default_rng(0)
+    X, weight = rng.normal(size=(50, 4)) + 3, rng.random(50)
+    problem = Problem(X, rng.normal(size=50) + 5, Squared(), 0.1, weight, intercept, l1=0.01)
+    theta = np.append(rng.normal(size=4), 0.5 if intercept else 0.0)
+    snapshots, moments = [], []
+    for knows_scores in (False, True):
+        objective, _ = prepare(problem, Workers(1), 20, np.random.default_rng(0), precise=True)
+        scores = objective.snapshot(theta).scores
+        if knows_scores:
+            objective.moments = None
+            snapshots.append(objective.at_scores(theta, scores))
+        else:
+            snapshots.append(objective.snapshot(theta))
+        moments.append(objective.moments)
+    first, second = snapshots
+    assert second.objective == pytest.approx(first.objective, rel=1e-14)
+    np.testing.assert_allclose(second.gradient, first.gradient, rtol=0, atol=1e-13)
+    for own, other in zip(*moments, strict=True):
+        np.testing.assert_allclose(own, other, rtol=0, atol=1e-13)

@@ -280,7 +280,7 @@ WAYS = [
     ("newton-cg", {"MOST_WEIGHTS": 3}, np.float64, "sparse"),
     ("newton, rotated", {"MOST_WEIGHTS": 60}, np.float64, "wide"),
     ("newton, proximal, working set", {}, np.float64, "l1"),
-    ("svrg, hessian, proximal", {}, np.float64, "l1"),
+    ("svrg, hessian, proximal", {"LEAST_ROWS": 200}, np.float64, "l1"),
 ]
 
 

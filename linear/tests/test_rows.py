@@ -71,6 +71,15 @@ def test_a_gathered_array_is_the_callers_own():
     assert X.all()
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("given", ["float64", "float32", "uint8", ">f8"])
+def test_some_columns(given, order):
+    X = np.asarray(np.arange(200).reshape(20, 10), given, order=order)
+    wanted = np.array([7, 0, 3])
+    assert np.array_equal(DenseRows(X).columns(slice(4, 11), wanted), X[4:11, wanted].T)
+    assert np.array_equal(DenseRows(X[:, ::2]).columns(slice(0, 20), wanted[1:]), X[:, [0, 6]].T)
+
+
 def test_a_pass_over_the_blocks_takes_the_memory_of_one():
     X = np.ones((200_000, 20), np.uint8)
     rows = DenseRows(X)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from provenglm import SVRGClassifier, SVRGRegressor, constants
 from scipy.optimize import minimize
-from scipy.sparse import coo_array, csc_array, csc_matrix, csr_array, csr_matrix, lil_matrix
+from scipy.sparse import coo_array, csc_array, csc_matrix, csr_array, csr_matrix, lil_matrix, random
 from scipy.special import expit
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -394,6 +394,44 @@ def broken(**parts):
     for name, (at, value) in parts.items():
         getattr(matrix, name)[at] = value
     return matrix
+
+
+SMALL = {
+    "binary": SVRGClassifier(tol=TIGHT),
+    "binary, L1": SVRGClassifier(l1_ratio=1.0, tol=1e-10),
+    "softmax": SVRGClassifier(tol=TIGHT),
+    "squared": SVRGRegressor(alpha=1e-2, tol=TIGHT),
+    "squared, L1": SVRGRegressor(alpha=1e-2, l1_ratio=1.0, tol=1e-10),
+    "poisson": SVRGRegressor("poisson", alpha=1e-2, tol=TIGHT),
+    "poisson, L1": SVRGRegressor("poisson", alpha=1e-2, l1_ratio=1.0, tol=1e-10),
+}
+
+
+@pytest.mark.parametrize("p", [600, 2600])
+@pytest.mark.parametrize("name", SMALL)
+def test_small_data_of_zeros_are_not_made_dense(monkeypatch, name, p):
+    rng = np.random.default_rng(3)
+    X = csr_array(random(500, p, density=8 / p, random_state=3))
+    scores = X @ rng.normal(size=(p, 3))
+    y = scores.argmax(axis=1)
+    if name.startswith("binary"):
+        y = scores[:, 0] + rng.logistic(size=500) > 0
+    elif name.startswith("poisson"):
+        y = rng.poisson(np.exp(scores[:, 0] / 2)).astype(float)
+    elif name.startswith("squared"):
+        y = scores[:, 0] + rng.normal(size=500)
+    dense = clone(SMALL[name]).fit(X.toarray(), y)
+    if name != "squared, L1":  # goes by the products of the columns
+
+        def refuse(self, *args, toarray=csr_array.toarray, **kwargs):
+            assert self.shape != X.shape
+            return toarray(self, *args, **kwargs)
+
+        monkeypatch.setattr(csr_array, "toarray", refuse)
+    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)  # of all rows, they would be dense
+    model = clone(SMALL[name]).fit(X, y)
+    assert abs(model.objective_ - dense.objective_) <= 1e-9 * abs(dense.objective_)
+    assert "svrg" not in model.solver_ or "L1" not in name
 
 
 REFUSED = {

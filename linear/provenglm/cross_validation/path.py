@@ -50,7 +50,8 @@ def solve_path(
     KeyboardInterrupt
         Ctrl-C: nothing is returned then.
     """
-    folds = replace(folds, problem=dense_if_small(folds.problem))
+    features = dense_if_small(folds.penalised(0, strengths[0])).features
+    folds = replace(folds, problem=replace(folds.problem, features=features))
     together = _together(folds, settings)
     first = (together or folds).penalised(0, strengths[0])
     plan = choose(first, settings, of_folds=True)

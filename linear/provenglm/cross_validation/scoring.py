@@ -55,7 +55,9 @@ def scores_of_points(
         part = points[first : first + together]
         coef = np.hstack([point.coef for point in part])
         table = np.empty((len(rows), coef.shape[1]))
-        size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // coef.shape[0])
+        # Of sparse rows there are no zeros to copy.
+        width = 1 if issparse(features) else coef.shape[0]
+        size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // width)
         for start in range(0, len(rows), size):
             some = slice(start, start + size)
             table[some] = _taken(features, rows[some], np.float64) @ coef

@@ -7,14 +7,15 @@ intercept and target,
 
 for the centred parts G, c and y'y of M. One pass gives the products of each group of rows that are
 in the same training sets. Those of a fold are sums of them, which loses no digits; a difference
-from the products of all rows would. They do not know the penalty, and are kept for the whole path.
+from the products of all rows would. If there are too many groups, as of folds at random, each fold
+is a group, and of few features. They do not know the penalty, and are kept for the whole path.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,31 +48,41 @@ def suits(folds: Folds, problem: Problem) -> bool:
 
 
 class _Groups(NamedTuple):
-    """Rows that are in the same training sets.
+    """Rows whose products are summed: those in the same training sets, or those of one fold.
 
     Attributes
     ----------
-    of_row : numpy.ndarray, (n,)
+    of_row : numpy.ndarray, (n,), optional
+        Each row's group; None if each fold is a group.
     counts : numpy.ndarray, (folds, groups)
         How often each is in a fold's training set.
     """
 
-    of_row: NumPyArray
+    of_row: NumPyArray | None
     counts: NumPyArray
+
+    def within(self, folds: Folds, rows: slice) -> Iterator[tuple[int, NumPyArray]]:
+        """Return the groups of some rows, and how often each row counts there."""
+        if self.of_row is None:
+            yield from enumerate(counts[rows] for counts in folds.counts)
+            return
+        of_row = self.of_row[rows]
+        yield from ((group, of_row == group) for group in np.unique(of_row).tolist())
 
 
 def _groups(folds: Folds) -> _Groups | None:
-    """Return the groups, or None if there are many."""
+    """Return the groups, or None if there are too many."""
     base = 1 + max(int(counts.max()) for counts in folds.counts)
-    if len(folds) * np.log2(base) > 62:
+    if len(folds) * np.log2(base) <= 62:
+        code = np.zeros(len(folds.problem.target), np.int64)
+        for counts in folds.counts:
+            code = code * base + counts
+        _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
+        if len(first) <= constants.GROUPS_OF_ROWS:
+            return _Groups(of_row, np.stack([counts[first] for counts in folds.counts]))
+    if folds.problem.features.shape[1] > constants.ALL_FEATURES:
         return None
-    code = np.zeros(len(folds.problem.target), np.int64)
-    for counts in folds.counts:
-        code = code * base + counts
-    _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
-    if len(first) > constants.GROUPS_OF_ROWS:
-        return None
-    return _Groups(of_row, np.stack([counts[first] for counts in folds.counts]))
+    return _Groups(None, np.eye(len(folds)))
 
 
 class _Products(NamedTuple):
@@ -128,8 +139,10 @@ def _sums(objective: Objective, folds: Folds, groups: _Groups, center: float) ->
         if weight is not None:
             taken *= np.sqrt(weight[whole])[:, None]
         found = []
-        for group in np.unique(groups.of_row[whole]).tolist():
-            rows = taken[groups.of_row[whole] == group]
+        for group, counts in groups.within(folds, whole):
+            rows = taken[counts > 0]
+            if counts.max() > 1:
+                rows *= np.sqrt(counts[counts > 0], dtype=np.float64)[:, None]
             found.append((group, rows.T @ rows))
         return found
 

@@ -19,12 +19,10 @@ def slices_of(n: int, p: int, itemsize: int) -> list[slice]:
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
-def parts_of(n: int) -> list[slice]:
-    """Return the parts in which an array of n numbers is gone through."""
-    return [
-        slice(start, min(start + constants.PART_ROWS, n))
-        for start in range(0, n, constants.PART_ROWS)
-    ]
+def parts_of(n: int, outputs: int = 1) -> list[slice]:
+    """Return the parts in which an array of n rows with `outputs` numbers each is gone through."""
+    size = max(1, constants.PART_ROWS // outputs)
+    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
 def moments_of(

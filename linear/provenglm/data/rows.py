@@ -134,6 +134,13 @@ class DenseRows:
             return np.asarray(np.take(self._features, rows, axis=0))
         return np.asarray(self._features[rows])
 
+    def columns(self, rows: slice, chosen: NumPyArray) -> NumPyArray:
+        """Return some columns of the rows of a slice, (c, rows)."""
+        block = self._features[rows]
+        if self._features.flags.c_contiguous:
+            return np.asarray(np.take(block, chosen, axis=1).T)
+        return np.asarray(block.T[chosen])
+
     def precise(self) -> DenseRows:
         return DenseRows(self._features, np.dtype(np.float64))
 
