@@ -21,10 +21,9 @@ MOST_WEIGHTS = 2500
 FEW_ROWS_OF_A_FEATURE = 4
 """With fewer rows for each feature one output goes by conjugate gradients: the sample of a Hessian
 would be nearly all rows. On 1,200 x 400 up to 3,000 x 1,000 they took 0.2 to 0.7 of a Hessian's
-time, of collinear columns, too. The Hessian that preconditions them has as many rows: on
-60,000 x 3,000 they took 31 iterations with the diagonal and with two rows of a feature, 16 with
-four; on 40,000 x 2,000 with singular values over 1e4 364, 28, 16, and 10 with ten rows. Halved or
-doubled: nothing."""
+time, of collinear columns, too. The Hessian that preconditions them has at most as many rows: on
+40,000 x 2,000 with singular values over 1e4 they took 364 iterations with the diagonal, 28 with two
+rows of a feature, 16 with four, and 10 with ten. Halved or doubled: nothing."""
 
 WEIGHTS_OF_SQUARES = 400
 """Weights up to which the Hessian of a squared loss with an L1 penalty is that of all rows: it is

@@ -2,7 +2,6 @@ r"""Newton's method by conjugate gradients: where the Hessian is too large to be
 
 From a snapshot, which is taken in float64, the step :math:`v = -H^{-1} g` is solved for as far as
 it is worth (Dembo, Eisenstat & Steihaug 1982), with the Hessian's diagonal as preconditioner. For
-many dense rows of one output it is the Hessian of some of them later on (`_SampleFactor`), for
 classes of dense rows it is the mean of the classes' Hessians on a sample: one matrix for all, and a
 number for each. The products :math:`H v` are those of a copy of the rows in float32. The intercepts
 are eliminated: for each v their best step is known from n numbers, and what is left is the Hessian
@@ -27,7 +26,7 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
-from provenglm import constants, newton
+from provenglm import constants
 from provenglm.data.blocks import parts_of
 from provenglm.data.csr import made_of, transposed
 from provenglm.duality import duality_gap, weighted_square
@@ -36,7 +35,7 @@ from provenglm.metric import inverse
 from provenglm.newton import of_no_shift
 from provenglm.objective import Objective, Snapshot
 from provenglm.sample import Sample
-from provenglm.sampling import draw, fits_float32, has_offsets
+from provenglm.sampling import fits_float32, has_offsets
 from provenglm.sparse.coordinates import in_coordinates
 from provenglm.state import State
 from provenglm.types import NumPyArray
@@ -57,7 +56,6 @@ def states(
     is_precise: bool,
     has_room: bool,
     sample: Sample | None = None,
-    rng: np.random.Generator | None = None,
 ) -> Iterator[State]:
     """Yield a state for each step of Newton's method; ends where no step leads lower.
 
@@ -72,8 +70,6 @@ def states(
         Whether there is memory for a copy of the rows.
     sample : Sample, optional
         Of dense rows with classes: whose mean Hessian over the classes is the preconditioner.
-    rng : numpy.random.Generator, optional
-        Draws the rows of a preconditioner for one output.
     """
     objective = replace(objective, rows=objective.rows.precise())
     is_precise = is_precise or _needs_float64(objective)
@@ -83,22 +79,21 @@ def states(
     snapshot = objective.snapshot(of_no_shift(start))
     last = caution = 0.0
     common = None if sample is None else _Common(sample)
-    some = None if rng is None or not _is_tall(objective) else _SampleFactor(objective, rng)
     while True:
         gap = duality_gap(objective, snapshot)
         enough = tol * (null - snapshot.objective)
         if gap <= enough:
             yield State(objective, snapshot, gap, objective.passes, name="newton-cg", is_cheap=True)
         hessian = _Hessian(objective, rows, snapshot, caution, common)
-        if some is not None:
-            some.precondition(hessian)
-        step = hessian.solved(last, constants.MOST_FORCING * enough)
+        step, size, decrement = hessian.solved(
+            last, constants.MOST_FORCING * tol, null - snapshot.objective
+        )
         # With caution the model gains less than there is.
-        decrement = gap if caution else min(gap, step.decrement)
+        decrement = gap if caution else min(gap, decrement)
         yield State(
             objective, snapshot, decrement, objective.passes, name="newton-cg", is_cheap=True
         )
-        length = _length(objective, snapshot, step)
+        length = length_of(objective, snapshot, step)
         new = objective.snapshot(snapshot.theta + length * step.theta)
         gained = snapshot.objective - new.objective
         is_lower = gained > _ROUNDING * abs(snapshot.objective)
@@ -109,8 +104,8 @@ def states(
         elif not is_lower:
             return
         if is_lower:
-            snapshot, last = new, step.size
-        caution = _next_caution(caution, length)
+            snapshot, last = new, size
+        caution = next_caution(caution, length)
 
 
 def _needs_float64(objective: Objective) -> bool:
@@ -121,7 +116,7 @@ def _needs_float64(objective: Objective) -> bool:
     return not fits_float32(rows, scaling) or has_offsets(rows, scaling)
 
 
-def _next_caution(caution: float, length: float) -> float:
+def next_caution(caution: float, length: float) -> float:
     """Return the next step's caution, after one of this length."""
     if length < constants.SHORT:
         return min(max(2 * caution, constants.FIRST_CAUTION), 0.5)
@@ -130,24 +125,18 @@ def _next_caution(caution: float, length: float) -> float:
     return caution
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """A step, with the scores along it.
 
     Attributes
     ----------
-    size : float
-        Of the gradient, in the preconditioner's metric.
     gain : float
         What the quadratic model gains with the whole step.
-    decrement : float
-        That, and about what the step leaves.
     """
 
     theta: NumPyArray
     scores: NumPyArray
-    size: float
     gain: float
-    decrement: float
 
 
 class _Rows:
@@ -240,43 +229,6 @@ class _Rows:
         self._objective.reads.rows += self._objective.n
         both = self._summed(product, (*columns.shape[1:], 2))
         return both[..., 0], both[..., 1]
-
-    def gram(self, drawn: NumPyArray, weight: NumPyArray) -> NumPyArray:
-        """Return the products of the features of some dense rows, times weights, centred by them.
-
-        Parameters
-        ----------
-        drawn : numpy.ndarray, (s,)
-            The rows' indices, in order.
-        weight : numpy.ndarray, (s,)
-            Not negative.
-        """
-        objective = self._objective
-        ends = np.searchsorted(drawn, [part.stop for part in self._parts])
-        starts = np.append(0, ends[:-1])
-        # Of many rows at once: those that several blocks have.
-        step = max(1, constants.BLOCK_ROWS // 2 * len(self._parts) // len(drawn))
-
-        def of_blocks(first: int) -> tuple[NumPyArray, NumPyArray]:
-            some = range(first, min(first + step, len(self._parts)))
-            found = [
-                self._block(k)[drawn[starts[k] : ends[k]] - self._parts[k].start] for k in some
-            ]
-            root = np.sqrt(weight[starts[some[0]] : ends[some[-1]]]).astype(self.dtype)
-            rows = np.concatenate(found) * root[:, None]
-            return rows.T @ rows, root @ rows
-
-        p = objective.rows.shape[1]
-        total, mean = np.zeros((p, p), self.dtype), np.zeros(p, self.dtype)
-        groups = range(0, len(self._parts), step)
-        for products, of_weight in objective.workers.map(of_blocks, groups):
-            total += products
-            mean += of_weight
-        if objective.intercept:
-            mean /= max(np.sqrt(weight.sum()), _TINY)
-            total -= np.multiply.outer(mean, mean)
-        objective.reads.rows += len(drawn)
-        return total
 
     def _summed(self, of_block: Callable[[int], NumPyArray], shape: tuple[int, ...]) -> NumPyArray:
         """Return a sum over all blocks, in float64: (p, *shape)."""
@@ -377,15 +329,6 @@ class _Hessian:
         """The losses' second derivatives with respect to each score, of the scores' shape."""
         return self._curvature.diagonal
 
-    def precondition(self, factor: tuple[NumPyArray, bool]) -> None:
-        """Take a Cholesky factor as the preconditioner, of one output."""
-
-        def solved(gradient: NumPyArray) -> NumPyArray:
-            rest = gradient.astype(factor[0].dtype)
-            return np.asarray(scipy.linalg.cho_solve(factor, rest, check_finite=False), np.float64)
-
-        self._preconditioned = solved
-
     def _diagonal(self, each: NumPyArray) -> NumPyArray:
         """Return the Hessian's diagonal, from the curvatures times the shares."""
         self._each = each.astype(self.rows.dtype)
@@ -451,15 +394,24 @@ class _Hessian:
         moved = np.broadcast_to(first.astype(self.rows.dtype), shape)
         return gradient[:-1] + self._products(moved), first
 
-    def solved(self, last: float, enough: float) -> _Step:
+    def solved(self, last: float, tol: float, gained: float) -> tuple[Step, float, float]:
         """Return the step of conjugate gradients that leaves a part of the gradient.
 
-        Or what makes a gap of `enough`: that of a quadratic function with what is left.
+        Or what makes a gap of `tol` times what is gained with the step, beside what was `gained`:
+        the gap of a quadratic function with what is left.
 
         Parameters
         ----------
         last : float
             The gradient's size at the last step: the more that step gained, the less is left.
+
+        Returns
+        -------
+        step : Step
+        size : float
+            Of the gradient, in the preconditioner's metric.
+        decrement : float
+            What the step gains, and about what it leaves.
         """
         gradient = self._snapshot.gradient
         reduced, intercept = self._reduced(gradient)
@@ -470,8 +422,12 @@ class _Hessian:
         scaled = self._preconditioned(rest)
         direction = scaled.copy()
         square = started = float(np.vdot(rest, scaled))
-        left = constants.MOST_FORCING * float(np.sqrt(started)) / max(last, _TINY)
-        forcing = float(np.clip(left, constants.LEAST_FORCING, constants.MOST_FORCING))
+        forcing = (
+            0.0  # a quadratic function is the same everywhere: to begin anew would gain nothing
+        )
+        if not self._objective.loss.is_quadratic:
+            left = constants.MOST_FORCING * float(np.sqrt(started)) / max(last, _TINY)
+            forcing = float(np.clip(left, constants.LEAST_FORCING, constants.MOST_FORCING))
         lengths: list[float] = []
         ratios: list[float] = []
         while square > forcing**2 * started and len(lengths) < constants.MOST_STEPS:
@@ -480,6 +436,7 @@ class _Hessian:
             if not curvature > 0:
                 break  # rounding
             length = square / curvature
+            gained += 0.5 * length * square
             step += length * direction
             intercept = intercept + length * best
             along *= along.dtype.type(length)
@@ -492,65 +449,12 @@ class _Hessian:
             direction *= ratios[-1]
             direction += scaled
             is_late = self._objective.is_late
-            if is_late or weighted_square(rest, self._of_weights) <= enough:
+            if is_late or weighted_square(rest, self._of_weights) <= tol * gained:
                 break
         theta = np.concatenate([step, intercept[None]])
         gain = -0.5 * float(np.vdot(gradient, theta))
         left = 0.5 * square / _least_eigenvalue(lengths, ratios)
-        return _Step(theta, scores, float(np.sqrt(started)), gain, gain + left)
-
-
-class _SampleFactor:
-    """The Hessian of some rows as a preconditioner, once it is worth its cost.
-
-    It costs as much as some number of passes, and is made after that many: a fit that would have
-    ended soon takes at most twice as long.
-    """
-
-    def __init__(self, objective: Objective, rng: np.random.Generator) -> None:
-        n, p = objective.rows.shape
-        self._objective, self._rng = objective, rng
-        self._size = constants.FEW_ROWS_OF_A_FEATURE * p
-        self._cost = self._size * p / (2 * constants.SAMPLE_OF_A_PASS * n)
-        self._due = objective.passes + self._cost
-        self._mean = 0.0
-        self._factor: tuple[NumPyArray, bool] | None = None
-
-    def precondition(self, hessian: _Hessian) -> None:
-        """Give a Hessian the factor, if there is one by now."""
-        mean = float(self._objective.share @ hessian.curvature)
-        has_changed = not 0.5 <= mean / max(self._mean, _TINY) <= 2
-        if has_changed and self._objective.passes >= self._due:
-            self._mean, self._factor = mean, self._of_some_rows(hessian)
-            self._due = self._objective.passes + self._cost
-        if self._factor is not None:
-            hessian.precondition(self._factor)
-
-    def _of_some_rows(self, hessian: _Hessian) -> tuple[NumPyArray, bool] | None:
-        """Return the factor of the Hessian of rows that are drawn."""
-        objective = self._objective
-        drawn, share = draw(
-            objective.loss, objective.target, objective.share, self._size, self._rng
-        )
-        order = np.argsort(drawn)
-        drawn, share = drawn[order], share[order]
-        matrix = hessian.rows.gram(drawn, hessian.curvature[drawn] * share)
-        diagonal = hessian.penalty
-        if objective.rare is not None:
-            # Of features that few rows have, the rows drawn may have none.
-            diagonal = np.where(objective.rare, hessian.diagonal, diagonal)
-        matrix.ravel()[:: len(matrix) + 1] += diagonal.astype(matrix.dtype)
-        try:
-            return newton.factor(matrix, float(np.finfo(matrix.dtype).eps))
-        except FloatingPointError:
-            return None  # products beyond float32
-
-
-def _is_tall(objective: Objective) -> bool:
-    """Whether the rows of a `_SampleFactor` are at most half of all, of one output and dense."""
-    n, p = objective.rows.shape
-    is_one = objective.loss.outputs == 1 and not objective.rows.is_sparse
-    return is_one and n >= 2 * constants.FEW_ROWS_OF_A_FEATURE * p
+        return Step(theta, scores, gain), float(np.sqrt(started)), gain + left
 
 
 def _least_eigenvalue(lengths: list[float], ratios: list[float]) -> float:
@@ -567,7 +471,7 @@ def _least_eigenvalue(lengths: list[float], ratios: list[float]) -> float:
     return max(float(values[0]), _TINY)
 
 
-def _length(objective: Objective, snapshot: Snapshot, step: _Step) -> float:
+def length_of(objective: Objective, snapshot: Snapshot, step: Step) -> float:
     """Return about which part of a step leads to the least along it, by the scores alone."""
     theta, penalty = snapshot.theta, objective.used(snapshot.theta)
     parts = parts_of(objective.n, objective.loss.outputs)

@@ -246,9 +246,9 @@ class Objective:
         return self._snapshot(theta, value, gradient, scores, has_sums)
 
     def at_scores(self, theta: NumPyArray, scores: NumPyArray) -> Snapshot:
-        """Return the snapshot where the scores are known, of dense rows in float64: half a pass.
+        """Return the snapshot where the scores are known, of dense rows: half a pass.
 
-        Numba is loaded.
+        Numba is loaded for rows in float64.
         """
         target = self.targets(slice(None), scores.dtype)
         values, residual = self.loss.value_and_residual(scores, target)
@@ -259,6 +259,7 @@ class Objective:
         numbers = residual[None]
         if takes_moments:
             numbers = np.stack([residual, self.share, self._target_columns(slice(None))])
+        numbers = numbers.astype(self.rows.dtype, copy=False)
 
         def of_block(rows: slice) -> NumPyArray:
             return dense_products(self.block(rows), numbers[:, rows])
@@ -269,7 +270,8 @@ class Objective:
         self.reads.rows += self.n
         gradient[:-1] = self._take_moments(sums.T, gradient[:-1]) if takes_moments else sums[0]
         value = float(values @ self.share)
-        return self._snapshot(theta, value, gradient, scores, not self.centered)
+        has_sums = self.rows.dtype == np.float64 and not self.centered
+        return self._snapshot(theta, value, gradient, scores, has_sums)
 
     def _snapshot(
         self,

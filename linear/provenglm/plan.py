@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
-from provenglm import constants, krylov, newton, sample_krylov, sdca
+from provenglm import constants, krylov, newton, sample_krylov, sdca, subspace
 from provenglm.data.budget import room, rows_of_a_sample
 from provenglm.data.disk import on_disk
 from provenglm.data.per_row import are_sorted
@@ -165,9 +165,9 @@ def _is_dear_of_dense(problem: Problem) -> bool:
     """Return whether the sample's Hessian of dense rows costs more than it saves.
 
     It has ten rows or more for each feature, and costs ten passes or more here. Conjugate
-    gradients are preconditioned by the Hessian of four rows for each. They multiply in float32,
-    whose precision is enough if there is a penalty: with singular values over 1e5 and no penalty,
-    they took up to five times as long.
+    gradients are preconditioned by the Hessian of four rows for each, if at all. They multiply in
+    float32, whose precision is enough if there is a penalty: with singular values over 1e5 and no
+    penalty, they took up to five times as long.
     """
     features: Any = problem.features
     n, p = features.shape
@@ -224,15 +224,17 @@ def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan
     """Return the way by Newton's method without a factor."""
     is_sparse = issparse(problem.features)
     n, p = problem.features.shape
-    has_room = is_sparse or 4 * n * p <= constants.COPY_BYTES
 
     def method(
         objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
     ) -> Iterator[State]:
         turns = is_small(problem) and len(sample.rows) == n < p
-        for state in krylov.states(
-            objective, start, settings.tol, settings.is_precise, has_room, rng=rng
-        ):
+        tol, is_precise = settings.tol, settings.is_precise
+        if is_sparse:
+            states = krylov.states(objective, start, tol, is_precise, True)
+        else:
+            states = subspace.states(objective, start, tol, is_precise, rng)
+        for state in states:
             yield state
             # As many passes as rows have as many multiplications as the turn of the rows.
             if turns and objective.passes > n:

@@ -128,6 +128,8 @@ class Whole:
         d, rho = s, np.vdot(r, s)
         first = rho
         forcing = np.clip(0.3 * np.sqrt(first) / max(last, 1e-300), 0.02, 0.3)
+        if isinstance(self.problem.loss, Squared):
+            forcing = 0.0
         while rho > forcing**2 * first:
             q = (schur @ d.ravel()).reshape(p, K)
             length = rho / np.vdot(d, q)
@@ -228,7 +230,7 @@ def follow(monkeypatch, problem, dense, has_common=False):
         elif t > 0.7:
             caution = caution / 4 if caution >= 0.05 else 0.0
         lengths.append(t)
-    assert len(lengths) >= 3 - isinstance(loss, Squared)
+    assert len(lengths) >= (1 if isinstance(loss, Squared) else 3)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=ids)
@@ -342,9 +344,7 @@ def test_without_room_for_a_copy_the_steps_are_the_same(loss, dense):
         session = Session(problem, settings, choose(problem, settings))
         objective, _ = session.prepare()
         start, _ = objective.null()
-        states = krylov.states(
-            objective, start, 1e-6, False, has_room, rng=np.random.default_rng(0)
-        )
+        states = krylov.states(objective, start, 1e-6, False, has_room)
         ends.append([state.theta for _, state in zip(range(5), states, strict=False)])
     for with_copy, without in zip(*ends, strict=True):
         np.testing.assert_array_equal(with_copy, without)
@@ -380,9 +380,9 @@ def test_the_length_of_a_step_that_is_far_too_long():
     )
     start = share @ loss.value(scores, target)
     gain = -0.5 * share @ (loss.residual(scores, target) * along)
-    step = krylov._Step(theta, along, 1.0, gain, gain)
+    step = krylov.Step(theta, along, gain)
     snapshot = SimpleNamespace(scores=scores, theta=theta, objective=start)
-    length = krylov._length(objective, snapshot, step)
+    length = krylov.length_of(objective, snapshot, step)
     assert share @ loss.value(scores + length * along, target) < 0.5 * start
 
 
@@ -434,67 +434,6 @@ def test_products_of_one_look_at_the_rows_are_those_of_the_whole_matrix(dense, m
     sums, squares = rows.moments(each)
     np.testing.assert_allclose(sums, X.T @ each, atol=1e-12)
     np.testing.assert_allclose(squares, np.square(X).T @ each, rtol=1e-12)
-
-
-@pytest.mark.parametrize("intercept", [False, True])
-def test_the_hessian_of_some_rows(intercept, monkeypatch):
-    monkeypatch.setattr("provenglm.data.blocks.constants.BLOCK_BYTES", 4096)
-    monkeypatch.setattr("provenglm.data.blocks.constants.LEAST_BLOCK_ROWS", 8)
-    monkeypatch.setattr("provenglm.constants.BLOCK_ROWS", 64)
-    problem = made(Logistic(), n=300, p=20, dense=True, intercept=intercept)
-    objective = objective_of(problem, 300, monkeypatch)
-    rows = krylov._Rows(objective, np.dtype(np.float64), True)
-    rng = np.random.default_rng(1)
-    drawn = np.sort(rng.integers(0, 300, size=120))  # one may be drawn several times
-    drawn = drawn[(drawn < 100) | (drawn > 130)]  # and none of some blocks
-    weight = rng.random(len(drawn))
-    X = ((problem.features - objective.scaling.center) * objective.scaling.inverse)[drawn]
-    if intercept:
-        X = X - np.average(X, axis=0, weights=weight)
-    np.testing.assert_allclose(rows.gram(drawn, weight), X.T @ (weight[:, None] * X), atol=1e-11)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", [Logistic(), Poisson()], ids=["logistic", "poisson"])
-def test_a_sample_preconditions_where_the_diagonal_is_slow(loss, monkeypatch):
-    """Columns whose singular values span 1e4, mixed: a fifth of the passes to the same optimum."""
-    rng = np.random.default_rng(0)
-    n, p = 4000, 150
-    turn, _ = np.linalg.qr(rng.normal(size=(p, p)))
-    X = (rng.normal(size=(n, p)) * np.logspace(0, -4, p)) @ turn
-    scores = X @ rng.normal(size=p)
-    y = targets(loss, scores / scores.std(), rng)
-    problem = Problem(X, y, loss, 1e-2 / n)
-    monkeypatch.setattr("provenglm.constants.MOST_WEIGHTS", 100)
-    with_a_sample = solve(problem, Settings())
-    monkeypatch.setattr(krylov, "_is_tall", lambda objective: False)
-    without = solve(problem, Settings())
-    assert with_a_sample.method == without.method == "newton-cg"
-    assert with_a_sample.reason is StopReason.CONVERGED
-    assert with_a_sample.history[-1].passes < 0.2 * without.history[-1].passes
-    apart = abs(with_a_sample.objective - without.objective)
-    assert apart <= max(with_a_sample.gap, without.gap)
-
-
-def test_a_sample_that_overflows_is_left_out(monkeypatch):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(4000, 120)) * np.exp(rng.normal(size=120))
-    y = (X[:, 0] + rng.logistic(size=4000) > 0).astype(float)
-    problem = Problem(X, y, Logistic(), 1e-4)
-    monkeypatch.setattr("provenglm.constants.MOST_WEIGHTS", 100)
-    monkeypatch.setattr(krylov, "_is_tall", lambda objective: False)
-    expected = solve(problem, Settings())
-    calls = []
-
-    def infinite(rows, drawn, weight):
-        calls.append(len(drawn))
-        return np.full((120, 120), np.inf, np.float32)
-
-    monkeypatch.setattr(krylov, "_is_tall", lambda objective: True)
-    monkeypatch.setattr(krylov._Rows, "gram", infinite)
-    solution = solve(problem, Settings())
-    assert set(calls) == {480}
-    np.testing.assert_array_equal(solution.coef, expected.coef)
 
 
 @pytest.mark.parametrize("loss", [Squared(), Poisson()], ids=lambda loss: loss.name)
