@@ -234,6 +234,18 @@ def wide(seed: int = 0) -> LinearProblem:
     return LinearProblem("wide", x, y, "logistic", 1 / 500)
 
 
+def classes_100(seed: int = 0, rows: int = 20_000, classes: int = 100) -> LinearProblem:
+    """Return bytes, n x 300, of thirty factors and noise, with 100 classes of a teacher; C = 1."""
+    random = np.random.default_rng(seed)
+    factors = random.normal(size=(rows, 30))
+    x = factors @ random.normal(size=(30, 300)) + random.normal(size=(rows, 300))
+    x = np.clip(np.rint(128 + 127 * x / (2.5 * x.std())), 0, 255)
+    y = _draw_class(random, factors @ random.normal(size=(30, classes)) / np.sqrt(30))
+    return LinearProblem(
+        "classes-100", x, np.unique(y, return_inverse=True)[1], "softmax", 1 / rows
+    )
+
+
 def _zipf(random: np.random.Generator, rows: int, levels: int) -> Array:
     """Draw levels, the k-th with a probability that falls as 1 / k."""
     chances = 1 / np.arange(1, levels + 1)
@@ -273,4 +285,5 @@ PROBLEMS: dict[str, Callable[..., LinearProblem]] = {
     "poisson": poisson,
     "breast-cancer": breast_cancer,
     "wide": wide,
+    "classes-100": classes_100,
 }

@@ -43,6 +43,7 @@ LINEAR = (
     "breast-cancer",
     "wide",
     "covtype-7",
+    "classes-100",
 )
 CHECKPOINTS = 5  # written in one call of fit
 Case = Callable[[], float]

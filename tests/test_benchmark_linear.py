@@ -27,6 +27,7 @@ SMALL = {
     "poisson": partial(linear_problems.poisson, rows=3000),
     "tiny-l2": partial(linear_problems.tiny_l2, rows=3000),
     "wide": linear_problems.wide,
+    "classes-100": partial(linear_problems.classes_100, rows=3000),
 }
 
 
