@@ -581,7 +581,7 @@ def _of_losses(objective: Objective, chosen: NumPyArray, curvature: SecondDeriva
     if has_classes:
         of_group = partial(_of_classes, objective, chosen, curvature)
     total: NumPyArray | None = None
-    for each in objective.workers.map(of_group, groups_of_blocks(objective)):
+    for each in objective.workers.map(of_group, groups_of_blocks(objective), together=1):
         total = each if total is None else np.add(total, each, out=total)
     assert total is not None
     objective.reads.rows += objective.n
