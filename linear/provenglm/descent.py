@@ -389,7 +389,7 @@ class Descent:
         with np.errstate(over="ignore", invalid="ignore"):
             new = self._snapshot(step.to)
         if np.isnan(new.objective):
-            return None  # a step far beyond float32, along which rounding alone has a curvature
+            return None  # so long that scores overflow: only rounding had a curvature along it
         change = step.to - snapshot.theta
         if step.slope <= _ROUNDING * abs(snapshot.objective):
             # Too little for the objective to show, but not for the proof.
@@ -614,7 +614,8 @@ def _upper_of_rows(
         if (weight != of_all).any():
             change *= np.sqrt(weight)[:, None]
             of_all = 1.0
-        products = dsyrk(of_all, change.T, beta=1.0, c=products, overwrite_c=True)
+        if count:
+            products = dsyrk(of_all, change.T, beta=1.0, c=products, overwrite_c=True)
     total[:-1, :-1] = products
     return total
 
