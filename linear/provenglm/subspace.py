@@ -3,8 +3,8 @@ r"""Newton's method over all directions so far: for dense rows with too many fea
 Each iteration adds one direction, the preconditioned gradient, with the scores along it. The next
 point is Newton's over all that the directions span: a system with as many unknowns, whose Hessian
 is made of the scores alone (sequential subspace optimisation: Narkiss & Zibulevsky 2005). For a
-quadratic function these are the points of conjugate gradients. For others nothing is lost where
-the Hessian changes, as it is where conjugate gradients begin anew for each step of Newton's method.
+quadratic function these are the points of conjugate gradients. For other functions the directions
+stay useful when the Hessian changes; conjugate gradients would begin anew.
 
 An iteration reads the rows twice, in float32: for the gradient, and for the scores along it. A
 snapshot in float64 is taken where the gradient says that its gap is small enough.
@@ -30,6 +30,9 @@ from provenglm.types import NumPyArray
 
 _ROUNDING = 1e-14
 """Of the objective."""
+
+_DEPENDENT = 1e-6
+"""Of the largest eigenvalue of the directions' products: less is rounding."""
 
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -57,7 +60,8 @@ def states(
     given, objective = objective, replace(objective, rows=objective.rows.precise())
     null = objective.null()[1]
     snapshot = objective.snapshot(start)
-    steps = _Steps(objective if is_precise else in_float32(given), rng)
+    in_few_digits = replace(in_float32(given), takes_moments=False)
+    steps = _Steps(objective if is_precise else in_few_digits, rng)
     gap, decrement = duality_gap(objective, snapshot), np.inf
     while True:
         yield State(
@@ -68,14 +72,14 @@ def states(
             name="newton-cg",
             is_cheap=True,
         )
-        theta, decrement = steps.from_snapshot(snapshot, tol, null)
+        theta, of_new = steps.from_snapshot(snapshot, tol, null)
         new = objective.snapshot(theta)
         new_gap = duality_gap(objective, new)
         gained = snapshot.objective - new.objective
         rounding = _ROUNDING * abs(snapshot.objective)
         # Near the optimum the gap tells what the objective has no more digits for.
         if gained > rounding or (gained >= -rounding and new_gap < 0.5 * gap):
-            snapshot, gap = new, new_gap
+            snapshot, gap, decrement = new, new_gap, of_new
         elif steps.is_precise:
             return
         else:
@@ -133,8 +137,11 @@ class _Steps:
                 break
             if not square > 0:
                 break
+            largest = max(self._preconditioner.squares, default=0.0)
+            if count and not self.is_precise and square <= _ROUNDING * largest:
+                break  # float32 has no more digits: a snapshot tells what there is
             self._preconditioner.squares.append(square)
-            self._span.add(scaled / np.sqrt(square))
+            self._span.add(scaled / np.sqrt(square), gradient[:-1] / np.sqrt(square))
             step = self._span.step(snapshot, curvature)
             length = length_of(objective, snapshot, step)
             new = objective.at_scores(
@@ -158,29 +165,42 @@ class _Span:
         self._objective = objective
         n, p = objective.rows.shape
         self._first = int(objective.intercept)
-        # The systems cost a part of what the passes do.
+        # So few that a system costs less than a pass.
         size = self._first + min(constants.MOST_STEPS, 2 * int(np.sqrt(p)))
         self._steps = np.zeros((size, p + 1))
         self._scores = np.zeros((size, n))
         self._steps[: self._first, -1] = self._scores[: self._first] = 1.0
         self._count = self._next = self._last = self._first
-        self._hessian = np.zeros((size, size))
+        self._hessian, self._metric = np.zeros((size, size)), np.eye(size)
         self._step: Step | None = None
 
     def least(self) -> float:
         """Return the least eigenvalue of the Hessian over them, in the metric: a Ritz value."""
-        weights = self._hessian[self._first : self._count, self._first : self._count]
-        if not len(weights):
+        if self._count == self._first:
             return 1.0
-        return max(float(np.linalg.eigvalsh(weights)[0]), _TINY)
+        part = slice(self._first, self._count)
+        # Near the optimum directions are rounding, and depend on each other.
+        sizes, turned = np.linalg.eigh(self._metric[part, part])
+        kept = sizes > _DEPENDENT * sizes[-1]
+        basis = turned[:, kept] / np.sqrt(sizes[kept])
+        values = np.linalg.eigvalsh(basis.T @ self._hessian[part, part] @ basis)
+        return max(float(values[0]), _TINY)
 
-    def add(self, weights: NumPyArray) -> None:
-        """Add a direction, in place of the oldest if there is no more room."""
+    def add(self, weights: NumPyArray, image: NumPyArray) -> None:
+        """Add a direction, in place of the oldest if there is no more room.
+
+        Parameters
+        ----------
+        weights, image : numpy.ndarray, (p,)
+            The direction, and the metric times it.
+        """
         step = np.append(weights, 0.0)
         self._last = self._next
         self._steps[self._last] = step
         self._scores[self._last] = _along(self._objective, step)
         self._count = max(self._count, self._last + 1)
+        products = self._steps[: self._count, :-1] @ image
+        self._metric[self._last, : self._count] = self._metric[: self._count, self._last] = products
         self._next += 1
         if self._next == len(self._steps):
             self._next = self._first
@@ -213,21 +233,22 @@ class _Span:
 
     def _products(self, root: NumPyArray) -> NumPyArray:
         """Return the Hessian over the directions, from the roots of the rows' weights."""
-        objective = self._objective
-        scores = self._scores[: self._count]
+        count, objective = self._count, self._objective
+        total = np.zeros((count, count))
+        size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // count)
+        of_penalty = np.sqrt(objective.penalty)
+        for numbers, weight in (self._scores[:count], root), (self._steps[:count], of_penalty):
 
-        def of_part(part: slice) -> NumPyArray:
-            some = scores[:, part] * root[part]
-            # Of an array with itself: half the work.
-            product: NumPyArray = some @ some.T
-            return product
+            def of_part(
+                part: slice, numbers: NumPyArray = numbers, weight: NumPyArray = weight
+            ) -> NumPyArray:
+                some = numbers[:, part] * weight[part]
+                # Of an array with itself: half the work.
+                return np.asarray(some @ some.T)
 
-        some = self._steps[: self._count] * np.sqrt(objective.penalty)
-        total: NumPyArray = some @ some.T
-        size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // self._count)
-        parts = [slice(first, first + size) for first in range(0, objective.n, size)]
-        for product in objective.workers.map(of_part, parts):
-            total += product
+            parts = [slice(first, first + size) for first in range(0, len(weight), size)]
+            for product in objective.workers.map(of_part, parts):
+                total += product
         return total
 
 
@@ -266,7 +287,7 @@ class _Preconditioner:
         self._size = min(n, constants.FEW_ROWS_OF_A_FEATURE * p)
         # Products of the features with each other, and the factor of a matrix of them.
         self._cost = (self._size + p / 1.5) * p / (constants.BLAS_GAIN * n)
-        self._is_tall = n >= p
+        self._has_factor = n >= p and 16 * p * p <= constants.COPY_BYTES
         self._due = objective.passes + self._cost
         self._factor: tuple[NumPyArray, bool] | None = None
         self._diagonal = np.ones(p)
@@ -274,12 +295,12 @@ class _Preconditioner:
         self.squares: list[float] = []
 
     def update(self, curvature: NumPyArray, passes: float, gap: float, enough: float) -> bool:
-        """Make it for some curvatures, where that is worth while; return whether it is another."""
+        """Compute it for these curvatures, if that pays; return whether it is a new matrix."""
         objective = self._objective
         mean = float(objective.share @ curvature)
         has_changed = not 0.5 <= mean / max(self._mean, _TINY) <= 2
         is_due = self._factor is None or has_changed
-        if self._is_tall and is_due and passes >= self._due and self._is_slow(gap, enough):
+        if self._has_factor and is_due and passes >= self._due and self._is_slow(gap, enough):
             self._due = passes + self._cost
             factor = self._of_some_rows(curvature)
             if factor is not None:
@@ -287,7 +308,8 @@ class _Preconditioner:
                 self.squares.clear()
                 return True
         if self._factor is None and has_changed:
-            self._mean, self._diagonal = mean, mean + objective.penalty[:-1]
+            self._mean = mean
+            self._diagonal = np.maximum(mean + objective.penalty[:-1], _TINY)
         return False
 
     def _is_slow(self, gap: float, enough: float) -> bool:
@@ -347,7 +369,8 @@ class _Preconditioner:
 
         p = len(center)
         total, mean = np.zeros((p, p), dtype), np.zeros(p, dtype)
-        size = constants.BLOCK_ROWS
+        # At most four products of the features at a time.
+        size = max(constants.BLOCK_ROWS, -(-len(drawn) // 4))
         parts = [slice(first, first + size) for first in range(0, len(drawn), size)]
         for products, of_weight in objective.workers.map(of_block, parts):
             total += products

@@ -60,9 +60,10 @@ def test_the_least_ritz_value_over_all_directions(monkeypatch):
     share, penalty = objective.share, objective.penalty[:-1]
     metric = share @ weight + penalty
     span = _Span(objective)
-    for k in range(4):
-        span.add(np.eye(4)[k] / np.sqrt(metric[k]))
-    span.step(snapshot, weight)
+    # More than there are dimensions: they depend on each other, as rounding makes them.
+    for direction in np.random.default_rng(0).normal(size=(6, 4)):
+        span.add(direction, metric * direction)
+        span.step(snapshot, weight)
     X = (problem.features - objective.scaling.center) * objective.scaling.inverse
     hessian = X.T @ ((share * weight)[:, None] * X) + np.diag(penalty)
     values = np.linalg.eigvalsh(hessian / np.sqrt(np.multiply.outer(metric, metric)))
