@@ -528,7 +528,8 @@ class Certificate:
             block, _, share = rows.get(part)
             return self._gram(block, share)
 
-        return sum(self._workers.map(of_part, rows.parts), np.zeros((self.width, self.width)))
+        products = self._workers.map(of_part, rows.parts, together=1)
+        return sum(products, np.zeros((self.width, self.width)))
 
     def _dependent(self, products: NumPyArray, scaling: Scaling | None) -> NumPyArray:
         """Return which columns are a sum of others in every row, exactly, (w,).
@@ -751,7 +752,7 @@ class Certificate:
             return total
 
         total = np.zeros((width, k, width, k))
-        for product in self._workers.map(of_part, rows.parts):
+        for product in self._workers.map(of_part, rows.parts, together=1):
             total += product
         for k_ in range(k):
             total[np.arange(width), k_, np.arange(width), k_] += point.penalty

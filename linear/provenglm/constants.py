@@ -85,7 +85,8 @@ RARE = 0.1
 of the passes. Doubled: nothing."""
 
 LEAST_MEASURED_ROWS = 128
-"""Rows that coordinates are taken from with an L1 penalty, if nothing else is, at least."""
+"""Rows that coordinates are taken from with an L1 penalty, if nothing else is, at least. Also those
+that the largest variance is measured on, where a Hessian is dear."""
 
 MEASURED_NUMBERS = 1 << 18
 """Numbers of such a sample. With four times as many, and 256 rows at least, a lasso of 30,000 x 300
@@ -155,8 +156,8 @@ SAMPLE_FORCING = 0.1
 classes, raw: 1.12 of the passes."""
 
 MOST_STEPS = 200
-"""Steps of any inner iteration. All but conjugate gradients end after a few. Halved or doubled:
-nothing."""
+"""Steps of any inner iteration. All but conjugate gradients end after a few. Also the directions
+that are kept on dense rows, at most. Halved or doubled: nothing."""
 
 SLOPE = 0.3
 """Of the slope along a step: what may be left of it where the step ends. Halved: counts of words:
@@ -239,9 +240,9 @@ SLOW_EPOCHS = 8
 APART = 0.5
 """With fewer rows than weights the classes of dense rows are nearly apart, as a rule, and only rows
 between two classes have a curvature: the dual is taken whatever the penalty. Raw bytes of 1,000
-classes took 28 epochs at a curvature of 1e6, and conjugate gradients take longer. Where
-`EPOCHS_TO_PART` leave more of the loss, as with labels by chance, another method goes on, and
-where one before them leaves more than its inverse."""
+classes took 28 epochs at a curvature of 1e6, and conjugate gradients take longer. If
+`EPOCHS_TO_PART` epochs leave more than this part of the loss, or one of them more than 1 / `APART`
+of it, as with labels by chance, another method continues."""
 
 EPOCHS_TO_PART = 2
 """With 3 each of 12 problems (bytes, clusters, noise, 5,000 x 2,000) was decided the same way."""

@@ -389,7 +389,7 @@ class Descent:
         with np.errstate(over="ignore", invalid="ignore"):
             new = self._snapshot(step.to)
         if np.isnan(new.objective):
-            return None  # a step far beyond float32, along which rounding alone has a curvature
+            return None  # so long that scores overflow: only rounding had a curvature along it
         change = step.to - snapshot.theta
         if step.slope <= _ROUNDING * abs(snapshot.objective):
             # Too little for the objective to show, but not for the proof.
@@ -581,7 +581,7 @@ def _of_losses(objective: Objective, chosen: NumPyArray, curvature: SecondDeriva
     if has_classes:
         of_group = partial(_of_classes, objective, chosen, curvature)
     total: NumPyArray | None = None
-    for each in objective.workers.map(of_group, groups_of_blocks(objective)):
+    for each in objective.workers.map(of_group, groups_of_blocks(objective), together=1):
         total = each if total is None else np.add(total, each, out=total)
     assert total is not None
     objective.reads.rows += objective.n
@@ -614,7 +614,8 @@ def _upper_of_rows(
         if (weight != of_all).any():
             change *= np.sqrt(weight)[:, None]
             of_all = 1.0
-        products = dsyrk(of_all, change.T, beta=1.0, c=products, overwrite_c=True)
+        if count:
+            products = dsyrk(of_all, change.T, beta=1.0, c=products, overwrite_c=True)
     total[:-1, :-1] = products
     return total
 

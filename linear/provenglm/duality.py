@@ -67,7 +67,7 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
             rest += np.multiply.outer(mean, dual.constant)
         bound = known_bound(objective, snapshot)
         gap = weighted_square(rest, objective.penalty[:-1])
-        if gap < bound:
+        if not gap >= bound:  # nor if the bound is NaN
             gap += _terms(objective, snapshot, dual)
     return max(min(gap, bound) if np.isfinite(gap) else bound, 0.0)
 

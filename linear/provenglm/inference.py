@@ -119,7 +119,7 @@ def _information(
         return np.asarray(block.T @ block)
 
     information = np.zeros((p, p))
-    for product in workers.map(products, rows.slices()):
+    for product in workers.map(products, rows.slices(), together=1):
         information += product
     if issparse(rows.block(slice(0, 1))):
         information -= total * np.outer(center, center)

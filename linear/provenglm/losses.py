@@ -96,7 +96,7 @@ class SecondDerivative:
         return np.array([[share @ self.diagonal]])
 
     def inverse_of_total(self, share: NumPyArray) -> NumPyArray:
-        """Return the inverse of that, and 0 where it has nothing: a shift of all classes."""
+        """Return the inverse of that; 0 if it is 0."""
         total = self.total(share)
         return np.divide(1, total, out=np.zeros_like(total), where=total > 0)
 

@@ -246,9 +246,9 @@ class Objective:
         return self._snapshot(theta, value, gradient, scores, has_sums)
 
     def at_scores(self, theta: NumPyArray, scores: NumPyArray) -> Snapshot:
-        """Return the snapshot where the scores are known, of dense rows: half a pass.
+        """Return the snapshot where the scores are known, of dense rows.
 
-        Numba is loaded for rows in float64.
+        The work of half a pass, counted as a whole one. Numba is loaded for rows in float64.
         """
         target = self.targets(slice(None), scores.dtype)
         values, residual = self.loss.value_and_residual(scores, target)

@@ -63,8 +63,8 @@ def is_small(problem: Problem) -> bool:
 def dense_if_small(problem: Problem) -> Problem:
     """Return the problem with dense features, if there are few numbers, zeros included.
 
-    Not if most are zeros: 2,000 x 3,000 with 30 numbers a row took ten times as long. But with a
-    squared loss and an L1 penalty, which need the products of the columns alone.
+    Mostly zeros stay sparse: dense, 2,000 x 3,000 with 30 numbers a row took ten times as long. A
+    squared loss with an L1 penalty is always made dense: it needs only the products of the columns.
     """
     features: Any = problem.features
     if not issparse(features) or not is_small(problem):
@@ -165,9 +165,9 @@ def _is_dear_of_dense(problem: Problem) -> bool:
     """Return whether the sample's Hessian of dense rows costs more than it saves.
 
     It has ten rows or more for each feature, and costs ten passes or more here. Conjugate
-    gradients are preconditioned by the Hessian of four rows for each, if at all. They multiply in
-    float32, whose precision is enough if there is a penalty: with singular values over 1e5 and no
-    penalty, they took up to five times as long.
+    gradients are preconditioned by the Hessian of up to four rows for each, if the gradient falls
+    slowly. They multiply in float32, whose precision is enough if there is a penalty: with singular
+    values over 1e5 and no penalty, they took up to five times as long.
     """
     features: Any = problem.features
     n, p = features.shape
@@ -221,7 +221,7 @@ def _with_a_sample(problem: Problem, settings: Settings, why: str, most: float) 
 
 
 def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan:
-    """Return the way by Newton's method without a factor."""
+    """Return the way for too many features for a Hessian: by conjugate gradients."""
     is_sparse = issparse(problem.features)
     n, p = problem.features.shape
 
@@ -238,8 +238,11 @@ def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan
             yield state
             # As many passes as rows have as many multiplications as the turn of the rows.
             if turns and objective.passes > n:
-                yield from _rotated_after(objective, sample, start, rng)
-                return
+                break
+        else:
+            return
+        del states  # with its copy of the rows
+        yield from _rotated_after(objective, sample, start, rng)
 
     # Dense rows have their coordinates from a sample.
     size = 0 if is_sparse else min(n, constants.LEAST_ROWS)

@@ -142,7 +142,7 @@ class Sample:
             for start in range(0, count, constants.BLOCK_ROWS)
         ]
         total: NumPyArray | None = None
-        for product in self.workers.map(of_block, slices):
+        for product in self.workers.map(of_block, slices, together=1):
             total = product if total is None else np.add(total, product, out=total)
         assert total is not None
         return total

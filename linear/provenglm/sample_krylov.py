@@ -32,7 +32,7 @@ def states(
 
     40,000 rows of 7 classes (effective dimension 53) took 26 passes, and 87 by `krylov`. Some
     thousand rows are few for each of many classes: 15,000 rows of 100 classes (effective dimension
-    40) took 4,241 passes, and 152 by `krylov`.
+    40) took 4,241 passes, and 61 by `krylov`.
     """
     (n, p), outputs = objective.rows.shape, objective.loss.outputs
     is_on_disk, is_precise = objective.rows.is_on_disk, settings.is_precise

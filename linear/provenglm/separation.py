@@ -84,18 +84,20 @@ def _has_column(objective: Objective) -> bool:
     groups, p = max(2, loss.outputs), rows.shape[1]
     if groups * p > _MOST_NUMBERS:
         return False
-    sums, sizes = np.zeros((groups, p)), np.zeros((groups, p))
+    # Counts, not sums: 1e17 - 1 is 1e17.
+    above, below = np.zeros((groups, p)), np.zeros((groups, p))
     for part in rows.slices():
         block: Any = rows.block(part)
         kept = np.flatnonzero(objective.share[part] > 0)
         group = loss.observed(objective.target[part])[kept]
         group = (group > 0 if loss.falls_at_zero else group).astype(np.intp)
         of_groups = csr_array((np.ones(len(kept)), (group, kept)), (groups, block.shape[0]))
-        sums += of_groups @ block
-        sizes += of_groups @ abs(block)
-    size = sizes.sum(axis=0)
-    is_one_sided = (objective.scaling.inverse > 0) & (size > 0) & (np.abs(sums.sum(axis=0)) == size)
-    is_empty = sizes[1:] == 0 if loss.falls_at_zero else sizes == 0
+        above += of_groups @ (block > 0)
+        below += of_groups @ (block < 0)
+    is_one_sided = (objective.scaling.inverse > 0) & (above.any(axis=0) != below.any(axis=0))
+    is_empty = above + below == 0
+    if loss.falls_at_zero:
+        is_empty = is_empty[1:]
     return bool((is_one_sided & is_empty.any(axis=0)).any())
 
 

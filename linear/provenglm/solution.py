@@ -37,7 +37,7 @@ class StopReason(Enum):
     @property
     def is_unbounded(self) -> bool:
         """Whether the objective has an infimum, but no minimum."""
-        return self.value.startswith("there is no finite optimum")
+        return self.name.startswith("UNBOUNDED")
 
     @property
     def why_unbounded(self) -> str:

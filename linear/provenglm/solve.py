@@ -420,7 +420,8 @@ class _Run:
         _, precise, gap = self._proven
         bound = self._gap
         if best.snapshot.is_single and np.isfinite(precise):
-            # It is above a lower bound, and float32 may have too little of the objective.
+            # The bound is the objective less a lower bound of the optimum, and float32 may have put
+            # the objective too low.
             objective, bound = precise, bound + max(precise - objective, 0.0)
         return (precise, gap) if gap < bound else (objective, bound)
 

@@ -91,7 +91,7 @@ class Thinned:
 
         gradient, hessian = np.zeros(len(theta)), np.zeros((len(theta), len(theta)))
         share = curvature = of_hessian = 0.0
-        for sums in objective.workers.map(of_block, list(enumerate(slices))):
+        for sums in objective.workers.map(of_block, list(enumerate(slices)), together=1):
             gradient += sums.gradient
             share += sums.share
             if sums.hessian is not None:

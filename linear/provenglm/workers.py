@@ -7,10 +7,10 @@ give the same bits, but for small data, which leave BLAS its threads.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import chain
 from typing import TypeVar
 
 import joblib
@@ -104,11 +104,22 @@ class Workers:
                 finally:
                     self._pool = None
 
-    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[Result]:
+    def map(
+        self,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        together: int | None = None,
+    ) -> Iterable[Result]:
         """Return the results in the order of `items`.
 
         Without NumPy's warnings in a thread, as there are none in `running`: a trial step may lead
         to scores that overflow; its objective is then infinite, and it is refused.
+
+        Parameters
+        ----------
+        together : int, optional
+            Items of a part; 1 where a result is a matrix: a part's results are kept until it is
+            done, and those of two parts for each thread at most.
         """
         if self._pool is None or len(items) < 2:
             return map(function, items)
@@ -118,6 +129,27 @@ class Workers:
                 return [function(item) for item in some]
 
         # To hand over each small block by itself would take as long as the block.
-        size = -(-len(items) // (_TURNS * self.count))
+        size = together or -(-len(items) // (_TURNS * self.count))
         parts = [items[start : start + size] for start in range(0, len(items), size)]
-        return chain.from_iterable(self._pool.map(quiet, parts))
+        most = 2 * self.count if together else len(parts)
+        return _in_order(self._pool, quiet, parts, most)
+
+
+def _in_order(
+    pool: ThreadPoolExecutor,
+    function: Callable[[Item], list[Result]],
+    parts: Sequence[Item],
+    most: int,
+) -> Iterator[Result]:
+    """Yield the results of all parts, of which so many are under way or done at most."""
+    begun: deque[Future[list[Result]]] = deque()
+    try:
+        for part in parts:
+            if len(begun) == most:
+                yield from begun.popleft().result()
+            begun.append(pool.submit(function, part))
+        while begun:
+            yield from begun.popleft().result()
+    finally:
+        for future in begun:
+            future.cancel()

@@ -159,13 +159,14 @@ def point_of(objective):
     return theta
 
 
+@pytest.mark.parametrize("chosen", [[0, 3, 4, 7], []], ids=["four", "none"])
 @pytest.mark.parametrize("intercept", [True, False])
 @MANY
-def test_the_matrix_is_the_gradient_s_difference(loss, intercept):
+def test_the_matrix_is_the_gradient_s_difference(loss, intercept, chosen):
     if isinstance(loss, Huber):
         pytest.skip("it has a curvature of its own on the straight part")
     objective = objective_of(loss, intercept, size=31)
-    chosen = np.array([0, 3, 4, 7])
+    chosen = np.array(chosen, np.intp)
     theta, way = point_of(objective), np.zeros_like(point_of(objective))
     kept = np.append(chosen, 8)
     way[kept] = np.random.default_rng(2).normal(size=way[kept].shape)

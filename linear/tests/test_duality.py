@@ -243,3 +243,15 @@ def test_the_dual_point_is_feasible(loss, far):
         least = float(share @ loss.least(problem.target))
         expected = min(expected, snapshot.objective - least)
         assert duality_gap(objective, snapshot) == pytest.approx(expected, rel=1e-9, abs=1e-13)
+
+
+@pytest.mark.parametrize("l1", [0.0, 1e-3])
+@MANY
+def test_an_objective_of_nan_makes_no_gap_smaller(loss, l1):
+    for problem in cases(loss):
+        objective, null, _ = prepared(replace(problem, l1=l1))
+        theta = null.theta + np.random.default_rng(1).normal(size=null.theta.shape)
+        theta[-1] *= objective.intercept
+        snapshot = objective.snapshot(theta)
+        gap = duality_gap(objective, snapshot)
+        assert not duality_gap(objective, replace(snapshot, objective=np.nan)) < gap

@@ -1,6 +1,7 @@
 """Steps in the metric of a sample's Hessian, against dense inverses; the sample; the plan."""
 
 import itertools
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from provenglm.sample import Sample
 from provenglm.sampling import draw
 from provenglm.solution import Settings, StopReason
 from provenglm.solve import solve
+from provenglm.state import State
 from scipy.sparse import csr_array
 
 SMOOTH = [Logistic(), Softmax(3), Poisson(), Squared()]
@@ -295,3 +297,30 @@ def test_rare_features(monkeypatch):
     # Without what is added for them to the diagonal it does not arrive.
     monkeypatch.setattr(Sample, "unseen", lambda sample: np.zeros(sample.rows.shape[1]))
     assert snapshots()[0] > 2 * count
+
+
+def test_what_conjugate_gradients_keep_is_gone_before_the_rows_are_turned(monkeypatch):
+    X = np.random.default_rng(0).normal(size=(20, 50))
+    problem = Problem(X, np.arange(20) % 2, Logistic(), 1e-9)
+    copies, left = weakref.WeakSet(), []
+
+    class Copy:
+        pass
+
+    def states(objective, start, *_):
+        copy = Copy()
+        copies.add(copy)
+        while True:
+            yield State(objective, objective.snapshot(start), 1.0, 1.0)
+
+    def rotated(*_):
+        left.append(len(copies))
+        yield from ()
+
+    monkeypatch.setattr(plan.subspace, "states", states)
+    monkeypatch.setattr(plan, "_rotated_after", rotated)
+    way = plan._conjugate_gradients(problem, Settings(), "asked for")
+    objective, null, sample = prepared(problem)
+    for _ in way.method(objective, sample, null.theta, np.random.default_rng(0)):
+        assert len(copies) == 1
+    assert left == [0]

@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from linear_oracle import prepared
 from provenglm import (
     Chunks,
     SVRGClassifier,
@@ -15,6 +16,8 @@ from provenglm import (
     SVRGRegressorCV,
     separation,
 )
+from provenglm.losses import Logistic, Poisson, Softmax
+from provenglm.problem import Problem
 from provenglm.solution import StopReason
 from scipy import sparse
 from scipy.optimize import linprog
@@ -118,6 +121,21 @@ def test_a_column_of_one_class_only(kind, classes):
     why = "coefficients that grow for ever" if classes == 2 else "covariance is that of two"
     with pytest.raises(ValueError, match=why):
         model.covariance(X, y)
+
+
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(3), Poisson()], ids=lambda loss: loss.name)
+def test_a_small_number_beside_a_large_one_has_its_sign(loss, make):
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % max(2, loss.outputs)
+    X = rng.normal(size=(60, 2))
+    X[:, 1] = 0
+    # The least and the greatest of the rows that may have them: those of one class.
+    rows = np.flatnonzero(y == 0)[:2]
+    for values, is_direction in [([1e17, -1], False), ([1e17, 1], True), ([-1e17, -1], True)]:
+        X[rows, 1] = values
+        objective, _, _ = prepared(Problem(make(X), y, loss, 0.0))
+        assert separation._has_column(objective) == is_direction
 
 
 def test_several_columns_of_one_class_with_many_rows():

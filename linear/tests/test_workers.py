@@ -1,6 +1,8 @@
 """Threads: the same results in the same order, and BLAS as it was before."""
 
 import threading
+import time
+import weakref
 from contextlib import ExitStack
 
 import numpy as np
@@ -28,6 +30,41 @@ def test_results_are_in_the_order_of_the_items(count):
     workers = Workers(10_000_000, threads=count)
     with workers.running():
         assert list(workers.map(lambda k: k * k, range(50))) == [k * k for k in range(50)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_results_are_kept_where_each_is_a_matrix(count):
+    class Matrix:
+        pass
+
+    alive, most = weakref.WeakSet(), []
+
+    def made(k):
+        result = Matrix()
+        result.index = k
+        alive.add(result)
+        return result
+
+    workers = Workers(10_000_000, threads=count)
+    with workers.running():
+        order = []
+        for each in workers.map(made, range(100), together=1):
+            order.append(each.index)
+            time.sleep(1e-3)  # slower than the threads
+            most.append(len(alive))
+            del each
+    assert order == list(range(100))
+    assert max(most) <= 2 * count + 1
+
+
+def test_what_is_not_asked_for_is_not_done():
+    done = []
+    workers = Workers(10_000_000, threads=2)
+    with workers.running():
+        for k in workers.map(lambda k: done.append(k) or k, range(100), together=1):
+            if k == 5:
+                break
+    assert len(done) <= 10
 
 
 def test_blas_has_one_thread_meanwhile():

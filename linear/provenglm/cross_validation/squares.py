@@ -147,7 +147,7 @@ def _sums(objective: Objective, folds: Folds, groups: _Groups, center: float) ->
         return found
 
     sums = np.zeros((groups.counts.shape[1], p + 2, p + 2))
-    for found in objective.workers.map(of_blocks, groups_of_blocks(objective)):
+    for found in objective.workers.map(of_blocks, groups_of_blocks(objective), together=1):
         for group, product in found:
             sums[group] += product
     return sums
