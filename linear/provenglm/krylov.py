@@ -234,7 +234,7 @@ class _Rows:
         """Return a sum over all blocks, in float64: (p, *shape)."""
         objective = self._objective
         total = np.zeros((objective.rows.shape[1], *shape))
-        for each in objective.workers.map(of_block, range(len(self._parts))):
+        for each in objective.workers.map(of_block, range(len(self._parts)), together=1):
             total += each
         return total
 

@@ -247,7 +247,7 @@ class _Span:
                 return np.asarray(some @ some.T)
 
             parts = [slice(first, first + size) for first in range(0, len(weight), size)]
-            for product in objective.workers.map(of_part, parts):
+            for product in objective.workers.map(of_part, parts, together=1):
                 total += product
         return total
 
@@ -372,7 +372,7 @@ class _Preconditioner:
         # At most four products of the features at a time.
         size = max(constants.BLOCK_ROWS, -(-len(drawn) // 4))
         parts = [slice(first, first + size) for first in range(0, len(drawn), size)]
-        for products, of_weight in objective.workers.map(of_block, parts):
+        for products, of_weight in objective.workers.map(of_block, parts, together=1):
             total += products
             mean += of_weight
         if objective.intercept:
