@@ -57,6 +57,7 @@ RUNS = {
     "poisson": ["poisson-newton-cholesky", "glum", "glum-split", "poisson-lbfgs"],
     "breast-cancer": ["newton-cholesky", "lbfgs", "glum"],
     "wide": ["newton-cholesky", "lbfgs", "newton-cg"],
+    "classes-100": ["lbfgs", "newton-cg"],
 }
 # Whose defaults are tried: each solver of scikit-learn, as somebody would name it.
 DEFAULTS = ["lbfgs", "newton-cholesky", "newton-cg", "saga", "intel-lbfgs", "glum"]

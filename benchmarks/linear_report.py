@@ -26,6 +26,7 @@ TITLES = {
     "poisson": "Poisson, car insurance's shape; 600,000 x 75, L2 1e-4",
     "breast-cancer": "breast cancer, raw; 569 x 30, C = 1",
     "wide": "more columns than rows; 500 x 5,000, C = 1",
+    "classes-100": "100 classes of bytes; 20,000 x 300, C = 1",
 }
 # Okabe and Ito's colours, which the colour-blind tell apart; a colour for a library.
 COLOURS = {

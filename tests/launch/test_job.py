@@ -552,6 +552,8 @@ def test_a_signal_before_the_workers_have_begun_ends_at_once():
 import os, signal, threading
 from gluon_svrg.launch.attempt import Attempt
 from gluon_svrg.launch.signals import Signals
+# Where the tests run in the background of a shell, it is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 signals, fake = Signals(), ["sh", "-c", "trap '' INT; exec sleep 60"]
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 Attempt(fake, dict(os.environ), signals, 0, None, workers=2).run()
