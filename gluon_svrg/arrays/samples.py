@@ -32,5 +32,6 @@ def with_axis(array: NDArray) -> NDArray:
 def slice_samples(array: NDArray | NumPyArray, rows: slice, batch_axis: int) -> Any:
     """Return some samples of an array: along the first axis a view."""
     axis = sample_axis(array, batch_axis) % array.ndim
+    index = (*[slice(None)] * axis, rows)
     # A sparse array has rows, and takes no tuple.
-    return array[rows] if axis == 0 else array[(*[slice(None)] * axis, rows)]
+    return array[rows] if axis == 0 else array[index]
