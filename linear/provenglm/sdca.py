@@ -100,7 +100,7 @@ def _epochs(
     settings: Settings,
     rng: np.random.Generator,
 ) -> Generator[State, None, tuple[NumPyArray, str]]:
-    """Yield the states of the dual; return where another method goes on, and why it does.
+    """Yield the states of the dual; return where another method continues, and why.
 
     The dual has a number for each row and class, which are not kept for the other method.
     """

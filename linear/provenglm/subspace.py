@@ -4,7 +4,7 @@ Each iteration adds one direction, the preconditioned gradient, with the scores 
 point is Newton's over all that the directions span: a system with as many unknowns, whose Hessian
 is made of the scores alone (sequential subspace optimisation: Narkiss & Zibulevsky 2005). For a
 quadratic function these are the points of conjugate gradients. For other functions the directions
-stay useful when the Hessian changes; conjugate gradients would begin anew.
+stay useful when the Hessian changes; conjugate gradients would restart.
 
 An iteration reads the rows twice, in float32: for the gradient, and for the scores along it. A
 snapshot in float64 is taken where the gradient says that its gap is small enough.

@@ -141,7 +141,7 @@ def _in_order(
     parts: Sequence[Item],
     most: int,
 ) -> Iterator[Result]:
-    """Yield the results of all parts, of which so many are under way or done at most."""
+    """Yield the results of all parts; at most `most` parts run or wait to be yielded."""
     begun: deque[Future[list[Result]]] = deque()
     try:
         for part in parts:

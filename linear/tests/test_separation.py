@@ -57,13 +57,17 @@ def random_rows(rng, seed):
     return X
 
 
-def is_separated(X, y, weight, has_intercept):
-    """Whether some direction takes no row from its class, and some row nearer to it."""
+def of_some_weight(X, y, weight, has_intercept):
+    """Return the rows that count, scaled, with a column of ones for an intercept."""
     if weight is not None:
         X, y = X[weight > 0], y[weight > 0]
     X = X / np.maximum(np.abs(X).max(axis=0), 1e-300)
-    if has_intercept:
-        X = np.column_stack([X, np.ones(len(X))])
+    return (np.column_stack([X, np.ones(len(X))]) if has_intercept else X), y
+
+
+def is_separated(X, y, weight, has_intercept):
+    """Whether some direction takes no row from its class, and some row nearer to it."""
+    X, y = of_some_weight(X, y, weight, has_intercept)
     classes = np.eye(y.max() + 1)
     gains = [
         np.kron(classes[own] - other, row)
@@ -169,11 +173,7 @@ def test_a_search_that_chooses_no_penalty_says_so():
 
 def has_far_infimum(X, y, weight, has_intercept):
     """Whether scores of some rows with the target 0 can sink, and no other score changes."""
-    if weight is not None:
-        X, y = X[weight > 0], y[weight > 0]
-    X = X / np.maximum(np.abs(X).max(axis=0), 1e-300)
-    if has_intercept:
-        X = np.column_stack([X, np.ones(len(X))])
+    X, y = of_some_weight(X, y, weight, has_intercept)
     zero, above = X[y == 0], X[y > 0]
     if not len(zero):
         return False
