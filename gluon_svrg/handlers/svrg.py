@@ -190,6 +190,7 @@ class SVRGHandler(
             progress_bar=self.progress_bar and run.verbose not in (0, 2),
             is_cancelled=lambda: run.should_stop_together("batch of the full pass"),
             workers=trainer.workers,
+            max_batches=run.max_batch,
             logger=estimator.logger,
         )
         self._controller = SVRGController(

@@ -341,7 +341,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
                 seed_mxnet(seed, *key, item[0])  # as the MaskLock of an Interval does
                 return backward(item[1])
 
-            moments = self._meter.measure(
+            moments = self._meter.measure_locked(
                 masked, batches, lambda item: self._reference.gradient(masked, item), scale, scale
             )
             seed_mxnet(seed, *key)
@@ -352,7 +352,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         def locked(item: IndexedBatch) -> object:
             return interval.backward_at(item[0])(item[1])
 
-        moments = self._meter.measure(
+        moments = self._meter.measure_locked(
             locked, batches, lambda item: interval.gradient_at(item[1], item[0]), scale
         )
         interval.masks.release()
