@@ -37,7 +37,13 @@ from gluon_svrg.events import Run, State
 from gluon_svrg.run.history import History
 from gluon_svrg.run.metrics import renamed_metrics
 from gluon_svrg.run.position import Position
-from gluon_svrg.run.settings import OPTIMIZER, SCHEDULE, differences, scheduled_in
+from gluon_svrg.run.settings import (
+    OPTIMIZER,
+    SCHEDULE,
+    differences,
+    scheduled_attributes,
+    scheduled_in,
+)
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
@@ -242,7 +248,7 @@ class TrainerPart(Part):
         load_states(
             self._run.trainer,
             self._in_own_order(state),
-            keep=frozenset(changed.get(OPTIMIZER, ())),
+            keep=frozenset(changed.get(OPTIMIZER, ())) - scheduled_attributes(self._run.settings),
             keeps_schedule=SCHEDULE in changed,
         )
         self._tell(changed, state)
@@ -255,11 +261,13 @@ class TrainerPart(Part):
         if not self._run.workers.is_first:
             return
         scheduled = scheduled_in(self._run.settings).values()
-        for name in scheduled_in(state.get("settings") or {}).values():
+        for owner, name in scheduled_in(state.get("settings") or {}).items():
             if name not in scheduled:
                 self._run.logger.warning(
-                    "resume: the checkpoint's run had a ScheduleHandler for %s and this one has "
-                    "none: it stays at %.4g, as that has left it",
+                    "resume: the checkpoint's run had a%s %s for %s and this one has none: it "
+                    "stays at %.4g, as that has left it",
+                    "n" if owner[0] == "A" else "",
+                    owner,
                     name,
                     self._value_of(name),
                 )
@@ -272,7 +280,10 @@ class TrainerPart(Part):
             )
         elif not state.get("settings"):  # of an earlier version, which did not note them
             settings = self._run.settings
-            overruled = state["states"].overruled(settings[OPTIMIZER], settings.get(SCHEDULE, {}))
+            given = dict(settings[OPTIMIZER])
+            for name in scheduled_attributes(settings):
+                given.pop(name, None)
+            overruled = state["states"].overruled(given, settings.get(SCHEDULE, {}))
             if overruled:
                 self._run.logger.warning(
                     "resume: the checkpoint is of an earlier version, and its settings of the "

@@ -166,7 +166,9 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             raise TypeError(
                 f"coefficient must be a number in [0, 1] or 'auto', got {coefficient!r}"
             )
-        self.coefficient = None if coefficient == "auto" else check_coefficient(coefficient)
+        self.coefficient: float | str = (
+            coefficient if isinstance(coefficient, str) else check_coefficient(coefficient)
+        )
         self.seed = check_integer("seed", seed, 0, "it decides which batches are taken")
         check_number(
             "priority", priority, "it measures after the optimizer's step", least=-2000, above=True
@@ -360,7 +362,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         return moments
 
     def _coefficient_now(self, estimator: Run, moments: GradientMoments) -> Coefficients:
-        coefficient: float | OptimalCoefficient | None = self.coefficient
+        coefficient: float | str | OptimalCoefficient = self.coefficient
         if self._controller is not None:
             trainer, criterion = self._controller.trainer, self._controller.criterion
             if self._controller.is_on:

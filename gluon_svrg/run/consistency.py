@@ -32,6 +32,15 @@ _SINGLE_PROCESS_HANDLERS: dict[type[EventHandler], str] = {
 }
 
 
+# Arguments of handlers in which workers may differ: where they read and write, and how long they
+# may take (the shortest time limit counts).
+_OF_EACH_WORKER = {
+    *("directory", "path", "log_dir", "trace", "file"),
+    *("train_data", "val_data", "export_sample"),
+    "seconds",
+}
+
+
 def abort_on_error(
     method: Callable[Concatenate[Estimator, _P], _R],
 ) -> Callable[Concatenate[Estimator, _P], _R]:
@@ -160,7 +169,11 @@ def _run_settings(run: Run) -> dict[str, Any]:
     for number, handler in enumerate(run.handlers):
         described[f"handler {number} ({type(handler).__name__})"] = class_of(handler)
     for owner, settings in settings_of(run).items():
-        described |= {f"{name.lstrip('_')} of the {owner}": v for name, v in settings.items()}
+        described |= {
+            f"{name.lstrip('_')} of the {owner}": value
+            for name, value in settings.items()
+            if name not in _OF_EACH_WORKER
+        }
     described["number of metrics"] = [len(run.train_metrics), len(run.val_metrics)]
     return described
 
