@@ -18,7 +18,7 @@ import functools
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec
 
 from gluon_svrg.arguments import check_finite, check_number
@@ -34,22 +34,34 @@ _P = ParamSpec("_P")
 _ROUNDING = 1e-9
 
 
-class _Named:
-    """A schedule whose `repr` is the call that makes it: ``cosine(start=0.1, end=0.0)``."""
+class NamedSchedule:
+    """A schedule that knows the call that made it: its `repr`, ``cosine(start=0.1, end=0.0)``.
 
-    def __init__(self, schedule: Schedule, call: str) -> None:
+    Attributes
+    ----------
+    name : str
+        The name of the function that was called.
+    arguments : dict of str to object
+        Its arguments, defaults included.
+    """
+
+    def __init__(self, schedule: Schedule, name: str, arguments: Mapping[str, object]) -> None:
         self._schedule = schedule
-        self._call = call
+        self.name = name
+        self.arguments = arguments
 
     def __call__(self, progress: float) -> float:
+        """Return the value at `progress`."""
         return self._schedule(progress)
 
     def __repr__(self) -> str:
-        return self._call
+        """Return the call."""
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return f"{self.name}({arguments})"
 
 
 def named(make: Callable[_P, Schedule]) -> Callable[_P, Schedule]:
-    """Let the schedules that a function makes have its call as their `repr`."""
+    """Let the schedules that a function makes know the call that made them."""
     signature = inspect.signature(make)
 
     @functools.wraps(make)
@@ -57,8 +69,7 @@ def named(make: Callable[_P, Schedule]) -> Callable[_P, Schedule]:
         schedule = make(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
-        arguments = ", ".join(f"{name}={value!r}" for name, value in given.arguments.items())
-        return _Named(schedule, f"{make.__name__}({arguments})")
+        return NamedSchedule(schedule, make.__name__, given.arguments)
 
     return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,9 @@ from gluon_svrg.run.history import History
 from gluon_svrg.run.metrics import renamed_metrics
 from gluon_svrg.run.position import Position
 from gluon_svrg.run.settings import (
+    NOT_MEASURED,
     OPTIMIZER,
+    PLACES,
     SCHEDULE,
     differences,
     scheduled_attributes,
@@ -252,6 +255,11 @@ class TrainerPart(Part):
             keeps_schedule=SCHEDULE in changed,
         )
         self._tell(changed, state)
+        own, saved = (
+            s.get(OPTIMIZER, {}) for s in (self._run.settings, state.get("settings") or {})
+        )
+        if own.get("lr") == NOT_MEASURED and isinstance(saved.get("lr"), str):
+            own["lr"] = saved["lr"]  # which was measured before the checkpoint
 
     def _changed(self, state: State) -> dict[str, dict[str, tuple[Any, Any]]]:
         """Return the settings that differ between the checkpoint's run and this run."""
@@ -273,7 +281,9 @@ class TrainerPart(Part):
                 )
         if changed:
             changes = [f"{owner}: {_told(values, 1, 0)}" for owner, values in changed.items()]
-            self._run.logger.warning(
+            changed_names = {name for values in changed.values() for name in values}
+            self._run.logger.log(
+                logging.INFO if changed_names <= PLACES else logging.WARNING,
                 "resume: this run was given other settings than the checkpoint's, and goes on with "
                 "its own: %s",
                 "; ".join(changes),

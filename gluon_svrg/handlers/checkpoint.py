@@ -15,7 +15,7 @@ from gluon_svrg.checkpoint.directory_lock import DirectoryLock
 from gluon_svrg.checkpoint.first_worker import run_on_first
 from gluon_svrg.checkpoint.metrics import warn_unsaved_attributes
 from gluon_svrg.checkpoint.resume import HasCheckpoints, checkpoint_directories, is_inside
-from gluon_svrg.checkpoint.run_state import manifest_info, save_run
+from gluon_svrg.checkpoint.run_state import LACKS, manifest_info, save_run
 from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
 from gluon_svrg.events import (
     BatchBegin,
@@ -26,17 +26,14 @@ from gluon_svrg.events import (
     RequiresHandlers,
     Run,
     SafePoint,
-    Stateful,
     TrainBegin,
     TrainEnd,
 )
 from gluon_svrg.files import make_folder
 from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.signal import SignalHandler
-from gluon_svrg.handlers.svrg import SVRGHandler
 from gluon_svrg.run.monitor import Monitor
 from gluon_svrg.run.position import Position, require_estimator
-from gluon_svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -135,7 +132,7 @@ class CheckpointHandler(
         self.priority = float(priority)
         self._failed: str | None = None
         self._is_evaluated = False  # whether no batch came after the last evaluation
-        self._has_warned = self._has_warned_of_control_variate = False
+        self._has_warned = self._has_warned_of_lack = False
         self._lock = DirectoryLock(self.directory)
         self._resumed_from: Checkpoint | None = None
         self._last_key: CheckpointKey | None = None  # of the last one that was to be written
@@ -158,7 +155,7 @@ class CheckpointHandler(
         if self.monitor is not None:
             self.monitor.check(estimator)
             self._check_monitor(estimator)
-        self._is_evaluated = self._has_warned = self._has_warned_of_control_variate = False
+        self._is_evaluated = self._has_warned = self._has_warned_of_lack = False
         estimator.data.check_can_resume()
         if estimator.workers.is_first:
             warn_unsaved_attributes(estimator)
@@ -209,7 +206,14 @@ class CheckpointHandler(
             if workers.is_first:
                 estimator.logger.warning("no checkpoint %s is written: %s", key.name, e)
             return
-        self._warn_of_control_variate(estimator)
+        if LACKS in description and workers.is_first and not self._has_warned_of_lack:
+            self._has_warned_of_lack = True
+            estimator.logger.warning(
+                "the control variate is not part of the checkpoints, because the handler that sets "
+                "it does not save it: a run that continues from one may give other weights; let "
+                "the handler inherit from gluon_svrg.events.Stateful and save it, or use "
+                "gluon_svrg.SVRGHandler"
+            )
         self._last_key = key
         self._values = _by_key(known)
         if workers.is_first and not self._write(key, files, description, estimator.logger):
@@ -230,25 +234,6 @@ class CheckpointHandler(
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let other runs write into the directory."""
         self._lock.release()
-
-    def _warn_of_control_variate(self, estimator: Run) -> None:
-        """Warn, once in a run, of a control variate that no handler saves."""
-        trainer = estimator.trainer
-        if (
-            self._has_warned_of_control_variate
-            or not isinstance(trainer, SVRGTrainer)
-            or trainer.full_gradient is None
-            or any(map(_saves_control_variate, estimator.handlers))
-        ):
-            return
-        self._has_warned_of_control_variate = True
-        if estimator.workers.is_first:
-            estimator.logger.warning(
-                "the control variate is not part of the checkpoints, because the handler that sets "
-                "it does not save it: a run that continues from one may give other weights; let "
-                "the handler inherit from gluon_svrg.events.Stateful and save it, or use "
-                "gluon_svrg.SVRGHandler"
-            )
 
     def _monitors_validation(self) -> bool:
         return self.monitor is not None and self.monitor.name.startswith("validation ")
@@ -394,14 +379,6 @@ class CheckpointHandler(
             return None
         is_ours = self.monitor is not None and monitored.get("name") == self.monitor.name
         return monitored.get("value") if is_ours else None
-
-
-def _saves_control_variate(handler: EventHandler) -> bool:
-    """Return whether it is an SVRGHandler, or has a state that the user's own class defines."""
-    if not isinstance(handler, Stateful):
-        return False
-    is_of_this_package = type(handler).state_dict.__module__.startswith("gluon_svrg.")
-    return isinstance(handler, SVRGHandler) or not is_of_this_package
 
 
 def _by_key(values: list[Any]) -> dict[CheckpointKey, float | None]:

@@ -140,7 +140,6 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
             self.learning_rate = state["learning_rate"]
             self.gradient_evaluations = state["gradient_evaluations"]
             self._first, self._next = state["first"], state["next"]
-            self._note(estimator, f"{self.learning_rate:.6g}, set by AutoLearningRateHandler")
 
     def _forget(self) -> None:
         self.smoothness = self.learning_rate = None
@@ -176,7 +175,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
 
     def _note(self, estimator: Run, rate: float | str) -> None:
         """Let the settings of the run say which learning rate it really has."""
-        estimator.settings[OPTIMIZER]["lr"] = rate
+        estimator.settings.setdefault(OPTIMIZER, {})["lr"] = rate
 
     def _set(
         self, estimator: Run, rate: float, batch_size: int, momentum: float, is_first: bool
@@ -188,7 +187,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
             return
         estimator.trainer.set_learning_rate(rate)
         self.learning_rate = rate
-        self._note(estimator, f"{rate:.6g}, set by AutoLearningRateHandler")
+        self._note(estimator, f"{rate:.6g}, measured by AutoLearningRateHandler")
         reason = (
             f"the largest curvature of the mean loss is {self.smoothness.mean:.3g}, and of one "
             f"sample's {self.smoothness.sample:.3g}, for steps of {batch_size} samples and a "

@@ -306,7 +306,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         record = VarianceRecord(**estimator.workers.of_first(asdict(own), "variance ratio"))
         self.records.append(record)
         estimator.logger.info(
-            "epoch %d, %.3g %%: variance ratio %.3g (%.3g with the best coefficient, %.2f)",
+            "epoch %d, %.3g %%: variance ratio %.3g (%.3g with the best coefficients, about %.2f)",
             epoch,
             100 * at,
             record.ratio,

@@ -14,7 +14,7 @@ from gluon_svrg import _compat, _mxnet
 from gluon_svrg.events import EventHandler, Interrupted, Run
 from gluon_svrg.run.backward import shape_inference_of
 from gluon_svrg.run.rng import broadcast_rng_states, collect_rng_states, seed_mxnet
-from gluon_svrg.run.settings import class_of, settings_of
+from gluon_svrg.run.settings import PLACES, class_of, settings_of
 from gluon_svrg.workers import WorkerError, Workers
 
 if TYPE_CHECKING:
@@ -32,13 +32,8 @@ _SINGLE_PROCESS_HANDLERS: dict[type[EventHandler], str] = {
 }
 
 
-# Arguments of handlers in which workers may differ: where they read and write, and how long they
-# may take (the shortest time limit counts).
-_OF_EACH_WORKER = {
-    *("directory", "path", "log_dir", "trace", "file"),
-    *("train_data", "val_data", "export_sample"),
-    "seconds",
-}
+# Arguments of handlers in which workers may differ; the shortest time limit counts.
+_OF_EACH_WORKER = {*PLACES, "train_data", "val_data", "export_sample", "seconds"}
 
 
 def abort_on_error(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
+import zlib
 from collections.abc import Mapping, Set, Sized
 from enum import Enum
-from functools import singledispatch
+from functools import partial, singledispatch
 from pathlib import PurePath
+from types import CodeType, FunctionType, MethodType
 from typing import Any, TypeAlias
 
 import mxnet as mx
@@ -15,6 +17,7 @@ import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.events import EventHandler, Run
 from gluon_svrg.run.monitor import Monitor
+from gluon_svrg.schedules import NamedSchedule
 from mxnet import gluon
 from mxnet.gluon.contrib.estimator import StoppingHandler
 from mxnet.lr_scheduler import LRScheduler
@@ -24,12 +27,17 @@ Settings: TypeAlias = dict[str, dict[str, Any]]
 
 OPTIMIZER, SCHEDULE = "optimizer", "lr_scheduler"
 
+NOT_MEASURED = "not measured yet"
+"""The learning rate before an AutoLearningRateHandler has set it."""
+
+PLACES = {"directory", "path", "log_dir", "trace", "file"}
+"""Arguments of handlers that say where they write, and change no figure."""
+
 # Attributes that change with each step or name, and are no arguments.
 _COUNTS = {"rescale_grad", "num_update", "begin_num_update", "aggregate_num"}
 _NAMES = set(vars(gluon.HybridBlock()))
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_PROGRESS = (0.0, 0.5, 1.0)  # tell two functions without a name of their own from each other
 
 
 def settings_of(run: Run) -> Settings:
@@ -58,7 +66,7 @@ def settings_of(run: Run) -> Settings:
             name, number = f"{kind} {number}", number + 1
         settings[name] = arguments
     for owner, name in scheduled_in(settings).items():  # the optimizer's own value is not used
-        text = settings[owner].get("schedule", f"to be set by {owner}")
+        text = settings[owner].get("schedule", NOT_MEASURED)
         settings[OPTIMIZER][_attribute_of(name)] = text
     return settings
 
@@ -165,24 +173,49 @@ def _readable_in(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @singledispatch
 def _readable(value: Any) -> Any:
-    """Return plain data for what is none, without an address in memory."""
-    text = _ADDRESS.sub("", repr(value))
-    if callable(value) and text != repr(value):
-        return text + _values_of(value)
-    return _with_length(value) if isinstance(value, Sized) else text
+    """Return plain data for what is none, the same in each process: no address in memory."""
+    text = repr(value)
+    if not _ADDRESS.search(text):
+        return text
+    return _with_length(value) if isinstance(value, Sized) else _call(class_of(value), vars(value))
 
 
 def _with_length(value: Sized) -> str:
     return f"{type(value).__name__} of {len(value)}"
 
 
-def _values_of(function: Any) -> str:
-    """Return some values of what may be a function of progress; '' if it is none."""
-    try:
-        values = ", ".join(f"{function(progress):.6g}" for progress in _PROGRESS)
-    except Exception:
-        return ""
-    return f": {values} at progress {', '.join(f'{progress:g}' for progress in _PROGRESS)}"
+def _call(name: str, arguments: Mapping[str, Any]) -> str:
+    return f"{name}({', '.join(f'{k}={v}' for k, v in _readable_in(arguments).items())})"
+
+
+@_readable.register
+def _(value: NamedSchedule) -> str:
+    return _call(value.name, value.arguments)
+
+
+@_readable.register
+def _(value: partial) -> str:  # type: ignore[type-arg]
+    positional = {str(place): argument for place, argument in enumerate(value.args)}
+    return _call(f"partial {_readable(value.func)}", positional | value.keywords)
+
+
+@_readable.register
+def _(value: FunctionType) -> str:
+    """Name a function of the user's with the numbers that it uses, and a checksum of its code."""
+    outside = inspect.getclosurevars(value)
+    numbers = _plain_in({**outside.globals, **outside.nonlocals}, set())
+    name = _call(f"{value.__module__}.{value.__qualname__}", numbers)
+    return f"{name}, code {_checksum(value.__code__):08x}"
+
+
+def _checksum(code: CodeType) -> int:
+    constants = [_checksum(c) if isinstance(c, CodeType) else c for c in code.co_consts]
+    return zlib.crc32(repr((code.co_code, code.co_names, constants)).encode())
+
+
+@_readable.register
+def _(value: MethodType) -> str:
+    return f"{_readable(value.__self__)}.{value.__name__}"
 
 
 @_readable.register
@@ -207,8 +240,7 @@ def _(value: mx.nd.NDArray | np.ndarray) -> str:
 
 @_readable.register
 def _(value: LRScheduler) -> str:
-    arguments = ", ".join(f"{k}={v!r}" for k, v in _readable_in(vars(value)).items())
-    return f"{type(value).__name__}({arguments})"
+    return _call(type(value).__name__, vars(value))
 
 
 @_readable.register
@@ -218,7 +250,7 @@ def _(value: Set) -> list[Any]:
 
 @_readable.register
 def _(value: Mapping) -> str:
-    return ", ".join(f"{k}={v!r}" for k, v in _readable_in(value).items())
+    return _call("dict", value)
 
 
 @_readable.register

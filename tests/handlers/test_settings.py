@@ -168,12 +168,16 @@ def test_a_resume_tells_every_argument_that_has_changed(cls, name, caplog):
     estimator = estimator_of()
     before = WITHOUT.get((cls, name), {})
     fit(estimator, 1, made(cls, estimator, **before), "first")
+    caplog.set_level(logging.INFO)
     estimator = estimator_of()
     value = other_value(cls, name)
     caplog.clear()
     settings = fit(estimator, 2, made(cls, estimator, **{**before, name: value}), "first", "first")
     new = settings[cls.__name__][name]
     assert re.search(rf"{cls.__name__}: [^;]*{name} {re.escape(str(new))} \(not ", caplog.text)
+    is_place = name in ("directory", "path", "log_dir", "trace", "file")
+    levels = {r.levelname for r in caplog.records if "other settings" in r.getMessage()}
+    assert levels == {"INFO" if is_place else "WARNING"}
 
 
 @pytest.mark.parametrize("cls", EXPORTED, ids=lambda cls: cls.__name__)
@@ -211,6 +215,8 @@ MADE = {
     "a function of the user's": lambda v: lambda p: v * (1 - p),
     "an object of the user's": lambda v: Half(v),
     "a part of a function": lambda v: functools.partial(halved, v),
+    "a method of an object": lambda v: Half(v).__call__,
+    "other code": lambda v: (lambda p: 0.3 - 0.1 * p) if v == 0.3 else (lambda p: 0.2 - 0.1 * p),
 }
 
 
@@ -300,7 +306,7 @@ def test_the_learning_rate_that_a_handler_measures(is_linear, caplog):
     settings = fit(estimator, 1, gs.AutoLearningRateHandler(), "first")
     rate = estimator.trainer.learning_rate
     assert (rate != 0.1) == is_linear
-    text = f"{rate:.6g}, set by AutoLearningRateHandler" if is_linear else 0.1
+    text = f"{rate:.6g}, measured by AutoLearningRateHandler" if is_linear else 0.1
     assert settings["optimizer"]["lr"] == text
     resumed = estimator_of(is_linear=is_linear)
     settings = fit(resumed, 2, gs.AutoLearningRateHandler(), "first", "first")
