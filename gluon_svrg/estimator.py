@@ -196,8 +196,8 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         train_data : iterable of (data, label)
             Iterated once per epoch: a DataLoader, an ArrayLoader, a list of batches, an
             ``mx.io.DataIter``, any object with ``__iter__``. The order of an ArrayLoader depends on
-            the number of the epoch, from `initial_epoch` on. A stream without an end needs `batches`,
-            and SVRG refuses it: it has no full gradient.
+            the number of the epoch, from `initial_epoch` on. A stream without an end needs
+            `batches`, and SVRG refuses it: it has no full gradient.
         val_data : iterable of (data, label), optional
             Evaluated at the end of each epoch, to its end: of a stream give
             ``gluon_svrg.data.first_batches(stream, 20)``.

@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Mapping, Set, Sized
 from enum import Enum
-from functools import partial, singledispatch
+from functools import cache, partial, singledispatch
 from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType
 from typing import Any, TypeAlias
@@ -136,10 +136,15 @@ def _settings_of_handler(handler: EventHandler) -> tuple[str, dict[str, Any]]:
     own_class = {} if kind is type(handler) else {"class": class_of(handler)}
     found = {
         name: attributes.get(name, attributes.get(f"_{name}"))
-        for name in inspect.signature(kind.__init__).parameters
+        for name in _parameters_of(kind)
         if name in attributes or f"_{name}" in attributes
     }
     return kind.__name__, own_class | _readable_in(found)
+
+
+@cache
+def _parameters_of(kind: type) -> tuple[str, ...]:
+    return tuple(inspect.signature(kind).parameters)
 
 
 def _plain_in(values: Mapping[str, Any], but: set[str]) -> dict[str, Any]:
@@ -193,8 +198,8 @@ def _(value: NamedSchedule) -> str:
     return _call(value.name, value.arguments)
 
 
-@_readable.register
-def _(value: partial) -> str:  # type: ignore[type-arg]
+@_readable.register(partial)
+def _(value: Any) -> str:
     positional = {str(place): argument for place, argument in enumerate(value.args)}
     return _call(f"partial {_readable(value.func)}", positional | value.keywords)
 
@@ -233,8 +238,9 @@ def _(value: EventHandler) -> str:
     return type(value).__name__
 
 
-@_readable.register
-def _(value: mx.nd.NDArray | np.ndarray) -> str:
+@_readable.register(mx.nd.NDArray)
+@_readable.register(np.ndarray)
+def _(value: Any) -> str:
     return f"{type(value).__name__} of shape {value.shape}"
 
 
@@ -243,18 +249,19 @@ def _(value: LRScheduler) -> str:
     return _call(type(value).__name__, vars(value))
 
 
-@_readable.register
-def _(value: Set) -> list[Any]:
+@_readable.register(Set)
+def _(value: Any) -> list[Any]:
     return sorted(value)
 
 
-@_readable.register
-def _(value: Mapping) -> str:
+@_readable.register(Mapping)
+def _(value: Any) -> str:
     return _call("dict", value)
 
 
-@_readable.register
-def _(value: list | tuple) -> Any:
+@_readable.register(list)
+@_readable.register(tuple)
+def _(value: Any) -> Any:
     if any(isinstance(item, (list, tuple)) for item in value):  # batches
         return _with_length(value)
     return list(_readable_in(dict(zip(map(str, range(len(value))), value, strict=True))).values())

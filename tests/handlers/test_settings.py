@@ -341,3 +341,27 @@ def test_the_report_and_mlflow_tell_them(tmp_path):
     result.report("report.html")
     page = re.sub(r"<.*?>", " ", (tmp_path / "report.html").read_text().replace("<wbr>", ""))
     assert all(value in page for value in expected.values())
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+@pytest.mark.parametrize(
+    "handler_of",
+    [
+        lambda monitor: gs.EarlyStoppingHandler(monitor, patience=9, restore_best=True),
+        lambda monitor: gs.PlateauHandler(monitor),
+    ],
+    ids=["early stopping", "plateau"],
+)
+def test_a_best_value_of_another_figure_does_not_count(handler_of, is_changed, caplog):
+    """A loss of 1.5 is no accuracy to be beaten."""
+    fit(estimator_of(), 1, handler_of(LOSS), "first")
+    monitor = ACCURACY if is_changed else LOSS
+    estimator, handler = estimator_of(), handler_of(monitor)
+    fit(estimator, 2, handler, "first", "first")
+    figures = (
+        estimator.history.column(monitor)[1:] if is_changed else estimator.history.column(LOSS)
+    )
+    best = max(figures) if is_changed else min(figures)
+    assert handler.state_dict(estimator)["best"] == best
+    told = f"is the min of '{LOSS}', and {type(handler).__name__} watches the max of '{ACCURACY}'"
+    assert (told in caplog.text) == is_changed
