@@ -31,8 +31,9 @@ class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Statef
     (0 and 1 mean the same: the first such epoch ends it), with ``StopReason.NO_IMPROVEMENT``. An
     epoch without the figure (no evaluation, or NaN) does not count.
 
-    After a resume the count continues, unless the monitored figure is another one now. A run that this handler had ended ends again at once, with
-    the same reason and the same weights, unless `patience` is greater now.
+    After a resume the count continues, unless the monitored figure is another one now. A run that
+    this handler had ended ends again at once, with the same reason and the same weights, unless
+    `patience` is greater now.
 
     Parameters
     ----------

@@ -182,7 +182,10 @@ def _readable(value: Any) -> Any:
     text = repr(value)
     if not _ADDRESS.search(text):
         return text
-    return _with_length(value) if isinstance(value, Sized) else _call(class_of(value), vars(value))
+    if isinstance(value, Sized):
+        return _with_length(value)
+    # Of its attributes only the plain ones: it may refer to a network, or to itself.
+    return _call(class_of(value), _plain_in(getattr(value, "__dict__", {}), set()))
 
 
 def _with_length(value: Sized) -> str:

@@ -365,3 +365,25 @@ def test_a_best_value_of_another_figure_does_not_count(handler_of, is_changed, c
     assert handler.state_dict(estimator)["best"] == best
     told = f"is the min of '{LOSS}', and {type(handler).__name__} watches the max of '{ACCURACY}'"
     assert (told in caplog.text) == is_changed
+
+
+class Slotted:
+    __slots__ = ("peak",)
+
+    def __init__(self, peak):
+        self.peak = peak
+
+    def __call__(self, progress):
+        return self.peak
+
+
+def test_objects_that_refer_to_much_or_have_no_attributes():
+    estimator = estimator_of()
+    schedule = Half(0.3)
+    schedule.itself, schedule.estimator, schedule.net = schedule, estimator, estimator.net
+    handlers = [gs.ScheduleHandler("wd", schedule), gs.ScheduleHandler("momentum", Slotted(0.9))]
+    estimator.fit(BATCHES, epochs=1, event_handlers=handlers)
+    assert estimator.settings["ScheduleHandler"]["schedule"].endswith(
+        "test_settings.Half(value=0.3)"
+    )
+    assert estimator.settings["ScheduleHandler 2"]["schedule"].endswith("test_settings.Slotted()")
