@@ -114,6 +114,24 @@ def test_data_with_an_end_but_no_length_train_as_a_list_does(number):
     assert problems.same(*weights)
 
 
+def test_an_iterator_of_mxnet_may_have_more_batches_than_the_run(tmp_path):
+    """Neither has a length, and both have an end: the full pass is over all of it."""
+    rows = np.random.default_rng(0).normal(size=(4 * (BATCHES + 5), 4)).astype("float32")
+    np.savetxt(tmp_path / "rows.csv", rows, delimiter=",")
+    np.savetxt(tmp_path / "labels.csv", rows.sum(1), delimiter=",")
+    in_memory = mx.io.NDArrayIter(rows, rows.sum(1), 4, last_batch_handle="roll_over")
+    files = mx.io.CSVIter(
+        data_csv=str(tmp_path / "rows.csv"),
+        data_shape=(4,),
+        label_csv=str(tmp_path / "labels.csv"),
+        batch_size=4,
+    )
+    for iterator in (in_memory, files):
+        svrg = gs.SVRGHandler()
+        fit(svrg, data=iterator)
+        assert svrg.gradient_evaluations == len(rows) + 4 * BATCHES
+
+
 def test_the_way_out_of_the_message():
     result = fit(gs.SVRGHandler(), data=gs.data.first_batches(Stream(), BATCHES))
     assert result.history[-1]["batches"] == BATCHES

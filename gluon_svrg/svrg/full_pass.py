@@ -47,7 +47,7 @@ class FullPass(NamedTuple):
     workers : Workers
         The processes that share the pass: each takes its samples of every batch.
     max_batches : int or None
-        How many batches data without a length may have.
+        How many batches data may have that are not known to end.
     """
 
     snapshot: Snapshot
@@ -160,7 +160,7 @@ class FullPass(NamedTuple):
     def _unless_cancelled(
         self, batches: Iterator[IndexedBatch], data: TrainingData
     ) -> Iterator[IndexedBatch]:
-        limit = self.max_batches if data.num_batches is None else None
+        limit = None if data.has_end else self.max_batches
         for batch in batches:
             if self.is_cancelled():
                 raise Interrupted
