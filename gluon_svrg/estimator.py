@@ -112,7 +112,8 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
     stop_reason : StopReason or None
         Why the run is to end, or None if it is to continue.
     settings : dict
-        The arguments of optimizer, schedule, loss and handlers when `fit` began, as plain data.
+        The arguments of optimizer, schedule, loss and handlers, as plain data or text: a schedule
+        as the call that makes it, ``'cosine(start=0.1, end=0.0)'``.
     handlers : HandlerList
         The handlers of the last call of `fit`, in their order.
     resumed_from : Checkpoint or None
@@ -195,9 +196,11 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         train_data : iterable of (data, label)
             Iterated once per epoch: a DataLoader, an ArrayLoader, a list of batches, an
             ``mx.io.DataIter``, any object with ``__iter__``. The order of an ArrayLoader depends on
-            the number of the epoch, from `initial_epoch` on.
+            the number of the epoch, from `initial_epoch` on. A stream without an end needs
+            `batches`, and SVRG refuses it: it has no full gradient.
         val_data : iterable of (data, label), optional
-            Evaluated at the end of each epoch.
+            Evaluated at the end of each epoch, to its end: of a stream give
+            ``gluon_svrg.data.first_batches(stream, 20)``.
         epochs, batches : int
             How long to train; exactly one of them.
         event_handlers : EventHandler or list of EventHandler, optional
@@ -255,16 +258,16 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             self, val_data, event_handlers, resume is not None, sanity_check
         )
         self.settings = settings_of(self)
-        with suppress_info(self.logger, verbose):
-            data = self._prepare(data, val_data, resume)
-        self.train_data, self.val_data, self.data = train_data, val_data, data
-        self.verbose = verbose
-        self.history = self.history.before(initial_epoch)
-        self.figures, self.last_evaluation = {}, {}
-        self.position = self.position.at_epoch(initial_epoch, data.num_batches)
-        self.stop_reason = None
-        self._loop = FitLoop(self, self.handlers)
         try:
+            with suppress_info(self.logger, verbose):
+                data = self._prepare(data, val_data, resume)
+            self.train_data, self.val_data, self.data = train_data, val_data, data
+            self.verbose = verbose
+            self.history = self.history.before(initial_epoch)
+            self.figures, self.last_evaluation = {}, {}
+            self.position = self.position.at_epoch(initial_epoch, data.num_batches)
+            self.stop_reason = None
+            self._loop = FitLoop(self, self.handlers)
             with suppress_info(self.logger, verbose):
                 result = self._loop.run()
             return replace(
@@ -276,13 +279,14 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
                 profile=_profile_of(self.handlers),
             )
         except BaseException as exception:
-            self.handlers.notify_safely("exception_raised", self, exception=exception)
+            if self._loop is not None:  # else no handler has heard of the run
+                self.handlers.notify_safely("exception_raised", self, exception=exception)
             raise
         finally:
             # References to the data or back to this Estimator would keep memory until the next gc.
             self.train_data = self.val_data = self._loop = None
             self.verbose = "auto"
-            del self.data
+            vars(self).pop("data", None)
 
     @abort_on_error
     def evaluate(

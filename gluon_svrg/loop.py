@@ -242,6 +242,8 @@ class FitLoop:
         with restore_run(estimator, checkpoint):
             if estimator.position.is_in_epoch:
                 self._batches = self._open_batches()
+        if estimator.workers.is_first:
+            estimator.logger.info("the run continues from the checkpoint %s", checkpoint.path)
         self._synchronize("resume")
         self._apply_stop()
         if estimator.stop_reason is None:

@@ -14,9 +14,12 @@ that of the batch after the last.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import ParamSpec
 
 from gluon_svrg.arguments import check_finite, check_number
 from mxnet.lr_scheduler import LRScheduler
@@ -25,10 +28,53 @@ __all__ = ["constant", "cosine", "linear", "one_cycle", "poly", "step", "warm_up
 
 Schedule = Callable[[float], float]
 
+_P = ParamSpec("_P")
+
 # Progress is a rounded number: (2 + 1/3) / 7 need not be the 1/3 that a user has written.
 _ROUNDING = 1e-9
 
 
+class NamedSchedule:
+    """A schedule that knows the call that made it: its `repr`, ``cosine(start=0.1, end=0.0)``.
+
+    Attributes
+    ----------
+    name : str
+        The name of the function that was called.
+    arguments : dict of str to object
+        Its arguments, defaults included.
+    """
+
+    def __init__(self, schedule: Schedule, name: str, arguments: Mapping[str, object]) -> None:
+        self._schedule = schedule
+        self.name = name
+        self.arguments = arguments
+
+    def __call__(self, progress: float) -> float:
+        """Return the value at `progress`."""
+        return self._schedule(progress)
+
+    def __repr__(self) -> str:
+        """Return the call."""
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return f"{self.name}({arguments})"
+
+
+def named(make: Callable[_P, Schedule]) -> Callable[_P, Schedule]:
+    """Let the schedules that a function makes know the call that made them."""
+    signature = inspect.signature(make)
+
+    @functools.wraps(make)
+    def made(*args: _P.args, **kwargs: _P.kwargs) -> Schedule:
+        schedule = make(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        return NamedSchedule(schedule, make.__name__, given.arguments)
+
+    return made
+
+
+@named
 def constant(value: float) -> Schedule:
     """Return a schedule that is always `value`.
 
@@ -41,6 +87,7 @@ def constant(value: float) -> Schedule:
     return lambda _: value
 
 
+@named
 def linear(start: float, end: float) -> Schedule:
     r"""Return a schedule that goes in a straight line from `start` to `end`.
 
@@ -55,6 +102,7 @@ def linear(start: float, end: float) -> Schedule:
     return lambda progress: _between(start, end, 1 - _clipped(progress))
 
 
+@named
 def step(value: float, milestones: Sequence[float], factor: float = 0.1) -> Schedule:
     r"""Return a schedule that is multiplied by `factor` at each milestone.
 
@@ -95,6 +143,7 @@ def step(value: float, milestones: Sequence[float], factor: float = 0.1) -> Sche
     return schedule
 
 
+@named
 def cosine(start: float, end: float = 0.0) -> Schedule:
     r"""Return a schedule that goes from `start` to `end` along half a wave of a cosine.
 
@@ -114,6 +163,7 @@ def cosine(start: float, end: float = 0.0) -> Schedule:
     return lambda progress: _on_cosine(start, end, _clipped(progress))
 
 
+@named
 def poly(start: float, end: float = 0.0, power: float = 2.0) -> Schedule:
     r"""Return a schedule that goes from `start` to `end` as a power of what is left of training.
 
@@ -135,6 +185,7 @@ def poly(start: float, end: float = 0.0, power: float = 2.0) -> Schedule:
     return lambda progress: _between(start, end, (1 - _clipped(progress)) ** power)
 
 
+@named
 def one_cycle(
     peak: float, start: float | None = None, end: float | None = None, warm_up: float = 0.3
 ) -> Schedule:
@@ -187,6 +238,7 @@ def one_cycle(
     return schedule
 
 
+@named
 def warm_up(schedule: Schedule, fraction: float, start: float = 0.0) -> Schedule:
     r"""Return a schedule that rises to the beginning of `schedule`, and then runs all of it.
 

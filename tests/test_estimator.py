@@ -1,5 +1,8 @@
 """The Estimator: MXNet's behaviour, any data, a result, and clear errors."""
 
+import inspect
+import sys
+
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
@@ -552,3 +555,42 @@ def test_the_mean_of_the_contexts_running_statistics_is_evaluated(fails):
             results.append(estimator.evaluate(batches))
         assert [mean.asnumpy()[0] for mean in means] == list(values)
     assert fails or results[0] == results[1]
+
+
+def test_an_interrupt_at_any_line_of_fit_leaves_no_reference_to_the_data():
+    """But for those of the clean-up itself."""
+    fit = gs.Estimator.fit.__wrapped__
+    source, first = inspect.getsourcelines(fit)
+    clean_up = first + next(n for n, line in enumerate(source) if line.strip() == "finally:")
+    problem = problems.make("softmax")
+    batches = problem.ndarrays()
+    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem))
+    lines = set()
+
+    def interrupt_at(number):
+        def trace_line(frame, event, _):
+            if event == "line" and frame.f_lineno < clean_up:
+                lines.add(frame.f_lineno)
+                if frame.f_lineno == number:
+                    raise KeyboardInterrupt
+            return trace_line
+
+        return lambda frame, *_: trace_line if frame.f_code is fit.__code__ else None
+
+    def run(number=None):
+        before = sys.gettrace()
+        sys.settrace(interrupt_at(number))
+        try:
+            estimator.fit(batches, batches, epochs=1, verbose=0)
+        finally:
+            sys.settrace(before)
+
+    run()
+    assert len(lines) > 25
+    for number in sorted(lines):
+        with pytest.raises(KeyboardInterrupt):
+            run(number)
+        left = {name: vars(estimator).get(name) for name in ("train_data", "val_data", "data")}
+        assert left == dict.fromkeys(left), number
+        assert estimator._loop is None
+    run()

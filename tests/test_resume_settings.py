@@ -324,3 +324,61 @@ def test_a_generators_state_that_somebody_has_edited(part, edit, tmp_path):
     with pytest.raises(ValueError, match=f"cannot be continued from: its state of '{part}' is not"):
         fit(tmp_path, 2, handlers=handlers)
     assert random.getstate() == before
+
+
+CONTINUES = "the run continues from the checkpoint"
+
+
+def test_a_run_that_continues_says_so_once(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    fit(tmp_path, 1)
+    assert CONTINUES not in caplog.text
+    fit(tmp_path, 2)
+    assert caplog.text.count(CONTINUES) == 1
+
+
+def resume(folder, handlers=(), resume="auto", batches=None, net=None, **params):
+    """Continue from the checkpoint that `fit` has written, with something else."""
+    net = net or nn.Dense(3, in_units=6, prefix="dense_")
+    net.initialize(mx.init.Normal(0.5))
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {**GIVEN, **params})
+    gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer).fit(
+        batches or problems.make("softmax").ndarrays("float32"),
+        epochs=3,
+        event_handlers=[gs.CheckpointHandler(folder / "checkpoints"), *handlers],
+        resume=resume,
+    )
+
+
+def damage(folder):
+    for path in (folder / "checkpoints").iterdir():
+        edit_run_state(path, with_first_number("x"))
+
+
+REFUSED = {
+    "another network": lambda folder: resume(folder, net=nn.Dense(4, in_units=6)),
+    "another optimizer": lambda folder: fit(folder, 3, "nag"),
+    "states of another form": lambda folder: resume(folder, momentum=0.0),
+    "another schedule": lambda folder: resume(folder, lr_scheduler=FactorScheduler(4, 0.5)),
+    "other data": lambda folder: resume(
+        folder, batches=problems.make("softmax", samples=50).ndarrays("float32")
+    ),
+    "a later checkpoint": lambda folder: resume(
+        folder, resume=folder / "checkpoints" / "epoch-1-batch-5"
+    ),
+    "a state that was edited": lambda folder: (damage(folder), resume(folder)),
+    "a handler that refuses": lambda folder: resume(
+        folder, [gs.EarlyStoppingHandler("no such figure", patience=3)]
+    ),
+    "another coefficient": lambda folder: resume(folder, [gs.SVRGHandler(coefficient="auto")]),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_checkpoint_that_is_refused_is_not_said_to_be_continued_from(kind, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    svrg = [gs.SVRGHandler()] if kind == "another coefficient" else []
+    fit(tmp_path, 2, handlers=svrg)
+    with pytest.raises((ValueError, OSError)):
+        REFUSED[kind](tmp_path)
+    assert CONTINUES not in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,15 @@ from gluon_svrg.events import Run, State
 from gluon_svrg.run.history import History
 from gluon_svrg.run.metrics import renamed_metrics
 from gluon_svrg.run.position import Position
-from gluon_svrg.run.settings import OPTIMIZER, SCHEDULE, differences, scheduled_in
+from gluon_svrg.run.settings import (
+    NOT_MEASURED,
+    OPTIMIZER,
+    PLACES,
+    SCHEDULE,
+    differences,
+    scheduled_attributes,
+    scheduled_in,
+)
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
@@ -242,10 +251,15 @@ class TrainerPart(Part):
         load_states(
             self._run.trainer,
             self._in_own_order(state),
-            keep=frozenset(changed.get(OPTIMIZER, ())),
+            keep=frozenset(changed.get(OPTIMIZER, ())) - scheduled_attributes(self._run.settings),
             keeps_schedule=SCHEDULE in changed,
         )
         self._tell(changed, state)
+        own, saved = (
+            s.get(OPTIMIZER, {}) for s in (self._run.settings, state.get("settings") or {})
+        )
+        if own.get("lr") == NOT_MEASURED and isinstance(saved.get("lr"), str):
+            own["lr"] = saved["lr"]  # which was measured before the checkpoint
 
     def _changed(self, state: State) -> dict[str, dict[str, tuple[Any, Any]]]:
         """Return the settings that differ between the checkpoint's run and this run."""
@@ -255,24 +269,31 @@ class TrainerPart(Part):
         if not self._run.workers.is_first:
             return
         scheduled = scheduled_in(self._run.settings).values()
-        for name in scheduled_in(state.get("settings") or {}).values():
+        for owner, name in scheduled_in(state.get("settings") or {}).items():
             if name not in scheduled:
                 self._run.logger.warning(
-                    "resume: the checkpoint's run had a ScheduleHandler for %s and this one has "
-                    "none: it stays at %.4g, as that has left it",
+                    "resume: the checkpoint's run had a%s %s for %s and this one has none: it "
+                    "stays at %.4g, as that has left it",
+                    "n" if owner[0] == "A" else "",
+                    owner,
                     name,
                     self._value_of(name),
                 )
         if changed:
             changes = [f"{owner}: {_told(values, 1, 0)}" for owner, values in changed.items()]
-            self._run.logger.warning(
+            changed_names = {name for values in changed.values() for name in values}
+            self._run.logger.log(
+                logging.INFO if changed_names <= PLACES else logging.WARNING,
                 "resume: this run was given other settings than the checkpoint's, and goes on with "
                 "its own: %s",
                 "; ".join(changes),
             )
         elif not state.get("settings"):  # of an earlier version, which did not note them
             settings = self._run.settings
-            overruled = state["states"].overruled(settings[OPTIMIZER], settings.get(SCHEDULE, {}))
+            given = dict(settings[OPTIMIZER])
+            for name in scheduled_attributes(settings):
+                given.pop(name, None)
+            overruled = state["states"].overruled(given, settings.get(SCHEDULE, {}))
             if overruled:
                 self._run.logger.warning(
                     "resume: the checkpoint is of an earlier version, and its settings of the "

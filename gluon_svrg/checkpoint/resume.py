@@ -84,11 +84,8 @@ def _find_checkpoint(
         checkpoint = _read_newest(folders, logger)
         if checkpoint is None:
             logger.info("no checkpoint in %s yet: the run begins", folders[0])
-    else:
-        checkpoint = _checkpoint_at(Path(resume).expanduser().absolute(), logger)
-    if checkpoint is not None:
-        logger.info("the run continues from the checkpoint %s", checkpoint.path)
-    return checkpoint
+        return checkpoint
+    return _checkpoint_at(Path(resume).expanduser().absolute(), logger)
 
 
 def find_rollback_checkpoint(

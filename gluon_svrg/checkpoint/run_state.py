@@ -44,6 +44,7 @@ from gluon_svrg.checkpoint.parts import (
     TrainerPart,
 )
 from gluon_svrg.checkpoint.random_state import replaying
+from gluon_svrg.checkpoint.state_keys import SVRG
 from gluon_svrg.checkpoint.storage import Checkpoint
 from gluon_svrg.checkpoint.worker_files import (
     apply_worker_file,
@@ -51,12 +52,15 @@ from gluon_svrg.checkpoint.worker_files import (
     gather_worker_files,
     worker_file_name,
 )
-from gluon_svrg.events import Run, State
+from gluon_svrg.events import Run, State, Stateful
 from gluon_svrg.files import DAMAGED
 from gluon_svrg.run.position import Position
 
 NET, TRAINER, RUN = "net.params", "trainer.npz", "run.npz"
 AVERAGE = "average.params"
+
+LACKS = "lacks"
+"""The entry of the manifest that says what the checkpoint does not hold."""
 
 
 def parts_of(run: Run) -> dict[str, Part]:
@@ -154,8 +158,10 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> Iterator[None]:
 def manifest_info(run: Run) -> dict[str, Any]:
     """Return the entries of the manifest that describe the run: position, versions, workers."""
     several = {"workers": run.workers.size} if run.workers.are_several else {}
+    lacks = {LACKS: "the control variate of a handler"} if _lacks_control_variate(run) else {}
     return {
         **several,
+        **lacks,
         "position": run.position.state_dict(),
         "versions": {
             "gluon_svrg": version(),
@@ -164,6 +170,19 @@ def manifest_info(run: Run) -> dict[str, Any]:
             "python": platform.python_version(),
         },
     }
+
+
+def _lacks_control_variate(run: Run) -> bool:
+    """Return whether the trainer has a control variate, and no handler saves it."""
+    if getattr(run.trainer, "full_gradient", None) is None:  # a gluon.Trainer has none
+        return False
+    stateful = [handler for handler in run.handlers if isinstance(handler, Stateful)]
+    # A state_dict of the user's own is supposed to have what that handler needs.
+    return not any(
+        handler.state_key == SVRG
+        or not type(handler).state_dict.__module__.startswith("gluon_svrg.")
+        for handler in stateful
+    )
 
 
 def _load_and_check(run: Run, checkpoint: Checkpoint, parts: Mapping[str, Part]) -> State:

@@ -8,6 +8,9 @@ from mxnet.gluon.contrib import estimator as mx_estimator
 RANDOM_STATE = "random_state"
 """The key of the handler that keeps the run's random numbers, a part of its own."""
 
+SVRG = "svrg"
+"""The key of the SVRGHandler, whose state has the control variate."""
+
 RENAMED_HANDLERS = {"LogHandler": "HistoryFileHandler"}
 """The new name of each handler class that checkpoints of earlier versions name in `heard`."""
 

@@ -62,6 +62,11 @@ class TrainingData:
         return length_of(self._data)
 
     @property
+    def has_end(self) -> bool:
+        """Whether a pass is known to end."""
+        return self.num_batches is not None
+
+    @property
     def is_indexed(self) -> bool:
         """Whether :meth:`batch` can return any batch."""
         return False

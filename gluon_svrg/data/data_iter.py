@@ -139,6 +139,8 @@ class NDArrayIterData(DataIterData):
     A copy of it reads the same arrays at another place, so that the user's is left as it is.
     """
 
+    has_end = True
+
     _data: mx.io.NDArrayIter
 
     def __init__(self, iterator: mx.io.NDArrayIter, name: str) -> None:
@@ -255,6 +257,8 @@ class CxxIterData(DataIterData):
     An ImageRecordIter with ``round_batch=False`` does not say how it fills up its last batch, with
     what its memory holds: of that nothing is cut off.
     """
+
+    has_end = True
 
     _data: mx.io.MXDataIter
 

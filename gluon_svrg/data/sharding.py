@@ -123,6 +123,11 @@ class ShardedData(TrainingData):
         return self._whole.num_batches
 
     @property
+    def has_end(self) -> bool:
+        """Whether a pass over the whole data is known to end."""
+        return self._whole.has_end
+
+    @property
     def num_samples(self) -> int | None:
         """The number of samples of an epoch, over all workers."""
         return self._whole.num_samples

@@ -51,7 +51,8 @@ class LearningRateTest:
         A rate to train with, as the greatest one of a schedule that falls. None if the loss has not
         fallen in the range test.
     diverged : bool
-        Whether the range test ended early, since the loss had risen too far.
+        Whether the range test ended before `max_lr`, because the loss had risen too far: its usual
+        end.
     trials : dict of float to float
         For each rate that was tried, the loss at the end of its short training; infinite if the
         loss became NaN or infinite.
@@ -61,7 +62,7 @@ class LearningRateTest:
     losses: list[float] = field(repr=False)
     smoothed_losses: list[float] = field(repr=False)
     suggestion: float | None
-    diverged: bool
+    diverged: bool = field(repr=False)
     trials: dict[float, float] = field(default_factory=dict, repr=False)
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:

@@ -15,7 +15,7 @@ from gluon_svrg.checkpoint.directory_lock import DirectoryLock
 from gluon_svrg.checkpoint.first_worker import run_on_first
 from gluon_svrg.checkpoint.metrics import warn_unsaved_attributes
 from gluon_svrg.checkpoint.resume import HasCheckpoints, checkpoint_directories, is_inside
-from gluon_svrg.checkpoint.run_state import manifest_info, save_run
+from gluon_svrg.checkpoint.run_state import LACKS, manifest_info, save_run
 from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
 from gluon_svrg.events import (
     BatchBegin,
@@ -132,7 +132,7 @@ class CheckpointHandler(
         self.priority = float(priority)
         self._failed: str | None = None
         self._is_evaluated = False  # whether no batch came after the last evaluation
-        self._has_warned = False
+        self._has_warned = self._has_warned_of_lack = False
         self._lock = DirectoryLock(self.directory)
         self._resumed_from: Checkpoint | None = None
         self._last_key: CheckpointKey | None = None  # of the last one that was to be written
@@ -155,7 +155,7 @@ class CheckpointHandler(
         if self.monitor is not None:
             self.monitor.check(estimator)
             self._check_monitor(estimator)
-        self._is_evaluated = self._has_warned = False
+        self._is_evaluated = self._has_warned = self._has_warned_of_lack = False
         estimator.data.check_can_resume()
         if estimator.workers.is_first:
             warn_unsaved_attributes(estimator)
@@ -206,6 +206,14 @@ class CheckpointHandler(
             if workers.is_first:
                 estimator.logger.warning("no checkpoint %s is written: %s", key.name, e)
             return
+        if LACKS in description and workers.is_first and not self._has_warned_of_lack:
+            self._has_warned_of_lack = True
+            estimator.logger.warning(
+                "the control variate is not part of the checkpoints, because the handler that sets "
+                "it does not save it: a run that continues from one may give other weights; let "
+                "the handler inherit from gluon_svrg.events.Stateful and save it, or use "
+                "gluon_svrg.SVRGHandler"
+            )
         self._last_key = key
         self._values = _by_key(known)
         if workers.is_first and not self._write(key, files, description, estimator.logger):

@@ -31,8 +31,9 @@ class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Statef
     (0 and 1 mean the same: the first such epoch ends it), with ``StopReason.NO_IMPROVEMENT``. An
     epoch without the figure (no evaluation, or NaN) does not count.
 
-    After a resume the count continues. A run that this handler had ended ends again at once, with
-    the same reason and the same weights, unless `patience` is greater now.
+    After a resume the count continues, unless the monitored figure is another one now. A run that
+    this handler had ended ends again at once, with the same reason and the same weights, unless
+    `patience` is greater now.
 
     Parameters
     ----------
@@ -158,6 +159,7 @@ class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Statef
     def state_dict(self, estimator: Run) -> State:
         """Return the best value, its epoch and weights, and the count."""
         return {
+            **self.monitor.state_dict(),
             "best": self.best,
             "best_epoch": self.best_epoch,
             "to_beat": self._to_beat,
@@ -167,7 +169,9 @@ class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Statef
         }
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
-        """Continue to count, or end the run again."""
+        """Continue to count, or end the run again; start fresh if the figure is another one."""
+        if not self.monitor.is_of(state, self, estimator.logger):
+            return
         self.best, self.best_epoch = state["best"], state["best_epoch"]
         self._to_beat, self._wait = state["to_beat"], state["wait"]
         self._weights = state["weights"] if self.restore_best else None

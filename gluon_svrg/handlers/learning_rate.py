@@ -18,6 +18,7 @@ from gluon_svrg.run.backward import backward_of, shape_inference_of
 from gluon_svrg.run.batch_parts import BatchParts, unpack_batch
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.position import require_estimator
+from gluon_svrg.run.settings import OPTIMIZER
 from gluon_svrg.svrg.convexity import LinearModel, UnsupportedProblemError
 from gluon_svrg.svrg.curvature import CurvatureMeter, StepScaling
 from gluon_svrg.svrg.smoothness import Smoothness
@@ -112,6 +113,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
             self._measure(estimator, epoch)
         except UnsupportedProblemError as reason:
             self._next = None
+            self._note(estimator, estimator.trainer.learning_rate)
             estimator.logger.warning(
                 "AutoLearningRateHandler leaves the learning rate at %.4g: %s",
                 estimator.trainer.learning_rate,
@@ -171,6 +173,10 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
         self._next = self._first + max(1, 2 * (epoch - self._first)) if is_to_grow else None
         self._set(estimator, rate, batches.size, momentum, is_first=known is None)
 
+    def _note(self, estimator: Run, rate: float | str) -> None:
+        """Let the settings of the run say which learning rate it really has."""
+        estimator.settings.setdefault(OPTIMIZER, {})["lr"] = rate
+
     def _set(
         self, estimator: Run, rate: float, batch_size: int, momentum: float, is_first: bool
     ) -> None:
@@ -181,6 +187,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
             return
         estimator.trainer.set_learning_rate(rate)
         self.learning_rate = rate
+        self._note(estimator, f"{rate:.6g}, measured by AutoLearningRateHandler")
         reason = (
             f"the largest curvature of the mean loss is {self.smoothness.mean:.3g}, and of one "
             f"sample's {self.smoothness.sample:.3g}, for steps of {batch_size} samples and a "

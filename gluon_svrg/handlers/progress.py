@@ -211,12 +211,19 @@ def _line(row: Mapping[str, object], num_batches: int | None) -> str:
 
 
 def _ratios_of(row: Mapping[str, object]) -> str:
-    """Return the average over the epoch and, if it was measured at points of it, their range."""
+    """Return the average over the epoch and the range of what was measured.
+
+    The average counts the beginning of the epoch, too, where the ratio is 0: it may be less than
+    all that was measured.
+    """
     values = [row[name] for name in row if name.startswith(RATIO_AT)]
     points = [float(value) for value in values if isinstance(value, numbers.Real)]
     average = row[RATIO]
     text = f"{average:.2g}" if isinstance(average, numbers.Real) else str(average)
-    return f"{text} [{min(points):.2g} to {max(points):.2g}]" if points else text
+    if not points:
+        return text
+    low, high = f"{min(points):.2g}", f"{max(points):.2g}"
+    return f"{text} on average (measured {low if low == high else f'{low} to {high}'})"
 
 
 def _text_of(value: object) -> str:

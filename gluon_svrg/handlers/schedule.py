@@ -268,10 +268,17 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful):
 
     def state_dict(self, estimator: Run) -> State:
         """Return the best value and the counts."""
-        return {"best": self._best, "wait": self._wait, "cooldown_left": self._cooldown_left}
+        return {
+            **self.monitor.state_dict(),
+            "best": self._best,
+            "wait": self._wait,
+            "cooldown_left": self._cooldown_left,
+        }
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
-        """Continue to count."""
+        """Continue to count; start fresh if the figure is another one."""
+        if not self.monitor.is_of(state, self, estimator.logger):
+            return
         self._best, self._wait = state["best"], state["wait"]
         self._cooldown_left = state["cooldown_left"]
 

@@ -8,6 +8,7 @@ from typing import Any
 from gluon_svrg import _mxnet, events
 from gluon_svrg.arguments import renamed, renamed_attribute
 from gluon_svrg.checkpoint.optimizer_states import names_by_structure
+from gluon_svrg.checkpoint.state_keys import SVRG
 from gluon_svrg.data.sharding import shard
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import Order, Run, State
@@ -90,7 +91,7 @@ class SVRGHandler(
         If an argument is of the wrong type or out of its range.
     """
 
-    state_key = "svrg"
+    state_key = SVRG
 
     @renamed(give_up_above="max_variance_ratio", look_again_every="recheck_every_n_epochs")
     def __init__(
@@ -190,6 +191,7 @@ class SVRGHandler(
             progress_bar=self.progress_bar and run.verbose not in (0, 2),
             is_cancelled=lambda: run.should_stop_together("batch of the full pass"),
             workers=trainer.workers,
+            max_batches=run.max_batch,
             logger=estimator.logger,
         )
         self._controller = SVRGController(

@@ -71,6 +71,7 @@ class ValidationHandler(mx_estimator.ValidationHandler, ResumesInterrupted):
         super().__init__(
             val_data, None, every_n_epochs, every_n_batches, float(priority), event_handlers
         )
+        self.every_n_epochs, self.every_n_batches = every_n_epochs, every_n_batches
 
         self.is_due = False
 

@@ -166,7 +166,9 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
             raise TypeError(
                 f"coefficient must be a number in [0, 1] or 'auto', got {coefficient!r}"
             )
-        self.coefficient = None if coefficient == "auto" else check_coefficient(coefficient)
+        self.coefficient: float | str = (
+            coefficient if isinstance(coefficient, str) else check_coefficient(coefficient)
+        )
         self.seed = check_integer("seed", seed, 0, "it decides which batches are taken")
         check_number(
             "priority", priority, "it measures after the optimizer's step", least=-2000, above=True
@@ -304,7 +306,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         record = VarianceRecord(**estimator.workers.of_first(asdict(own), "variance ratio"))
         self.records.append(record)
         estimator.logger.info(
-            "epoch %d, %.3g %%: variance ratio %.3g (%.3g with the best coefficient, %.2f)",
+            "epoch %d, %.3g %%: variance ratio %.3g (%.3g with the best coefficients, about %.2f)",
             epoch,
             100 * at,
             record.ratio,
@@ -341,7 +343,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
                 seed_mxnet(seed, *key, item[0])  # as the MaskLock of an Interval does
                 return backward(item[1])
 
-            moments = self._meter.measure(
+            moments = self._meter.measure_locked(
                 masked, batches, lambda item: self._reference.gradient(masked, item), scale, scale
             )
             seed_mxnet(seed, *key)
@@ -352,7 +354,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         def locked(item: IndexedBatch) -> object:
             return interval.backward_at(item[0])(item[1])
 
-        moments = self._meter.measure(
+        moments = self._meter.measure_locked(
             locked, batches, lambda item: interval.gradient_at(item[1], item[0]), scale
         )
         interval.masks.release()
@@ -360,7 +362,7 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         return moments
 
     def _coefficient_now(self, estimator: Run, moments: GradientMoments) -> Coefficients:
-        coefficient: float | OptimalCoefficient | None = self.coefficient
+        coefficient: float | str | OptimalCoefficient = self.coefficient
         if self._controller is not None:
             trainer, criterion = self._controller.trainer, self._controller.criterion
             if self._controller.is_on:

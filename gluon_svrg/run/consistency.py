@@ -14,7 +14,7 @@ from gluon_svrg import _compat, _mxnet
 from gluon_svrg.events import EventHandler, Interrupted, Run
 from gluon_svrg.run.backward import shape_inference_of
 from gluon_svrg.run.rng import broadcast_rng_states, collect_rng_states, seed_mxnet
-from gluon_svrg.run.settings import class_of, settings_of
+from gluon_svrg.run.settings import PLACES, class_of, settings_of
 from gluon_svrg.workers import WorkerError, Workers
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ _SINGLE_PROCESS_HANDLERS: dict[type[EventHandler], str] = {
     _HANDLERS.GradientUpdateHandler: "divides by the samples of its own worker",
     _HANDLERS.CheckpointHandler: "writes the same files on every worker",
 }
+
+
+# Arguments of handlers in which workers may differ; the shortest time limit counts.
+_OF_EACH_WORKER = {*PLACES, "train_data", "val_data", "export_sample", "seconds"}
 
 
 def abort_on_error(
@@ -160,7 +164,11 @@ def _run_settings(run: Run) -> dict[str, Any]:
     for number, handler in enumerate(run.handlers):
         described[f"handler {number} ({type(handler).__name__})"] = class_of(handler)
     for owner, settings in settings_of(run).items():
-        described |= {f"{name.lstrip('_')} of the {owner}": v for name, v in settings.items()}
+        described |= {
+            f"{name.lstrip('_')} of the {owner}": value
+            for name, value in settings.items()
+            if name not in _OF_EACH_WORKER
+        }
     described["number of metrics"] = [len(run.train_metrics), len(run.val_metrics)]
     return described
 

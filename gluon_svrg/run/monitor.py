@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import math
 import re
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import mxnet as mx
@@ -130,6 +132,26 @@ class Monitor:
             return True
         difference = than - value if self.mode == "min" else value - than
         return difference > min_delta
+
+    def state_dict(self) -> dict[str, str]:
+        """Return what a best value belongs to, for a checkpoint."""
+        return {"monitor": self.name, "mode": self.mode}
+
+    def is_of(self, state: Mapping[str, Any], handler: object, logger: logging.Logger) -> bool:
+        """Return whether the best value in a handler's saved state is of this figure; else warn."""
+        saved = {"monitor": self.name, "mode": self.mode, **state}  # up to 0.8 it did not say
+        if saved["monitor"] == self.name and saved["mode"] == self.mode:
+            return True
+        logger.warning(
+            "resume: the best value so far is the %s of %r, and %s watches the %s of %r now: it "
+            "starts fresh",
+            saved["mode"],
+            saved["monitor"],
+            type(handler).__name__,
+            self.mode,
+            self.name,
+        )
+        return False
 
     def best_first(self, values: dict[_Key, float]) -> list[_Key]:
         """Return the keys of `values`, sorted from the best value to the worst."""

@@ -12,6 +12,7 @@ from gluon_svrg._compat import NumPyArray
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.events import State
+from gluon_svrg.schedules import named
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
@@ -79,6 +80,10 @@ class OptimalCoefficient:
         # By device: for each parameter the two weighted sums; float64 if all gradients are.
         self._sums: dict[int, list[NDArray]] = {}
         self._rules: dict[tuple[float, float, Any], tuple[FusedFunction, FusedFunction]] = {}
+
+    def __repr__(self) -> str:
+        """Return the call that makes it."""
+        return f"OptimalCoefficient({self.scope!r}, window={self.window})"
 
     def reset(self) -> None:
         """Start a new estimate, at a new snapshot."""
@@ -291,6 +296,7 @@ def coefficient_at(
     )
 
 
+@named
 def linear_decay(start: float = 0.75, end: float = 0.0) -> Callable[[float], float]:
     """Return a schedule that goes in a straight line from `start` to `end`.
 

@@ -116,7 +116,7 @@ class SVRGController:
 
     def epoch_end(self) -> None:
         """Raise ValueError if the epoch's batches differ from those of the full pass."""
-        self.interval.check()
+        self.interval.check_batches()
         self.record_coefficient()
 
     def on_measurement(self, ratio: RatioBounds) -> None:

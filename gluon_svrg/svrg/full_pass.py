@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import mxnet as mx
@@ -45,6 +46,8 @@ class FullPass(NamedTuple):
         all workers.
     workers : Workers
         The processes that share the pass: each takes its samples of every batch.
+    max_batches : int or None
+        How many batches data may have that are not known to end.
     """
 
     snapshot: Snapshot
@@ -54,6 +57,7 @@ class FullPass(NamedTuple):
     has_bar: bool
     is_cancelled: Callable[[], bool]
     workers: Workers
+    max_batches: int | None
 
     def loss_scale(self) -> float | None:
         """Return the present loss scale; None without a loss scaler."""
@@ -87,6 +91,8 @@ class FullPass(NamedTuple):
         ------
         Interrupted
             If `is_cancelled` says so.
+        ValueError
+            If the data have no length, and more than `max_batches` batches.
         FloatingPointError
             If the gradient of a batch is NaN or infinite, on any worker.
         """
@@ -128,10 +134,12 @@ class FullPass(NamedTuple):
 
         def keep(numbered: IndexedBatch, gradient: BatchGradient) -> None:
             if table is not None:
-                table.append(gradient._replace(loss_scale=scale), tree_leaves(numbered[1]))
+                index, batch = numbered
+                lock = partial(self.masks.lock, index)
+                table.append(gradient._replace(loss_scale=scale, lock=lock), tree_leaves(batch))
 
         with tqdm(
-            self._unless_cancelled(batches),
+            self._unless_cancelled(batches, data),
             total=data.num_batches,
             desc="full gradient",
             unit="batch",
@@ -149,8 +157,18 @@ class FullPass(NamedTuple):
                 ) from error
         return full_gradient._replace(loss_scale=scale)
 
-    def _unless_cancelled(self, batches: Iterator[IndexedBatch]) -> Iterator[IndexedBatch]:
+    def _unless_cancelled(
+        self, batches: Iterator[IndexedBatch], data: TrainingData
+    ) -> Iterator[IndexedBatch]:
+        limit = None if data.has_end else self.max_batches
         for batch in batches:
             if self.is_cancelled():
                 raise Interrupted
+            if batch[0] == limit:
+                raise ValueError(
+                    f"SVRG's full pass over {data.name} is not over after {limit} batches, which "
+                    f"is all that the run trains on, and {data.kind} has no length: if it has no "
+                    f"end, give a list of batches, gluon_svrg.data.first_batches({data.name}, "
+                    f"{limit}); if it has one, give it a __len__, or train for epochs"
+                )
             yield batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -21,11 +21,15 @@ class BatchGradient(NamedTuple):
         The number of samples on each context.
     loss_scale : float or None
         The loss scale (of MXNet's AMP) in the gradients; None for the trainer's present scale.
+    lock : callable or None
+        Seeds MXNet so that another pass over this batch draws the same random numbers; None if it
+        is not known which ones the gradient has drawn.
     """
 
     sums: dict[str, list[NDArray]]
     samples: list[int]
     loss_scale: float | None = None
+    lock: Callable[[], None] | None = None
 
     @property
     def nbytes(self) -> int:

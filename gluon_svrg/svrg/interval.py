@@ -54,8 +54,8 @@ class Interval:
     `index` is the batch's number in the epoch; batches of an ArrayLoader have an index themselves.
     Layers without a shape infer it from the first batch. `train_data` may be an
     ``mx.io.DataIter``: `backward` gets its batches with ``batch.data`` and ``batch.label``, also in
-    the full pass, and the loop calls ``train_data.reset()`` after each epoch. After :meth:`end` the
-    data may shuffle and augment again.
+    the full pass, and the loop calls ``train_data.reset()`` before each epoch, after :meth:`begin`.
+    After :meth:`end` the data may shuffle and augment again.
 
     Parameters
     ----------
@@ -83,6 +83,9 @@ class Interval:
         pass.
     workers : Workers, optional
         The processes that share the batches; by default those that this process belongs to.
+    max_batches : int, optional
+        How many batches data without a known end may have. With more, :meth:`begin` raises ValueError:
+        a full pass over a stream without an end would never be over.
     logger : logging.Logger, optional
         Logs what was decided about table and lock.
 
@@ -111,6 +114,7 @@ class Interval:
         progress_bar: bool = True,
         is_cancelled: Callable[[], bool] | None = None,
         workers: Workers | None = None,
+        max_batches: int | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
         self._workers = current() if workers is None else workers
@@ -130,6 +134,7 @@ class Interval:
             progress_bar,
             is_cancelled or (lambda: False),
             self._workers,
+            max_batches,
         )
         self._infer_shapes = infer_shapes or partial(run_backward.infer_shapes, net, backward)
         self._logger = logger or logging.getLogger(__name__)
@@ -140,6 +145,8 @@ class Interval:
         self._data: TrainingData | None = None
         self._has_batch_index = False
         self._is_at_snapshot = False
+        self._prepared: int | None = None  # the batch for which `before` was called last
+        self._awaits_batch = False  # whether no gradient was asked for since begin() or check()
 
     def begin(self, data: object, epoch: int = 0) -> FullGradient:
         """Take the snapshot, and return the full gradient over `data`.
@@ -152,12 +159,16 @@ class Interval:
         Raises
         ------
         ValueError
-            If there is no batch, or ``lock='require'`` or ``gradient_table=True`` cannot be met.
+            If there is no batch, or more than `max_batches`; if ``lock='require'`` or
+            ``gradient_table=True`` cannot be met; or as :meth:`check`, if the last epoch was not
+            checked.
         FloatingPointError
             If a gradient is NaN or infinite, at any loss scale.
         Interrupted
             If `is_cancelled` returned True; everything is as if the pass had not begun.
         """
+        if self.table is not None:
+            self.table.check()
         batches_of_run = self._training_data(data)
         self._augmentation_lock.lock(batches_of_run, self.masks.snapshot + 1)
         batches = enumerate(batches_of_run.in_order())
@@ -182,7 +193,7 @@ class Interval:
         self._augmentation_lock.unlock_after_pass(batches_of_run)
         self.gradient_evaluations += full_gradient.samples
         self.table = self._table_policy.keep_or_drop(self.table)
-        self._is_at_snapshot = True
+        self._is_at_snapshot = self._awaits_batch = True
         self.epoch = epoch
         return full_gradient
 
@@ -191,9 +202,19 @@ class Interval:
         self._augmentation_lock.lock_before_pass(self._training_data(data), self.masks.snapshot + 1)
 
     def before(self, batch: object, index: int | None = None) -> None:
-        """Seed MXNet so that the network draws the same numbers for `batch` as in the full pass."""
+        """Seed MXNet so that the network draws the same numbers for `batch` as in the full pass.
+
+        Raises
+        ------
+        RuntimeError
+            If :meth:`begin` was not called.
+        ValueError
+            If the batch has no index, or samples that only fill it up.
+        """
+        self._check_has_begun()
         check_has_no_padding(batch)
-        self.masks.lock(_index_of(batch, index, self._has_batch_index))
+        self._prepared = _index_of(batch, index, self._has_batch_index)
+        self.masks.lock(self._prepared)
 
     def gradient(self, batch: object, index: int | None = None) -> BatchGradient:
         """Return the gradient at the snapshot of the batch that has just been trained on.
@@ -205,33 +226,44 @@ class Interval:
 
         Raises
         ------
+        RuntimeError
+            If :meth:`begin` was not called, or :meth:`before` was not called for this batch and the
+            network draws random numbers.
         ValueError
             If the table does not hold the batch, or holds another gradient than the network's own
             at the first step after the snapshot, when the two are the same.
         """
         batch = loop_of(self._workers).own_part(batch)
         index = _index_of(batch, index, self._has_batch_index)
+        self._check_is_prepared(index)
         gradient = self.gradient_at(batch, index)
         # At the first step of an epoch only batch 0 has the same state as in the full pass.
         has_same_state = index == 0 or not self._backward.is_stateful
         is_comparable = has_same_state and not is_empty(batch)
         if self.table is not None and self._is_at_snapshot and is_comparable:
             _check_against_network(gradient, self._net, index)
-        self._is_at_snapshot = False
+        self._is_at_snapshot, self._prepared = False, None
         self.masks.release()
         return gradient
 
     def gradient_at(self, batch: object, index: int | None = None) -> BatchGradient:
-        """Return the gradient at the snapshot of any batch, for measurements; masks stay locked."""
+        """Return the gradient at the snapshot of any batch, for measurements between two batches.
+
+        Its :attr:`BatchGradient.lock` lets another pass over this batch draw the same dropout
+        masks, as :meth:`VarianceMeter.measure` does.
+        """
+        self._check_has_begun()
         index = _index_of(batch, index, self._has_batch_index)
         batch = as_pair(batch)
+        self._awaits_batch = False
         if self.table is not None:
             return self.table.gradient(index, tree_leaves(batch))
         gradient = self.snapshot.gradient(self.backward_at(index), batch)
         self._local_evaluations += sum(gradient.samples)
         if not self._workers.are_several:
             self._count_evaluations()
-        return gradient._replace(loss_scale=self._pass.loss_scale())
+        lock = partial(self.masks.lock, index)
+        return gradient._replace(loss_scale=self._pass.loss_scale(), lock=lock)
 
     def backward_at(self, index: int) -> BackwardFunction:
         """Return the pass of the batch of this index, with its masks and its saved state."""
@@ -239,6 +271,24 @@ class Interval:
         return self._backward.at(index)
 
     def check(self) -> None:
+        """Check an epoch that is over, in a loop by hand.
+
+        Raises
+        ------
+        ValueError
+            If a batch since the last call differs from that of the full pass; if there was none
+            since the last call or :meth:`begin`.
+        """
+        if self._awaits_batch:
+            raise ValueError(
+                "no batch came since begin() or the last check(), so this epoch has trained "
+                "nothing: call train_data.reset() before the loop if it is a DataIter, give data "
+                "that can be iterated again, and call check() once after each epoch"
+            )
+        self._awaits_batch = bool(self.snapshot.weights)
+        self.check_batches()
+
+    def check_batches(self) -> None:
         """Raise ValueError if a batch since the last call differs from that of the full pass."""
         if self.table is not None:
             self.table.check()
@@ -246,12 +296,13 @@ class Interval:
 
     def end(self) -> None:
         """Unlock the data: each epoch draws a new augmentation again."""
+        self._awaits_batch = False
         if self._data is not None:
             self._data.unlock()
 
     def break_off(self) -> None:
         """End in the middle of an epoch: drop the table, but keep the data locked."""
-        self.check()
+        self.check_batches()
         self.table = None
 
     def release(self) -> None:
@@ -322,6 +373,24 @@ class Interval:
         self._is_at_snapshot = state["is_at_snapshot"]
         self.gradient_evaluations = state["gradient_evaluations"]
         self._local_evaluations = 0
+
+    def _check_has_begun(self) -> None:
+        if not self.snapshot.weights:
+            raise RuntimeError(
+                "there is no snapshot yet: call begin(train_data) before the first batch, and give "
+                "what it returns to trainer.set_control_variate()"
+            )
+
+    def _check_is_prepared(self, index: int) -> None:
+        """Raise RuntimeError if the batch was trained on with other masks than the snapshot's."""
+        if self.masks.is_needed and self._prepared != index:
+            last = "it was not called" if self._prepared is None else f"that was {self._prepared}"
+            raise RuntimeError(
+                f"gradient() of batch {index} (the first is 0) needs before() of the same batch: "
+                f"{last}, so the network has drawn other random numbers (dropout) than at the "
+                "snapshot; call interval.before(batch, index) ahead of the forward pass of each "
+                "batch"
+            )
 
     def _training_data(self, data: object) -> TrainingData:
         if self._data is None or data is not self._source:

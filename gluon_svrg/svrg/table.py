@@ -266,7 +266,12 @@ class TablePolicy:
     def _set(self, is_on: bool, reason: str) -> None:
         if is_on != self.is_on:
             self.is_on = is_on
-            self._logger.info("SVRG: gradient table %s: %s", "on" if is_on else "off", reason)
+            self._logger.info(
+                "SVRG: gradient table %s: %s%s",
+                "on" if is_on else "off",
+                reason,
+                "; an epoch with a snapshot costs 2 gradients per sample, not 3" if is_on else "",
+            )
 
     def _decide(self, data: TrainingData, nbytes: int) -> tuple[bool, str]:
         if self._gradient_table is False:

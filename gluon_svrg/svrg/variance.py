@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import mxnet as mx
 from gluon_svrg._mxnet import as_legacy
 from gluon_svrg.arrays.row_sparse import is_row_sparse
 from gluon_svrg.svrg.gradient import BatchGradient
+from gluon_svrg.svrg.locks import MaskLock
 from gluon_svrg.svrg.snapshot import BackwardFunction, Snapshot
 from gluon_svrg.workers import Single, Workers
 from mxnet import gluon
@@ -184,7 +186,9 @@ class VarianceMeter:
     ) -> GradientMoments:
         """Return the moments over `batches`, at the network's present weights.
 
-        It costs one gradient per batch, plus the calls of `snapshot_gradient`.
+        Both gradients of a batch see the same random numbers, such as dropout masks: MXNet is
+        seeded for that, so measure between two batches, not within one. It costs one gradient per
+        batch, plus the calls of `snapshot_gradient`.
 
         Parameters
         ----------
@@ -193,20 +197,50 @@ class VarianceMeter:
         batches : iterable
             At least two batches, of equal size.
         snapshot_gradient : callable
-            Takes a batch and returns its gradient at the snapshot:
-            ``lambda batch: snapshot.gradient(backward, batch)``.
+            Takes a batch and returns its gradient at the snapshot: ``interval.gradient_at`` for
+            batches of an ArrayLoader, or
+            ``lambda batch: snapshot.gradient(backward, batch)``. It is called first.
         scale, snapshot_scale : float
             As for :meth:`GradientMoments.add`.
         """
+        masks = MaskLock(workers=self._workers)
+        masks.next_snapshot()
+        lock = masks.release
+
+        def at_snapshot(item: tuple[int, object]) -> BatchGradient:
+            nonlocal lock
+            index, batch = item
+            masks.lock(index)
+            gradient = snapshot_gradient(batch)
+            # An Interval has masks of its own; a table has those of the full pass.
+            lock = gradient.lock or partial(masks.lock, index)
+            return gradient
+
+        def at_weights(item: tuple[int, object]) -> object:
+            lock()
+            return backward(item[1])
+
+        try:
+            return self.measure_locked(
+                at_weights, enumerate(batches), at_snapshot, scale, snapshot_scale
+            )
+        finally:
+            masks.release()
+
+    def measure_locked(
+        self,
+        backward: BackwardFunction,
+        batches: Iterable[Any],
+        snapshot_gradient: Callable[[Any], BatchGradient],
+        scale: float = 1.0,
+        snapshot_scale: float = 1.0,
+    ) -> GradientMoments:
+        """Return the same; here `backward` and `snapshot_gradient` seed MXNet themselves."""
         moments = GradientMoments(self._workers)
         self._copy.take()
         for batch in batches:
-            moments.add(
-                self._copy.gradient(backward, batch),
-                snapshot_gradient(batch),
-                scale,
-                snapshot_scale,
-            )
+            there = snapshot_gradient(batch)
+            moments.add(self._copy.gradient(backward, batch), there, scale, snapshot_scale)
         return moments
 
 
