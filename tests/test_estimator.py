@@ -1,5 +1,7 @@
 """The Estimator: MXNet's behaviour, any data, a result, and clear errors."""
 
+import re
+
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
@@ -134,6 +136,47 @@ def test_the_result_holds_reason_epochs_and_history():
         assert row["learning_rate"] == 0.1
         assert 0 <= row["training accuracy"] <= 1
         assert 0 <= row["validation accuracy"] <= 1
+
+
+LAST_WORDS = [
+    ((1e6, {}), "training loss is (nan|inf) and validation loss is (nan|inf)"),
+    ((1e6, {"batches": 9}), "training loss is (nan|inf)"),
+    ((0.1, {}), ""),
+]
+
+
+@pytest.mark.parametrize("verbose", [0, 2])
+@pytest.mark.parametrize(("run", "words"), LAST_WORDS)
+def test_a_run_that_ends_with_a_loss_that_is_not_finite_says_so(run, words, verbose, caplog):
+    """Before, "all epochs are done" was the last word."""
+    (rate, arguments), problem = run, problems.make("linear", dtype="float32")
+    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem))
+    estimator.trainer.set_learning_rate(rate)
+    batches = problem.ndarrays("float32")
+    fit = {"val_data": batches, "epochs": 12} if not arguments else arguments
+    result = estimator.fit(batches, verbose=verbose, **fit)
+    assert result.stop_reason.name == ("BATCHES_DONE" if arguments else "EPOCHS_DONE")
+    said = [message for message in caplog.messages if "at the end of the run" in message]
+    if not words:
+        assert not said and not result.not_finite and result.ended == "all epochs are done"
+        return
+    assert len(said) == 1
+    assert re.match(f"{words} at the end of the run: try a smaller learning rate", said[0])
+    assert "NaNGuardHandler()" in said[0]
+    assert re.match(
+        f"FitResult: all (epochs|batches) are done, but {words}", " ".join(repr(result).split())
+    )
+    assert list(result.not_finite) == re.findall("(?:training|validation) loss", words)
+
+
+def test_a_handler_that_has_ended_the_run_on_a_nan_has_the_last_word(caplog):
+    problem = problems.make("linear", dtype="float32")
+    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem))
+    estimator.trainer.set_learning_rate(1e6)
+    guard = gs.NaNGuardHandler("stop")
+    result = estimator.fit(problem.ndarrays("float32"), epochs=12, event_handlers=[guard])
+    assert result.stop_reason is gs.StopReason.NOT_FINITE
+    assert not [message for message in caplog.messages if "at the end of the run" in message]
 
 
 def test_evaluate_returns_the_metrics():
