@@ -153,12 +153,12 @@ def test_a_run_that_ends_with_a_loss_that_is_not_finite_says_so(run, words, verb
     estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem))
     estimator.trainer.set_learning_rate(rate)
     batches = problem.ndarrays("float32")
-    fit = {"val_data": batches, "epochs": 12} if not arguments else arguments
+    fit = arguments or {"val_data": batches, "epochs": 12}
     result = estimator.fit(batches, verbose=verbose, **fit)
     assert result.stop_reason.name == ("BATCHES_DONE" if arguments else "EPOCHS_DONE")
     said = [message for message in caplog.messages if "at the end of the run" in message]
     if not words:
-        assert not said and not result.not_finite and result.ended == "all epochs are done"
+        assert (said, result.not_finite, result.ended) == ([], {}, "all epochs are done")
         return
     assert len(said) == 1
     assert re.match(f"{words} at the end of the run: try a smaller learning rate", said[0])

@@ -137,7 +137,8 @@ def test_nan_is_never_better_and_comes_last(mode):
     for than in (None, 1.0, nan, worst):
         assert not monitor.is_better(nan, than)
         assert not monitor.is_better(worst, than)
-    assert monitor.is_better(-worst, None) and monitor.is_better(-worst, 1.0)
+    assert monitor.is_better(-worst, None)
+    assert monitor.is_better(-worst, 1.0)
     assert not monitor.is_better(1.0, nan)
     values = {"a": nan, "b": 1.0, "c": nan, "d": worst, "e": -worst}
     assert monitor.best_first(values) == ["e", "b", "d", "a", "c"]
