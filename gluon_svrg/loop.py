@@ -107,14 +107,11 @@ class FitLoop:
         row = estimator.history[-1] if estimator.history else {}
         metrics = filter(is_loss, (*estimator.train_metrics, *estimator.val_metrics))
         bad = {m.name: row[m.name] for m in metrics if not math.isfinite(row.get(m.name, 0.0))}
-        if (
-            bad
-            and estimator.stop_reason is not StopReason.NOT_FINITE
-            and estimator.workers.is_first
-        ):
+        is_said = estimator.stop_reason is StopReason.NOT_FINITE
+        if bad and not is_said and estimator.workers.is_first:
             estimator.logger.warning(
-                "%s at the end of the run: try a smaller learning rate, or find the first bad batch "
-                "with NaNGuardHandler()",
+                "%s at the end of the run: try a smaller learning rate, or find the first bad "
+                "batch with NaNGuardHandler()",
                 " and ".join(f"{name} is {value:g}" for name, value in bad.items()),
             )
         return bad
