@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 from gluon_svrg._mxnet import (
     batch_sampler_of,
     batchify_of,
@@ -200,6 +201,20 @@ class DataLoaderData(TrainingData):
     """A ``gluon.data.DataLoader``: its dataset can be tried, sample by sample."""
 
     _data: gluon.data.DataLoader
+
+    def iterate_once(self) -> Iterator[Any]:
+        """Iterate once over the batches."""
+        try:
+            yield from super().iterate_once()
+        except KeyError as error:
+            # MXNet looks for the dtype of the samples in a dict.
+            kind = error.args[0] if error.args else None
+            if not (isinstance(kind, type) and issubclass(kind, np.generic)):
+                raise
+            raise ValueError(
+                f"{self._name} gives arrays of dtype {np.dtype(kind)}, which MXNet does not have: "
+                "convert them with x.astype(...), integers to int64, for example"
+            ) from error
 
     def reason_not_lockable(self) -> str:
         """Return why a sample may change between passes; a few are read several times."""
