@@ -238,18 +238,21 @@ def test_bool_labels_train_as_the_labels_0_and_1_do(container, loss, metric):
 def test_a_data_iter_of_bool_is_refused_in_a_sentence():
     label = mx.nd.array([1, 0, 1], dtype="bool")
     data = mx.io.NDArrayIter(mx.nd.ones((3, 4)), label, 3)
-    with pytest.raises(ValueError, match="'softmax_label' is of dtype bool, .* give it as uint8"):
+    with pytest.raises(ValueError, match=r"'softmax_label' is of dtype bool, .* give it as uint8"):
         gs.data.first_batches(data, 1)
     mx.nd.waitall()
 
 
 def test_a_data_loader_of_a_dtype_that_mxnet_has_not_is_refused_in_a_sentence():
-    with pytest.raises(ValueError, match="data gives arrays of dtype int16, .* integers to int64"):
+    with pytest.raises(ValueError, match=r"data gives arrays of dtype int16, .* integers to int64"):
         gs.data.first_batches(samples(np.ones((4, 2), "int16"), np.ones(4)), 1)
 
 
 def test_an_integer_that_mxnet_has_not_is_refused_in_a_sentence():
-    estimator = gs.Estimator(Probe("float32"), Loss(), initializer=mx.init.One())
+    net = Probe("float32")
+    net.initialize()
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
+    estimator = gs.Estimator(net, Loss(), trainer=trainer)
     message = f"dtype uint64 has {2**63}, and MXNet's integers end at {2**63 - 1}"
     with pytest.raises(ValueError, match=message):
         estimator.predict([(np.array([2**63], "uint64"),)])
