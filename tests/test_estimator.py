@@ -495,6 +495,40 @@ def test_empty_validation_data_is_an_error():
         estimator.evaluate(Again([]))
 
 
+def uninitialised(part):
+    """An Estimator of which this part has a parameter without a value."""
+    problem = problems.make("softmax", dtype="float32")
+    new = gluon.nn.Dense(3, in_units=6, prefix="new_")
+    if part == "trainer":
+        return gs.SVRGTrainer(new.collect_params(), "sgd")
+    loss = gluon.loss.SoftmaxCELoss()
+    if part == "loss":
+        loss.register_child(new)
+    arguments = {"trainer": trainer_of(problem)} | ({"val_net": new} if part == "val_net" else {})
+    estimator = gs.Estimator(problem.net, loss, **arguments)
+    if part == "net":
+        estimator.net = new
+    return estimator
+
+
+@pytest.mark.parametrize("call", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize("part", ["trainer", "net", "loss", "val_net"])
+def test_a_parameter_without_a_value_is_told_with_the_way_out(part, call):
+    batches = problems.make("softmax", dtype="float32").ndarrays("float32")
+    if part in ("net", "loss") and call != "fit":
+        return  # they evaluate with val_net
+    message = r"Parameter 'new_(weight|bias)' has not been initialized: call .*initialize\(\)"
+    arguments = {"epochs": 1} if call == "fit" else {}
+    with pytest.raises(RuntimeError, match=message):
+        getattr(uninitialised(part), call)(batches, **arguments)
+
+
+def test_a_gpu_that_is_not_there_is_told_with_the_way_out():
+    problem = problems.make("softmax")
+    with pytest.raises(ValueError, match=r"context=gpu\(99\) is not there: .*use mx.cpu\(\), or"):
+        gs.Estimator(problem.net, problem.loss, context=mx.gpu(99))
+
+
 def test_a_network_elsewhere_is_an_error():
     problem = problems.make("softmax", TWO)
     trainer = trainer_of(problem)

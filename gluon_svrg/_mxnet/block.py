@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -225,7 +226,7 @@ def forgotten_forward(net: Block) -> Iterator[None]:
     waiting = [param for param in net.collect_params().values() if param._deferred_init]
     saved = [(vars(item), dict(vars(item))) for item in (*blocks.values(), *waiting)]
     for block in blocks.values():
-        vars(block).update(_forward_hooks={}, _forward_pre_hooks={})
+        vars(block).update(_forward_hooks=OrderedDict(), _forward_pre_hooks=OrderedDict())
         if isinstance(block, HybridBlock) and not isinstance(block, SymbolBlock):
             vars(block).update(_active=False)
     for param in waiting:

@@ -20,6 +20,7 @@ from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import BatchBegin, HandlesNonFinite, Order, Run, TrainBegin, TrainEnd
 from gluon_svrg.run.batch_parts import BatchParts, call_network, compute_losses, unpack_batch
 from gluon_svrg.run.batch_processor import BatchProcessor
+from gluon_svrg.run.logger import get_logger
 from gluon_svrg.run.metric_update import update_metric, update_with_losses
 from gluon_svrg.run.metrics import is_loss
 from gluon_svrg.run.position import require_estimator
@@ -172,17 +173,39 @@ def _has_three_items(batch: object) -> bool:
 
 
 def _computed(
-    net: gluon.Block, loss: gluon.loss.Loss, parts: BatchParts, name: str, has_three_items: bool
+    net: gluon.Block, loss: gluon.loss.Loss, parts: BatchParts, name: str, batch: object
 ) -> tuple[Any, NDArray]:
     """Return output and losses in prediction; raises ValueError, with shapes and dtypes."""
-    hint = f"; the third item of the batch was taken as {_WEIGHTS}" if has_three_items else ""
+    is_third = _has_three_items(batch)
+    hint = f"; the third item of the batch was taken as {_WEIGHTS}" if is_third else ""
     with (
         _mxnet.forgotten_forward(net),
         _mxnet.forgotten_forward(loss),
         autograd.pause(train_mode=False),
     ):
+        if all(isinstance(leaf, NDArray) for leaf in tree_leaves(batch)):  # NumPy's are exact
+            net.apply(_watch_ids)
         pred = _output(net, parts, name, hint)
         return pred, _losses(loss, parts, pred, name, hint)
+
+
+def _watch_ids(block: gluon.Block) -> None:
+    """Let an Embedding whose ids are floats warn if they cannot count its rows."""
+    if isinstance(block, gluon.nn.Embedding):
+        block.register_forward_pre_hook(_warn_of_ids)
+
+
+def _warn_of_ids(block: gluon.nn.Embedding, inputs: tuple[Any, ...]) -> None:
+    rows, dtype = block.weight.shape[0], np.dtype(inputs[0].dtype)
+    if dtype.kind == "f" and rows > 2 ** (np.finfo(dtype).nmant + 1):
+        get_logger().warning(
+            "the ids of %s, which has %d rows, come as %s, which holds whole numbers up to %d only:"
+            " give them as int64, mx.nd.array(ids, dtype='int64')",
+            block.name,
+            rows,
+            dtype.name,
+            2 ** (np.finfo(dtype).nmant + 1),
+        )
 
 
 def _output(net: gluon.Block, parts: BatchParts, name: str, hint: str) -> Any:
@@ -428,46 +451,38 @@ def _warn_of_scale(estimator: Run, loss: gluon.loss.Loss, parts: BatchParts, fir
 
 
 def _look_at_training(estimator: Run, batch: object) -> float:
-    """Check a training batch; return its mean loss."""
+    """Check a training batch, and all labels; return the mean loss."""
     for leaf in tree_leaves(batch):
         check_batch(0, leaf)
-    parts = _share(estimator, batch, estimator.net)
-    has_three = _has_three_items(batch)
-    if has_three:
+    if _has_three_items(batch):
         estimator.logger.info("the third item of a batch is taken as %s", _WEIGHTS)
-    pred, losses = _look_at(
-        estimator, estimator.net, estimator.loss, parts, "the first batch", has_three
-    )
-    _check_whole_labels(estimator, estimator.loss, estimator.data, pred)
+    net, loss = estimator.net, estimator.loss
+    parts, pred, losses = _look_at(estimator, net, loss, batch, "the first batch")
+    _check_whole_labels(estimator, loss, estimator.data, pred)
     first = float(mx.nd.mean(_mxnet.as_legacy(losses)).asscalar())
-    _warn_of_scale(estimator, estimator.loss, parts, first)
+    _warn_of_scale(estimator, loss, parts, first)
     return first
 
 
 def _look_at(
-    estimator: Run,
-    net: gluon.Block,
-    loss: gluon.loss.Loss,
-    parts: BatchParts,
-    what: str,
-    has_three_items: bool,
-) -> tuple[Any, NDArray]:
-    """Check a batch; return output and losses."""
+    estimator: Run, net: gluon.Block, loss: gluon.loss.Loss, batch: object, what: str
+) -> tuple[BatchParts, Any, NDArray]:
+    """Check a batch; return its parts, the output and the losses."""
+    parts = _share(estimator, batch, net)
     if not _leaves_nan(estimator):
         _check_finite(parts, what)
-    pred, losses = _computed(net, loss, parts, what, has_three_items)
+    pred, losses = _computed(net, loss, parts, what, batch)
     if isinstance(parts.label, NDArray) and parts.label.stype == "default":
         weight = parts.weight if isinstance(parts.weight, NDArray) else None
         _check_labels(loss, parts.label.asnumpy(), weight, pred, f"the labels of {what}")
     _check_outputs(net, loss, parts, pred)
-    return pred, losses
+    return parts, pred, losses
 
 
 def _look_at_validation(estimator: Run, data: TrainingData, batch: object) -> None:
-    parts = _share(estimator, batch, estimator.val_net)
     name = "the first batch of the validation"
     net, loss = estimator.val_net, estimator.val_loss
-    pred, losses = _look_at(estimator, net, loss, parts, name, _has_three_items(batch))
+    parts, pred, losses = _look_at(estimator, net, loss, batch, name)
     _check_whole_labels(estimator, loss, data, pred)
     for metric in estimator.val_metrics:
         try:

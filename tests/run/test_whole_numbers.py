@@ -256,3 +256,30 @@ def test_an_integer_that_mxnet_has_not_is_refused_in_a_sentence():
     message = f"dtype uint64 has {2**63}, and MXNet's integers end at {2**63 - 1}"
     with pytest.raises(ValueError, match=message):
         estimator.predict([(np.array([2**63], "uint64"),)])
+
+
+IDS = np.array([[2**24 + 1], [2**24 + 3]])
+TABLES = {
+    "NDArrayIter": (lambda y: mx.io.NDArrayIter(IDS, y, 2), 2**24 + 8, True),
+    "mx.nd.array": (lambda y: [(mx.nd.array(IDS), mx.nd.array(y))], 2**24 + 8, True),
+    "int64": (lambda y: [(mx.nd.array(IDS, dtype="int64"), mx.nd.array(y))], 2**24 + 8, False),
+    "NumPy": (lambda y: [(IDS % 5, y), (IDS, y)], 2**24 + 8, False),
+    "small table": (lambda y: [(mx.nd.array(IDS % 5), mx.nd.array(y))], 2048, False),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", TABLES)
+def test_ids_that_come_as_floats_are_told(case, caplog):
+    """MXNet makes float32 of NumPy's integers in an NDArrayIter, and in `mx.nd.array`."""
+    make, rows, is_told = TABLES[case]
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Embedding(rows, 1, sparse_grad=True), gluon.nn.Flatten())
+    net.initialize(mx.init.Zero())
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    estimator = gs.Estimator(net, gluon.loss.L2Loss(), trainer=trainer)
+    estimator.fit(make(np.ones((2, 1), "float32")), epochs=1, verbose=0)
+    told = [message for message in caplog.messages if "come as float32" in message]
+    assert len(told) == is_told
+    if told:
+        assert "whole numbers up to 16777216 only: give them as int64" in told[0]
