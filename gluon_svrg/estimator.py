@@ -520,14 +520,13 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
 
     def _check_context(self, context: Any) -> list[mx.Context]:
         try:
-            contexts: list[mx.Context] = super()._check_context(context)
+            return super()._check_context(context)
         except AssertionError as error:
             raise ValueError(
                 f"context={context!r} is not there: this machine has no such device, or this build "
                 "of MXNet is without CUDA (mx.runtime.Features() tells); use mx.cpu(), or install "
                 "a build with CUDA, such as mxnet-cu117"
             ) from error
-        return contexts
 
     def _check_loss(self, loss: object) -> mx.gluon.Block:
         # MXNet's own accepts only a gluon.loss.Loss; a batch processor may call any Block.
