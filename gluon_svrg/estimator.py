@@ -250,6 +250,10 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         _check_duration(epochs, batches)
         _check_initial_epoch(initial_epoch, epochs, resume)
         check_kind(self.net)
+        for block in {
+            id(b): b for b in (self.net, self.loss, self.val_net, self.val_loss)
+        }.values():
+            _check_initialized(block)
         _check_contexts(self.net, self.context)
         verbose = check_verbose(verbose) if self.workers.is_first else 0
         _check_that_it_trains(self.trainer)
@@ -354,6 +358,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             If the data cannot be used, have no batch, or give outputs that cannot be joined.
         """
         check_kind(self.val_net)
+        _check_initialized(self.val_net)
         return predict(self, batches_to_predict(data, batch_size), batch_axis)
 
     def describe(
@@ -511,10 +516,21 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
     def _validation_data(self, val_data: object, batch_axis: int) -> TrainingData:
         """Return this worker's part of the data; `val_net` is synchronized first."""
         check_kind(self.val_net)
+        _check_initialized(self.val_net)
         if isinstance(self.trainer, SVRGTrainer):
             # Inside fit the weights are equal already.
             self.trainer.synchronize(self.val_net, again=self._loop is None)
         return shard(training_data(val_data, "val_data"), self.workers, batch_axis)
+
+    def _check_context(self, context: Any) -> list[mx.Context]:
+        try:
+            return super()._check_context(context)
+        except AssertionError as error:
+            raise ValueError(
+                f"context={context!r} is not there: this machine has no such device, or this build "
+                "of MXNet is without CUDA (mx.runtime.Features() tells); use mx.cpu(), or install "
+                "a build with CUDA, such as mxnet-cu117"
+            ) from error
 
     def _check_loss(self, loss: object) -> mx.gluon.Block:
         # MXNet's own accepts only a gluon.loss.Loss; a batch processor may call any Block.
@@ -538,6 +554,15 @@ def _contexts_of(net: mx.gluon.Block) -> list[mx.Context] | None:
         if has_data(param) or not has_shape(param):
             return param.list_ctx()
     return None
+
+
+def _check_initialized(block: mx.gluon.Block) -> None:
+    for param in block.collect_params().values():
+        if not has_data(param) and has_shape(param):
+            raise RuntimeError(
+                f"Parameter {param.name!r} has not been initialized: call initialize() of "
+                f"{block.name!r}, a {type(block).__name__}, or load its parameters"
+            )
 
 
 def _check_contexts(net: mx.gluon.Block, contexts: list[mx.Context]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -24,6 +25,7 @@ from gluon_svrg.events import (
 from gluon_svrg.run.batch_processor import evaluate_batch, fit_batch
 from gluon_svrg.run.consistency import broadcast_weights, check_equal_weights
 from gluon_svrg.run.history import to_python_number
+from gluon_svrg.run.metrics import is_loss
 from gluon_svrg.run.position import FitResult, StopReason
 from gluon_svrg.run.rng import collect_rng_states, set_rng_states
 from gluon_svrg.run.running_statistics import averaged_running_statistics
@@ -94,7 +96,25 @@ class FitLoop:
         self._notify("train_end")
         epochs_run = estimator.position.epoch + (estimator.position.batch_in_epoch > 0)
         assert estimator.stop_reason is not None  # or the loop would not have ended
-        return FitResult(estimator.stop_reason, epochs_run, estimator.history)
+        not_finite = self._not_finite_losses()
+        return FitResult(
+            estimator.stop_reason, epochs_run, estimator.history, not_finite=not_finite
+        )
+
+    def _not_finite_losses(self) -> dict[str, float]:
+        """Return the losses that are NaN or infinite in the last epoch; warn if no handler has."""
+        estimator = self._estimator
+        row = estimator.history[-1] if estimator.history else {}
+        metrics = filter(is_loss, (*estimator.train_metrics, *estimator.val_metrics))
+        bad = {m.name: row[m.name] for m in metrics if not math.isfinite(row.get(m.name, 0.0))}
+        is_said = estimator.stop_reason is StopReason.NOT_FINITE
+        if bad and not is_said and estimator.workers.is_first:
+            estimator.logger.warning(
+                "%s at the end of the run: try a smaller learning rate, or find the first bad "
+                "batch with NaNGuardHandler()",
+                " and ".join(f"{name} is {value:g}" for name, value in bad.items()),
+            )
+        return bad
 
     def _should_continue(self) -> bool:
         """Return whether to train another epoch, or to finish one that has begun."""

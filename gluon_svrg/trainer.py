@@ -112,9 +112,16 @@ class SVRGTrainer(gluon.Trainer):
         self._is_single_process = not self.workers.are_several
         on_kvstore = update_on_kvstore if self._is_single_process else False
         self._fp16, compression_params = half_or_none(compression_params)
-        super().__init__(
-            params, optimizer, optimizer_params, kvstore, compression_params, on_kvstore
-        )
+        try:
+            super().__init__(
+                params, optimizer, optimizer_params, kvstore, compression_params, on_kvstore
+            )
+        except RuntimeError as error:
+            if "has not been initialized" not in str(error):
+                raise
+            raise RuntimeError(f"{error}: call net.initialize() before you make the trainer") from (
+                error
+            )
         if on_kvstore and len(self._contexts) == 1 and kvstore in ("local", "device", None):
             raise ValueError(
                 f"update_on_kvstore=True needs a kvstore, and on one context MXNet makes none for "

@@ -1,6 +1,7 @@
 """The Estimator: MXNet's behaviour, any data, a result, and clear errors."""
 
 import inspect
+import re
 import sys
 
 import gluon_svrg as gs
@@ -137,6 +138,47 @@ def test_the_result_holds_reason_epochs_and_history():
         assert row["learning_rate"] == 0.1
         assert 0 <= row["training accuracy"] <= 1
         assert 0 <= row["validation accuracy"] <= 1
+
+
+LAST_WORDS = [
+    ((1e6, {}), "training loss is (nan|inf) and validation loss is (nan|inf)"),
+    ((1e6, {"batches": 9}), "training loss is (nan|inf)"),
+    ((0.1, {}), ""),
+]
+
+
+@pytest.mark.parametrize("verbose", [0, 2])
+@pytest.mark.parametrize(("run", "words"), LAST_WORDS)
+def test_a_run_that_ends_with_a_loss_that_is_not_finite_says_so(run, words, verbose, caplog):
+    """Before, "all epochs are done" was the last word."""
+    (rate, arguments), problem = run, problems.make("linear", dtype="float32")
+    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem))
+    estimator.trainer.set_learning_rate(rate)
+    batches = problem.ndarrays("float32")
+    fit = arguments or {"val_data": batches, "epochs": 12}
+    result = estimator.fit(batches, verbose=verbose, **fit)
+    assert result.stop_reason.name == ("BATCHES_DONE" if arguments else "EPOCHS_DONE")
+    said = [message for message in caplog.messages if "at the end of the run" in message]
+    if not words:
+        assert (said, result.not_finite, result.ended) == ([], {}, "all epochs are done")
+        return
+    assert len(said) == 1
+    assert re.match(f"{words} at the end of the run: try a smaller learning rate", said[0])
+    assert "NaNGuardHandler()" in said[0]
+    assert re.match(
+        f"FitResult: all (epochs|batches) are done, but {words}", " ".join(repr(result).split())
+    )
+    assert list(result.not_finite) == re.findall("(?:training|validation) loss", words)
+
+
+def test_a_handler_that_has_ended_the_run_on_a_nan_has_the_last_word(caplog):
+    problem = problems.make("linear", dtype="float32")
+    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem))
+    estimator.trainer.set_learning_rate(1e6)
+    guard = gs.NaNGuardHandler("stop")
+    result = estimator.fit(problem.ndarrays("float32"), epochs=12, event_handlers=[guard])
+    assert result.stop_reason is gs.StopReason.NOT_FINITE
+    assert not [message for message in caplog.messages if "at the end of the run" in message]
 
 
 def test_evaluate_returns_the_metrics():
@@ -453,6 +495,40 @@ def test_empty_validation_data_is_an_error():
         estimator.fit(problem.ndarrays(), [], epochs=1)
     with pytest.raises(ValueError, match="val_data gave no batch"):
         estimator.evaluate(Again([]))
+
+
+def uninitialised(part):
+    """An Estimator of which this part has a parameter without a value."""
+    problem = problems.make("softmax", dtype="float32")
+    new = gluon.nn.Dense(3, in_units=6, prefix="new_")
+    if part == "trainer":
+        return gs.SVRGTrainer(new.collect_params(), "sgd")
+    loss = gluon.loss.SoftmaxCELoss()
+    if part == "loss":
+        loss.register_child(new)
+    arguments = {"trainer": trainer_of(problem)} | ({"val_net": new} if part == "val_net" else {})
+    estimator = gs.Estimator(problem.net, loss, **arguments)
+    if part == "net":
+        estimator.net = new
+    return estimator
+
+
+@pytest.mark.parametrize("call", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize("part", ["trainer", "net", "loss", "val_net"])
+def test_a_parameter_without_a_value_is_told_with_the_way_out(part, call):
+    batches = problems.make("softmax", dtype="float32").ndarrays("float32")
+    if part in ("net", "loss") and call != "fit":
+        return  # they evaluate with val_net
+    message = r"Parameter 'new_(weight|bias)' has not been initialized: call .*initialize\(\)"
+    arguments = {"epochs": 1} if call == "fit" else {}
+    with pytest.raises(RuntimeError, match=message):
+        getattr(uninitialised(part), call)(batches, **arguments)
+
+
+def test_a_gpu_that_is_not_there_is_told_with_the_way_out():
+    problem = problems.make("softmax")
+    with pytest.raises(ValueError, match=r"context=gpu\(99\) is not there: .*use mx.cpu\(\), or"):
+        gs.Estimator(problem.net, problem.loss, context=mx.gpu(99))
 
 
 def test_a_network_elsewhere_is_an_error():

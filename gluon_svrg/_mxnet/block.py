@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -224,7 +226,7 @@ def forgotten_forward(net: Block) -> Iterator[None]:
     waiting = [param for param in net.collect_params().values() if param._deferred_init]
     saved = [(vars(item), dict(vars(item))) for item in (*blocks.values(), *waiting)]
     for block in blocks.values():
-        vars(block).update(_forward_hooks={}, _forward_pre_hooks={})
+        vars(block).update(_forward_hooks=OrderedDict(), _forward_pre_hooks=OrderedDict())
         if isinstance(block, HybridBlock) and not isinstance(block, SymbolBlock):
             vars(block).update(_active=False)
     for param in waiting:
@@ -326,6 +328,58 @@ def axis_of_classes(loss: Block) -> int | None:
     """
     is_sparse = type(loss) is mx.gluon.loss.SoftmaxCrossEntropyLoss and loss._sparse_label
     return loss._axis if is_sparse else None
+
+
+class ExpectedOutput(NamedTuple):
+    """What a loss of Gluon's takes the outputs of the network for.
+
+    Attributes
+    ----------
+    kind : str
+        'scores' of classes, to which the loss applies softmax; 'log-probabilities' of classes;
+        'score', to which it applies sigmoid; or 'probability'.
+    axis : int
+        That of the classes.
+    """
+
+    kind: str
+    axis: int = -1
+
+
+def expected_output(loss: Block) -> ExpectedOutput | None:
+    """Return what a loss of Gluon's takes outputs for; None if it has no scale that can be seen."""
+    losses = mx.gluon.loss
+    if type(loss) in (losses.SoftmaxCrossEntropyLoss, losses.KLDivLoss):
+        kind = "log-probabilities" if loss._from_logits else "scores"
+        return ExpectedOutput(kind, loss._axis)
+    if type(loss) is losses.CTCLoss:
+        return ExpectedOutput("scores")
+    if type(loss) is losses.SigmoidBinaryCrossEntropyLoss:
+        return ExpectedOutput("probability" if loss._from_sigmoid else "score")
+    return ExpectedOutput("score") if type(loss) is losses.LogisticLoss else None
+
+
+def labels_are_probabilities(loss: Block) -> bool:
+    """Return whether labels of a loss of Gluon's with one output are from 0 to 1."""
+    losses = mx.gluon.loss
+    if type(loss) is losses.LogisticLoss:
+        return loss._label_format == "binary"
+    return type(loss) is losses.SigmoidBinaryCrossEntropyLoss
+
+
+def last_operator(output: NDArray) -> dict[str, Any]:
+    """Return the node of the recorded graph that made an output, before changes of shape.
+
+    Raises
+    ------
+    MXNetError
+        If the graph is not recorded, or has a part that is no operator.
+    """
+    graph = json.loads(autograd.get_symbol(output).tojson())
+    node: dict[str, Any] = graph["nodes"][graph["heads"][0][0]]
+    while node["op"] in SAME_NUMBERS:
+        node = graph["nodes"][node["inputs"][0][0]]
+    return node
 
 
 class KnownLoss(NamedTuple):

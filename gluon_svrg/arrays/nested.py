@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from gluon_svrg._compat import NumPyArray
 from mxnet.ndarray import NDArray
 
 
@@ -49,6 +50,11 @@ def tree_map(function: Callable[[Any], Any], value: object) -> Any:
             return items
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     return function(value)
+
+
+def as_numpy(array: Any) -> NumPyArray:
+    """Return an NDArray or a NumPy array as a NumPy array."""
+    return np.asarray(array.asnumpy() if isinstance(array, NDArray) else array)
 
 
 def describe_value(value: object) -> str:

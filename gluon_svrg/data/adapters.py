@@ -13,14 +13,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 from gluon_svrg._mxnet import (
     batch_sampler_of,
     batchify_of,
     carries_samples_over,
     dataset_of,
-    has_workers,
 )
 from gluon_svrg.arrays.batch import Batch, is_empty
+from gluon_svrg.arrays.nested import as_numpy
 from gluon_svrg.data.base import TrainingData, length_of
 from gluon_svrg.data.determinism import isolate_rng, repeats_exactly
 from gluon_svrg.data.loader import ArrayLoader, ShardedLoader
@@ -31,6 +32,7 @@ from gluon_svrg.run.rng import broadcast_rng_states
 from gluon_svrg.workers import Workers
 from mxnet import gluon
 from mxnet.gluon.data.dataloader import default_batchify_fn, default_mp_batchify_fn
+from mxnet.ndarray import NDArray
 
 # A mirror image with probability 1/2 stays undetected in 6 trials of 4 samples once in 2**20.
 _SAMPLES, _PROBES = 4, 6
@@ -53,6 +55,18 @@ class ListData(TrainingData):
     def batch(self, index: int) -> Any:
         """Return the batch at this index of the list; -1 is the last."""
         return self._data[index]
+
+    def whole_labels(self) -> tuple[Any, Any] | None:
+        """Return the labels of all batches, if these are pairs with one array of labels."""
+        batches = [batch for batch in self._data if not is_empty(batch)]
+        if not all(isinstance(batch, (list, tuple)) and len(batch) == 2 for batch in batches):
+            return None
+        labels = [batch[1] for batch in batches]
+        if not all(isinstance(label, (NDArray, np.ndarray)) and label.ndim for label in labels):
+            return None
+        if len({label.shape[1:] for label in labels}) != 1:
+            return None
+        return np.concatenate([as_numpy(label) for label in labels]), None
 
     def reason_not_repeatable(self) -> str:
         """Return '': the same objects come each time."""
@@ -123,6 +137,10 @@ class ArrayLoaderData(TrainingData):
     def batch(self, index: int) -> Any:
         """Return the batch of this index; -1 is the last."""
         return self._batches[index]
+
+    def whole_labels(self) -> tuple[Any, Any] | None:
+        """Return the loader's labels and weights, unless a transform may change them."""
+        return self._loader.whole_labels()
 
     @contextmanager
     def without_trace(self) -> Iterator[Callable[[int], Iterator[Any]]]:
@@ -201,6 +219,20 @@ class DataLoaderData(TrainingData):
 
     _data: gluon.data.DataLoader
 
+    def iterate_once(self) -> Iterator[Any]:
+        """Iterate once over the batches."""
+        try:
+            yield from super().iterate_once()
+        except KeyError as error:
+            # MXNet looks for the dtype of the samples in a dict.
+            kind = error.args[0] if error.args else None
+            if not (isinstance(kind, type) and issubclass(kind, np.generic)):
+                raise
+            raise ValueError(
+                f"{self._name} gives arrays of dtype {np.dtype(kind)}, which MXNet does not have: "
+                "convert them with x.astype(...), integers to int64, for example"
+            ) from error
+
     def reason_not_lockable(self) -> str:
         """Return why a sample may change between passes; a few are read several times."""
         dataset = dataset_of(self._data)
@@ -211,13 +243,6 @@ class DataLoaderData(TrainingData):
                 "each time cannot be told"
             )
         return "" if _repeats(dataset, length) and self._batchify_repeats() else _DRAWS
-
-    def probe_batch(self) -> Any:
-        """Return the first batch; None if worker processes load, or it is empty."""
-        if has_workers(self._data):
-            return None
-        batch = next(iter(self.first_batches(1)), None)
-        return None if is_empty(batch) else batch
 
     def check_can_resume(self) -> None:
         """Raise ValueError with ``last_batch='rollover'``, whose samples no checkpoint holds."""
@@ -269,6 +294,11 @@ class WorkerLoaderData(DataLoaderData):
     def iterate_once(self) -> Iterator[Any]:
         """Return this worker's parts of the batches, after all workers have compared the order."""
         return self._pass(compares=self._sampler.workers.are_several)
+
+    def probe_batch(self) -> Any:
+        """Return this worker's part of the first batch; None if it has none."""
+        batch = next(iter(self.first_batches(1)), None)
+        return None if is_empty(batch) else batch
 
     def take(self, number: int) -> list[Any]:
         """Return this worker's parts of the first batches; the workers do not compare them."""

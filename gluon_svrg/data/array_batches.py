@@ -19,7 +19,7 @@ from gluon_svrg.data.array_sources import (
     take_as_numpy,
 )
 from gluon_svrg.data.draw import ORDER, PARTITION, Draw
-from gluon_svrg.data.transforms.base import Transform, is_by_sample
+from gluon_svrg.data.transforms.base import Transform, is_by_sample, keeps_labels
 from mxnet.ndarray import NDArray
 
 Rows: TypeAlias = "slice | NumPyArray"
@@ -154,6 +154,16 @@ class BatchMaker:
         """Return some samples of each array, from its beginning to its end, as they are."""
         rows = np.unique(np.linspace(0, len(self._arrays[0]) - 1, number).astype(np.int64))
         return [take_as_numpy(array, rows) for array in self._arrays]
+
+    def whole_labels(self) -> tuple[ArraySource, ArraySource | None] | None:
+        """Return the second array and the third or None: see `ArrayLoader.whole_labels`."""
+        arrays = list(nest(self._nesting, iter(self._arrays)))
+        if len(arrays) not in (2, 3) or not (
+            self._transform is None
+            or (isinstance(self._transform, Transform) and keeps_labels(self._transform))
+        ):
+            return None
+        return arrays[1], arrays[2] if len(arrays) == 3 else None
 
     def batch(self, index: int, rows: Rows, draw: tuple[int, int, int]) -> Batch:
         """Return the batch of these rows.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.data.determinism import isolate_rng
 from gluon_svrg.data.traces import unchanged
 
@@ -173,8 +174,21 @@ class TrainingData:
             yield self.iterate_epoch
 
     def probe_batch(self) -> Any:
-        """Return the first batch, if reading it has no side effect and no cost; else None."""
-        return self.batch(0) if self.keeps_batches else None
+        """Return the first batch, or None: it is empty, or the data would not be as before.
+
+        Data that draw from MXNet's generators, which cannot be restored, draw other numbers later.
+        """
+        if self.keeps_batches:
+            return self.batch(0)
+        if not self.is_restorable:
+            return None
+        with isolate_rng(), self.without_trace() as iterate_epoch:
+            batch = next(iterate_epoch(0), None)
+        return None if is_empty(batch) else batch
+
+    def whole_labels(self) -> tuple[Any, Any] | None:
+        """Return the labels of all samples and their weights or None; None if not in memory."""
+        return None
 
     def reason_not_repeatable(self) -> str:
         """Return why the batches may differ between passes; '' if they repeat bit for bit."""

@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import mxnet as mx
+import numpy as np
 from gluon_svrg._mxnet import as_current, as_legacy
 from gluon_svrg.arrays.batch import Batch
 from gluon_svrg.arrays.nested import tree_leaves
@@ -145,6 +146,12 @@ class NDArrayIterData(DataIterData):
 
     def __init__(self, iterator: mx.io.NDArrayIter, name: str) -> None:
         super().__init__(iterator, name)
+        for key, array in [*iterator.data, *iterator.label]:
+            if array.dtype is np.bool_:
+                raise ValueError(
+                    f"{name} is {self.kind} whose {key!r} is of dtype bool, which MXNet cannot "
+                    "slice: give it as uint8, array.astype('uint8')"
+                )
         self._rolls_over = iterator.last_batch_handle == "roll_over"
         # The first batch of an epoch that begins with samples of the last calls those padding.
         self._has_padding = not self._rolls_over

@@ -23,7 +23,7 @@ from gluon_svrg.data.array_batches import (
     check_shuffle,
     check_transform,
 )
-from gluon_svrg.data.array_sources import NestedArrays, flatten_sources, nesting_of
+from gluon_svrg.data.array_sources import ArraySource, NestedArrays, flatten_sources, nesting_of
 from gluon_svrg.data.determinism import repeats_exactly
 from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED
 from gluon_svrg.data.shard import Shard
@@ -264,6 +264,13 @@ class ArrayLoader:
     def some_rows(self) -> list[NumPyArray]:
         """Return some samples of each array, from its beginning to its end, as they are."""
         return self._maker.some_rows(_ROWS_TO_COMPARE)
+
+    def whole_labels(self) -> tuple[ArraySource, ArraySource | None] | None:
+        """Return the second array and the third or None, as they are in the batches.
+
+        None if a batch is not of two or three arrays, or if the transform may change the labels.
+        """
+        return self._maker.whole_labels()
 
     @property
     def keeps_batches(self) -> bool:

@@ -30,7 +30,6 @@ __all__ = [
     "check_data",
     "first_batches",
     "length_of",
-    "probe_batch",
     "reason_not_lockable",
     "training_data",
 ]
@@ -102,14 +101,6 @@ def first_batches(data: Iterable[object], number: int) -> list[Any]:
     """
     check_integer("number", number, 1, "that many batches are taken")
     return _wrap(data, "data").take(number)
-
-
-def probe_batch(data: object) -> Any:
-    """Return the first batch of validation data, if reading it has no side effect; else None.
-
-    MXNet's generators are not restored if a DataLoader's dataset draws from them.
-    """
-    return _wrap(data, "val_data").probe_batch()
 
 
 def reason_not_lockable(data: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,8 @@ class CheckpointHandler(
         value = None
         if self.monitor is not None and (self._is_evaluated or not self._monitors_validation()):
             value = self.monitor.read(estimator)
+            if value is not None and math.isnan(value):  # no number in JSON, and never the best
+                value = None
         elif self.monitor is not None and not position.is_in_epoch:
             self._warn_once(key, estimator)
         description = manifest_info(estimator)

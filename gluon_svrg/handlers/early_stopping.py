@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import mxnet as mx
@@ -29,7 +30,10 @@ class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Statef
 
     `patience` is that of Keras: the run ends after `patience` epochs in a row without improvement
     (0 and 1 mean the same: the first such epoch ends it), with ``StopReason.NO_IMPROVEMENT``. An
-    epoch without the figure (no evaluation, or NaN) does not count.
+    epoch without the figure, because there was no evaluation, does not count.
+
+    A figure that is NaN or infinite ends the run at once, with ``StopReason.NOT_FINITE``, as in
+    Lightning. With ``check_finite=False`` a NaN is no improvement, as in Keras.
 
     After a resume the count continues, unless the monitored figure is another one now. A run that
     this handler had ended ends again at once, with the same reason and the same weights, unless
@@ -48,6 +52,9 @@ class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Statef
         A value is an improvement if it is better than the last improvement by more than this.
     baseline : float, optional
         An improvement must also be better than this, by more than `min_delta`.
+    check_finite : bool
+        Whether a figure that is NaN or infinite ends the run at once, after an evaluation in
+        mid-epoch as well.
     restore_best : bool
         Whether the parameters and auxiliary states of the best epoch are restored at *train end*
         (not after an exception). For a validation figure they are those of the last evaluation in
@@ -84,6 +91,7 @@ class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Statef
         min_delta: float = 0.0,
         *,
         baseline: float | None = None,
+        check_finite: bool = True,
         restore_best: bool = False,
         priority: float = Order.MONITOR,
     ) -> None:
@@ -107,6 +115,7 @@ class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Statef
         if baseline is not None:
             baseline = check_number("baseline", baseline, "the figure has to be better than it")
         self.baseline = baseline
+        self.check_finite = check_finite
         self.restore_best = restore_best
         self.priority = float(priority)
         self.best: float | None = None
@@ -126,17 +135,19 @@ class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Statef
         self._wait = 0
 
     def evaluation_end(self, estimator: Run) -> None:
-        """Keep the weights that were evaluated, if they may be the best."""
+        """Keep the weights that were evaluated, if they may be the best; end the run on a NaN."""
         value = estimator.last_evaluation.get(self.monitor.name)
         self._evaluated = None
-        if self.restore_best and value is not None and self.monitor.is_better(value, self.best):
+        if value is None or self._stops_at(value, estimator):
+            return
+        if self.restore_best and self.monitor.is_better(value, self.best):
             self._evaluated = _copied(estimator)
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Count the epoch; keep the weights if they are the best; end the run if it is time."""
         value = self.monitor.read(estimator)
         evaluated, self._evaluated = self._evaluated, None
-        if value is None:
+        if value is None or self._stops_at(value, estimator):
             return
         if self.monitor.is_better(value, self.best):
             self.best, self.best_epoch = value, estimator.position.epoch
@@ -182,19 +193,38 @@ class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Statef
                 "epoch, %d: only if a later epoch is better will its weights be restored",
                 self.best_epoch,
             )
-        self._stop_if_it_is_time(estimator)
+        # A run that ended between two epochs has ended with its last row.
+        value = None if estimator.position.is_in_epoch else self.monitor.read(estimator)
+        if value is None or not self._stops_at(value, estimator):
+            self._stop_if_it_is_time(estimator)
+
+    def _stops_at(self, value: float, estimator: Run) -> bool:
+        """Return whether a value is not finite and ends the run for that; request the end."""
+        if not self.check_finite or math.isfinite(value):
+            return False
+        if not estimator.stop_requested:  # the evaluation that has ended the run gave it already
+            estimator.logger.warning(
+                "%s is %g in epoch %d: the run ends%s; try a smaller learning rate, or find the "
+                "first bad batch with NaNGuardHandler() (check_finite=False trains on)",
+                self.monitor.name,
+                value,
+                estimator.position.epoch - (not estimator.position.is_in_epoch),
+                "" if self._weights is None else f" with the weights of epoch {self.best_epoch}",
+            )
+        estimator.stop(StopReason.NOT_FINITE)
+        return True
 
     def _stop_if_it_is_time(self, estimator: Run) -> None:
         if self.patience is None or self._wait < max(1, self.patience):
             return
         estimator.stop(StopReason.NO_IMPROVEMENT)
         estimator.logger.info(
-            "the run ends after %d epochs without improvement: the best %s %.4g was in epoch %d%s",
+            "the run ends after %d epochs without improvement: %s",
             self._wait,
-            self.monitor.name,
-            self.best,
-            self.best_epoch,
-            ", whose weights are restored" if self._weights is not None else "",
+            f"{self.monitor.name} was finite in none of them"
+            if self.best is None
+            else f"the best {self.monitor.name} {self.best:.4g} was in epoch {self.best_epoch}"
+            + (", whose weights are restored" if self._weights is not None else ""),
         )
 
 

@@ -169,9 +169,9 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful):
     ``ReduceLROnPlateau``; PyTorch's waits for one epoch more. The next epoch is the first
     with the new value. `cooldown` is PyTorch's: that many epochs after a reduction do not count.
 
-    An epoch without the figure (no evaluation, or NaN) does not count. Checkpoints have the best
-    value, the counts, and the optimizer's hyper-parameter. After the run the optimizer keeps the
-    last value.
+    A NaN is no improvement. An epoch without the figure, because there was no evaluation, does not
+    count. Checkpoints have the best value, the counts, and the optimizer's hyper-parameter. After
+    the run the optimizer keeps the last value.
 
     Parameters
     ----------
@@ -288,10 +288,10 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful):
         if after < before:
             _set_value(self.hyperparameter, estimator.trainer, after)
             estimator.logger.info(
-                "epoch %d: %s has not improved on %.4g for %d epochs: %s %.4g -> %.4g",
+                "epoch %d: %s has not improved%s for %d epochs: %s %.4g -> %.4g",
                 estimator.position.epoch,
                 self.monitor.name,
-                self._best,
+                "" if self._best is None else f" on {self._best:.4g}",
                 self.patience,
                 self.hyperparameter,
                 before,

@@ -15,8 +15,10 @@ from gluon_svrg.arrays.samples import num_samples, slice_samples
 from gluon_svrg.run.casting import (
     call_network_with_casts,
     call_with_casts,
+    dtype_for,
     dtype_in,
     precision_of,
+    without_bool,
 )
 from mxnet import gluon
 from mxnet.ndarray import NDArray
@@ -73,9 +75,11 @@ def unpack_batch(
     """
     items = _items_of(batch)
     if _is_plain_pair(items) and batch_axis == 0:
-        return BatchParts(*(_mxnet.as_current(cast(NDArray, item)) for item in items[:2]))
+        data, label = (_mxnet.as_current(cast(NDArray, item)) for item in items[:2])
+        return BatchParts(data, _without_bool(label, net))
     _check_are_of_one_kind(items)
-    parts = BatchParts(*(_as_ndarrays(item, net) for item in items))
+    data, label, weight = (_as_ndarrays(item, net) for item in items)
+    parts = BatchParts(data, _without_bool(label, net), _without_bool(weight, net))
     for name, part in zip(_KEYS, parts, strict=True):
         _check_arrays(name, part, part is not None or name != "sample_weight")
     _check_lengths(parts, batch_axis, contexts)
@@ -177,7 +181,8 @@ def compute_losses(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> ND
     """
     label, weight = parts.label, parts.weight
     is_of_samples = isinstance(weight, NDArray) and weight.ndim == 1
-    extra = () if weight is None or is_of_samples else (weight,)
+    # Cast by itself: if it were refused, the label would be cast with it, and classes be rounded.
+    extra = () if weight is None or is_of_samples else (_cast_weights(weight, dtype_in(pred)),)
     try:
         losses: NDArray = call_with_casts(loss, (pred,), (label, *extra), lambda: dtype_in(pred))
     except (AttributeError, TypeError, ValueError, AssertionError, mx.base.MXNetError) as error:
@@ -200,6 +205,10 @@ def compute_losses(loss: gluon.loss.Loss, parts: BatchParts, pred: object) -> ND
     weight = weight.astype(losses.dtype, copy=False).reshape((-1, *(1,) * (losses.ndim - 1)))
     weighted: NDArray = losses * weight
     return weighted
+
+
+def _cast_weights(weight: object, dtype: np.dtype[Any]) -> Any:
+    return tree_map(lambda array: array.astype(dtype, copy=False), weight)
 
 
 def count_samples(losses: list[NDArray], labels: list[object], batch_axis: int) -> int:
@@ -302,7 +311,10 @@ def _check_lengths(parts: BatchParts, batch_axis: int, contexts: int) -> None:
 
 
 def _as_ndarrays(part: object, net: gluon.Block) -> Any:
-    """Return `part` with NumPy's arrays, and what can be made one, at the network's precision."""
+    """Return `part` with NumPy's arrays, and what can be made one, at the network's precision.
+
+    Whole numbers that it would round keep a dtype that holds them.
+    """
     if isinstance(part, NDArray) or all(isinstance(leaf, NDArray) for leaf in tree_leaves(part)):
         return tree_map(_mxnet.as_current, part)
     dtype = precision_of(net)
@@ -315,11 +327,16 @@ def _as_ndarrays(part: object, net: gluon.Block) -> Any:
         values = np.asarray(array)
         if values.dtype.kind not in "fiub":
             return array
-        # float16 cannot count classes, or words, beyond 2,048.
-        is_narrow = dtype == np.float16 and values.dtype.kind != "f"
-        return _mxnet.as_current(mx.nd.array(values, dtype="float32" if is_narrow else dtype))
+        return _mxnet.as_current(mx.nd.array(values, dtype=dtype_for(values, dtype)))
 
     return tree_map(convert, part)
+
+
+def _without_bool(part: object, net: gluon.Block) -> Any:
+    """Return bool arrays as numbers 0 and 1, which losses and metrics take."""
+    if isinstance(part, NDArray):
+        return without_bool(part, precision_of(net)) if part.dtype is np.bool_ else part
+    return tree_map(lambda array: without_bool(array, precision_of(net)), part)
 
 
 def _with_leaves(part: object, leaves: list[NDArray]) -> Any:

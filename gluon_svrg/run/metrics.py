@@ -73,6 +73,12 @@ def flatten_metrics(metric: EvalMetric) -> Iterator[EvalMetric]:
         yield metric
 
 
+def is_loss(metric: EvalMetric) -> bool:
+    """Return whether it is the metric of the loss."""
+    # The Estimator that has had it before has put "training" before its name.
+    return isinstance(metric, mx.metric.Loss) or metric.name.split(" ")[-1] == LOSS
+
+
 def _metrics_of(given: object, argument: str) -> list[EvalMetric]:
     if given is None:
         return []
@@ -124,7 +130,6 @@ def _no_metric(given: object, argument: str) -> ValueError:
 def _with_loss(metrics: list[EvalMetric]) -> list[EvalMetric]:
     for metric in metrics:
         for part in flatten_metrics(metric):
-            # The Estimator that has had it before has put "training" before its name.
-            if isinstance(part, mx.metric.Loss) or part.name.split(" ")[-1] == LOSS:
+            if is_loss(part):
                 return metrics
     return [*metrics, mx.metric.Loss(LOSS)]

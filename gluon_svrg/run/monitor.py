@@ -113,7 +113,7 @@ class Monitor:
     def read(self, estimator: Run) -> float | None:
         """Return the figure of the current epoch or, between two epochs, of the last one.
 
-        None if there is none (no evaluation yet) or it is NaN.
+        It may be NaN or infinite. None if there is none: no evaluation yet.
         """
         if not estimator.position.is_in_epoch or self.name in _row_of_this_epoch(estimator):
             value = estimator.history[-1].get(self.name) if estimator.history else None
@@ -124,12 +124,15 @@ class Monitor:
                 pair for metric in estimator.train_metrics for pair in metric.get_name_value()
             )
             value = known.get(self.name)
-        return None if value is None or math.isnan(value) else float(value)
+        return None if value is None else float(value)
 
     def is_better(self, value: float, than: float | None, min_delta: float = 0.0) -> bool:
-        """Return whether `value` is better than `than` by more than `min_delta`."""
+        """Return whether `value` is better than `than` by more than `min_delta`.
+
+        With None, whether it is better than nothing: NaN is not, nor is the worst infinity.
+        """
         if than is None:
-            return True
+            than = math.inf if self.mode == "min" else -math.inf
         difference = than - value if self.mode == "min" else value - than
         return difference > min_delta
 
@@ -154,9 +157,9 @@ class Monitor:
         return False
 
     def best_first(self, values: dict[_Key, float]) -> list[_Key]:
-        """Return the keys of `values`, sorted from the best value to the worst."""
+        """Return the keys of `values`, sorted from the best value to the worst; NaN is last."""
         sign = 1 if self.mode == "min" else -1
-        return sorted(values, key=lambda key: sign * values[key])
+        return sorted(values, key=lambda key: (math.isnan(values[key]), sign * values[key]))
 
 
 def _row_of_this_epoch(estimator: Run) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class StopReason(Enum):
     HANDLER = "a handler asked to stop"
     REQUESTED = "stop() was called"
     NO_IMPROVEMENT = "the monitored figure improved no longer"
-    NOT_FINITE = "a loss or a gradient was NaN or infinite"
+    NOT_FINITE = "a loss, a gradient or a monitored figure was NaN or infinite"
     SIGNAL = "a signal (Ctrl-C or SIGTERM) asked to stop"
     TIME_LIMIT = "the time limit was reached"
 
@@ -172,6 +172,8 @@ class FitResult:
         The folder of the checkpoint from which the run was resumed, or an empty text.
     profile : History
         The row of each profiled epoch, if there was a :class:`ProfilerHandler`.
+    not_finite : dict of str to float
+        The losses that are NaN or infinite in the last epoch, by their names in the history.
     """
 
     stop_reason: StopReason
@@ -182,6 +184,13 @@ class FitResult:
     seconds: float = 0.0
     resumed_from: str = ""
     profile: History = field(default_factory=History)
+    not_finite: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> str:
+        """Why the run ended, as text, and which losses are not finite."""
+        bad = " and ".join(f"{name} is {value:g}" for name, value in self.not_finite.items())
+        return f"{self.stop_reason.value}, but {bad}" if bad else self.stop_reason.value
 
     @property
     def length(self) -> str:
@@ -204,7 +213,7 @@ class FitResult:
     def _lines(self) -> list[str]:
         last = self.history[-1] if self.history else {}
         metrics = [f"{name} {cell(v)}" for name, v in last.items() if name.startswith(SPLITS)]
-        lines = [f"FitResult: {self.stop_reason.value}", self.length]
+        lines = [f"FitResult: {self.ended}", self.length]
         return list(filter(None, [*lines, broken_off(self.history[-1:]), ", ".join(metrics)]))
 
     def report(

@@ -243,7 +243,7 @@ def _scrolling(title: str, content: Sequence[str], kind: str) -> str:
 
 
 def _opening_of(result: FitResult) -> Iterable[str]:
-    reason = result.stop_reason.value
+    reason = result.ended
     reason = reason[0].upper() + reason[1:]
     yield f"<p><strong>{_text(reason)}</strong>: {_text(result.length)}.</p>"
     if result.began is not None:

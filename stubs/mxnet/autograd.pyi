@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from mxnet.ndarray import NDArray
+from mxnet.symbol import Symbol
 
 def is_recording() -> bool: ...
 def is_training() -> bool: ...
@@ -14,6 +15,7 @@ def mark_variables(
     gradients: NDArray | Sequence[NDArray],
     grad_reqs: str | Sequence[str] = "write",
 ) -> None: ...
+def get_symbol(x: NDArray) -> Symbol: ...
 def backward(
     heads: NDArray | Sequence[NDArray],
     head_grads: NDArray | Sequence[NDArray | None] | None = None,

@@ -1,6 +1,7 @@
 """SanityCheckHandler: what is wrong with the first batch is told before anything is trained."""
 
 import logging
+import re
 
 import gluon_svrg as gs
 import mxnet as mx
@@ -282,3 +283,421 @@ def test_inputs_and_labels_that_are_three_items_are_told_how_to_be_nested():
     wrong = rng.normal(size=(8, 2, 2))
     with pytest.raises(ValueError, match=f"cannot compute the first batch: output.*{hint}"):
         estimator.fit([(rng.normal(size=(8, 4)), rng.integers(0, 3, 8), wrong)], epochs=1)
+
+
+class ByHand(gluon.Block):
+    """Softmax in a plain Block, by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(3, in_units=4)
+
+    def forward(self, x):
+        powers = mx.nd.exp(self.dense(x))
+        return powers / powers.sum(axis=1, keepdims=True)
+
+
+class Sigmoid(gluon.Block):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(1, in_units=4)
+
+    def forward(self, x):
+        return mx.nd.sigmoid(self.dense(x)).reshape((-1,))
+
+
+def ending(outputs, *ends, bias=0.0, activation=None):
+    """Return a network that ends in these layers: a name is an activation or an operator."""
+    net = nn.HybridSequential()
+    net.add(nn.Dense(5, activation="tanh", in_units=4))
+    init = mx.init.Constant(bias) if bias else "zeros"
+    net.add(nn.Dense(outputs, in_units=5, activation=activation, bias_initializer=init))
+    for end in ends:
+        net.add(nn.HybridLambda(end) if isinstance(end, str) else end)
+    return net
+
+
+def flattened(F, x):
+    return F.reshape(F.sigmoid(x), (-1,))
+
+
+LOSS = gluon.loss
+SOFT = np.eye(3)[Y] * 0.7 + 0.1
+SIGNS, BITS = (Y > 0) * 2.0 - 1, (Y > 0) * 1.0
+TWICE = {
+    "softmax": (ending(3, "softmax"), CE(), Y, "SoftmaxCrossEntropyLoss applies softmax itself"),
+    "softmax by hand": (ByHand(), CE(), Y, "probabilities, in .0, 1. with the sum 1, and"),
+    "soft labels": (ending(3, "softmax"), CE(sparse_label=False), SOFT, "leave softmax out"),
+    "softmax, hybridized": (ending(3, "softmax"), CE(), Y, "leave softmax out of the network"),
+    "softmax, KLDivLoss": (
+        ending(3, "softmax"),
+        LOSS.KLDivLoss(from_logits=False),
+        SOFT,
+        "KLDivLoss applies softmax itself",
+    ),
+    "no logarithm": (
+        ending(3, "softmax"),
+        CE(from_logits=True),
+        Y,
+        "takes their logarithms: end the network in log_softmax",
+    ),
+    "no logarithm, KLDivLoss": (
+        ending(3, "softmax"),
+        LOSS.KLDivLoss(),
+        SOFT,
+        "takes their logarithms: end the network in log_softmax",
+    ),
+    "no softmax": (
+        ending(3, bias=1.0),
+        CE(from_logits=True),
+        Y,
+        "takes logarithms of probabilities, which are at most 0: give from_logits=False",
+    ),
+    "no softmax, KLDivLoss": (ending(3, bias=1.0), LOSS.KLDivLoss(), SOFT, "at most 0"),
+    "sigmoid": (
+        ending(1, "sigmoid"),
+        LOSS.SigmoidBCELoss(),
+        BITS,
+        "ends in sigmoid, and SigmoidBin.* leave sigmoid out of the network, or give from_sig",
+    ),
+    "sigmoid as activation": (
+        ending(1, activation="sigmoid"),
+        LOSS.SigmoidBCELoss(),
+        BITS,
+        "leave sigmoid out",
+    ),
+    "sigmoid, reshaped": (
+        ending(1, nn.HybridLambda(flattened)),
+        LOSS.SigmoidBCELoss(),
+        BITS,
+        "leave sigmoid out",
+    ),
+    "sigmoid of a Block": (Sigmoid(), LOSS.SigmoidBCELoss(), BITS, "leave sigmoid out"),
+    "softmax, SigmoidBCELoss": (
+        ending(3, "softmax"),
+        LOSS.SigmoidBCELoss(),
+        np.eye(3)[Y],
+        "the network ends in softmax, and Sig.* leave softmax out",
+    ),
+    "sigmoid, LogisticLoss": (ending(1, "sigmoid"), LOSS.LogisticLoss(), SIGNS, "leave sigmoid"),
+    "no sigmoid": (
+        ending(1, bias=3.0),
+        LOSS.SigmoidBCELoss(from_sigmoid=True),
+        BITS,
+        "takes probabilities: end the network in sigmoid, or leave from_sigmoid out",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TWICE)
+def test_softmax_sigmoid_and_logarithm_are_applied_once(case):
+    """Fails on 0.8: all of them are trained."""
+    net, loss, label, message = TWICE[case]
+    mx.random.seed(1)
+    net.initialize(mx.init.Xavier(), force_reinit=True)
+    if "hybridized" in case:
+        net.hybridize()
+    before = problems.weights_of(net)
+    arguments = {"train_metrics": mx.metric.Loss("loss")}
+    with pytest.raises(ValueError, match=message + ".*sanity_check=False"):
+        estimator_of(net, loss, **arguments).fit([(X, label)], epochs=1)
+    assert problems.same(problems.weights_of(net), before)
+    estimator_of(net, loss, **arguments).fit([(X, label)], epochs=1, sanity_check=False)
+
+
+def test_softmax_twice_in_the_validation_network():
+    net = network()
+    twice = nn.HybridSequential()
+    twice.add(net, nn.HybridLambda("softmax"))
+    with pytest.raises(ValueError, match="leave softmax out of the network"):
+        estimator_of(net, val_net=twice).fit([(X, Y)], [(X, Y)], epochs=1)
+
+
+ONCE = {
+    "scores": (ending(3), CE(), Y),
+    "log_softmax, which is itself again": (ending(3, "log_softmax"), CE(), Y),
+    "log_softmax": (ending(3, "log_softmax"), CE(from_logits=True), Y),
+    "log_softmax, soft": (
+        ending(3, "log_softmax"),
+        CE(from_logits=True, sparse_label=False),
+        SOFT,
+    ),
+    "log_softmax, KLDivLoss": (ending(3, "log_softmax"), LOSS.KLDivLoss(), SOFT),
+    "scores, KLDivLoss": (ending(3), LOSS.KLDivLoss(from_logits=False), SOFT),
+    "sigmoid of each class": (ending(3, "sigmoid"), CE(), Y),
+    "relu": (ending(3, "relu"), CE(), Y),
+    "a class alone": (ending(1, bias=1.0), CE(), Y * 0),
+    "equal scores": (ending(3, bias=1 / 3), CE(), Y),
+    "score": (ending(1), LOSS.SigmoidBCELoss(), BITS),
+    "scores in [0, 1]": (ending(1, bias=0.5, activation="relu"), LOSS.SigmoidBCELoss(), BITS),
+    "sigmoid": (ending(1, "sigmoid"), LOSS.SigmoidBCELoss(from_sigmoid=True), BITS),
+    "soft bits": (ending(1), LOSS.SigmoidBCELoss(), BITS * 0.8 + 0.1),
+    "several bits": (ending(3), LOSS.SigmoidBCELoss(), SOFT),
+    "LogisticLoss": (ending(1), LOSS.LogisticLoss(), SIGNS),
+    "LogisticLoss, binary": (ending(1), LOSS.LogisticLoss(label_format="binary"), BITS),
+    "sigmoid, L2Loss": (ending(1, "sigmoid"), LOSS.L2Loss(), BITS),
+    "softmax, L2Loss": (ending(3, "softmax"), LOSS.L2Loss(), SOFT),
+    "softmax, L1Loss": (ending(3, "softmax"), LOSS.L1Loss(), SOFT),
+    "HuberLoss": (ending(1, "sigmoid"), LOSS.HuberLoss(), BITS),
+    "HingeLoss": (ending(1), LOSS.HingeLoss(), SIGNS),
+    "SquaredHingeLoss": (ending(1), LOSS.SquaredHingeLoss(), SIGNS),
+    "PoissonNLLLoss": (ending(1), LOSS.PoissonNLLLoss(), Y),
+    "large regression": (ending(1), LOSS.L2Loss(), Y * 1e6),
+}
+
+
+@pytest.mark.parametrize("case", ONCE)
+def test_no_false_alarm(case, caplog):
+    net, loss, label = ONCE[case]
+    mx.random.seed(1)
+    zeros = case == "equal scores"
+    net.initialize(mx.init.Zero() if zeros else mx.init.Xavier(), force_reinit=True)
+    arguments = {"train_metrics": mx.metric.Loss("loss"), "lr": 1e-3}
+    estimator_of(net, loss, **arguments).fit([(X, label)], [(X, label)], epochs=2, verbose=0)
+    assert not caplog.messages
+
+
+def seen(data):
+    """The samples as a Dataset, whose batches a DataLoader makes."""
+    return gluon.data.ArrayDataset(*(array.astype("float32") for array in data))
+
+
+class Iter(mx.io.DataIter):
+    """A DataIter of one's own, with a position."""
+
+    def __init__(self, data):
+        super().__init__(batch_size=20)
+        self.data, self.at = data, 0
+        shapes = [mx.io.DataDesc(f"array{i}", array.shape) for i, array in enumerate(data)]
+        self.provide_data, self.provide_label = shapes[:1], shapes[1:]
+
+    def reset(self):
+        self.at = 0
+
+    def next(self):
+        self.at += 1
+        if self.at > 1:
+            raise StopIteration
+        data, label = (mx.nd.array(array) for array in self.data)
+        return mx.io.DataBatch([data], [label], pad=0)
+
+
+VALIDATION = {
+    "list": lambda *data: [data],
+    "ArrayLoader": lambda *data: ArrayLoader(*data, batch_size=20),
+    "ArrayLoader, transform": lambda *data: ArrayLoader(
+        *data, batch_size=20, transform=lambda *batch: batch
+    ),
+    "DataLoader": lambda *data: gluon.data.DataLoader(seen(data), 20),
+    "DataLoader, threads": lambda *data: gluon.data.DataLoader(
+        seen(data), 20, num_workers=1, thread_pool=True
+    ),
+    "NDArrayIter": lambda *data: mx.io.NDArrayIter(*data, 20),
+    "DataIter": lambda *data: Iter(data),
+    "iterable": lambda *data: Again(data),
+}
+WRONG = {
+    "shape": ((SIX_D, Y), r"network cannot compute the first batch of the validation: .*Shape inc"),
+    "classes": ((X, Y + 1), "validation must be integers from 0 to 2, .* got 3 .*label - 1"),
+    "nan": ((with_a(np.nan, X), Y), "the data of the first batch of the validation, .* has NaN"),
+}
+WAYS = {
+    "val_data": lambda estimator, data: estimator.fit([(X, Y)], data, epochs=1),
+    "ValidationHandler": lambda estimator, data: estimator.fit(
+        [(X, Y)], epochs=1, event_handlers=[gs.ValidationHandler(data)]
+    ),
+    "second ValidationHandler": lambda estimator, data: estimator.fit(
+        Again((X, Y)),
+        epochs=1,
+        event_handlers=[gs.ValidationHandler([(X, Y)]), gs.ValidationHandler(data, 2)],
+    ),
+    "both": lambda estimator, data: estimator.fit(
+        [(X, Y)], [(SIX_D, Y)], epochs=1, event_handlers=[gs.ValidationHandler(data)]
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("kind", VALIDATION)
+def test_validation_data_are_looked_at_before_the_first_epoch(kind, wrong, way):
+    data, message = WRONG[wrong]
+    net = network()
+    before = problems.weights_of(net)
+    with pytest.raises(ValueError, match=message):
+        WAYS[way](estimator_of(net), VALIDATION[kind](*data))
+    assert problems.same(problems.weights_of(net), before)
+
+
+@pytest.mark.parametrize("kind", VALIDATION)
+def test_the_look_at_validation_data_leaves_them_as_they_were(kind):
+    data = VALIDATION[kind](X, Y)
+    figures = []
+    for sanity_check in (True, False):
+        result = estimator_of(network()).fit(data, data, epochs=2, sanity_check=sanity_check)
+        figures.append(result.history.column("validation loss"))
+    assert figures[0] == figures[1]
+
+
+FEW = np.zeros((100, 4), "float32")
+CLASSES = np.arange(100) % 3
+
+
+def spoilt(value, row, dtype="float64"):
+    label = CLASSES.astype(dtype)
+    label[row] = value
+    return label
+
+
+def weights(row):
+    return np.arange(100) != row
+
+
+LATER = {
+    "too large": (CE(), (spoilt(12, 77, "int64"),), "got 12 .they are from 0 to 12. in sample 77"),
+    "negative": (CE(), (spoilt(-1, 99, "int32"),), "got -1 .*the sample weight 0"),
+    "no integer": (CE(), (spoilt(0.5, 64),), "got 0.5 .*sparse_label=False"),
+    "nan": (CE(), (spoilt(np.nan, 50),), "the label of sample 50 of .* is nan: correct it"),
+    "inf": (LOSS.L2Loss(), (spoilt(np.inf, 50),), "the label of sample 50 of .* is inf"),
+    "a column": (CE(), (spoilt(5, 33)[:, None],), "got 5 .*: give the last layer 6 outputs"),
+    "weighted": (CE(), (spoilt(5, 33), weights(34)), r"got 5 .*in sample \d+"),
+    "bits": (LOSS.SigmoidBCELoss(), (spoilt(2, 98, "uint8") % 4,), "must be from 0 to 1"),
+}
+
+
+@pytest.mark.parametrize("of", ["train_data", "val_data"])
+@pytest.mark.parametrize(
+    "kind", ["numpy", "ndarray", "shuffled", "images", "memmap of the data", "list"]
+)
+@pytest.mark.parametrize("case", LATER)
+def test_all_labels_in_memory_are_looked_at(case, kind, of, tmp_path):
+    """Fails on 0.8: only those of the first batch of 10 were."""
+    loss, labels, message = LATER[case]
+    arguments, x = {"batch_size": 10, "shuffle": kind == "shuffled", "seed": 1}, FEW
+    good = (CLASSES % 2, *labels[1:])
+    if good[0].ndim != labels[0].ndim:
+        good = (good[0][:, None],)
+    if kind == "images":
+        x = FEW.reshape(100, 1, 2, 2)
+        arguments["transform"] = gs.data.transforms.Compose(
+            gs.data.transforms.RandomFlipLeftRight(), gs.data.transforms.Normalize([0], [1])
+        )
+    if kind == "memmap of the data":
+        x = np.memmap(tmp_path / "x", "float32", "w+", shape=FEW.shape)
+    sets = []
+    for given in (labels, good):
+        arrays = [mx.nd.array(a, dtype="float32") if kind == "ndarray" else a for a in given]
+        if kind == "list":
+            if len(given) > 1:
+                return  # weights are not looked at as a whole
+            sets.append([(x[i : i + 10], arrays[0][i : i + 10]) for i in range(0, 100, 10)])
+        else:
+            sets.append(ArrayLoader(x, *arrays, **arguments))
+    wrong, right = sets
+    net = nn.Dense(1 if isinstance(loss, (LOSS.L2Loss, LOSS.SigmoidBCELoss)) else 3, in_units=4)
+    net.initialize()
+    estimator = estimator_of(net, loss, train_metrics=mx.metric.Loss("loss"))
+    data = (wrong, right) if of == "train_data" else (right, wrong)
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(*data, epochs=1)
+    estimator.fit(right, right, epochs=1)
+    if case not in ("nan", "inf"):
+        return
+    guard = gs.NaNGuardHandler()
+    # A guard sees losses and gradients, and MXNet's loss takes NaN for a class.
+    with pytest.raises(FloatingPointError if case == "inf" else ValueError):
+        estimator_of(net, loss, train_metrics=mx.metric.Loss("loss")).fit(
+            wrong, epochs=1, event_handlers=[guard]
+        )
+
+
+def one_hot(x, label):
+    return x, mx.nd.one_hot(label.clip(0, 2), 3)
+
+
+def without_negatives(x, label):
+    return x, mx.nd.maximum(label, 0)
+
+
+UNKNOWN = {
+    "a transform": ((spoilt(-1, 70),), {"transform": without_negatives}, CE()),
+    "one-hot": ((spoilt(5, 70),), {"transform": one_hot}, CE(sparse_label=False)),
+    "left out": ((spoilt(-1, 70), weights(70)), {}, CE()),
+    "soft": ((np.eye(3)[CLASSES],), {}, CE(sparse_label=False)),
+    "several labels": (((spoilt(9, 70), CLASSES),), {}, None),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_labels_that_may_be_right_are_left_alone(case):
+    class First(LOSS.Loss):
+        def __init__(self):
+            super().__init__(None, 0)
+
+        def forward(self, pred, label):
+            return CE()(pred, label[1])
+
+    labels, arguments, loss = UNKNOWN[case]
+    net = nn.Dense(3, in_units=4)
+    net.initialize()
+    data = ArrayLoader(FEW, *labels, batch_size=10, **arguments)
+    estimator_of(net, loss or First(), train_metrics=mx.metric.Loss("loss")).fit(data, epochs=1)
+
+
+def test_labels_are_looked_at_once_and_data_never(monkeypatch):
+    reads = []
+    original = ArrayLoader.whole_labels
+    monkeypatch.setattr(
+        ArrayLoader, "whole_labels", lambda loader: reads.append(1) or original(loader)
+    )
+    net = nn.Dense(3, in_units=4)
+    net.initialize()
+    estimator_of(net).fit(ArrayLoader(FEW, CLASSES, batch_size=10), epochs=3)
+    assert len(reads) == 1
+
+
+@pytest.mark.parametrize("outputs", [3, 10])
+@pytest.mark.parametrize("loss", [LOSS.L2Loss(), LOSS.HuberLoss(), LOSS.SigmoidBCELoss()])
+def test_a_loss_of_regression_for_classes_is_told(loss, outputs):
+    message = f"if the labels are the numbers of {outputs} classes, take SoftmaxCELoss()"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        estimator_of(network(outputs), loss, train_metrics=mx.metric.Loss("loss")).fit(
+            [(X, Y)], epochs=1
+        )
+
+
+SCALES = {"scaled": (1, False), "raw 8-bit images": (255, False), "too large": (16000 * 30, True)}
+
+
+@pytest.mark.parametrize("case", SCALES)
+def test_data_that_are_not_scaled_are_told(case, caplog):
+    scale, is_told = SCALES[case]
+    net = nn.Dense(3, in_units=4)
+    net.initialize(mx.init.Xavier())
+    data = np.abs(X) * scale
+    estimator_of(net, lr=1e-9).fit([(data, Y)], epochs=1, verbose=0)
+    told = [message for message in caplog.messages if "not scaled" in message]
+    assert len(told) == is_told
+    if told:
+        assert f"to {data.max():.3g}, are probably not scaled; divide by the largest" in told[0]
+
+
+@pytest.mark.parametrize(("rate", "is_told"), [(0.1, False), (1e6, True)])
+def test_a_run_that_has_diverged_without_a_nan_is_told(rate, is_told, caplog):
+    net = nn.Dense(3, in_units=4)
+    net.initialize(mx.init.Xavier())
+    estimator_of(net, lr=rate).fit([(X, Y)] * 3, epochs=2, verbose=0)
+    told = [message for message in caplog.messages if "has diverged" in message]
+    assert len(told) == is_told
+    if told:
+        assert "try a smaller learning rate" in told[0]
+
+
+def test_a_loss_that_was_almost_0_may_grow(caplog):
+    """Fine-tuning at the optimum: 1,000 times a loss of rounding is nothing."""
+    net = nn.Dense(1, in_units=4)
+    net.initialize(mx.init.Zero())
+    estimator_of(net, LOSS.L2Loss(), lr=0.1).fit(
+        [(X, np.zeros(20)), (X, np.full(20, 0.1))], epochs=1, verbose=0
+    )
+    assert not caplog.messages

@@ -396,7 +396,8 @@ PLATEAUS = {
     "max": ([1, 2, 1, 3, 3], {"patience": 1, "mode": "max"}, [1, 1, 0.5, 0.5, 0.25]),
     "min_delta": ([1, 0.9, 0.8, 0.5], {"patience": 1, "min_delta": 0.25}, [1, 0.5, 0.25, 0.25]),
     "exactly min_delta": ([1, 0.75], {"patience": 1, "min_delta": 0.25}, [1, 0.5]),
-    "nan does not count": ([1, None, 1, None, 1], {"patience": 2}, [1, 1, 1, 1, 0.5]),
+    "nan is no improvement": ([1, None, 1, None, 1], {"patience": 2}, [1, 1, 0.5, 0.5, 0.25]),
+    "nan at first": ([None, 2, 2], {"patience": 1}, [0.5, 0.5, 0.25]),
     "cooldown 1": ([1] * 6, {"patience": 1, "cooldown": 1}, [1, 0.5, 0.5, 0.25, 0.25, 0.125]),
     "cooldown 2": ([1] * 7, {"patience": 2, "cooldown": 2}, [1, 1, 0.5, 0.5, 0.5, 0.5, 0.25]),
     "better in the cooldown": (

@@ -16,7 +16,8 @@ from mxnet import gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO
 
-NAN = float("nan")
+NAN, INF = float("nan"), float("inf")
+TRAIN_ON = {"check_finite": False}
 NO_IMPROVEMENT, EPOCHS_DONE = gs.StopReason.NO_IMPROVEMENT, gs.StopReason.EPOCHS_DONE
 
 
@@ -77,9 +78,13 @@ CASES = {
     "max": ([1, 2, 2, 3], {"mode": "max"}, 3, 2, 1),
     "max of negative figures": ([-3, -2, -4, -1], {"mode": "max"}, 3, -2, 1),
     "max, not min": ([3, 2, 1], {"mode": "max", "patience": 2}, 3, 3, 0),
-    "nan does not count": ([3, NAN, 3, NAN, NAN, 3, 2], {"patience": 2}, 6, 3, 0),
-    "nan at first": ([NAN, 2, 3, 1], {}, 3, 2, 1),
-    "only nan": ([NAN, NAN, NAN], {}, None, None, None),
+    "nan is no improvement": ([3, NAN, 3, 2], {"patience": 2, **TRAIN_ON}, 3, 3, 0),
+    "nan at first": ([NAN, 2, 3, 1], {"patience": 2, **TRAIN_ON}, None, 1, 3),
+    "only nan": ([NAN, NAN, NAN], {"patience": 2, **TRAIN_ON}, 2, None, None),
+    "nan, max": ([1, NAN, 2, NAN, NAN], {"mode": "max", "patience": 2, **TRAIN_ON}, 5, 2, 2),
+    "nan and a baseline": ([NAN, 4, 3], {"baseline": 1, "patience": 2, **TRAIN_ON}, 2, 4, 1),
+    "the worst infinity": ([INF, INF, 1], {"patience": 2, **TRAIN_ON}, 2, None, None),
+    "the best infinity": ([1, INF, 2], {"mode": "max", "patience": 2, **TRAIN_ON}, None, INF, 1),
     "min_delta": ([3, 2.5, 2.25, 1], {"min_delta": 1, "patience": 2}, 3, 2.25, 2),
     "exactly min_delta": ([3, 2, 1.5], {"min_delta": 1}, 2, 2, 1),
     "more than min_delta": ([3, 1.5, 0.25], {"min_delta": 1}, None, 0.25, 2),
@@ -100,6 +105,86 @@ def test_when_the_run_ends(name):
     assert result.stop_reason is (NO_IMPROVEMENT if ends_after else EPOCHS_DONE)
     assert result.epochs_run == len(result.history) == (ends_after or len(values))
     assert (handler.best, handler.best_epoch) == (best, best_epoch)
+
+
+@pytest.mark.parametrize("restore_best", [False, True])
+@pytest.mark.parametrize("patience", [0, 3, None])
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_a_figure_that_is_not_finite_ends_the_run_at_once(value, patience, restore_best, caplog):
+    if patience is None and not restore_best:
+        return  # no such handler
+    values = [3, 2, 2.5, value, 1] if patience != 0 else [3, 2, value, 1]
+    estimator, data = estimator_of(values)
+    handler = EarlyStoppingHandler(
+        "training figure", "min", patience=patience, restore_best=restore_best
+    )
+    turn = Turn()
+    result = estimator.fit(data, epochs=9, event_handlers=[handler, turn], verbose=0)
+    assert result.stop_reason is gs.StopReason.NOT_FINITE
+    assert result.epochs_run == len(result.history) == values.index(value) + 1
+    assert (handler.best, handler.best_epoch) == (2, 1)
+    assert problems.same(everything(estimator), turn.weights[1 if restore_best else -1])
+    lines = [message for message in caplog.messages if "the run ends" in message]
+    assert len(lines) == 1
+    assert f"training figure is {value} in epoch {values.index(value)}: the run ends" in lines[0]
+    assert ("with the weights of epoch 1" in lines[0]) == restore_best
+    assert "smaller learning rate" in lines[0]
+    assert "NaNGuardHandler()" in lines[0]
+
+
+def test_a_figure_of_an_evaluation_between_two_batches_ends_the_run_too(caplog):
+    problem = problems.make("softmax")
+    estimator = runs.estimator_of(problem, val_metrics=problems.Scripted([INF] * 9))
+    evaluate = gs.ValidationHandler(problem.ndarrays(), every_n_batches=2)
+    handlers = [evaluate, EarlyStoppingHandler("validation figure", "min", patience=9)]
+    result = estimator.fit(problem.ndarrays(), epochs=9, event_handlers=handlers, verbose=0)
+    assert (result.stop_reason, estimator.position.batch) == (gs.StopReason.NOT_FINITE, 2)
+    assert len([m for m in caplog.messages if "validation figure is inf in epoch 0" in m]) == 1
+
+
+@pytest.mark.parametrize("train_on", [False, True])
+def test_a_run_that_a_nan_had_ended_ends_at_once_again(tmp_path, train_on):
+    """The weights are finite, so there is a checkpoint at its end."""
+
+    def fit(**arguments):
+        estimator, data = estimator_of([3, 2, NAN, 1])
+        handlers = [
+            EarlyStoppingHandler("training figure", "min", patience=3, **arguments),
+            Turn(),
+            gs.CheckpointHandler(tmp_path),
+        ]
+        return estimator.fit(data, epochs=4, event_handlers=handlers, resume="auto")
+
+    for _ in range(2):
+        result = fit()
+        assert (result.stop_reason, result.epochs_run) == (gs.StopReason.NOT_FINITE, 3)
+    if train_on:
+        result = fit(check_finite=False)
+        assert (result.stop_reason, result.epochs_run) == (EPOCHS_DONE, 4)
+
+
+def test_an_epoch_without_an_evaluation_does_not_count():
+    """Every second epoch is evaluated: NaN is there, and counts; no figure does not."""
+    problem = problems.make("softmax")
+    metric = problems.Scripted([NAN] * 9)
+    estimator = runs.estimator_of(problem, val_metrics=metric)
+    handlers = [
+        gs.ValidationHandler(problem.ndarrays(), every_n_epochs=2),
+        EarlyStoppingHandler("validation figure", "min", patience=2, check_finite=False),
+        gs.PlateauHandler("validation figure", "min", factor=0.5, patience=2),
+    ]
+    result = estimator.fit(problem.ndarrays(), epochs=9, event_handlers=handlers)
+    assert (result.stop_reason, result.epochs_run) == (NO_IMPROVEMENT, 4)
+    assert estimator.trainer.learning_rate == 0.05
+
+
+def test_the_line_if_no_figure_was_finite(caplog):
+    estimator, data = estimator_of([NAN, NAN])
+    handler = EarlyStoppingHandler("training figure", "min", patience=2, check_finite=False)
+    with caplog.at_level(logging.INFO, logger="gluon_svrg"):
+        estimator.fit(data, epochs=9, event_handlers=[handler, Turn()])
+    line = "the run ends after 2 epochs without improvement: training figure was finite in none"
+    assert len([message for message in caplog.messages if line in message]) == 1
 
 
 @pytest.mark.slow
@@ -299,7 +384,7 @@ def part(directory, contexts, update_on_kvstore, stop=None, seed=0, patience=3, 
         FIGURES, contexts, seed=seed, update_on_kvstore=update_on_kvstore
     )
     handler = EarlyStoppingHandler(
-        "training figure", "min", patience=patience, restore_best=restore_best
+        "training figure", "min", patience=patience, restore_best=restore_best, check_finite=False
     )
     handlers = [handler, Turn(), *([stop] if stop else [])]
     if directory:
@@ -312,16 +397,16 @@ def part(directory, contexts, update_on_kvstore, stop=None, seed=0, patience=3, 
 @pytest.mark.slow
 @pytest.mark.parametrize(("contexts", "update_on_kvstore"), CONTEXTS)
 @pytest.mark.parametrize("event", ["batch_end", "epoch_end"])
-@pytest.mark.parametrize("epoch", [0, 1, 2, 4])
+@pytest.mark.parametrize("epoch", [0, 1, 2, 3])
 def test_a_resumed_run_ends_like_an_uninterrupted_one(
     tmp_path, contexts, update_on_kvstore, event, epoch
 ):
     whole, handler, expected = part(None, contexts, update_on_kvstore)
-    assert (expected.stop_reason, expected.epochs_run) == (NO_IMPROVEMENT, 6)
+    assert (expected.stop_reason, expected.epochs_run) == (NO_IMPROVEMENT, 5)
     _, _, first = part(tmp_path, contexts, update_on_kvstore, StopAfter(epoch, event))
     assert (first.stop_reason, first.epochs_run) == (gs.StopReason.REQUESTED, epoch + 1)
     estimator, resumed, result = part(tmp_path, contexts, update_on_kvstore, seed=1)
-    assert (result.stop_reason, result.epochs_run) == (NO_IMPROVEMENT, 6)
+    assert (result.stop_reason, result.epochs_run) == (NO_IMPROVEMENT, 5)
     assert (resumed.best, resumed.best_epoch) == (handler.best, handler.best_epoch) == (1, 1)
     assert problems.same(everything(estimator), everything(whole))
 
@@ -333,15 +418,15 @@ def test_a_run_that_had_ended_ends_at_once_again(tmp_path, contexts, update_on_k
     for _ in range(2):
         estimator, handler, result = part(tmp_path, contexts, update_on_kvstore, seed=1)
         assert result.stop_reason is expected.stop_reason is NO_IMPROVEMENT
-        assert result.epochs_run == expected.epochs_run == 6
-        assert len(result.history) == 6
+        assert result.epochs_run == expected.epochs_run == 5
+        assert len(result.history) == 5
         assert (handler.best, handler.best_epoch) == (1, 1)
         assert problems.same(everything(estimator), everything(first))
 
 
 def test_more_patience_lets_a_run_that_had_ended_go_on(tmp_path):
     part(tmp_path, ONE, None)
-    _, handler, result = part(tmp_path, ONE, None, patience=4)
+    _, handler, result = part(tmp_path, ONE, None, patience=5)
     assert (result.stop_reason, result.epochs_run) == (EPOCHS_DONE, 7)
     assert (handler.best, handler.best_epoch) == (0, 6)
 

@@ -130,6 +130,20 @@ def test_min_delta_and_no_value_before():
     assert monitor.best_first({"a": 3.0, "b": 1.0, "c": 1.0}) == ["b", "c", "a"]
 
 
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_nan_is_never_better_and_comes_last(mode):
+    monitor, nan, inf = gs.Monitor("figure", mode), float("nan"), float("inf")
+    worst = inf if mode == "min" else -inf
+    for than in (None, 1.0, nan, worst):
+        assert not monitor.is_better(nan, than)
+        assert not monitor.is_better(worst, than)
+    assert monitor.is_better(-worst, None)
+    assert monitor.is_better(-worst, 1.0)
+    assert not monitor.is_better(1.0, nan)
+    values = {"a": nan, "b": 1.0, "c": nan, "d": worst, "e": -worst}
+    assert monitor.best_first(values) == ["e", "b", "d", "a", "c"]
+
+
 @pytest.mark.parametrize("is_made_before", [False, True])
 def test_a_metric_itself(is_made_before, tmp_path):
     """Also one that the Estimator renames afterwards."""

@@ -161,6 +161,13 @@ def is_by_sample(transform: Transform) -> bool:
     return is_own and not transform.mixes_samples
 
 
+def keeps_labels(transform: Transform) -> bool:
+    """Return whether it is known that the labels stay as they are: it is one of images."""
+    if type(transform) is Compose:
+        return all(map(keeps_labels, transform.transforms))
+    return type(transform).__module__ == "gluon_svrg.data.transforms.images"
+
+
 def check_images(transform: Transform, images: NumPyArray) -> None:
     """Raise ValueError if `images` are no uint8 or float images: four axes, samples first."""
     name = type(transform).__name__

@@ -18,7 +18,29 @@ class HuberLoss(Loss):
         self, rho: float = 1, weight: float | None = None, batch_axis: int = 0, **kwargs: Any
     ) -> None: ...
 
+class KLDivLoss(Loss):
+    _axis: int
+    _from_logits: bool
+    def __init__(
+        self,
+        from_logits: bool = True,
+        axis: int = -1,
+        weight: float | None = None,
+        batch_axis: int = 0,
+        **kwargs: Any,
+    ) -> None: ...
+
+class CTCLoss(Loss):
+    def __init__(
+        self,
+        layout: str = "NTC",
+        label_layout: str = "NT",
+        weight: float | None = None,
+        **kwargs: Any,
+    ) -> None: ...
+
 class LogisticLoss(Loss):
+    _label_format: str
     def __init__(
         self,
         weight: float | None = None,
