@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 import numbers
 
+import numpy as np
+
 from provenglm.types import Verbose
+
+_NO_NUMBERS = (bool, np.timedelta64)
+"""Both are integers to Python, and a duration would lose its unit."""
 
 
 def check_integer(name: str, value: object, least: int, meaning: str) -> int:
@@ -31,7 +36,7 @@ def check_integer(name: str, value: object, least: int, meaning: str) -> int:
     """
     kind = "a positive integer" if least == 1 else "a non-negative integer"
     message = f"{name} must be {kind}, got {value!r}: {meaning}"
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    if isinstance(value, _NO_NUMBERS) or not isinstance(value, numbers.Integral):
         raise TypeError(message)
     if value < least:
         raise ValueError(message)
@@ -47,7 +52,7 @@ def check_number(
     """
     bound = "" if least == -math.inf else f" {'above' if above else 'of at least'} {least:g}"
     message = f"{name} must be a number{bound}, got {value!r}: {meaning}"
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if isinstance(value, _NO_NUMBERS) or not isinstance(value, numbers.Real):
         raise TypeError(message)
     if not (float(value) > least if above else float(value) >= least):
         raise ValueError(message)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.random import RandomState
 from scipy.sparse import csr_array, issparse, vstack
 
-from provenglm.data.non_numeric import first_column
+from provenglm.data.non_numeric import collected, first_column, without_mask
 from provenglm.data.parts import CsrPart, Part, part_of
 from provenglm.files import DAMAGED, check_regular
 from provenglm.types import NumPyArray
@@ -301,6 +301,7 @@ def _part(k: int, given: Any) -> Part:
     if isinstance(given, _PATHS):
         name = f"chunk {k} ({os.fspath(given)})"
         given = _mapped(name, os.fspath(given))
+    given = without_mask(name, collected(name, given))
     if _is_frame(given):
         given = _numbers(name, given)
     is_csr = issparse(given) and given.format == "csr"
@@ -329,7 +330,13 @@ def _part(k: int, given: Any) -> Part:
 
 
 def _is_frame(given: object) -> bool:
-    return hasattr(given, "to_numpy") and hasattr(given, "columns")
+    """Return whether it is a frame, or a table of Arrow."""
+    return _names_of(given) is not None and hasattr(given, "__array__")
+
+
+def _names_of(given: Any) -> list[str] | None:
+    names = getattr(given, "column_names", getattr(given, "columns", None))
+    return None if names is None else list(map(str, names))
 
 
 def _columns(given: Sequence[Any]) -> list[str] | None:
@@ -338,7 +345,7 @@ def _columns(given: Sequence[Any]) -> list[str] | None:
     for k, one in enumerate(given):
         if not _is_frame(one):
             continue
-        own = list(map(str, one.columns))
+        own = _names_of(one)
         if names is not None and own != names:
             raise ValueError(
                 f"chunk {k} has the columns {own}, and one before it has {names}: give all frames "
@@ -350,13 +357,15 @@ def _columns(given: Sequence[Any]) -> list[str] | None:
 
 def _numbers(name: str, frame: Any) -> NumPyArray:
     """Return the numbers of a frame as an array."""
-    numbers = np.asarray(frame.to_numpy())
-    if numbers.dtype.kind == "O":
+    found = first_column(frame, dates_alone=True)
+    if found is None:
+        numbers = np.asarray(frame)
+        if numbers.dtype.kind != "O":
+            return numbers
         found = first_column(frame)
         if found is None:
             return numbers.astype(np.float64)
-        raise ValueError(f"{found[0]}, which is {name}, and features are numbers: {found[1]}")
-    return numbers
+    raise ValueError(f"{found[0]}, which is {name}, and features are numbers: {found[1]}")
 
 
 def _mapped(name: str, path: str) -> NumPyArray:

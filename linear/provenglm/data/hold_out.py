@@ -48,7 +48,7 @@ def split(
 
 
 def _of_rows(k: int, array: object, chunks: Chunks) -> NumPyArray:
-    values = np.asarray(joined(f"array {k}", array, chunks))
+    values: NumPyArray = np.asanyarray(joined(f"array {k}", array, chunks))  # with its mask
     if values.shape[:1] != (len(chunks),):
         raise ValueError(
             f"array {k} has the shape {values.shape}, and there are {len(chunks)} rows: give one "
