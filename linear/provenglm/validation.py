@@ -8,6 +8,7 @@ and order: 8-bit pixels stay 8-bit pixels, and are never copied as a whole.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from numbers import Real
@@ -193,7 +194,6 @@ def check_labels(name: str, y: object, features: Data) -> Labels:
     """
     labels = _as_labels(name, y, features.shape[0])
     if labels.dtype.kind == "f":
-        _check_finite("y", labels, "labels")
         fractions = labels != np.trunc(labels)
         if fractions.any():
             raise ValueError(
@@ -376,6 +376,8 @@ def _validated(estimator: BaseEstimator, X: object, reset: bool) -> Data:
     try:
         if isinstance(X, (list, tuple)):
             X = np.asarray(X)
+        elif type(X).__name__ == "RecordBatch":  # scikit-learn reads the names of a Table alone
+            X = sys.modules["pyarrow"].Table.from_batches([X])
         if not ((type(X) is np.ndarray and X.dtype.kind in "biuf") or issparse(X)):
             found = non_numeric.first_column(X, dates_alone=True)
             if found is not None:
@@ -404,13 +406,14 @@ def _as_column(name: str, y: object, n: int, needs: str) -> NumPyArray:
             f"This {name} estimator requires y to be passed, but the target y is None: give one "
             f"value for each of the {n} rows of X"
         )
-    _check_real("y", y)
     if type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biuf" and y.flags.c_contiguous:
         column: NumPyArray = y  # scikit-learn takes 0.3 ms to find that it is no frame
     else:
         needed = f"{name} {needs}"
         way = "give the days since a date, or parts of it such as the month"
-        column = column_or_1d(values_of("y", y, needed, way), warn=True)
+        values = values_of("y", y, needed, way)
+        _check_real("y", values)
+        column = column_or_1d(values, warn=True)
     if len(column) != n:
         raise ValueError(
             f"y has {len(column)} values, and X has {n} rows, inconsistent numbers of samples: "
@@ -422,17 +425,23 @@ def _as_column(name: str, y: object, n: int, needs: str) -> NumPyArray:
 def _as_labels(name: str, y: object, n: int) -> NumPyArray:
     """Return labels in the dtype that they are of; objects get that of what they contain."""
     labels = _as_column(name, y, n, "needs whole numbers, booleans or text")
-    is_list = isinstance(y, (list, tuple))
-    if labels.dtype.kind != "O" and not (is_list and labels.dtype.kind in "SU"):
-        return labels
-    # NumPy makes text of a list with one text in it.
-    values = list(y) if isinstance(y, (list, tuple)) else labels.tolist()
+    if labels.dtype.kind in "OV":
+        labels = _of_objects(name, labels)
+    if labels.dtype.kind == "f":
+        _check_finite("y", labels, "labels")
+    return labels
+
+
+def _of_objects(name: str, labels: NumPyArray) -> NumPyArray:
+    """Return objects in the dtype of what they contain; text stays as it is."""
+    values = labels.tolist()
     if set(map(type, values)) <= {str, np.str_}:
         return labels
     row = next((row for row, label in enumerate(values) if non_numeric.is_missing(label)), None)
     if row is not None:
         missing = non_numeric.shown(values[row])
         raise ValueError(f"y has {missing} in row {row}, and the fit needs labels: drop such rows")
+    text = "make text of all labels with numpy.asarray(y).astype(str)"
     rows: dict[type, int] = {}
     for row, label in enumerate(values):
         rows.setdefault(_kind_of_label(label), row)
@@ -440,17 +449,25 @@ def _as_labels(name: str, y: object, n: int) -> NumPyArray:
         row = rows[object]
         raise ValueError(
             f"Unknown label type: y has {values[row]!r} in row {row}, and {name} needs whole "
-            "numbers, booleans or text: make text of all labels with numpy.asarray(y).astype(str)"
+            f"numbers, booleans or text: {text}"
         )
     if len(rows) > 1:
         one, other = sorted(rows.values())[:2]
         raise ValueError(
             f"Unknown label type: y has {values[one]!r} in row {one} and {values[other]!r} in row "
-            f"{other}, which have no order: make text of all labels with "
-            "numpy.asarray(y).astype(str), or numbers with astype(float)"
+            f"{other}, which have no order: {text}, or numbers with astype(float)"
         )
     found = np.array(values)
-    return found.astype(np.float64) if found.dtype.kind == "O" else found
+    if found.dtype.kind != "O":
+        return found
+    floats = found.astype(np.float64)
+    row = next((row for row, value in enumerate(floats.tolist()) if value != values[row]), None)
+    if row is not None:
+        raise ValueError(
+            f"Unknown label type: y has {values[row]!r} in row {row}, which is no number of "
+            f"float64: {text}"
+        )
+    return floats
 
 
 def _kind_of_label(label: object) -> type:

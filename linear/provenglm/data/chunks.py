@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from copy import copy
+from glob import has_magic
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -86,6 +87,7 @@ class Chunks:
         *,
         memory_limit: int | str | None = None,
     ) -> None:
+        parts = collected("parts", parts)
         is_one = isinstance(parts, (*_PATHS, np.ndarray, Part))
         is_one = is_one or issparse(parts) or _is_frame(parts)
         if not is_one and not isinstance(parts, Iterable):
@@ -110,11 +112,11 @@ class Chunks:
         Parameters
         ----------
         paths : path, or sequence of paths
-            Files, in this order.
+            Files, in this order; of a folder its ``*.parquet``, in the order of their names.
         columns : sequence of str, optional
-            Which columns, in this order; without it all of the first file. Numbers or booleans, of
-            any types: X has their common dtype. Null is NaN in a column of floats, and else an
-            error.
+            Which columns, in this order; without it all of the first file but the index of a
+            frame: **the label as well**, if it is in the file. Numbers or booleans, of any types:
+            X has their common dtype. Null is NaN in a column of floats, and else an error.
         memory_limit : int or str, optional
             As of `Chunks`.
 
@@ -123,8 +125,8 @@ class Chunks:
         ImportError
             Without pyarrow.
         ValueError
-            If a column is missing or has no numbers, or if the row groups are too large for the
-            limit.
+            If a column is missing or has no numbers, if a folder has folders in it, or if the row
+            groups are too large for the limit.
         """
         limit = parsed_limit(memory_limit)
         # pyarrow is imported by this module alone, and only now.
@@ -262,7 +264,8 @@ class Chunks:
 
     def __repr__(self) -> str:
         n, p = self.shape
-        return f"Chunks({len(self.parts)} chunks, {n:,} x {p:,}, {self.dtype})"
+        names = "" if self.columns is None else f", columns {_shortened(self.columns)}"
+        return f"Chunks({len(self.parts)} chunks, {n:,} x {p:,}, {self.dtype}{names})"
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
@@ -382,7 +385,10 @@ def _mapped(name: str, path: str) -> NumPyArray:
             is_array = file.read(6) == np.lib.format.MAGIC_PREFIX
         array: NumPyArray = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise FileNotFoundError(f"{name} is not there: give the path of a file") from None
+        way = "give the path of a file"
+        if has_magic(path):
+            way = f"for a pattern give sorted(glob.glob({path!r}))"
+        raise FileNotFoundError(f"{name} is not there: {way}") from None
     except DAMAGED as error:
         if isinstance(error, OSError):
             raise
@@ -395,6 +401,12 @@ def _mapped(name: str, path: str) -> NumPyArray:
             "an array of numbers"
         ) from error
     return array
+
+
+def _shortened(names: list[str]) -> str:
+    """Return the names; of many the first and the last, where a label may be."""
+    shown = list(map(repr, names))
+    return ", ".join(shown if len(shown) <= 12 else [*shown[:6], "...", *shown[-6:]])
 
 
 def _short(given: object) -> str:

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from provenglm.data.blocks import parts_of
 from provenglm.data.chunks import Chunks
 from provenglm.data.disk import DiskRows, parts_in
-from provenglm.data.non_numeric import collected
+from provenglm.data.non_numeric import array_of, collected
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -97,7 +97,7 @@ def joined(name: str, values: object, features: object) -> object:
             "each chunk, or one array for all rows"
         )
     # A mask is kept: `validation` refuses it.
-    arrays = [np.asanyarray(collected(name, value)) for value in values]
+    arrays = [array_of(collected(name, value)) for value in values]
     for k, (array, length) in enumerate(zip(arrays, lengths, strict=True)):
         if array.shape[:1] != (length,):
             raise ValueError(

@@ -21,11 +21,15 @@ _CODED = (
     "sklearn.compose.make_column_transformer, or leave it out"
 )
 NUMERIC = "make numbers of it with astype(float)"
+_SPLIT = "make a column of each part, or leave it out"
 DATED = "give the days since a date, or parts of it such as the month, or leave it out"
 _MISSING = "drop such rows, or put sklearn.impute.SimpleImputer before it"
 
 _DATES = re.compile(r"(dictionary<values=)?(date|time|duration|period|month_day)", re.IGNORECASE)
 """How pandas, Polars, Arrow and NumPy begin the names of their dtypes of dates and durations."""
+
+_NESTED = re.compile(r"(large_)?(struct|list|array|map|fixed_size_list)", re.IGNORECASE)
+"""The same of dtypes whose values have several parts."""
 
 _OF_DATES = (
     *(datetime.date, datetime.time, datetime.timedelta),
@@ -55,6 +59,8 @@ def first_column(X: object, *, dates_alone: bool = False) -> tuple[str, str] | N
         called = f"column {place}" if name is None else f"column {place} ({name!r})"
         if _DATES.match(dtype):
             return f"{called} of X is of {dtype}", DATED
+        if _NESTED.match(dtype):
+            return f"{called} of X is of {dtype}", _SPLIT
         if dates_alone and dtype.lower() != "object":
             continue
         column = values()
@@ -89,13 +95,26 @@ def values_of(
     ValueError
         If there is a date, a duration or a masked value: with its row.
     """
-    array = np.asarray(without_mask(name, collected(name, values)))
+    array = array_of(without_mask(name, collected(name, values)))
     if array.dtype.kind in "mM":
         raise ValueError(f"{name} is of {array.dtype}, and {needed}: {way}")
     row = _first_row(array.reshape(-1), is_date) if array.dtype.kind == "O" else None
     if row is not None and not is_missing(array.flat[row]):
         raise ValueError(f"{name} has {shown(array.flat[row])} in row {row}, and {needed}: {way}")
     return array
+
+
+def array_of(values: Any) -> NumPyArray:
+    """Return values as an array, with the mask that they may have.
+
+    A list with a text in it becomes one of objects: NumPy would make text of all of it, of NaN too.
+    """
+    array: NumPyArray = np.asanyarray(values)
+    if not isinstance(values, (list, tuple)) or array.ndim != 1 or array.dtype.kind not in "SU":
+        return array
+    kinds = set(map(type, values))
+    is_text = kinds <= {str, np.str_} or kinds <= {bytes, np.bytes_}
+    return array if is_text else np.array([*values, None], dtype=object)[:-1]
 
 
 def without_mask(name: str, values: Any) -> Any:
@@ -144,7 +163,7 @@ def is_date(value: object) -> bool:
 
 def is_missing(value: object) -> bool:
     """Return whether a value stands for none."""
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+    if value is None or type(value).__name__ in ("NAType", "NaTType", "MaskedConstant"):
         return True
     if isinstance(value, (float, np.floating, np.datetime64, np.timedelta64)):
         return bool(value != value)
@@ -155,7 +174,8 @@ def shown(value: object) -> str:
     """Return a value as it stands in a message."""
     if isinstance(value, (float, np.floating)) and value != value:
         return "NaN"
-    return str(value) if is_date(value) or is_missing(value) else repr(value)
+    text = str(value) if is_date(value) or is_missing(value) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _is_no_number(value: object) -> bool:
@@ -164,7 +184,7 @@ def _is_no_number(value: object) -> bool:
     try:
         float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        return value is not None
+        return value is not None  # None becomes NaN
     return False
 
 
