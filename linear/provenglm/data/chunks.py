@@ -14,7 +14,8 @@ import numpy as np
 from numpy.random import RandomState
 from scipy.sparse import csr_array, issparse, vstack
 
-from provenglm.data.non_numeric import collected, first_column, without_mask
+from provenglm.arguments import NO_NUMBERS
+from provenglm.data.non_numeric import collected, first_column, with_nan, without_mask
 from provenglm.data.parts import CsrPart, Part, part_of
 from provenglm.files import DAMAGED, check_regular
 from provenglm.types import NumPyArray
@@ -281,7 +282,7 @@ def parsed_limit(given: int | str | None) -> int | None:
     if given is None:
         return None
     found = _SIZE.fullmatch(given) if isinstance(given, str) else None
-    if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
+    if isinstance(given, (int, np.integer)) and not isinstance(given, NO_NUMBERS):
         count = int(given)
     elif found:
         number, unit, binary = found.groups()
@@ -367,7 +368,7 @@ def _numbers(name: str, frame: Any) -> NumPyArray:
             return numbers
         found = first_column(frame)
         if found is None:
-            return numbers.astype(np.float64)
+            return with_nan(numbers)
     raise ValueError(f"{found[0]}, which is {name}, and features are numbers: {found[1]}")
 
 

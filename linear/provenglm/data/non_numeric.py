@@ -151,6 +151,12 @@ def collected(name: str, values: Any) -> Any:
     return values
 
 
+def with_nan(objects: NumPyArray) -> NumPyArray:
+    """Return objects that are numbers or missing as float64: NaN for what is missing."""
+    missing = np.frompyfunc(is_missing, 1, 1)(objects).astype(bool)
+    return np.where(missing, np.nan, objects).astype(np.float64)
+
+
 def first_no_number(values: NumPyArray) -> int | None:
     """Return the first place, among objects, of what is no finite or infinite number."""
     return _first_row(values, lambda value: _is_no_number(value) or is_missing(value))
