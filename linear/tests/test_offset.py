@@ -202,6 +202,8 @@ def test_a_search_hands_each_fold_its_offsets():
         (np.zeros(299), "offset has the shape (299,), and X has 300 rows: give one number for "),
         (np.full(300, np.nan), "offset has NaN in row 0, and the fit needs finite numbers"),
         (["a"] * 300, "offset has something that is not a number"),
+        (np.linspace(1, 1000, 300), "offset is 1000 in row 299, and loss='poisson' predicts exp("),
+        (np.where(np.arange(300) == 7, -365.0, 0.0), "offset is -365 in row 7, and loss='poisson'"),
         (
             np.where(np.arange(300) == 7, 365.0, 0.0),
             "offset is 365 in row 7, and loss='poisson' predicts exp(scores + offset), which is "
