@@ -63,8 +63,11 @@ def check_finite(
     name: str, value: object, meaning: str, least: float = -math.inf, above: bool = False
 ) -> float:
     """Return `value` as :func:`check_number` does; raise ValueError if it is NaN or infinite."""
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, NO_NUMBERS)
-    if is_number and not math.isfinite(value):
+    if (
+        isinstance(value, numbers.Real)
+        and not isinstance(value, NO_NUMBERS)
+        and not math.isfinite(value)
+    ):
         raise ValueError(f"{name} must be a finite number, got {value!r}: {meaning}")
     return check_number(name, value, meaning, least, above)
 

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.random import RandomState
@@ -28,8 +28,7 @@ from provenglm.validation import check_features
 
 Start = tuple[NumPyArray, NumPyArray]
 
-_Given = ParamSpec("_Given")
-_Model = TypeVar("_Model", bound="LinearEstimator")
+_Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
 _PACKAGE = __name__.split(".")[0]
 
@@ -52,22 +51,20 @@ def _version() -> str:
     return str(sys.modules[_PACKAGE].__version__)
 
 
-def all_or_nothing(
-    fit: Callable[Concatenate[_Model, _Given], _Model],
-) -> Callable[Concatenate[_Model, _Given], _Model]:
+def all_or_nothing(fit: _Fit) -> _Fit:
     """Return a `fit` that leaves the model as it was before if an exception ends it."""
 
     @wraps(fit)
-    def fitted(self: _Model, *args: _Given.args, **kwargs: _Given.kwargs) -> _Model:
-        before = dict(vars(self))
+    def fitted(self: Any, *args: object, **kwargs: object) -> Any:
+        before = dict(self.__dict__)
         try:
             return fit(self, *args, **kwargs)
         except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
+            self.__dict__.clear()
+            self.__dict__.update(before)
             raise
 
-    return fitted
+    return cast("_Fit", fitted)
 
 
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]

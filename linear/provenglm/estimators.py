@@ -73,7 +73,8 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         the best constant prediction: proven by ``gap_``, or, where a proof is too dear, estimated
         by ``decrement_`` with a margin of twenty.
     max_iter : int, default 1000
-        The most snapshots (each a pass over all data, and as much again for the steps that follow).
+        The most snapshots. Each is a pass over all data; the steps to the next one cost about as
+        much again.
     max_time : float, optional
         The most seconds; the fit ends at the next snapshot.
     metric : str, default 'auto'
@@ -83,7 +84,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     warm_start : bool, default False
         Whether `fit` begins at the coefficients of the last fit.
     random_state : int, RandomState or None
-        Which samples are drawn. It changes the way to the optimum, not the optimum.
+        Which samples are drawn: it changes the digits of the result beyond `tol`.
     verbose : 'auto', 0, 1 or 2
         0 shows nothing; 2 a line a snapshot, by Python's logging (on the standard output where the
         program has not configured it); 1 a progress bar as well; 'auto' the bar on a terminal or in

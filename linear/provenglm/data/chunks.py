@@ -40,16 +40,17 @@ class Chunks:
 
     Parameters
     ----------
-    parts : array of shape (n, p), frame, or path of a ``.npy`` file; or a sequence of them
+    parts : array of shape (n, p), frame, Arrow table or path of a ``.npy`` file; or several of them
         Of one width p and one dtype: numbers or booleans. Arrays may be memory-mapped; files are
         read without pickle. They must stay as they are until the fit ends. CSR matrices, all of
         them, are joined to one in memory. Frames are made arrays, and give the columns' names.
         A chunk may be an object of your own as well: see Notes.
     memory_limit : int or str, optional
-        Of bytes, as a number or as '500 MB', '2 GB', '1 GiB': what `fit` may take beside its
-        arguments, with the numbers that it has for each row: about 25 bytes for each class of three
-        or more (for two classes, and for a regression, 25 to 50), and 16 for weights. 1 GB, or
-        twice what these numbers need, where nothing is said.
+        Of bytes, as a number or as '500 MB', '2 GB', '1 GiB': the resident memory that `fit` may
+        add to its arguments and to what the process has. It includes the numbers that a fit has for
+        each row: about 25 bytes for each class of three or more (for two classes, and for a
+        regression, 25 to 50), and 16 for weights. The default is 1 GB, or twice what these numbers
+        need if that is more.
 
     Attributes
     ----------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -105,7 +105,8 @@ def joined(name: str, values: object, features: object) -> object:
                 "give one value for each row"
             )
     are_masked = any(isinstance(array, np.ma.MaskedArray) for array in arrays)
-    return np.ma.concatenate(arrays) if are_masked else np.concatenate(arrays)
+    concatenate: Any = np.ma.concatenate if are_masked else np.concatenate
+    return cast("NumPyArray", concatenate(arrays))
 
 
 def _are_arrays(values: object) -> bool:

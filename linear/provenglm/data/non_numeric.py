@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,17 +126,18 @@ def without_mask(name: str, values: Any) -> Any:
     ValueError
         If it is set somewhere: with the first row.
     """
-    if isinstance(values, (list, tuple)) and any(isinstance(v, np.ma.MaskedArray) for v in values):
-        values = np.ma.stack(values)
+    if isinstance(values, (list, tuple)):
+        if any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, values))):
+            values = np.ma.stack(values)
     if not isinstance(values, np.ma.MaskedArray):
         return values
-    masked = np.argwhere(np.ma.getmaskarray(values)) if values.mask is not np.ma.nomask else []
-    if len(masked):
-        row, *column = masked[0].tolist()
+    mask = np.atleast_1d(values.mask)
+    if mask.any():
+        row, *column = np.argwhere(mask)[0].tolist()
         where = f"row {row}" + (f", column {column[0]}" if column else "")
         raise ValueError(
             f"{name} has a masked value in {where}, and what is under a mask is no number: drop "
-            f"such rows, or fill it in with {name}.filled"
+            "such rows, or fill it in with numpy.ma.filled"
         )
     return values.data
 
@@ -224,7 +226,7 @@ def _columns(X: Any, dates_alone: bool) -> list[_Column]:
         names, dtypes = [None] * values.shape[1], [values.dtype] * values.shape[1]
         column = values.T.__getitem__
     return [
-        _Column(name, str(dtype), lambda k=k: np.asarray(column(k)))
+        _Column(name, str(dtype), partial(lambda k: np.asarray(column(k)), k))
         for k, (name, dtype) in enumerate(zip(names, dtypes, strict=True))
     ]
 
