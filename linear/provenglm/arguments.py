@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 import numbers
 
+import numpy as np
+
 from provenglm.types import Verbose
+
+NO_NUMBERS = (bool, np.timedelta64)
+"""Both are integers to Python, and a duration would lose its unit."""
 
 
 def check_integer(name: str, value: object, least: int, meaning: str) -> int:
@@ -31,7 +36,7 @@ def check_integer(name: str, value: object, least: int, meaning: str) -> int:
     """
     kind = "a positive integer" if least == 1 else "a non-negative integer"
     message = f"{name} must be {kind}, got {value!r}: {meaning}"
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    if isinstance(value, NO_NUMBERS) or not isinstance(value, numbers.Integral):
         raise TypeError(message)
     if value < least:
         raise ValueError(message)
@@ -47,7 +52,7 @@ def check_number(
     """
     bound = "" if least == -math.inf else f" {'above' if above else 'of at least'} {least:g}"
     message = f"{name} must be a number{bound}, got {value!r}: {meaning}"
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if isinstance(value, NO_NUMBERS) or not isinstance(value, numbers.Real):
         raise TypeError(message)
     if not (float(value) > least if above else float(value) >= least):
         raise ValueError(message)
@@ -58,7 +63,11 @@ def check_finite(
     name: str, value: object, meaning: str, least: float = -math.inf, above: bool = False
 ) -> float:
     """Return `value` as :func:`check_number` does; raise ValueError if it is NaN or infinite."""
-    if isinstance(value, numbers.Real) and not math.isfinite(value):
+    if (
+        isinstance(value, numbers.Real)
+        and not isinstance(value, NO_NUMBERS)
+        and not math.isfinite(value)
+    ):
         raise ValueError(f"{name} must be a finite number, got {value!r}: {meaning}")
     return check_number(name, value, meaning, least, above)
 

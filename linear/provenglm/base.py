@@ -6,18 +6,19 @@ import math
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.random import RandomState
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from provenglm.arguments import check_finite, check_integer, check_number, check_verbose
-from provenglm.data.rows import Data, rows_of
+from provenglm.data.rows import Data, Rows, rows_of
 from provenglm.inference import covariance
 from provenglm.losses import Loss
 from provenglm.progress import Progress
@@ -27,17 +28,43 @@ from provenglm.validation import check_features
 
 Start = tuple[NumPyArray, NumPyArray]
 
+_Fit = TypeVar("_Fit", bound=Callable[..., Any])
+
 _PACKAGE = __name__.split(".")[0]
+
+_SAME_DATA, _ROUNDING = 1e-6, 1e-14
+"""How far the objective of the same data may be from objective_: relative, and by products that
+are rounded. On 3,600 random problems the most was 2 % of that."""
 
 METRICS = ("auto", "hessian", "diagonal", "identity")
 
 
-def warn(message: str, category: type[Warning] = ConvergenceWarning) -> None:
+def warn(message: str | Warning, category: type[Warning] = ConvergenceWarning) -> None:
     """Warn, as a rule of what did not converge, at the line that called this package."""
     level, frame = 1, sys._getframe()
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] == _PACKAGE:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+def _version() -> str:
+    return str(sys.modules[_PACKAGE].__version__)
+
+
+def all_or_nothing(fit: _Fit) -> _Fit:
+    """Return a `fit` that leaves the model as it was before if an exception ends it."""
+
+    @wraps(fit)
+    def fitted(self: Any, *args: object, **kwargs: object) -> Any:
+        before = dict(self.__dict__)
+        try:
+            return fit(self, *args, **kwargs)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    return cast("_Fit", fitted)
 
 
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]
@@ -60,10 +87,42 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     intercept_: NumPyArray | float
     n_iter_: int | NumPyArray
 
+    _total: float
+    """The sum of the weights of the last fit, 1 for each row where there are none."""
+    _without_offset: set[str] | None = None
+    """Which methods have warned that they got no offset; None if the fit had none either."""
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+    @property
+    def penalty(self) -> str:
+        """What the penalty is on: 'l1', 'l2' or 'elasticnet'.
+
+        scikit-learn's SelectFromModel asks for it: with 'l1' it keeps the coefficients that are not
+        0, else those above the mean.
+        """
+        l1_ratio = getattr(self, "l1_ratio_", self.l1_ratio)
+        return {0.0: "l2", 1.0: "l1"}.get(l1_ratio, "elasticnet")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_provenglm_version": _version()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        version = state.pop("_provenglm_version", "0.8.0 or earlier")
+        if version != _version():
+            name = f"{_PACKAGE}.{type(self).__name__}"
+            warn(
+                InconsistentVersionWarning(
+                    estimator_name=name,
+                    current_sklearn_version=_version(),
+                    original_sklearn_version=version,
+                )
+            )
+        super().__setstate__(state)
 
     def _settings(self, progress: Progress) -> Settings:
         """Return the checked arguments of the solver."""
@@ -164,6 +223,24 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             why, what = reason.value, f"raise tol, which is {self.tol:g}"
         return f"{where}, because {why}: {what}"
 
+    def _warn_without_offset(self, method: str) -> None:
+        """Warn, once for each method, that the fit had an offset and a prediction has none."""
+        if self._without_offset is None or method in self._without_offset:
+            return
+        warn(
+            f"fit had an offset, and {method} has none, which is an offset of 0: give the offset "
+            "of these rows, or offset=0 if that is meant",
+            UserWarning,
+        )
+        self._without_offset.add(method)
+
+    def _check_offset_given(self, offset: object) -> None:
+        """Raise a ValueError if the fit had an offset, and its data come without one."""
+        if self._without_offset is not None and offset is None:
+            raise ValueError(
+                "fit had an offset, and covariance needs all data of the fit: give offset as well"
+            )
+
     def _start(self, shape: tuple[int, ...]) -> Start | None:
         """Return where a warm start begins: coefficients (p, K) and intercept (K,).
 
@@ -193,7 +270,13 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         strength: float,
         l1_ratio: float,
     ) -> NumPyArray:
-        """Return the covariance of the coefficients; `strength` is beside the sum of the losses."""
+        """Return the covariance of the coefficients; `strength` is beside the sum of the losses.
+
+        Raises
+        ------
+        ValueError
+            If these are not the data of the fit.
+        """
         # A search with cross-validation has no reason of its own.
         ended = next(
             (r for r in StopReason if r.value == getattr(self, "stop_reason_", None)), None
@@ -208,8 +291,10 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
                 f"l1_ratio is {l1_ratio:g}, and coefficients that a penalty on sizes sets to 0 "
                 "have no standard errors: fit the columns that it leaves with l1_ratio=0"
             )
+        rows = rows_of(features, np.dtype(np.float64))
+        self._check_data(rows, loss, scores, target, weight, strength)
         return covariance(
-            rows_of(features, np.dtype(np.float64)),
+            rows,
             loss,
             loss.residual(scores, target),
             loss.fisher(scores),
@@ -218,6 +303,40 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             bool(self.fit_intercept),
             getattr(self, "feature_names_in_", None),
         )
+
+    def _check_data(
+        self,
+        rows: Rows,
+        loss: Loss,
+        scores: NumPyArray,
+        target: NumPyArray,
+        weight: NumPyArray | None,
+        strength: float,
+    ) -> None:
+        """Raise a ValueError if the sum of the weights or the objective is not that of the fit."""
+        total = float(len(target)) if weight is None else float(weight.sum())
+        if not math.isclose(total, getattr(self, "_total", total), rel_tol=_SAME_DATA):
+            raise ValueError(
+                f"the weights of these rows have the sum {total:g} (1 for each row without "
+                f"weights), and those of the fit had {self._total:g}: give the rows and the "
+                "weights of the fit"
+            )
+        if not hasattr(self, "objective_"):  # a search with refit=False
+            return
+        losses = loss.value(scores, target)
+        penalty = strength / total * float(np.square(self._dense_coef()).sum()) / 2
+        objective = float(np.average(losses, weights=weight)) + penalty
+        size = float(np.average(np.abs(losses), weights=weight)) + penalty
+        # A score is rounded by what its products are, which may be far larger than their sum.
+        products = abs(rows.block(rows.slices()[0])) @ np.abs(self._dense_coef()[0])
+        slope = float(np.average(np.abs(loss.residual(scores, target)), weights=weight))
+        rounding = _ROUNDING * slope * float(products.max())
+        if not abs(objective - self.objective_) <= _SAME_DATA * size + rounding:
+            raise ValueError(
+                f"these are not the data of the fit: their objective is {objective:.8g}, and "
+                f"objective_ is {self.objective_:.8g}: give X, y, sample_weight and offset of the "
+                "fit, and leave coef_ as it is"
+            )
 
     def _dense_coef(self) -> NumPyArray:
         """Return the coefficients as an array, (K, p)."""

@@ -1,43 +1,94 @@
-"""Numba's `njit`, with a cache that several processes may fill at once.
+"""Loops that Numba compiles: how they are imported, and where the compiled code is kept.
 
 Numba keeps, for each function, an index of the types that it was compiled for and a file of code
 for each. Two processes that compile a function for different types at the same time choose the same
 file. The index then names code of other types, and each later call fails with "can't unbox array"
 until the cache is deleted: https://github.com/numba/numba/issues/10128.
+
+A cache saves a second or two and is never needed: where none can be written, each process compiles.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-import numba
+__all__ = ["kernels", "njit"]
 
-__all__ = ["njit"]
+
+def kernels(name: str) -> ModuleType:
+    """Return a module of compiled loops of this package, such as 'descent_kernels'.
+
+    To import Numba takes half a second, so it is imported by the first fit that needs it. Ctrl-C
+    waits for the end of that import: a Numba that is half imported cannot be imported again.
+    """
+    full = f"{__package__}.{name}"
+    if full in sys.modules:
+        return import_module(full)
+    with _sigint_after():
+        return import_module(full)
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Return `numba.njit(**options)` with a cache that one process at a time reads or writes."""
+    import numba
+    from numba.core.registry import cpu_target
+
+    # The first compilation imports more of Numba: here, where no Ctrl-C interrupts it.
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
 
     def compiled(function: Callable[..., Any]) -> Any:
-        dispatcher = numba.njit(cache=True, **options)(function)
+        try:
+            dispatcher = numba.njit(cache=True, **options)(function)
+        except RuntimeError:  # neither the package's folder nor a home directory can be written
+            return numba.njit(**options)(function)
         if dispatcher is function:
             return function  # NUMBA_DISABLE_JIT
         cache = dispatcher._cache
-        for name in ("load_overload", "save_overload"):
-            setattr(cache, name, _alone(getattr(cache, name), cache.cache_path))
+        for method in ("load_overload", "save_overload"):
+            setattr(cache, method, _alone(getattr(cache, method), cache.cache_path))
         return dispatcher
 
     return compiled
 
 
 def _alone(method: Callable[..., Any], folder: str) -> Callable[..., Any]:
+    """Return a method of a cache that holds a lock; without the cache it does nothing."""
+
     def locked(*args: Any) -> Any:
-        os.makedirs(folder, exist_ok=True)
-        with open(os.path.join(folder, "numba.lock"), "a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            return method(*args)
+        try:
+            os.makedirs(folder, exist_ok=True)
+            with open(os.path.join(folder, "numba.lock"), "a") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                return method(*args)
+        except Exception:
+            # A full disk, a file system without locks, a damaged file: Numba compiles.
+            return None
 
     return locked
+
+
+@contextmanager
+def _sigint_after() -> Iterator[None]:
+    """Hold SIGINT back until the end of the block. Other threads than the main one get none."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held = []
+    signal.signal(signal.SIGINT, lambda *_: held.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held:
+            signal.raise_signal(signal.SIGINT)

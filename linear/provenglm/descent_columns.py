@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csc_array, csr_array
 
-from provenglm import constants
+from provenglm import compiled, constants
 from provenglm.losses import SecondDerivativeOfClasses
 from provenglm.objective import Objective, Scaling, Snapshot, Sums, residuals
 from provenglm.types import NumPyArray
@@ -34,12 +33,7 @@ of the last step. Measured: by 2e-9 times the inverse."""
 
 Arrays = tuple[NumPyArray, NumPyArray, NumPyArray]
 
-
-def kernels() -> ModuleType:
-    """Return the compiled loops: to import Numba takes half a second, so not before a fit."""
-    from provenglm import descent_kernels
-
-    return descent_kernels
+kernels = partial(compiled.kernels, "descent_kernels")
 
 
 class Columns(NamedTuple):

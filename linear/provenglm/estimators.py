@@ -14,7 +14,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from provenglm.arguments import check_finite, check_number
-from provenglm.base import LinearEstimator
+from provenglm.base import LinearEstimator, all_or_nothing
 from provenglm.centred import centred
 from provenglm.data.large import joined
 from provenglm.data.rows import Data
@@ -37,7 +37,9 @@ from provenglm.types import NumPyArray, Verbose
 from provenglm.validation import (
     check_features,
     check_labels,
+    check_numbers,
     check_offset,
+    check_scored_labels,
     check_target,
     check_weight,
     classes_with_weight,
@@ -71,7 +73,8 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         the best constant prediction: proven by ``gap_``, or, where a proof is too dear, estimated
         by ``decrement_`` with a margin of twenty.
     max_iter : int, default 1000
-        The most snapshots (each a pass over all data, and as much again for the steps that follow).
+        The most snapshots. Each is a pass over all data; the steps to the next one cost about as
+        much again.
     max_time : float, optional
         The most seconds; the fit ends at the next snapshot.
     metric : str, default 'auto'
@@ -81,7 +84,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     warm_start : bool, default False
         Whether `fit` begins at the coefficients of the last fit.
     random_state : int, RandomState or None
-        Which samples are drawn. It changes the way to the optimum, not the optimum.
+        Which samples are drawn: it changes the digits of the result beyond `tol`.
     verbose : 'auto', 0, 1 or 2
         0 shows nothing; 2 a line a snapshot, by Python's logging (on the standard output where the
         program has not configured it); 1 a progress bar as well; 'auto' the bar on a terminal or in
@@ -160,6 +163,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
+    @all_or_nothing
     def fit(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
     ) -> SVRGClassifier:
@@ -211,7 +215,8 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         weight = with_class_weight(labels, check_weight(sample_weight, features), self.class_weight)
         classes, codes = classes_with_weight(name, labels, weight)
         count = len(classes)
-        penalty = 1 / strength / (len(codes) if weight is None else float(weight.sum()))
+        total = float(len(codes)) if weight is None else float(weight.sum())
+        penalty = 1 / strength / total
         if math.isinf(penalty):
             raise ValueError(f"C is {strength:g}, and 1 / C is beyond float64: give a greater C")
         given = self._checked_offset(X, offset, features, count)
@@ -236,6 +241,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         solution = self._run(lambda settings: centred(solve(problem, settings, start), problem))
         self.classes_ = classes
         self._keep(solution.coef, solution.intercept)
+        self._total, self._without_offset = total, None if given is None else set()
         return self
 
     def score(
@@ -245,7 +251,10 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         from sklearn.metrics import accuracy_score  # takes 60 ms, which a fit does not need
 
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
-        return float(accuracy_score(y, self.predict(X, offset), sample_weight=sample_weight))
+        predicted = self._labels(self._with_offset(X, offset, "score"))
+        true = check_scored_labels(type(self).__name__, y, len(predicted))
+        weight = check_weight(sample_weight, predicted)
+        return float(accuracy_score(true, predicted, sample_weight=weight))
 
     def decision_function(self, X: object, offset: object = None) -> NumPyArray:
         """Return the scores, float64: (n,) for two classes (above 0: ``classes_[1]``), else (n, K).
@@ -257,7 +266,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         offset : array-like of shape (n,), optional
             As in `fit`; none is 0.
         """
-        scores = self._with_offset(X, offset)
+        scores = self._with_offset(X, offset, "decision_function")
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: object, offset: object = None) -> NumPyArray:
@@ -270,10 +279,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         offset : array-like of shape (n,), optional
             As in `fit`; none is 0.
         """
-        scores = self._with_offset(X, offset)
-        best = scores[:, 0] > 0 if len(self.classes_) == 2 else scores.argmax(axis=1)
-        labels: NumPyArray = self.classes_[best.astype(np.intp)]
-        return labels
+        return self._labels(self._with_offset(X, offset, "predict"))
 
     def predict_proba(self, X: object, offset: object = None) -> NumPyArray:
         """Return the probability of each class, of shape (n, K).
@@ -285,7 +291,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         offset : array-like of shape (n,), optional
             As in `fit`; none is 0.
         """
-        scores = self._with_offset(X, offset)
+        scores = self._with_offset(X, offset, "predict_proba")
         if len(self.classes_) > 2:
             return np.asarray(softmax(scores, axis=1))
         table = np.empty((len(scores), 2))
@@ -303,7 +309,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         offset : array-like of shape (n,), optional
             As in `fit`; none is 0.
         """
-        scores = self._with_offset(X, offset)
+        scores = self._with_offset(X, offset, "predict_log_proba")
         if len(self.classes_) > 2:
             return np.asarray(log_softmax(scores, axis=1))
         return np.asarray(log_expit(np.hstack([-scores, scores])))
@@ -359,8 +365,9 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             If there are more than two classes, a penalty with an ``l1_ratio`` above 0, or no
             penalty and columns that depend on each other or classes that can be separated.
         """
+        self._check_offset_given(offset)
         features = check_features(self, X, reset=False)
-        scores = self._with_offset(X, offset)
+        scores = self._with_offset(X, offset, "covariance")
         if scores.shape[1] > 1:
             raise ValueError(
                 f"there are {len(self.classes_)} classes, and covariance is that of two: fit one "
@@ -391,11 +398,20 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             )
         return given
 
-    def _with_offset(self, X: object, offset: object) -> NumPyArray:
-        """Return the scores, (n, K), with the offset."""
+    def _with_offset(self, X: object, offset: object, method: str) -> NumPyArray:
+        """Return the scores, (n, K), with the offset, as a method of this name needs them."""
         scores = self._scores(X)
         given = self._checked_offset(X, offset, scores, len(self.classes_))
-        return scores if given is None else scores + given[:, None]
+        if given is None:
+            self._warn_without_offset(method)
+            return scores
+        return scores + given[:, None]
+
+    def _labels(self, scores: NumPyArray) -> NumPyArray:
+        """Return the most probable labels, (n,)."""
+        best = scores[:, 0] > 0 if len(self.classes_) == 2 else scores.argmax(axis=1)
+        labels: NumPyArray = self.classes_[best.astype(np.intp)]
+        return labels
 
     def _keep(self, coef: NumPyArray, intercept: NumPyArray) -> None:
         self.coef_ = np.ascontiguousarray(coef.T)
@@ -508,6 +524,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
+    @all_or_nothing
     def fit(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
     ) -> SVRGRegressor:
@@ -565,6 +582,8 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         solver = self._solve_with_scale if loss.has_scale else solve
         solution = self._run(lambda settings: without.solved(solver, settings, start))
         self._keep(solution.coef, solution.intercept)
+        self._total = float(len(problem.target)) if weight is None else float(weight.sum())
+        self._without_offset = None if given is None else set()
         return self
 
     def predict(self, X: object, offset: object = None) -> NumPyArray:
@@ -577,7 +596,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         offset : array-like of shape (n,), optional
             As in `fit`; none is 0, an exposure of 1.
         """
-        return self._loss().prediction(self._with_offset(X, offset))
+        return self._loss().prediction(self._with_offset(X, offset, "predict"))
 
     def score(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
@@ -601,13 +620,13 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         from sklearn.metrics import r2_score  # as for classes
 
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
-        loss = self._loss()
-        if not loss.has_logarithm:
-            return float(r2_score(y, self.predict(X, offset), sample_weight=sample_weight))
-        scores = self._with_offset(X, offset)
+        loss, name = self._loss(), type(self).__name__
+        scores = self._with_offset(X, offset, "score")
         weight = check_weight(sample_weight, scores)
-        target = check_target(type(self).__name__, y, scores, weight, loss)
-        return explained_deviance(loss, target, scores, weight)
+        if not loss.has_logarithm:
+            target = check_numbers(name, y, len(scores))
+            return float(r2_score(target, loss.prediction(scores), sample_weight=weight))
+        return explained_deviance(loss, check_target(name, y, scores, weight, loss), scores, weight)
 
     def covariance(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
@@ -640,8 +659,9 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
                 "loss is 'huber', which is no likelihood with a Fisher information: resample the "
                 "rows (sklearn.utils.resample) and take the deviation of the coefficients"
             )
+        self._check_offset_given(offset)
         loss = self._loss()
-        scores = self._with_offset(X, offset)
+        scores = self._with_offset(X, offset, "covariance")
         features = check_features(self, X, reset=False)
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         weight = check_weight(sample_weight, features)
@@ -656,11 +676,14 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         """Return the square roots of the diagonal of `covariance`: the intercept's is last."""
         return np.asarray(np.sqrt(self.covariance(X, y, sample_weight, offset).diagonal()))
 
-    def _with_offset(self, X: object, offset: object) -> NumPyArray:
-        """Return the scores, (n,), with the offset."""
+    def _with_offset(self, X: object, offset: object, method: str) -> NumPyArray:
+        """Return the scores, (n,), with the offset, as a method of this name needs them."""
         scores = self._scores(X)[:, 0]
         given = check_offset(joined("offset", offset, X), scores)
-        return scores if given is None else scores + given
+        if given is None:
+            self._warn_without_offset(method)
+            return scores
+        return scores + given
 
     def _loss(self) -> Loss:
         """Return the loss that the arguments name."""

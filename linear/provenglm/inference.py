@@ -24,6 +24,9 @@ from provenglm.workers import Workers
 _SINGULAR = 1e-12
 """The least eigenvalue, for each row of a matrix with a diagonal of 1: below is rounding."""
 
+_ROUNDING = 1e-6
+"""Of the degrees of freedom, relative."""
+
 
 def covariance(
     rows: Rows,
@@ -53,8 +56,16 @@ def covariance(
     Raises
     ------
     ValueError
-        If the matrix is singular, or if there are no more samples than coefficients.
+        If the matrix is singular, or if there are no more samples than coefficients, or no more
+        than these by the sum of the weights.
     """
+    count, coefficients = int(np.count_nonzero(weight)), rows.shape[1] + has_intercept
+    if penalty == 0 and count < coefficients:
+        of_weight = "" if count == len(weight) else " with a positive weight"
+        raise ValueError(
+            f"there are {count} rows{of_weight} for {coefficients} coefficients, which have no "
+            "standard errors then: give more rows, fewer columns, or a penalty"
+        )
     workers = Workers(rows.shape[0] * rows.shape[1])
     with workers.running():
         information, center, total = _information(rows, weight * fisher, has_intercept, workers)
@@ -81,16 +92,14 @@ def covariance(
         )
     inverse = (vectors / values) @ vectors.T / np.multiply.outer(scale, scale)
     found = inverse if penalty == 0 else inverse @ information @ inverse
+    # The degrees of freedom that the coefficients leave.
+    used = float(np.vdot(inverse, information)) + has_intercept
+    left = float(weight.sum()) - used
+    if not left > 0 and (loss.has_dispersion or left < -_ROUNDING * used):
+        raise ValueError(_too_few(weight, count, used))
     dispersion = 1.0
     if loss.has_dispersion:
-        # Pearson's statistic by the degrees of freedom that the coefficients leave.
-        used = float(np.vdot(inverse, information)) + has_intercept
-        left = float(weight.sum()) - used
-        if not left > 0:
-            raise ValueError(
-                f"the weights of the samples have the sum {weight.sum():g}, for {used:g} "
-                "coefficients, and nothing is left to estimate the dispersion from: give more rows"
-            )
+        # Pearson's statistic by them.
         dispersion = float(weight @ (np.square(residual) / fisher)) / left
     if has_intercept:
         beside = -found @ center
@@ -124,6 +133,21 @@ def _information(
     if issparse(rows.block(slice(0, 1))):
         information -= total * np.outer(center, center)
     return information, center, total
+
+
+def _too_few(weight: NumPyArray, count: int, used: float) -> str:
+    """Return why weights with a small sum give no standard errors, and what to do."""
+    total = float(weight.sum())
+    if count <= used + _ROUNDING * used:
+        return (
+            f"there are {count} rows for {used:g} coefficients, and nothing is left to estimate "
+            "the dispersion from: give more rows"
+        )
+    return (
+        f"sample_weight has the sum {total:g} in {count} rows, for {used:g} coefficients, and a "
+        f"weight counts how often a row was seen: fit with weights whose sum is the number of "
+        f"rows, sample_weight * {count / total:g}"
+    )
 
 
 def _name_of(column: int, names: NumPyArray | None) -> str:

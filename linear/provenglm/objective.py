@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import issparse
 
+from provenglm.compiled import kernels
 from provenglm.data import per_row
 from provenglm.data.blocks import parts_of
 from provenglm.data.csr import transposed
@@ -387,10 +388,8 @@ def dense_products(block: Features, numbers: NumPyArray) -> NumPyArray:
     flags = block.flags
     if not (flags.c_contiguous and flags.writeable and block.dtype == np.float64):
         return np.asarray(numbers @ block)
-    from provenglm import descent_kernels  # to import Numba takes half a second
-
     sums = np.zeros((len(numbers), block.shape[1]))
-    descent_kernels.products_of_rows(block, numbers, sums)
+    kernels("descent_kernels").products_of_rows(block, numbers, sums)
     return sums
 
 

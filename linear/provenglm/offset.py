@@ -73,7 +73,9 @@ class WithoutOffset:
         offset = offset - shift
         has_logarithm = problem.loss.has_logarithm
         if has_logarithm and float(np.abs(offset).max()) > _FARTHEST:
-            row = int(np.argmax(np.abs(offset)))
+            # The greatest is the one that overflows, unless only a small one is that far off.
+            row = int(np.argmax(offset))
+            row = row if offset[row] > _FARTHEST else int(np.argmin(offset))
             raise ValueError(
                 f"offset is {offset[row] + shift:g} in row {row}, and loss={problem.loss.name!r} "
                 "predicts exp(scores + offset), which is beyond any exposure: give the logarithm "

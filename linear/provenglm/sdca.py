@@ -26,6 +26,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from provenglm import constants
+from provenglm.compiled import kernels
 from provenglm.data.blocks import parts_of
 from provenglm.data.csr import made_of
 from provenglm.duality import duality_gap, gap_of_residuals
@@ -179,24 +180,23 @@ class _Dual:
         if not self._is_dense:
             is_precise = is_precise or not fits_float32(rows, Scaling(np.zeros(p), np.ones(p)))
         dtype = np.dtype(np.float64 if is_precise else np.float32)
-        from provenglm import sdca_kernels as kernels  # imports Numba: half a second
-
+        loops = kernels("sdca_kernels")
         self._run: Callable[..., tuple[float, float, float]]
         self._rows: tuple[NumPyArray, ...]
         block: Any
         if rows.is_sparse:
             block = rows.block(slice(0, n))
             self._rows = block.data.astype(dtype, copy=False), block.indices, block.indptr
-            self._run = kernels.softmax if self._is_softmax else kernels.logistic
+            self._run = loops.softmax if self._is_softmax else loops.logistic
             squares = made_of(np.square(block.data), block.indices, block.indptr, block.shape)
             square = squares @ np.ones(p)
-            self._order = np.arange(-(-n // kernels.ROWS), dtype=np.uint32)
+            self._order = np.arange(-(-n // loops.ROWS), dtype=np.uint32)
         else:
             copy, square = np.empty((n, p), dtype), np.empty(n)
             for part in rows.slices():
                 block = self._block(part)
                 copy[part], square[part] = block, np.einsum("ij,ij->i", block, block)
-            self._rows, self._run = (copy,), kernels.softmax_dense
+            self._rows, self._run = (copy,), loops.softmax_dense
             self._order = np.arange(n, dtype=np.uint32)
         # Of n equal shares, n; fewer where weights differ.
         count = 1 / float(share @ share)

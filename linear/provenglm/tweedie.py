@@ -77,7 +77,8 @@ class Tweedie(Loss):
         if not 1 <= power <= 2:
             raise ValueError(
                 f"power must be a number from 1 to 2, got {power:g}: for 0 take loss='squared', "
-                "which predicts no logarithm"
+                "which predicts no logarithm; for 2 to 3 there is "
+                "sklearn.linear_model.TweedieRegressor"
             )
         return {1.0: Poisson(), 2.0: Gamma()}.get(power, Tweedie(power))
 

@@ -8,7 +8,10 @@ and order: 8-bit pixels stay 8-bit pixels, and are never copied as a whole.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
+from decimal import Decimal
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +19,12 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import column_or_1d
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.multiclass import check_classification_targets
 
 from provenglm import constants
 from provenglm.data import csr_checks, large, non_numeric
 from provenglm.data.chunks import Chunks
 from provenglm.data.disk import on_disk
+from provenglm.data.non_numeric import values_of
 from provenglm.data.rows import Data
 from provenglm.losses import Loss
 from provenglm.types import NumPyArray
@@ -149,11 +152,24 @@ def check_target(
         If it is missing, not of one dimension, of another length, not of finite numbers, or not
         what the loss needs.
     """
-    target = _as_float64("y", _as_column(name, y, features))
+    target = check_numbers(name, y, features.shape[0])
     if not loss.needs_all_targets:
         _check_squares(target)
     loss.check_target(target, weight)
     return target
+
+
+def check_numbers(name: str, y: object, n: int) -> NumPyArray:
+    """Return the targets of n rows as float64, (n,); raise ValueError if they are no numbers."""
+    return _as_float64("y", _as_column(name, y, n, "needs numbers"))
+
+
+def check_scored_labels(name: str, y: object, n: int) -> NumPyArray:
+    """Return the true labels of n rows, (n,), as those of a fit are read.
+
+    The parameters, and what is raised, are as for :func:`check_labels`.
+    """
+    return _as_labels(name, y, n)
 
 
 def check_labels(name: str, y: object, features: Data) -> Labels:
@@ -166,7 +182,7 @@ def check_labels(name: str, y: object, features: Data) -> Labels:
     name : str
         The estimator's class.
     y : array-like of shape (n,)
-        Whole numbers of any dtype, booleans, or strings.
+        Whole numbers of any dtype, booleans, or strings. Objects are what they contain.
     features : numpy.ndarray or CSR matrix of shape (n, p)
         `y` has to be as long.
 
@@ -176,9 +192,8 @@ def check_labels(name: str, y: object, features: Data) -> Labels:
         If it is missing, not of one dimension, of another length, of numbers with fractions or
         without a value, or of objects that are no labels.
     """
-    labels = _as_column(name, y, features)
+    labels = _as_labels(name, y, features.shape[0])
     if labels.dtype.kind == "f":
-        _check_finite("y", labels, "labels")
         fractions = labels != np.trunc(labels)
         if fractions.any():
             raise ValueError(
@@ -188,11 +203,6 @@ def check_labels(name: str, y: object, features: Data) -> Labels:
                 "sklearn.preprocessing.KBinsDiscretizer"
             )
     if labels.dtype.kind not in "biuf":
-        row = next((row for row, label in enumerate(labels) if _is_missing(label)), None)
-        if row is not None:
-            name = "NaN" if isinstance(labels[row], float) else str(labels[row])
-            raise ValueError(f"y has {name} in row {row}, and the fit needs labels: drop such rows")
-        check_classification_targets(labels)
         return Labels(*np.unique(labels, return_inverse=True))
     least, most = int(labels.min()), int(labels.max())
     if most - least >= _LABELS_TO_COUNT or max(-least, most) > np.iinfo(np.int64).max:
@@ -271,7 +281,7 @@ def check_offset(offset: object, features: Data) -> NumPyArray | None:
 
 def _one_per_row(name: str, what: str, given: object, n: int) -> NumPyArray:
     """Return `given` as float64 of shape (n,); one number stands for all rows."""
-    values = _as_float64(name, np.asarray(given))
+    values = _as_float64(name, values_of(name, given, "the fit needs numbers"))
     if values.ndim == 0:
         values = np.full(n, values)
     if values.shape != (n,):
@@ -311,6 +321,7 @@ def with_class_weight(
         there = sums > 0
         of_class = np.where(there, sums.sum() / (there.sum() * np.where(there, sums, 1.0)), 0.0)
     elif isinstance(class_weight, Mapping):
+        values_of("class_weight", list(class_weight.values()), "the fit needs numbers")
         # float64 all the same, should the classes be of float32.
         of_class = compute_class_weight(dict(class_weight), classes=classes, y=classes).astype(
             np.float64
@@ -359,38 +370,50 @@ def classes_with_weight(name: str, labels: Labels, weight: NumPyArray | None) ->
 
 def _validated(estimator: BaseEstimator, X: object, reset: bool) -> Data:
     """Return what scikit-learn makes of features; an error names the column that has no numbers."""
+    needs = f"and {type(estimator).__name__} needs numbers"
+    given = X
+    X = non_numeric.without_mask("X", non_numeric.collected("X", X))
     try:
+        if isinstance(X, (list, tuple)):
+            X = np.asarray(X)
+        elif type(X).__name__ == "RecordBatch":  # scikit-learn reads the names of a Table alone
+            X = sys.modules["pyarrow"].Table.from_batches([X])
+        if not ((type(X) is np.ndarray and X.dtype.kind in "biuf") or issparse(X)):
+            found = non_numeric.first_column(X, dates_alone=True)
+            if found is not None:
+                raise ValueError(f"{found[0]}, {needs}: {found[1]}")
         features: Any = validate_data(
             estimator, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite=False
         )
-        if features.dtype.kind in "mM":  # NumPy would make numbers of dates, and one of NaT
-            raise TypeError("dates")
         # scikit-learn leaves a frame with a categorical column as it is.
         return features.astype(np.float64) if features.dtype.kind == "O" else features
     except (TypeError, ValueError) as error:
-        found = non_numeric.first_column(X)
+        found = non_numeric.first_column(given)
         if found is None:
             raise
         what, way = found
-        needs = f"{type(estimator).__name__} needs numbers"
-        raise ValueError(f"{what}, and {needs}: {way}") from error
+        if isinstance(error, TypeError) and way == non_numeric.NUMERIC:
+            raise TypeError(f"{what}, {needs}: {way} ({error})") from error
+        raise ValueError(f"{what}, {needs}: {way}") from error
 
 
 # --- What they share ---------------------------------------------------------------------------
 
 
-def _as_column(name: str, y: object, features: Data) -> NumPyArray:
+def _as_column(name: str, y: object, n: int, needs: str) -> NumPyArray:
     if y is None:
         raise ValueError(
             f"This {name} estimator requires y to be passed, but the target y is None: give one "
-            f"value for each of the {features.shape[0]} rows of X"
+            f"value for each of the {n} rows of X"
         )
-    _check_real("y", y)
     if type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biuf" and y.flags.c_contiguous:
         column: NumPyArray = y  # scikit-learn takes 0.3 ms to find that it is no frame
     else:
-        column = column_or_1d(y, warn=True)
-    n = features.shape[0]
+        needed = f"{name} {needs}"
+        way = "give the days since a date, or parts of it such as the month"
+        values = values_of("y", y, needed, way)
+        _check_real("y", values)
+        column = column_or_1d(values, warn=True)
     if len(column) != n:
         raise ValueError(
             f"y has {len(column)} values, and X has {n} rows, inconsistent numbers of samples: "
@@ -399,8 +422,72 @@ def _as_column(name: str, y: object, features: Data) -> NumPyArray:
     return column
 
 
+def _as_labels(name: str, y: object, n: int) -> NumPyArray:
+    """Return labels in the dtype that they are of; objects get that of what they contain."""
+    labels = _as_column(name, y, n, "needs whole numbers, booleans or text")
+    if labels.dtype.kind in "OV":
+        labels = _of_objects(name, labels)
+    if labels.dtype.kind == "f":
+        _check_finite("y", labels, "labels")
+    return labels
+
+
+def _of_objects(name: str, labels: NumPyArray) -> NumPyArray:
+    """Return objects in the dtype of what they contain; text stays as it is."""
+    values = labels.tolist()
+    if set(map(type, values)) <= {str, np.str_}:
+        return labels
+    row = next((row for row, label in enumerate(values) if non_numeric.is_missing(label)), None)
+    if row is not None:
+        missing = non_numeric.shown(values[row])
+        raise ValueError(f"y has {missing} in row {row}, and the fit needs labels: drop such rows")
+    text = "make text of all labels with numpy.asarray(y).astype(str)"
+    rows: dict[type, int] = {}
+    for row, label in enumerate(values):
+        rows.setdefault(_kind_of_label(label), row)
+    if object in rows:
+        row = rows[object]
+        raise ValueError(
+            f"Unknown label type: y has {values[row]!r} in row {row}, and {name} needs whole "
+            f"numbers, booleans or text: {text}"
+        )
+    if len(rows) > 1:
+        one, other = sorted(rows.values())[:2]
+        raise ValueError(
+            f"Unknown label type: y has {values[one]!r} in row {one} and {values[other]!r} in row "
+            f"{other}, which have no order: {text}, or numbers with astype(float)"
+        )
+    found = np.array(values)
+    if found.dtype.kind != "O":
+        return found
+    floats = found.astype(np.float64)
+    row = next((row for row, value in enumerate(floats.tolist()) if value != values[row]), None)
+    if row is not None:
+        raise ValueError(
+            f"Unknown label type: y has {values[row]!r} in row {row}, which is no number of "
+            f"float64: {text}"
+        )
+    return floats
+
+
+def _kind_of_label(label: object) -> type:
+    """Return what labels have in common that can be sorted; `object` for what is no label."""
+    if isinstance(label, (Real, Decimal, np.bool_)):
+        return float
+    return next((kind for kind in (str, bytes) if isinstance(label, kind)), object)
+
+
 def _as_float64(name: str, values: NumPyArray) -> NumPyArray:
     _check_real(name, values)
+    if values.dtype.kind == "O":
+        row = non_numeric.first_no_number(values.reshape(-1))
+        if row is not None:
+            value = values.flat[row]
+            way = "drop such rows" if non_numeric.is_missing(value) else "give numbers"
+            raise ValueError(
+                f"{name} has {non_numeric.shown(value)} in row {row}, and the fit needs finite "
+                f"numbers: {way}"
+            )
     try:
         numbers: NumPyArray = values.astype(np.float64, copy=False)
     except (TypeError, ValueError) as error:
@@ -490,11 +577,6 @@ def _first_of_dense(
             row, column = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
             return first + int(row), int(column), features[first + row, column]
     return None
-
-
-def _is_missing(label: object) -> bool:
-    is_nan = isinstance(label, float) and label != label
-    return label is None or is_nan or type(label).__name__ in ("NAType", "NaTType")
 
 
 def _name_of(value: object) -> str:

@@ -1,10 +1,13 @@
-"""A cache of compiled code that two processes fill at once."""
+"""Compiled code: its cache, which nobody needs, and Ctrl-C while Numba is imported."""
 
 import os
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from provenglm import compiled
 
 KERNEL = """
 from provenglm.compiled import njit
@@ -66,3 +69,116 @@ def test_the_loops_are_plain_python_where_the_compiler_is_off():
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "<class 'function'> <class 'function'>\n", done.stderr
+
+
+DOUBLE = """
+import numpy as np
+{}
+from kernel import double
+print(double(np.ones(3)).tolist(), double(np.ones(3)).tolist())
+"""
+
+NOWHERE = {
+    "no cache": "from numba.core import caching; caching.CacheImpl._locator_classes = []",
+    "a folder that is a file": "pass",
+    "no room": """
+from numba.core.caching import IndexDataCacheFile
+def full(*_): raise OSError(28, "No space left on device")
+IndexDataCacheFile._save_index = full
+""",
+    "a damaged index": """
+from numba.core.caching import IndexDataCacheFile
+def damaged(*_): raise EOFError
+IndexDataCacheFile._load_index = damaged
+""",
+    "no locks": """
+import fcntl
+def flock(*_): raise OSError(37, "No locks available")
+fcntl.flock = flock
+""",
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("why", NOWHERE)
+def test_compiled_code_needs_no_cache(tmp_path, why):
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    cache = tmp_path / "kernel.py" if why == "a folder that is a file" else tmp_path
+    done = subprocess.run(
+        [sys.executable, "-c", DOUBLE.format(NOWHERE[why])],
+        cwd=tmp_path,
+        env=os.environ | {"NUMBA_CACHE_DIR": str(cache / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "[2.0, 2.0, 2.0] [2.0, 2.0, 2.0]\n", done.stderr
+
+
+INTERRUPTED = """
+import builtins, os, signal, sys, warnings
+import numpy as np
+from provenglm import SVRGClassifier, SVRGRegressor
+warnings.simplefilter("ignore")
+real, seen = builtins.__import__, []
+
+def interrupted(name, *args, **kwargs):
+    "Ctrl-C when so many imports of Numba have begun."
+    if name.startswith(("numba", "llvmlite")):
+        seen.append(name)
+        if len(seen) == int(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGINT)
+    return real(name, *args, **kwargs)
+
+builtins.__import__ = interrupted
+rng = np.random.default_rng(0)
+X = rng.normal(size=(60, 5))
+model = SVRGRegressor(alpha=0.1, l1_ratio=1)
+try:
+    model.fit(X, X[:, 0])
+except KeyboardInterrupt:
+    print("interrupted")
+builtins.__import__ = real
+assert model.fit(X, X[:, 0]).gap_ < 1e-5
+print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, len(seen))
+"""
+
+
+@pytest.mark.full
+def test_ctrl_c_during_the_import_of_numba_comes_after_it():
+    out = [
+        subprocess.run(
+            [sys.executable, "-c", INTERRUPTED, str(count)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        for count in (2, 300, 900)
+    ]
+    for done in out:
+        assert done.returncode == 0, done.stderr
+        first, last = done.stdout.splitlines()
+        assert first == "interrupted"
+        assert last.startswith("True ")
+        assert int(last.split()[1]) > 900  # all of Numba was imported after it
+
+
+def test_other_threads_import_as_they_are():
+    before = signal.getsignal(signal.SIGINT)
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(lambda: compiled._sigint_after().__enter__()).result()
+    assert held is None
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_handler_of_the_users_gets_the_signal_once():
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+    try:
+        with compiled._sigint_after():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            assert seen == []
+        assert seen == [1]
+    finally:
+        signal.signal(signal.SIGINT, before)

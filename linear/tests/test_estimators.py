@@ -17,12 +17,19 @@ import pandas as pd
 import provenglm
 import pytest
 import sklearn
-from provenglm import SVRGClassifier, SVRGRegressor, progress
+from provenglm import (
+    SVRGClassifier,
+    SVRGClassifierCV,
+    SVRGRegressor,
+    SVRGRegressorCV,
+    progress,
+)
 from provenglm.solution import Record
 from scipy.sparse import issparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
+from sklearn.feature_selection import SelectFromModel
 from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
@@ -529,3 +536,56 @@ def test_what_a_fit_does_not_need_is_imported_later():
     subprocess.run([sys.executable, "-c", code], check=True)
     with pytest.raises(AttributeError, match="no attribute 'SVRG'"):
         getattr(provenglm, "SVRG")  # noqa: B009
+
+
+# --- What other programs ask of a model ----------------------------------------------------------
+
+WITH_L1 = {
+    "regressor": lambda ratio: SVRGRegressor(alpha=5.0, l1_ratio=ratio),
+    "classifier": lambda ratio: SVRGClassifier(C=0.1, l1_ratio=ratio),
+    "search of a regressor": lambda ratio: SVRGRegressorCV(alphas=[5.0], l1_ratios=[ratio], cv=2),
+    "search of a classifier": lambda ratio: SVRGClassifierCV(Cs=[0.1], l1_ratios=[ratio], cv=2),
+}
+
+
+@pytest.mark.parametrize("name", WITH_L1)
+def test_select_from_model_keeps_what_is_not_0_under_an_l1_penalty(name):
+    X, y = load_diabetes(return_X_y=True, scaled=False)
+    X = StandardScaler().fit_transform(X)
+    target = y if "regressor" in name else y > 140
+    chosen = SelectFromModel(WITH_L1[name](1.0)).fit(X, target)
+    kept = chosen.estimator_.coef_.ravel() != 0
+    assert 0 < kept.sum() < X.shape[1]
+    np.testing.assert_array_equal(chosen.get_support(), kept)
+    assert chosen.estimator_.penalty == "l1"
+    for ratio, penalty in ((0.0, "l2"), (0.5, "elasticnet")):
+        chosen = SelectFromModel(WITH_L1[name](ratio)).fit(X, target)
+        size = np.abs(chosen.estimator_.coef_.ravel())
+        np.testing.assert_array_equal(chosen.get_support(), size >= size.mean())
+        assert chosen.estimator_.penalty == penalty
+
+
+@pytest.mark.parametrize("make", [SVRGClassifier, SVRGRegressor, SVRGClassifierCV, SVRGRegressorCV])
+def test_a_pickle_of_another_version_warns(make, monkeypatch):
+    model = make()
+    own = pickle.dumps(model)
+    assert pickle.loads(own).get_params() == model.get_params()
+    assert vars(pickle.loads(own)) == vars(model)
+    monkeypatch.setattr(provenglm, "__version__", "99.0")
+    words = rf"provenglm\.{make.__name__} from version .* when using version 99\.0"
+    with pytest.warns(InconsistentVersionWarning, match=words):
+        pickle.loads(own)
+    state = model.__getstate__()
+    del state["_provenglm_version"]  # as 0.8 wrote it
+    with pytest.warns(InconsistentVersionWarning, match=r"from version 0\.8\.0 or earlier"):
+        make().__setstate__(state)
+    pickle.loads(pickle.dumps(model))
+
+
+@pytest.mark.parametrize("power", [0, 0.5, 3])
+def test_powers_that_are_not_there(power):
+    words = (
+        rf"power must be a number from 1 to 2, got {power}: for 0 .*; for 2 to 3 there is sklearn"
+    )
+    with pytest.raises(ValueError, match=words):
+        SVRGRegressor("tweedie", power=power).fit([[0.0], [1.0]], [1.0, 2.0])

@@ -174,7 +174,7 @@ def test_predictions_and_scores_have_the_offset(loss):
     else:
         told = r2_score(y, prediction, sample_weight=weight)
     assert found == pytest.approx(told, rel=1e-9)
-    assert found > model.score(X, y, sample_weight=weight)
+    assert found > model.score(X, y, sample_weight=weight, offset=0)
 
 
 def test_weighted_rates_are_counts_with_an_exposure():
@@ -202,6 +202,8 @@ def test_a_search_hands_each_fold_its_offsets():
         (np.zeros(299), "offset has the shape (299,), and X has 300 rows: give one number for "),
         (np.full(300, np.nan), "offset has NaN in row 0, and the fit needs finite numbers"),
         (["a"] * 300, "offset has something that is not a number"),
+        (np.linspace(1, 1000, 300), "offset is 1000 in row 299, and loss='poisson' predicts exp("),
+        (np.where(np.arange(300) == 7, -365.0, 0.0), "offset is -365 in row 7, and loss='poisson'"),
         (
             np.where(np.arange(300) == 7, 365.0, 0.0),
             "offset is 365 in row 7, and loss='poisson' predicts exp(scores + offset), which is "

@@ -2,10 +2,12 @@
 
 import builtins
 import os
+import re
 import sys
 import threading
 
 import numpy as np
+import pandas as pd
 import pytest
 from provenglm import Chunks, SVRGClassifier, constants
 from provenglm.data import disk
@@ -166,3 +168,102 @@ def test_without_pyarrow(monkeypatch):
         ImportError, match=r"cannot be imported \(pyarrow.*\): pip install 'provenglm\[parquet\]'"
     ):
         Chunks.from_parquet("x.parquet")
+
+
+# --- What is in a file beside its numbers -------------------------------------------------------
+
+FRAME = pd.DataFrame(X[:60], columns=list("abc"))
+FRAMES = {
+    "a range": FRAME,
+    "shuffled": FRAME.sample(frac=1, random_state=0),
+    "an index with a name": FRAME.set_index("b"),
+    "an index of two": FRAME.assign(d=1.0).set_index(["a", "d"]),
+    "an index of dates": FRAME.set_index(pd.date_range("2024-01-01", periods=60)),
+    "an index of text": FRAME.set_index(np.arange(60).astype(str)),
+    "columns that are numbers": FRAME.set_axis([0, 1, 2], axis=1),
+    "Dask's index": FRAME.rename_axis(index="__null_dask_index__"),
+}
+
+
+@pytest.mark.parametrize("index", [None, True, False])
+@pytest.mark.parametrize("kind", FRAMES)
+def test_features_are_the_columns_that_pandas_reads(pa, tmp_path, kind, index):
+    FRAMES[kind].to_parquet(tmp_path / "x.parquet", index=index)
+    seen = pd.read_parquet(tmp_path / "x.parquet")
+    data = Chunks.from_parquet(tmp_path / "x.parquet")
+    assert data.columns == list(map(str, seen.columns))
+    assert np.array_equal(disk.DiskRows(data.parts).block(slice(0, 60)), seen.to_numpy())
+
+
+def test_an_index_by_its_name_is_a_feature_that_was_asked_for(pa, tmp_path):
+    FRAMES["an index with a name"].to_parquet(tmp_path / "x.parquet")
+    assert Chunks.from_parquet(tmp_path / "x.parquet", columns=["b", "a"]).columns == ["b", "a"]
+
+
+@pytest.mark.parametrize("name", ["__index_level_0__", "__null_dask_index__"])
+def test_an_index_that_another_program_has_copied(write, name):
+    path = write({**columns_of(X), name: np.arange(N)})  # without pandas' metadata, as by Polars
+    words = rf"has the column '{name}', which was the index .*: name the features in columns"
+    with pytest.raises(ValueError, match=words):
+        Chunks.from_parquet(path)
+    assert Chunks.from_parquet(path, columns=["a", "c"]).columns == ["a", "c"]
+
+
+def test_a_file_with_nothing_but_an_index(pa, tmp_path):
+    FRAME[[]].set_index(FRAME["a"]).to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match="has no columns beside an index: name the features"):
+        Chunks.from_parquet(tmp_path / "x.parquet")
+
+
+def test_a_folder_is_its_files(pa, tmp_path):
+    folder = tmp_path / "data.parquet"
+    folder.mkdir()
+    for k in (0, 1, 2, 10):  # as Dask writes them: pandas reads part.10 before part.2
+        FRAME[15 * (k % 7) : 15 * (k % 7) + 15].to_parquet(folder / f"part.{k}.parquet")
+    for name in ("_SUCCESS", "_metadata", "_common_metadata", ".part.0.parquet.crc"):
+        (folder / name).write_bytes(b"nothing with rows")
+    (folder / "_temporary").mkdir()
+    seen = pd.read_parquet(folder, engine="pyarrow").to_numpy()
+    for given in (folder, str(folder), [folder]):
+        data = Chunks.from_parquet(given)
+        assert np.array_equal(disk.DiskRows(data.parts).block(slice(0, 60)), seen)
+    both = Chunks.from_parquet([folder, folder / "part.0.parquet"])
+    assert both.shape == (75, 3)
+
+
+REFUSED_FOLDERS = {
+    "partitions": ("year=2020/", r"has the folder 'year=2020' in it, .* give the files"),
+    "a folder in it": ("more/", r"has the folder 'more' in it"),
+    "a Delta table": ("_delta_log/", r"is a Delta table, whose log says which of its files count"),
+    "a Hudi table": (".hoodie/", r"is a Hudi table"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED_FOLDERS)
+def test_folders_that_are_more_than_files(pa, tmp_path, kind):
+    name, words = REFUSED_FOLDERS[kind]
+    FRAME.to_parquet(tmp_path / "part-0.parquet")
+    (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match=words):
+        Chunks.from_parquet(tmp_path)
+
+
+def test_a_folder_without_files(pa, tmp_path):
+    (tmp_path / "data.csv").touch()
+    with pytest.raises(ValueError, match=r"is a folder without a file \*\.parquet: give the files"):
+        Chunks.from_parquet(tmp_path)
+
+
+@pytest.mark.parametrize(("read", "end"), [(Chunks.from_parquet, "parquet"), (Chunks, "npy")])
+def test_a_pattern(pa, tmp_path, read, end):
+    pattern = str(tmp_path / f"*.{end}")
+    words = re.escape(f"for a pattern give sorted(glob.glob({pattern!r}))")
+    with pytest.raises(FileNotFoundError, match=words):
+        read(pattern)
+
+
+def test_the_names_of_the_columns_are_shown(write):
+    data = Chunks.from_parquet(write({**columns_of(X), "label": Y.astype(np.float32)}))
+    assert repr(data).endswith("x 4, float32, columns 'a', 'b', 'c', 'label')")
+    many = {f"x{k}": X[:, 0] for k in range(20)}
+    assert "'x5', ..., 'x14'" in repr(Chunks.from_parquet(write(many)))

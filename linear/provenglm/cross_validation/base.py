@@ -18,7 +18,7 @@ from sklearn.utils.metadata_routing import (
 from sklearn.utils.validation import _check_method_params
 
 from provenglm.arguments import check_number, check_verbose
-from provenglm.base import LinearEstimator, warn
+from provenglm.base import LinearEstimator, all_or_nothing, warn
 from provenglm.centred import centred
 from provenglm.cross_validation.folds import Folds, PathPoint
 from provenglm.cross_validation.path import solve_path
@@ -136,6 +136,7 @@ class CrossValidated(RoutedScoring, LinearEstimator):
     def _solver(self) -> Solve:
         """Return what solves the last fit."""
 
+    @all_or_nothing
     def fit(self, X: object, y: object, sample_weight: object = None, **params: object) -> Self:
         """Find the optima of all folds and penalties, and of all rows with the best penalty.
 
@@ -206,6 +207,8 @@ class CrossValidated(RoutedScoring, LinearEstimator):
         self._choose(folds, grid, ratios, paths, scores, deadline)
         if data.classes is not None:
             self.classes_ = data.classes
+        weight = data.problem.sample_weight
+        self._total = float(len(data.target)) if weight is None else float(weight.sum())
         return self
 
     def _deadline(self) -> float:

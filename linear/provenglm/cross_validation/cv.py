@@ -163,8 +163,8 @@ class SVRGClassifierCV(CrossValidated, SVRGClassifier):  # type: ignore[misc]
         Snapshots of each point; that of its start counts.
     gaps_, decrements_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs)
         How far above its optimum each point is: proven, and estimated.
-        If all folds share one Hessian, the estimate ends a point, and what is proven may be far
-        more than `tol` asks. The last fit is proven by itself: `gap_`.
+        Where all folds share one Hessian, a point ends when its *estimate* is as small as `tol`
+        asks; its proven bound may be far larger. `gap_` is that of the last fit.
     classes_, coef_, intercept_
         As in :class:`SVRGClassifier`.
     objective_, gap_, decrement_, history_, solver_, why_, stop_reason_

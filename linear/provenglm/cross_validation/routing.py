@@ -6,6 +6,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+from sklearn.base import is_classifier
 from sklearn.metrics import get_scorer
 from sklearn.utils import metadata_routing
 from sklearn.utils.metadata_routing import (
@@ -15,9 +17,11 @@ from sklearn.utils.metadata_routing import (
     _routing_enabled,
     process_routing,
 )
+from sklearn.utils.validation import _num_samples
 
 from provenglm.data.large import joined
 from provenglm.types import NumPyArray
+from provenglm.validation import check_numbers, check_scored_labels, check_weight
 
 
 class RoutedScoring:
@@ -59,9 +63,12 @@ class RoutedScoring:
             For the scorer, with metadata routing alone.
         """
         _raise_for_params(score_params, self, "score")
+        name, n = type(self).__name__, _num_samples(X)
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
+        check = check_scored_labels if is_classifier(self) else check_numbers
+        y = check(name, y, n)
         if sample_weight is not None:
-            score_params["sample_weight"] = sample_weight
+            score_params["sample_weight"] = check_weight(sample_weight, np.empty((n, 0)))
         if _routing_enabled():
             own = process_routing(self, "score", **score_params).scorer.score
         else:
@@ -88,4 +95,8 @@ class RoutedScoring:
         )
 
     def _scorer(self) -> Any:
-        return self._own_scorer() if self.scoring is None else get_scorer(self.scoring)
+        if self.scoring is not None:
+            return get_scorer(self.scoring)
+        scorer = self._own_scorer()
+        # Weights count in this score, as they do in the fits: nobody has to request it.
+        return scorer.set_score_request(sample_weight=True) if _routing_enabled() else scorer

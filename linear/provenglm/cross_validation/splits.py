@@ -11,6 +11,7 @@ from sklearn.model_selection import check_cv
 
 from provenglm.arguments import check_integer
 from provenglm.data.chunks import Chunks
+from provenglm.data.non_numeric import values_of
 from provenglm.data.rows import Data
 from provenglm.types import NumPyArray
 
@@ -32,7 +33,7 @@ def checked_strengths(one: str, values: object) -> int | NumPyArray:
         f"{name} must be a number of {name} or a list of them, got {values!r}: such as [0.1, 1, 10]"
     )
     try:
-        strengths = np.array(values, dtype=np.float64)
+        strengths = np.array(values_of(name, values, "they are numbers"), dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(message) from error
     if isinstance(values, bool) or strengths.ndim != 1:
@@ -48,7 +49,7 @@ def checked_ratios(ratios: object) -> NumPyArray:
     """Return the shares of the L1 penalty, (n_l1_ratios,) in float64."""
     message = f"l1_ratios must be a list of numbers from 0 to 1, got {ratios!r}: (0.0,) is L2 alone"
     try:
-        shares = np.array(ratios, dtype=np.float64)
+        shares = np.array(values_of("l1_ratios", ratios, "they are numbers"), dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(message) from error
     if shares.ndim != 1:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from copy import copy
+from glob import has_magic
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -13,7 +14,8 @@ import numpy as np
 from numpy.random import RandomState
 from scipy.sparse import csr_array, issparse, vstack
 
-from provenglm.data.non_numeric import first_column
+from provenglm.arguments import NO_NUMBERS
+from provenglm.data.non_numeric import collected, first_column, with_nan, without_mask
 from provenglm.data.parts import CsrPart, Part, part_of
 from provenglm.files import DAMAGED, check_regular
 from provenglm.types import NumPyArray
@@ -38,16 +40,17 @@ class Chunks:
 
     Parameters
     ----------
-    parts : array of shape (n, p), frame, or path of a ``.npy`` file; or a sequence of them
+    parts : array of shape (n, p), frame, Arrow table or path of a ``.npy`` file; or several of them
         Of one width p and one dtype: numbers or booleans. Arrays may be memory-mapped; files are
         read without pickle. They must stay as they are until the fit ends. CSR matrices, all of
         them, are joined to one in memory. Frames are made arrays, and give the columns' names.
         A chunk may be an object of your own as well: see Notes.
     memory_limit : int or str, optional
-        Of bytes, as a number or as '500 MB', '2 GB', '1 GiB': what `fit` may take beside its
-        arguments, with the numbers that it has for each row: about 25 bytes for each class of three
-        or more (for two classes, and for a regression, 25 to 50), and 16 for weights. 1 GB, or
-        twice what these numbers need, where nothing is said.
+        Of bytes, as a number or as '500 MB', '2 GB', '1 GiB': the resident memory that `fit` may
+        add to its arguments and to what the process has. It includes the numbers that a fit has for
+        each row: about 25 bytes for each class of three or more (for two classes, and for a
+        regression, 25 to 50), and 16 for weights. The default is 1 GB, or twice what these numbers
+        need if that is more.
 
     Attributes
     ----------
@@ -86,6 +89,7 @@ class Chunks:
         *,
         memory_limit: int | str | None = None,
     ) -> None:
+        parts = collected("parts", parts)
         is_one = isinstance(parts, (*_PATHS, np.ndarray, Part))
         is_one = is_one or issparse(parts) or _is_frame(parts)
         if not is_one and not isinstance(parts, Iterable):
@@ -110,11 +114,11 @@ class Chunks:
         Parameters
         ----------
         paths : path, or sequence of paths
-            Files, in this order.
+            Files, in this order; of a folder its ``*.parquet``, in the order of their names.
         columns : sequence of str, optional
-            Which columns, in this order; without it all of the first file. Numbers or booleans, of
-            any types: X has their common dtype. Null is NaN in a column of floats, and else an
-            error.
+            Which columns, in this order; without it all of the first file but the index of a
+            frame: **the label as well**, if it is in the file. Numbers or booleans, of any types:
+            X has their common dtype. Null is NaN in a column of floats, and else an error.
         memory_limit : int or str, optional
             As of `Chunks`.
 
@@ -123,8 +127,8 @@ class Chunks:
         ImportError
             Without pyarrow.
         ValueError
-            If a column is missing or has no numbers, or if the row groups are too large for the
-            limit.
+            If a column is missing or has no numbers, if a folder has folders in it, or if the row
+            groups are too large for the limit.
         """
         limit = parsed_limit(memory_limit)
         # pyarrow is imported by this module alone, and only now.
@@ -262,7 +266,8 @@ class Chunks:
 
     def __repr__(self) -> str:
         n, p = self.shape
-        return f"Chunks({len(self.parts)} chunks, {n:,} x {p:,}, {self.dtype})"
+        names = "" if self.columns is None else f", columns {_shortened(self.columns)}"
+        return f"Chunks({len(self.parts)} chunks, {n:,} x {p:,}, {self.dtype}{names})"
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
@@ -278,7 +283,7 @@ def parsed_limit(given: int | str | None) -> int | None:
     if given is None:
         return None
     found = _SIZE.fullmatch(given) if isinstance(given, str) else None
-    if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
+    if isinstance(given, (int, np.integer)) and not isinstance(given, NO_NUMBERS):
         count = int(given)
     elif found:
         number, unit, binary = found.groups()
@@ -301,6 +306,7 @@ def _part(k: int, given: Any) -> Part:
     if isinstance(given, _PATHS):
         name = f"chunk {k} ({os.fspath(given)})"
         given = _mapped(name, os.fspath(given))
+    given = without_mask(name, collected(name, given))
     if _is_frame(given):
         given = _numbers(name, given)
     is_csr = issparse(given) and given.format == "csr"
@@ -329,7 +335,13 @@ def _part(k: int, given: Any) -> Part:
 
 
 def _is_frame(given: object) -> bool:
-    return hasattr(given, "to_numpy") and hasattr(given, "columns")
+    """Return whether it is a frame, or a table of Arrow."""
+    return _names_of(given) is not None and hasattr(given, "__array__")
+
+
+def _names_of(given: Any) -> list[str] | None:
+    names = getattr(given, "column_names", getattr(given, "columns", None))
+    return None if names is None else list(map(str, names))
 
 
 def _columns(given: Sequence[Any]) -> list[str] | None:
@@ -338,7 +350,7 @@ def _columns(given: Sequence[Any]) -> list[str] | None:
     for k, one in enumerate(given):
         if not _is_frame(one):
             continue
-        own = list(map(str, one.columns))
+        own = _names_of(one)
         if names is not None and own != names:
             raise ValueError(
                 f"chunk {k} has the columns {own}, and one before it has {names}: give all frames "
@@ -350,13 +362,15 @@ def _columns(given: Sequence[Any]) -> list[str] | None:
 
 def _numbers(name: str, frame: Any) -> NumPyArray:
     """Return the numbers of a frame as an array."""
-    numbers = np.asarray(frame.to_numpy())
-    if numbers.dtype.kind == "O":
+    found = first_column(frame, dates_alone=True)
+    if found is None:
+        numbers = np.asarray(frame)
+        if numbers.dtype.kind != "O":
+            return numbers
         found = first_column(frame)
         if found is None:
-            return numbers.astype(np.float64)
-        raise ValueError(f"{found[0]}, which is {name}, and features are numbers: {found[1]}")
-    return numbers
+            return with_nan(numbers)
+    raise ValueError(f"{found[0]}, which is {name}, and features are numbers: {found[1]}")
 
 
 def _mapped(name: str, path: str) -> NumPyArray:
@@ -373,7 +387,10 @@ def _mapped(name: str, path: str) -> NumPyArray:
             is_array = file.read(6) == np.lib.format.MAGIC_PREFIX
         array: NumPyArray = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise FileNotFoundError(f"{name} is not there: give the path of a file") from None
+        way = "give the path of a file"
+        if has_magic(path):
+            way = f"for a pattern give sorted(glob.glob({path!r}))"
+        raise FileNotFoundError(f"{name} is not there: {way}") from None
     except DAMAGED as error:
         if isinstance(error, OSError):
             raise
@@ -386,6 +403,12 @@ def _mapped(name: str, path: str) -> NumPyArray:
             "an array of numbers"
         ) from error
     return array
+
+
+def _shortened(names: list[str]) -> str:
+    """Return the names; of many the first and the last, where a label may be."""
+    shown = list(map(repr, names))
+    return ", ".join(shown if len(shown) <= 12 else [*shown[:6], "...", *shown[-6:]])
 
 
 def _short(given: object) -> str:

@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from provenglm.arguments import check_finite
 from provenglm.data.chunks import Chunks
 from provenglm.data.large import joined
+from provenglm.data.non_numeric import array_of
 from provenglm.data.parts import Part, cut
 from provenglm.types import NumPyArray
 
@@ -48,7 +49,7 @@ def split(
 
 
 def _of_rows(k: int, array: object, chunks: Chunks) -> NumPyArray:
-    values = np.asarray(joined(f"array {k}", array, chunks))
+    values = array_of(joined(f"array {k}", array, chunks))
     if values.shape[:1] != (len(chunks),):
         raise ValueError(
             f"array {k} has the shape {values.shape}, and there are {len(chunks)} rows: give one "

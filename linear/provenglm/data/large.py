@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from provenglm.data.blocks import parts_of
 from provenglm.data.chunks import Chunks
 from provenglm.data.disk import DiskRows, parts_in
+from provenglm.data.non_numeric import array_of, collected
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -95,19 +96,29 @@ def joined(name: str, values: object, features: object) -> object:
             f"{name} has {len(values)} arrays, and X has {len(lengths)} chunks: give one array for "
             "each chunk, or one array for all rows"
         )
-    for k, (value, length) in enumerate(zip(values, lengths, strict=True)):
-        if np.shape(value)[:1] != (length,):
+    # A mask is kept: `validation` refuses it.
+    arrays = [array_of(collected(name, value)) for value in values]
+    for k, (array, length) in enumerate(zip(arrays, lengths, strict=True)):
+        if array.shape[:1] != (length,):
             raise ValueError(
-                f"{name}[{k}] has the shape {np.shape(value)}, and chunk {k} has {length} rows: "
+                f"{name}[{k}] has the shape {array.shape}, and chunk {k} has {length} rows: "
                 "give one value for each row"
             )
-    return np.concatenate([np.asarray(value) for value in values])
+    are_masked = any(isinstance(array, np.ma.MaskedArray) for array in arrays)
+    concatenate: Any = np.ma.concatenate if are_masked else np.concatenate
+    return cast("NumPyArray", concatenate(arrays))
 
 
 def _are_arrays(values: object) -> bool:
     if not isinstance(values, (list, tuple)) or not values:
         return False
-    return all(len(getattr(value, "shape", ())) > 0 or isinstance(value, list) for value in values)
+    return all(map(_is_array, values))
+
+
+def _is_array(value: object) -> bool:
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
+        return False
+    return len(getattr(value, "shape", (0,))) > 0  # Arrow's arrays and lists have no shape
 
 
 def counted(labels: NumPyArray, least: int, most: int) -> tuple[NumPyArray, NumPyArray]:

@@ -1,8 +1,17 @@
-"""Which column of features has no numbers: looked for after the conversion has failed."""
+"""What no fit may take for numbers: dates, masked values, text. It is found in every container.
+
+NumPy makes numbers of dates, of durations and of what is under a mask, without a word. So they are
+looked for before the conversion: by the dtypes of columns, and among objects one by one. Text is
+looked for after a conversion has failed.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import datetime
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,67 +21,223 @@ _CODED = (
     "encode it, for instance with sklearn.preprocessing.OneHotEncoder in a "
     "sklearn.compose.make_column_transformer, or leave it out"
 )
-_NUMERIC = "make numbers of it with astype(float)"
-_DATED = "give the days since a date, or parts of it such as the month, or leave it out"
+NUMERIC = "make numbers of it with astype(float)"
+_SPLIT = "make a column of each part, or leave it out"
+DATED = "give the days since a date, or parts of it such as the month, or leave it out"
+_MISSING = "drop such rows, or put sklearn.impute.SimpleImputer before it"
+
+_DATES = re.compile(r"(dictionary<values=)?(date|time|duration|period|month_day)", re.IGNORECASE)
+"""How pandas, Polars, Arrow and NumPy begin the names of their dtypes of dates and durations."""
+
+_NESTED = re.compile(r"(large_)?(struct|list|array|map|fixed_size_list)", re.IGNORECASE)
+"""The same of dtypes whose values have several parts."""
+
+_OF_DATES = (
+    *(datetime.date, datetime.time, datetime.timedelta),
+    *(np.datetime64, np.timedelta64),
+)
 
 
-def first_column(X: object) -> tuple[str, str] | None:
+class _Column(NamedTuple):
+    name: object
+    """None of an array."""
+    dtype: str
+    values: Callable[[], NumPyArray]
+
+
+def first_column(X: object, *, dates_alone: bool = False) -> tuple[str, str] | None:
     """Return what the first column without numbers has, and what to do; None if all have numbers.
 
     Parameters
     ----------
     X : array-like of shape (n, p)
         A frame, an array or nested lists.
+    dates_alone : bool
+        Whether text is not looked for. This reads no column but those of objects.
     """
-    for place, name, column in _columns(X):
+    is_wrong = is_date if dates_alone else _is_no_number
+    for place, (name, dtype, values) in enumerate(_columns(X, dates_alone)):
         called = f"column {place}" if name is None else f"column {place} ({name!r})"
-        if column.dtype.kind in "mM":
-            return f"{called} of X is of {column.dtype}", _DATED
-        row = _first_text(column)
+        if _DATES.match(dtype):
+            return f"{called} of X is of {dtype}", DATED
+        if _NESTED.match(dtype):
+            return f"{called} of X is of {dtype}", _SPLIT
+        if dates_alone and dtype.lower() != "object":
+            continue
+        column = values()
+        if column.dtype.kind in "mM":  # categories of dates
+            return f"{called} of X is of {column.dtype}", DATED
+        row = _first_row(column, is_wrong)
+        if row is None and column.dtype.kind in "SU" and not dates_alone:
+            row = 0  # such an array is not converted at all
         if row is not None:
             value = column[row : row + 1].tolist()[0]
-            shown = str(value) if hasattr(value, "isoformat") else repr(value)
-            return f"{called} of X has {shown} in row {row}", _way(value)
+            return f"{called} of X has {shown(value)} in row {row}", _way(value)
     return None
 
 
-def _way(value: object) -> str:
-    if hasattr(value, "isoformat"):
-        return _DATED
-    return _CODED if _is_text(value) else _NUMERIC
+def values_of(
+    name: str, values: object, needed: str, way: str = "give numbers, no dates or durations"
+) -> NumPyArray:
+    """Return what there is one of for each row as an array, which has no dates and no mask.
+
+    Parameters
+    ----------
+    name : str
+        What they are called.
+    values : array-like
+    needed : str
+        By whom what is needed, such as 'the fit needs numbers'.
+    way : str
+        What to do with dates.
+
+    Raises
+    ------
+    ValueError
+        If there is a date, a duration or a masked value: with its row.
+    """
+    array = array_of(without_mask(name, collected(name, values)))
+    if array.dtype.kind in "mM":
+        raise ValueError(f"{name} is of {array.dtype}, and {needed}: {way}")
+    row = _first_row(array.reshape(-1), is_date) if array.dtype.kind == "O" else None
+    if row is not None and not is_missing(array.flat[row]):
+        raise ValueError(f"{name} has {shown(array.flat[row])} in row {row}, and {needed}: {way}")
+    return array
 
 
-def _is_text(value: object) -> bool:
-    """Return whether a value is text that is no number."""
-    if not isinstance(value, (str, bytes)):
-        return False
-    try:
-        float(value)
-    except ValueError:
+def array_of(values: Any) -> NumPyArray:
+    """Return values as an array, with the mask that they may have.
+
+    A list with a text in it becomes one of objects: NumPy would make text of all of it, of NaN too.
+    """
+    array: NumPyArray = np.asanyarray(values)
+    if not isinstance(values, (list, tuple)) or array.ndim != 1 or array.dtype.kind not in "SU":
+        return array
+    kinds = set(map(type, values))
+    is_text = kinds <= {str, np.str_} or kinds <= {bytes, np.bytes_}
+    return array if is_text else np.array([*values, None], dtype=object)[:-1]
+
+
+def without_mask(name: str, values: Any) -> Any:
+    """Return the same without the mask that it may have, which may be set nowhere.
+
+    Raises
+    ------
+    ValueError
+        If it is set somewhere: with the first row.
+    """
+    if isinstance(values, (list, tuple)):
+        if any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, values))):
+            values = np.ma.stack(values)
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    mask = np.atleast_1d(values.mask)
+    if mask.any():
+        row, *column = np.argwhere(mask)[0].tolist()
+        where = f"row {row}" + (f", column {column[0]}" if column else "")
+        raise ValueError(
+            f"{name} has a masked value in {where}, and what is under a mask is no number: drop "
+            "such rows, or fill it in with numpy.ma.filled"
+        )
+    return values.data
+
+
+def collected(name: str, values: Any) -> Any:
+    """Return the same; raise TypeError if it is a query that has not been run."""
+    kind = type(values)
+    if hasattr(kind, "collect") and not hasattr(kind, "__array__"):
+        call = "toPandas" if hasattr(kind, "toPandas") else "collect"
+        raise TypeError(
+            f"{name} is a {kind.__name__}, a query that has no rows yet: give {name}.{call}()"
+        )
+    return values
+
+
+def with_nan(objects: NumPyArray) -> NumPyArray:
+    """Return objects that are numbers or missing as float64: NaN for what is missing."""
+    missing = np.frompyfunc(is_missing, 1, 1)(objects).astype(bool)
+    return np.where(missing, np.nan, objects).astype(np.float64)
+
+
+def first_no_number(values: NumPyArray) -> int | None:
+    """Return the first place, among objects, of what is no finite or infinite number."""
+    return _first_row(values, lambda value: _is_no_number(value) or is_missing(value))
+
+
+def is_date(value: object) -> bool:
+    """Return whether a value is a date, a time, a duration or a period."""
+    return isinstance(value, _OF_DATES) or type(value).__name__ in ("Period", "NaTType")
+
+
+def is_missing(value: object) -> bool:
+    """Return whether a value stands for none."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType", "MaskedConstant"):
         return True
+    if isinstance(value, (float, np.floating, np.datetime64, np.timedelta64)):
+        return bool(value != value)
     return False
 
 
-def _columns(X: Any) -> list[tuple[int, object, NumPyArray]]:
-    """Return place, name and values of each column."""
-    names = getattr(X, "columns", None)
-    if names is not None and hasattr(X, "shape"):
-        by_place = X.iloc.__getitem__ if hasattr(X, "iloc") else None
-        return [
-            (k, name, np.asarray(X[name] if by_place is None else by_place((slice(None), k))))
-            for k, name in enumerate(names)
-        ]
-    values = np.asarray(X)
-    if values.dtype.kind in "SU" and not isinstance(X, np.ndarray):
-        values = np.asarray(X, dtype=object)
-    return [(k, None, values[:, k]) for k in range(values.shape[1])] if values.ndim == 2 else []
+def shown(value: object) -> str:
+    """Return a value as it stands in a message."""
+    if isinstance(value, (float, np.floating)) and value != value:
+        return "NaN"
+    text = str(value) if is_date(value) or is_missing(value) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _first_text(column: NumPyArray) -> int | None:
-    """Return the row of the first value that is text or a date."""
+def _is_no_number(value: object) -> bool:
+    if is_date(value):
+        return True
+    try:
+        float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return value is not None  # None becomes NaN
+    return False
+
+
+def _way(value: object) -> str:
+    if is_missing(value):
+        return _MISSING
+    if is_date(value):
+        return DATED
+    if isinstance(value, (str, bytes)) and _is_no_number(value):
+        return _CODED
+    return NUMERIC
+
+
+def _columns(X: Any, dates_alone: bool) -> list[_Column]:
+    """Return the columns of a frame, of a table or of an array."""
+    names: Sequence[object]
+    if hasattr(X, "column_names") and hasattr(X, "schema"):  # Arrow
+        names, dtypes, column = X.column_names, X.schema.types, X.column
+    elif hasattr(X, "columns") and hasattr(X, "dtypes"):
+        names, dtypes = list(X.columns), list(X.dtypes)
+
+        def column(k: int) -> Any:
+            return X.iloc[:, k] if hasattr(X, "iloc") else X[names[k]]
+
+    else:
+        values = np.asarray(X)
+        if values.ndim != 2 or (dates_alone and values.dtype.kind not in "mMO"):
+            return []
+        if values.dtype.kind in "SU" and not isinstance(X, np.ndarray):
+            values = np.asarray(X, dtype=object)
+        names, dtypes = [None] * values.shape[1], [values.dtype] * values.shape[1]
+        column = values.T.__getitem__
+    return [
+        _Column(name, str(dtype), partial(lambda k: np.asarray(column(k)), k))
+        for k, (name, dtype) in enumerate(zip(names, dtypes, strict=True))
+    ]
+
+
+def _first_row(column: NumPyArray, is_wrong: Callable[[object], bool]) -> int | None:
+    """Return the row of the first wrong value among objects or text."""
     if column.dtype.kind not in "SUO":
         return None
-    for row, value in enumerate(column):
-        if hasattr(value, "isoformat") or _is_text(value):
-            return row
-    return None if column.dtype.kind == "O" else 0  # such an array is not converted at all
+    if is_wrong is is_date:
+        # Of each type one: most have none that is wrong.
+        one_of = {type(value): value for value in column.tolist()}
+        if not any(map(is_date, one_of.values())):
+            return None
+    return next((row for row, value in enumerate(column) if is_wrong(value)), None)

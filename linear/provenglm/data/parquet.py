@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
+from glob import has_magic
 from typing import Any
 
 import numpy as np
 
 from provenglm.data.chunks import DEFAULT_MEMORY
+from provenglm.data.non_numeric import DATED
 from provenglm.data.parts import Part, Stamp, changed
 from provenglm.files import check_regular
 from provenglm.types import NumPyArray
@@ -23,6 +28,9 @@ except ImportError as missing:
         f"Chunks.from_parquet needs pyarrow, which cannot be imported ({missing}): "
         "pip install 'provenglm[parquet]'"
     ) from missing
+
+_INDEX = re.compile(r"__(index_level_\d+|null_dask_index)__")
+"""What pandas and Dask call an index without a name. Another program copies it as a column."""
 
 _KEPT = 3
 """Decoded row groups in memory: that of this block, that of the next, the one read ahead."""
@@ -155,19 +163,22 @@ def groups(
     parts: list[Part] = []
     names = None if columns is None else _checked_names(columns)
     dtype: np.dtype[Any] | None = None
-    for path in paths:
+    for path in [file for given in paths for file in _files_of(given)]:
         try:
             check_regular(path)
             stamp = Stamp.of(path)
             with pq.ParquetFile(path) as file:
                 schema, metadata = file.schema_arrow, file.metadata
         except FileNotFoundError:
-            raise FileNotFoundError(f"{path} is not there: give the path of a file") from None
+            way = "give the path of a file or a folder"
+            if has_magic(path):
+                way = f"for a pattern give sorted(glob.glob({path!r}))"
+            raise FileNotFoundError(f"{path} is not there: {way}") from None
         except Exception as error:
             raise ValueError(
                 f"{path} cannot be read as a Parquet file ({error}): write it again"
             ) from error
-        names = list(schema.names) if names is None else names
+        names = _features_of(path, schema) if names is None else names
         own = _common_dtype(path, schema, names)
         dtype = dtype or own
         if own != dtype:
@@ -181,6 +192,60 @@ def groups(
             if count:
                 parts.append(Group(path, k, count, names, dtype, stamp, decoded))
     return parts, names or []
+
+
+def _files_of(path: str) -> list[str]:
+    """Return a file, or the Parquet files of a folder in the order of their names.
+
+    Spark, Dask and pandas write such folders, and pandas reads them in this order.
+    """
+    if not os.path.isdir(path):
+        return [path]
+    entries = sorted(os.listdir(path))
+    for log, kind in (("_delta_log", "Delta"), (".hoodie", "Hudi")):
+        if log in entries:
+            raise ValueError(
+                f"{path} is a {kind} table, whose log says which of its files count: ask its own "
+                "library for these files, and give them as a list"
+            )
+    # Spark's _SUCCESS, Dask's _metadata and hidden files have no rows.
+    paths = [os.path.join(path, name) for name in entries if name[0] not in "._"]
+    folder = next(filter(os.path.isdir, paths), None)
+    if folder is not None:
+        raise ValueError(
+            f"{path} has the folder {os.path.basename(folder)!r} in it, and a column that stands "
+            "in the names of folders, such as year=2020, is in none of the files: write it into "
+            "them, or give the files without it, as a list"
+        )
+    files = [file for file in paths if file.endswith(".parquet")]
+    if not files:
+        raise ValueError(
+            f"{path} is a folder without a file *.parquet: give the files that it has, as a list"
+        )
+    return files
+
+
+def _features_of(path: str, schema: Any) -> list[str]:
+    """Return the names of the columns that pandas shows: those that are no index of a frame.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or if a column that was an index is a column now.
+    """
+    metadata = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+    # The index of a range of numbers is no column, and stands there as a dict.
+    index = {name for name in metadata.get("index_columns", ()) if isinstance(name, str)}
+    names = [name for name in schema.names if name not in index]
+    lost = next((name for name in names if _INDEX.fullmatch(name)), None)
+    if lost is not None:
+        raise ValueError(
+            f"{path} has the column {lost!r}, which was the index of a frame and is no feature: "
+            "name the features in columns"
+        )
+    if not names:
+        raise ValueError(f"{path} has no columns beside an index: name the features in columns")
+    return names
 
 
 def _checked_names(columns: Sequence[str]) -> list[str]:
@@ -203,9 +268,9 @@ def _common_dtype(path: str, schema: Any, names: list[str]) -> np.dtype[Any]:
             )
         kind = schema.field(name).type
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+            way = DATED if types.is_temporal(kind) else "leave it out of columns, or encode it"
             raise ValueError(
-                f"column {name!r} of {path} is of {kind}, and features are numbers: leave it out "
-                "of columns, or encode it"
+                f"column {name!r} of {path} is of {kind}, and features are numbers: {way}"
             )
         found.append(kind.to_pandas_dtype())
     return np.result_type(*found)
