@@ -84,8 +84,8 @@ class Interval:
     workers : Workers, optional
         The processes that share the batches; by default those that this process belongs to.
     max_batches : int, optional
-        How many batches data without a known end may have. With more, :meth:`begin` raises ValueError:
-        a full pass over a stream without an end would never be over.
+        How many batches data without a known end may have. With more, :meth:`begin` raises
+        ValueError: a full pass over a stream without an end would never be over.
     logger : logging.Logger, optional
         Logs what was decided about table and lock.
 
