@@ -323,13 +323,16 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             )
         if not hasattr(self, "objective_"):  # a search with refit=False
             return
-        losses = loss.value(scores, target)
-        penalty = strength / total * float(np.square(self._dense_coef()).sum()) / 2
-        objective = float(np.average(losses, weights=weight)) + penalty
-        size = float(np.average(np.abs(losses), weights=weight)) + penalty
+
+        def mean(values: NumPyArray) -> float:
+            return float(values.mean() if weight is None else weight @ values / total)
+
+        losses, coef = loss.value(scores, target), self._dense_coef()[0]
+        penalty = strength / total * float(coef @ coef) / 2
+        objective, size = mean(losses) + penalty, mean(np.abs(losses)) + penalty
         # A score is rounded by what its products are, which may be far larger than their sum.
-        products = abs(rows.block(rows.slices()[0])) @ np.abs(self._dense_coef()[0])
-        slope = float(np.average(np.abs(loss.residual(scores, target)), weights=weight))
+        products = abs(rows.block(rows.slices()[0])) @ np.abs(coef)
+        slope = mean(np.abs(loss.residual(scores, target)))
         rounding = _ROUNDING * slope * float(products.max())
         if not abs(objective - self.objective_) <= _SAME_DATA * size + rounding:
             raise ValueError(

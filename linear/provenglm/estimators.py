@@ -405,7 +405,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         if given is None:
             self._warn_without_offset(method)
             return scores
-        return scores + given[:, None]
+        return np.asarray(scores + given[:, None])
 
     def _labels(self, scores: NumPyArray) -> NumPyArray:
         """Return the most probable labels, (n,)."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,11 +37,11 @@ _OF_DATES = (
 )
 
 
-class _Column(NamedTuple):
-    name: object
-    """None of an array."""
-    dtype: str
-    values: Callable[[], NumPyArray]
+class _Columns(NamedTuple):
+    names: Sequence[object]
+    """None of an array's columns."""
+    dtypes: list[str]
+    values: Callable[[int], object]
 
 
 def first_column(X: object, *, dates_alone: bool = False) -> tuple[str, str] | None:
@@ -56,15 +55,18 @@ def first_column(X: object, *, dates_alone: bool = False) -> tuple[str, str] | N
         Whether text is not looked for. This reads no column but those of objects.
     """
     is_wrong = is_date if dates_alone else _is_no_number
-    for place, (name, dtype, values) in enumerate(_columns(X, dates_alone)):
+    names, dtypes, values = _columns(X)
+    if dates_alone and not any(map(_may_have_dates, set(dtypes))):
+        return None
+    for place, (name, dtype) in enumerate(zip(names, dtypes, strict=True)):
         called = f"column {place}" if name is None else f"column {place} ({name!r})"
         if _DATES.match(dtype):
             return f"{called} of X is of {dtype}", DATED
         if _NESTED.match(dtype):
             return f"{called} of X is of {dtype}", _SPLIT
-        if dates_alone and dtype.lower() != "object":
+        if dates_alone and not _may_have_dates(dtype):
             continue
-        column = values()
+        column = np.asarray(values(place))
         if column.dtype.kind in "mM":  # categories of dates
             return f"{called} of X is of {column.dtype}", DATED
         row = _first_row(column, is_wrong)
@@ -126,9 +128,9 @@ def without_mask(name: str, values: Any) -> Any:
     ValueError
         If it is set somewhere: with the first row.
     """
-    if isinstance(values, (list, tuple)):
-        if any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, values))):
-            values = np.ma.stack(values)
+    kinds = set(map(type, values)) if isinstance(values, (list, tuple)) else ()
+    if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
+        values = np.ma.stack(values)
     if not isinstance(values, np.ma.MaskedArray):
         return values
     mask = np.atleast_1d(values.mask)
@@ -206,29 +208,34 @@ def _way(value: object) -> str:
     return NUMERIC
 
 
-def _columns(X: Any, dates_alone: bool) -> list[_Column]:
+def _may_have_dates(dtype: str) -> bool:
+    return bool(_DATES.match(dtype) or _NESTED.match(dtype)) or dtype.lower() == "object"
+
+
+def _columns(X: Any) -> _Columns:
     """Return the columns of a frame, of a table or of an array."""
-    names: Sequence[object]
     if hasattr(X, "column_names") and hasattr(X, "schema"):  # Arrow
-        names, dtypes, column = X.column_names, X.schema.types, X.column
-    elif hasattr(X, "columns") and hasattr(X, "dtypes"):
-        names, dtypes = list(X.columns), list(X.dtypes)
+        return _Columns(X.column_names, _names_of(X.schema.types), X.column)
+    if hasattr(X, "columns") and hasattr(X, "dtypes"):
+        names = list(X.columns)
+        by_place = hasattr(X, "iloc")
+        return _Columns(
+            names,
+            _names_of(X.dtypes),
+            lambda k: X.iloc[:, k] if by_place else X[names[k]],
+        )
+    values = np.asarray(X)
+    if values.dtype.kind in "SU" and not isinstance(X, np.ndarray):
+        values = np.asarray(X, dtype=object)
+    count = values.shape[1] if values.ndim == 2 else 0
+    return _Columns([None] * count, [str(values.dtype)] * count, values.T.__getitem__)
 
-        def column(k: int) -> Any:
-            return X.iloc[:, k] if hasattr(X, "iloc") else X[names[k]]
 
-    else:
-        values = np.asarray(X)
-        if values.ndim != 2 or (dates_alone and values.dtype.kind not in "mMO"):
-            return []
-        if values.dtype.kind in "SU" and not isinstance(X, np.ndarray):
-            values = np.asarray(X, dtype=object)
-        names, dtypes = [None] * values.shape[1], [values.dtype] * values.shape[1]
-        column = values.T.__getitem__
-    return [
-        _Column(name, str(dtype), partial(lambda k: np.asarray(column(k)), k))
-        for k, (name, dtype) in enumerate(zip(names, dtypes, strict=True))
-    ]
+def _names_of(dtypes: Iterable[Any]) -> list[str]:
+    """Return the names of dtypes: NumPy takes its time for each."""
+    given = list(dtypes)
+    names = {dtype: str(dtype) for dtype in set(given)}
+    return [names[dtype] for dtype in given]
 
 
 def _first_row(column: NumPyArray, is_wrong: Callable[[object], bool]) -> int | None:
