@@ -236,11 +236,18 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             than the Estimator, or was initialised in the other of MXNet's two modes; unless exactly
             one of `epochs` and `batches` is given, a positive integer; if `initial_epoch` is not
             below `epochs`, or is given with `resume`; if no parameter is trained; if the checkpoint
-            is of another network, trainer or data.
+            is of another network, trainer or data; if two handlers have the same task, such as the
+            optimizer's step, a file or a hyper-parameter.
+        RuntimeError
+            If a `fit` of this Estimator, or one with the same handler, has not ended yet.
         FileNotFoundError
             If there is no checkpoint at the path `resume`.
         """
         began, clock = datetime.now().astimezone(), time.perf_counter()
+        if self._loop is not None:
+            raise RuntimeError(
+                "a fit of this Estimator has not ended yet: make another Estimator for this one"
+            )
         data = training_data(train_data, "train_data")
         if val_data is not None:
             check_data(val_data, "val_data")
@@ -257,6 +264,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         self.settings = settings_of(self)
         with suppress_info(self.logger, verbose):
             data = self._prepare(data, val_data, resume)
+        self.handlers.begin_run()
         self.train_data, self.val_data, self.data = train_data, val_data, data
         self.verbose = verbose
         self.history = self.history.before(initial_epoch)
@@ -279,6 +287,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             self.handlers.notify_safely("exception_raised", self, exception=exception)
             raise
         finally:
+            self.handlers.end_run()
             # References to the data or back to this Estimator would keep memory until the next gc.
             self.train_data = self.val_data = self._loop = None
             self.verbose = "auto"

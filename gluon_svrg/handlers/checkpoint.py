@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from os import PathLike, fspath
+from os.path import realpath
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gluon_svrg.events import (
     EvaluationEnd,
     EventHandler,
     ExceptionRaised,
+    HasExclusiveTasks,
     Order,
     RequiresHandlers,
     Run,
@@ -47,6 +49,7 @@ class CheckpointHandler(
     ExceptionRaised,
     RequiresHandlers,
     HasCheckpoints,
+    HasExclusiveTasks,
 ):
     """Writes checkpoints from which ``fit(..., resume='auto')`` continues, exact to the batch.
 
@@ -144,6 +147,10 @@ class CheckpointHandler(
         """The best checkpoint that is there, by the monitored figure."""
         best = self._best_keys()
         return self.directory / best[0].name if best else None
+
+    def exclusive_tasks(self) -> list[str]:
+        """Return that it writes into its directory."""
+        return [f"write checkpoints into {realpath(self.directory)!r}"]
 
     def required_handlers(self) -> list[type[EventHandler]]:
         """Return the handlers that checkpoints need: of signals and of random numbers."""
