@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import mxnet as mx
 from gluon_svrg import _mxnet
+from gluon_svrg.arguments import check_finite
 from gluon_svrg.checkpoint.optimizer_states import TrainerStates, load_states, trainer_states
 from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.events import Run
 from gluon_svrg.optimizer import create
+from gluon_svrg.optimizer.owner import check_is_free, check_still_belongs_to
 from gluon_svrg.run.position import RunWithPosition
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.collective import match_storage_types, mean_batch_gradient, mean_over_workers
@@ -84,9 +86,11 @@ class SVRGTrainer(gluon.Trainer):
 
     Raises
     ------
-    ValueError
-        If `optimizer` is none, or `compression_params` of an unknown type. Over several workers: if
-        one of the last two arguments has another value than these, or a parameter is sparse.
+    TypeError, ValueError
+        If `optimizer` is none, or one of its arguments is no number; if it belongs to other
+        parameters already, or its ``lr_scheduler`` does; if `compression_params` is of an unknown
+        type. Over several workers: if one of the last two arguments has another value than these,
+        or a parameter is sparse.
 
     References
     ----------
@@ -106,8 +110,12 @@ class SVRGTrainer(gluon.Trainer):
         update_on_kvstore: bool | None = None,
     ) -> None:
         if isinstance(optimizer, str):
+            _check_is_dict(optimizer_params)
             optimizer, optimizer_params = create(optimizer, **(optimizer_params or {})), None
         _check_is_optimizer(optimizer)
+        own = _mxnet.listed_parameters(params)
+        check_is_free(optimizer, own)
+        _mxnet.undo_step_scale(optimizer, own)
         self.workers, self._sum, kvstore = workers_and_local(kvstore)
         self._is_single_process = not self.workers.are_several
         on_kvstore = update_on_kvstore if self._is_single_process else False
@@ -123,6 +131,7 @@ class SVRGTrainer(gluon.Trainer):
             )
         if not self._is_single_process:
             check_can_be_added_up(self._params, update_on_kvstore, compression_params)
+        self._known = self._optimizer.param_dict  # by which the optimizer knows the parameters
         self._initial_sync = SameStart(self.workers)
         loop_of(self.workers).join(self)
         self._given = loop_of(self.workers).given  # up to the last step
@@ -158,6 +167,10 @@ class SVRGTrainer(gluon.Trainer):
     def loss_scale(self) -> float:
         """The present loss scale of MXNet's AMP; 1.0 without AMP."""
         return _mxnet.loss_scale_of(self)
+
+    def set_learning_rate(self, lr: float) -> None:
+        """As `gluon.Trainer.set_learning_rate`; raises if `lr` is no finite number."""
+        super().set_learning_rate(check_finite("lr", lr, "the learning rate of the next steps"))
 
     def lower_loss_scale(self) -> bool:
         """Halve :attr:`loss_scale`, after an overflow; return whether there is one to halve."""
@@ -324,10 +337,12 @@ class SVRGTrainer(gluon.Trainer):
         Raises
         ------
         RuntimeError
-            If there are several workers, and the loop does not divide its batches between them.
+            If there are several workers, and the loop does not divide its batches between them; or
+            if a trainer of other parameters was given the optimizer since.
         ValueError
             If `batch_size` is neither of these two numbers.
         """
+        self._check_optimizer()
         samples = self._samples_of_all(batch_size)
         self._sync_new_parameters()
         super().step(samples, ignore_stale_grad)
@@ -338,14 +353,21 @@ class SVRGTrainer(gluon.Trainer):
         Raises
         ------
         RuntimeError
-            If a control variate is set and the gradients are not corrected.
+            If a control variate is set and the gradients are not corrected; or as for `step`.
         """
+        self._check_optimizer()
         samples = self._samples_of_all(batch_size)
         self._sync_new_parameters()
         if not self._is_reduced:
             self._check_is_corrected()
         self.is_corrected = False
         super().update(samples, ignore_stale_grad)
+
+    def _check_optimizer(self) -> None:
+        # A plain gluon.Trainer takes an optimizer that belongs to this one.
+        if self._optimizer.param_dict is not self._known:
+            check_still_belongs_to(self._optimizer, self._params)
+            self._known = self._optimizer.param_dict
 
     def has_waiting_gradient(self) -> bool:
         """Return whether the network has gradients of a backward pass that no step has used."""
@@ -496,6 +518,15 @@ class SVRGTrainer(gluon.Trainer):
         for param in [] if self.control_variate.is_idle else self._corrected_params():
             for data in _mxnet.list_data(param):
                 _mxnet.mark_fresh(data, fresh)
+
+
+def _check_is_dict(optimizer_params: object) -> None:
+    if optimizer_params is None or isinstance(optimizer_params, Mapping):
+        return
+    way_out = "give {'learning_rate': 0.1}, for example"
+    with suppress(TypeError, ValueError):
+        way_out = f"give {dict(optimizer_params)!r}"  # type: ignore[call-overload]  # or an error
+    raise TypeError(f"optimizer_params must be a dict, got {optimizer_params!r}: {way_out}")
 
 
 def _check_is_optimizer(optimizer: object) -> None:

@@ -11,12 +11,29 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg._mxnet.block import full_data, list_data
 from gluon_svrg._mxnet.kinds import as_legacy
-from mxnet.gluon import Parameter, Trainer
+from mxnet.gluon import Parameter, ParameterDict, Trainer
 
 
 def parameters_of(trainer: Trainer) -> list[Parameter]:
     """Return all parameters of `trainer`, in its order, which sorts a dict's by their names."""
     return trainer._params
+
+
+def listed_parameters(params: Any) -> list[Parameter]:
+    """Return what a Trainer is made of, in its order; empty if it will refuse them."""
+    if isinstance(params, (dict, ParameterDict)):
+        return [params[name] for name in sorted(params.keys())]
+    return list(params) if isinstance(params, (list, tuple)) else []
+
+
+def undo_step_scale(optimizer: mx.optimizer.Optimizer, params: list[Parameter]) -> None:
+    """Undo what the last step of a former trainer of these parameters has left in `optimizer`.
+
+    A step divides ``rescale_grad`` by the batch size, and a new Trainer would divide it again.
+    """
+    former = params[0]._trainer if params else None
+    if isinstance(former, Trainer) and former._optimizer is optimizer:
+        optimizer.rescale_grad = former._scale
 
 
 def trained_parameters(trainer: Trainer) -> list[Parameter]:

@@ -317,10 +317,10 @@ MISFITS = {
         r"make the trainer with such a schedule",
     ),
 }
-FACTOR = FactorScheduler(9)
 
 
-def misfit(params, schedule=FACTOR):
+def misfit(params, schedule="another"):
+    schedule = FactorScheduler(9) if schedule == "another" else schedule
     return gs.SVRGTrainer(params, gs.LARS(momentum=0.9, lr_scheduler=schedule))
 
 
