@@ -121,22 +121,16 @@ ALL = {**mx.optimizer.Optimizer.opt_registry, **package.Optimizer.opt_registry}
 NUMBERS = sorted({(name, argument) for name in ALL for argument in numbers_of(name)})
 
 
-@pytest.mark.parametrize("value", ["0.1", "", [0.1], (0.1,), {"a": 1}, True, 1j, object()])
 @pytest.mark.parametrize(("name", "argument"), NUMBERS)
-def test_what_is_no_number(name, argument, value):
+def test_what_is_no_number(name, argument):
     """0.8 took them, and the first step failed inside MXNet."""
-    start = f"{argument} of {ALL[name].__name__} must be a number, got "
-    with pytest.raises(TypeError) as error:
-        gs.SVRGTrainer(parameters(), name, {argument: value})
-    assert str(error.value) == f"{start}{value!r}: give it as a float"
-
-
-@pytest.mark.parametrize(("name", "argument"), NUMBERS)
-def test_nan_is_no_number(name, argument):
-    with pytest.raises(
-        ValueError, match=f"^{argument} of .* must be a finite number, got nan: all"
-    ):
-        gs.SVRGTrainer(parameters(), name, {argument: float("nan")})
+    start = f"{argument} of {ALL[name].__name__} must be a"
+    for value in ("0.1", "", [0.1], (0.1,), {"a": 1}, True, 1j, object()):
+        with pytest.raises(TypeError) as error:
+            gs.SVRGTrainer(parameters(), name, {argument: value})
+        assert str(error.value) == f"{start} number, got {value!r}: give it as a float"
+    with pytest.raises(ValueError, match=f"^{start} finite number, got nan: all"):
+        gs.SVRGTrainer(parameters(), name, {argument: math.nan})
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
@@ -146,7 +140,7 @@ def test_the_learning_rate_is_none_or_infinite(name):
     for more in ({}, {"lr_scheduler": None}):
         with pytest.raises(ValueError, match=message):
             package.create(name, learning_rate=None, **more)
-    with pytest.raises(ValueError, match="learning_rate of .* must be a finite number, got inf"):
+    with pytest.raises(ValueError, match=r"learning_rate of .* must be a finite number, got inf"):
         package.create(name, learning_rate=math.inf)
     schedule = mx.lr_scheduler.PolyScheduler(9, base_lr=0.5)
     assert package.create(name, learning_rate=None, lr_scheduler=schedule).learning_rate == 0.5

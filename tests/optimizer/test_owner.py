@@ -245,7 +245,7 @@ def test_a_schedule_of_a_trainer_that_is_made_again(name):
 @pytest.mark.parametrize("rate", ["0.1", None, float("nan"), float("inf"), True])
 def test_a_learning_rate_that_is_no_number(rate):
     trainer = gs.SVRGTrainer(network(0).collect_params(), "sgd", {"learning_rate": 0.5})
-    with pytest.raises((TypeError, ValueError), match="lr must be a (finite )?number, got"):
+    with pytest.raises((TypeError, ValueError), match=r"lr must be a (finite )?number, got"):
         trainer.set_learning_rate(rate)
     assert trainer.learning_rate == 0.5
 
