@@ -137,6 +137,8 @@ class SVRGTrainer(gluon.Trainer):
         self._given = loop_of(self.workers).given  # up to the last step
         self.is_corrected = False
         self._is_reduced = False  # whether the gradients that wait for update() have been corrected
+        self._ignores_stale = False  # in this step
+        self._unused: set[str] = set()  # not reached since the last step, nor in the full pass
         self.control_variate = ControlVariate(self.workers)
 
     @property
@@ -236,7 +238,7 @@ class SVRGTrainer(gluon.Trainer):
         To be called once for each backward pass, before :meth:`step` or :meth:`allreduce_grads`.
         With ``grad_req='add'`` each pass of an accumulated gradient is corrected on its own. A
         parameter that the backward pass did not reach has a gradient of zero, and is corrected
-        and updated like the others.
+        and updated like the others; unless no batch of the full pass has reached it either.
 
         Parameters
         ----------
@@ -252,9 +254,11 @@ class SVRGTrainer(gluon.Trainer):
         self._drop_stand_in()
         params = [] if self.control_variate.is_idle else self._corrected_params()
         snapshot_scale = self._scale_of(snapshot_gradient)
-        self.control_variate.correct(
+        stale = self.control_variate.correct(
             params, snapshot_gradient, self.loss_scale, snapshot_scale, uses_all=self.is_corrected
         )
+        unused = set(filter(self.control_variate.is_zero, stale))
+        self._unused = unused & self._unused if self.is_corrected else unused
         self.is_corrected, self._is_reduced = True, False
 
     def corrected_gradient(self, samples: int) -> FullGradient:
@@ -332,7 +336,9 @@ class SVRGTrainer(gluon.Trainer):
             The number of samples. Over several workers that of the whole batch, or of this worker's
             part of it: either way the sum of all gradients is divided by the whole batch's.
         ignore_stale_grad : bool
-            As for `gluon.Trainer.step`.
+            Whether to leave alone the parameters that the backward passes since the last step have
+            not reached, on any context of any worker. Otherwise they end the step with a
+            UserWarning, as in `gluon.Trainer`. See :meth:`correct` for corrected gradients.
 
         Raises
         ------
@@ -345,7 +351,11 @@ class SVRGTrainer(gluon.Trainer):
         self._check_optimizer()
         samples = self._samples_of_all(batch_size)
         self._sync_new_parameters()
-        super().step(samples, ignore_stale_grad)
+        self._ignores_stale = ignore_stale_grad
+        try:
+            super().step(samples, ignore_stale_grad)
+        finally:
+            self._ignores_stale = False
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """As `gluon.Trainer.update`, after :meth:`allreduce_grads`; `batch_size` as in `step`.
@@ -368,6 +378,22 @@ class SVRGTrainer(gluon.Trainer):
         if self._optimizer.param_dict is not self._known:
             check_still_belongs_to(self._optimizer, self._params)
             self._known = self._optimizer.param_dict
+
+    def zero_stale_gradients(self) -> list[gluon.Parameter]:
+        """Zero the gradients that no backward pass has written since the last step.
+
+        Over several workers all call it together. :meth:`step` does so where it matters; a loop
+        that clips the gradients of a network which does not use all parameters calls it before.
+
+        Returns
+        -------
+        list of Parameter
+            Those that no context of any worker has a gradient of: ``step(..., True)`` leaves them
+            alone.
+        """
+        if self.is_corrected or self._is_reduced:
+            self._mark_corrected_gradients(fresh=True)
+        return agree_on_stale(_mxnet.trained_parameters(self), self.workers)
 
     def has_waiting_gradient(self) -> bool:
         """Return whether the network has gradients of a backward pass that no step has used."""
@@ -495,15 +521,26 @@ class SVRGTrainer(gluon.Trainer):
         # step() and allreduce_grads() both pass here: the last moment to notice it.
         self._check_is_corrected()
         self.is_corrected, self._is_reduced = False, True
+        has_one_gradient = self._is_single_process and len(self._contexts) == 1
+        on_kvstore = _mxnet.has_kvstore_that_updates(self)
+        unused = []
+        if not has_one_gradient or on_kvstore or self._ignores_stale:
+            unused = self.zero_stale_gradients()  # else `_update` looks for them
+        if unused and on_kvstore and not self._ignores_stale:
+            # MXNet says so when its kvstore has taken the step already.
+            raise UserWarning(
+                f"Gradient of Parameter `{unused[0].name}` on context {self._contexts[0]} has not "
+                "been updated by backward since last `step`: call step with ignore_stale_grad=True "
+                "to leave it alone"
+            )
         if self._is_single_process:
             # A kvstore that runs the optimizer calls it back from C++.
-            with _mxnet.callback_errors():
+            left_out = _mxnet.left_out(self, unused) if unused else nullcontext()
+            with _mxnet.callback_errors(), left_out:
                 super()._allreduce_grads()
             return
-        trained = _mxnet.trained_parameters(self)
-        self._mark_corrected_gradients(fresh=True)
-        agree_on_stale(trained, self.workers)
         super()._allreduce_grads()
+        trained = _mxnet.trained_parameters(self)
         add_up(trained, self._sum, self._fp16, may_overflow=_mxnet.scales_losses(self))
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
@@ -513,11 +550,20 @@ class SVRGTrainer(gluon.Trainer):
         with _mxnet.legacy_gradients(self) if _mxnet.scales_losses(self) else nullcontext():
             super()._update(ignore_stale_grad)
         self._mark_corrected_gradients(fresh=False)
+        # Neither a kvstore that updates nor a step that an overflow has left out marks them.
+        if _mxnet.has_kvstore_that_updates(self) or _mxnet.scales_losses(self):
+            for param in _mxnet.trained_parameters(self):
+                _mark(param, False)
 
     def _mark_corrected_gradients(self, fresh: bool) -> None:
         for param in [] if self.control_variate.is_idle else self._corrected_params():
-            for data in _mxnet.list_data(param):
-                _mxnet.mark_fresh(data, fresh)
+            if param.name not in self._unused:
+                _mark(param, fresh)
+
+
+def _mark(param: gluon.Parameter, fresh: bool) -> None:
+    for data in _mxnet.list_data(param):
+        _mxnet.mark_fresh(data, fresh)
 
 
 def _check_is_dict(optimizer_params: object) -> None:

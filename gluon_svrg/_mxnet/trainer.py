@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import mxnet as mx
@@ -222,6 +224,26 @@ def set_loss_scaler_state(trainer: Trainer, state: dict[str, Any] | None) -> Non
     scaler = getattr(trainer, "_amp_loss_scaler", None)
     if scaler is not None and state is not None:
         vars(scaler).update(state)
+
+
+_NOT_TRAINED = SimpleNamespace(grad_req="null", _grad=None)
+
+
+@contextmanager
+def left_out(trainer: Trainer, params: Iterable[Parameter]) -> Iterator[None]:
+    """Let a step leave `params` alone inside the ``with`` block; the others keep their index."""
+    own, names = trainer._params, {param.name for param in params}
+    trainer._params = [_NOT_TRAINED if param.name in names else param for param in own]
+    try:
+        yield
+    finally:
+        trainer._params = own
+
+
+def name_of_stale(warning: UserWarning) -> str | None:
+    """Return the parameter without a gradient that ended a step; None if it was something else."""
+    found = re.match("Gradient of Parameter `(.*?)` .*has not been updated", str(warning))
+    return None if found is None else found[1]
 
 
 def call_with_first_plain_trainer(function: Callable[[], None]) -> None:

@@ -10,7 +10,9 @@ import numpy as np
 from gluon_svrg._mxnet import (
     as_legacy,
     has_gradient,
+    list_data,
     mark_fresh,
+    name_of_stale,
     scales_losses,
     step_scale,
     storage_types,
@@ -35,9 +37,17 @@ from gluon_svrg.events import (
 )
 from gluon_svrg.trainer import SVRGTrainer, require_workers
 from gluon_svrg.workers import Single, Workers
+from gluon_svrg.workers.gradients import agree_on_stale
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
+
+_UNUSED = (
+    "the samples of a step have not used parameter {!r}, which has no gradient: if the network "
+    "uses a part of its parameters at a time, give GradientUpdateHandler(ignore_stale_grad=True), "
+    "which leaves the others alone; else look at the network's forward method, or freeze the "
+    "parameter by grad_req = 'null'"
+)
 
 
 class GradientUpdateHandler(
@@ -69,6 +79,12 @@ class GradientUpdateHandler(
         Each entry of the gradient is clipped to [-clip_value, clip_value].
     priority : float
         That of MXNet's handler: the step comes first at *batch end*.
+    ignore_stale_grad : bool
+        Whether a step leaves the parameters alone that none of its samples has used, without weight
+        decay or momentum, as PyTorch, Keras and ``gluon.Trainer.step(ignore_stale_grad=True)`` do.
+        By default they are an error. While SVRG corrects the gradients, a parameter that some
+        batches use has a gradient of zero in the others, and is corrected as ever: to leave it out
+        there would be biased.
 
     Attributes
     ----------
@@ -79,7 +95,8 @@ class GradientUpdateHandler(
     Raises
     ------
     TypeError, ValueError
-        If an argument is no positive number, or both `clip_norm` and `clip_value` are given.
+        If an argument is no positive number, both `clip_norm` and `clip_value` are given, or
+        `ignore_stale_grad` is no bool. In `fit`: if the samples of a step do not use a parameter.
 
     References
     ----------
@@ -95,6 +112,8 @@ class GradientUpdateHandler(
         clip_norm: float | None = None,
         clip_value: float | None = None,
         priority: float = Order.STEP,
+        *,
+        ignore_stale_grad: bool = False,
     ) -> None:
         super().__init__(float(priority))
         check_integer("accumulate", accumulate, 1, "a step is taken every that many batches")
@@ -109,7 +128,13 @@ class GradientUpdateHandler(
                 f"give clip_norm or clip_value, got both ({clip_norm!r} and {clip_value!r}): the "
                 "result would depend on which comes first"
             )
+        if not isinstance(ignore_stale_grad, bool):
+            raise TypeError(
+                f"ignore_stale_grad must be a bool, got {ignore_stale_grad!r}: it says whether a "
+                "step leaves alone what its samples have not used"
+            )
         self.accumulate = accumulate
+        self.ignore_stale_grad = ignore_stale_grad
         self.clip_norm = clip_norm
         self.clip_value = clip_value
         self._batches = 0
@@ -233,14 +258,18 @@ class GradientUpdateHandler(
             self._zero_gradients()  # gradients from before this run do not count
 
     def _step(self, trainer: gluon.Trainer) -> None:
-        if not isinstance(trainer, SVRGTrainer) or trainer.data_are_divided:
-            self._take_step(trainer)
-            return
-        trainer.data_are_divided = True  # by `fit`
+        is_divided = not isinstance(trainer, SVRGTrainer) or trainer.data_are_divided
+        if not is_divided:
+            trainer.data_are_divided = True  # by `fit`
         try:
             self._take_step(trainer)
+        except UserWarning as warning:
+            if (name := name_of_stale(warning)) is None:
+                raise
+            raise ValueError(_UNUSED.format(name)) from None
         finally:
-            trainer.data_are_divided = False
+            if not is_divided:
+                trainer.data_are_divided = False
 
     def _take_step(self, trainer: gluon.Trainer) -> None:
         samples = (
@@ -253,18 +282,42 @@ class GradientUpdateHandler(
                 "AMP's loss scaling looks for an overflow after a kvstore has made the update: "
                 "make the trainer with update_on_kvstore=False"
             )
+        if is_on_kvstore or self.ignore_stale_grad:
+            self._settle_stale(trainer, is_on_kvstore)
         if self.clip_norm is None and self.clip_value is None:
-            trainer.step(samples)
+            trainer.step(samples, self.ignore_stale_grad)
         elif is_on_kvstore:
             self._clip_before_the_sum(trainer, samples)
-            trainer.step(samples)
+            trainer.step(samples, self.ignore_stale_grad)
         else:
             trainer.allreduce_grads()
             for grads in _gradients_of(trainer):
                 self._clip(grads, [grads], samples / step_scale(trainer))
-            trainer.update(samples)
+            trainer.update(samples, self.ignore_stale_grad)
+        if is_on_kvstore and not isinstance(trainer, SVRGTrainer):
+            for param in trained_parameters(trainer):
+                for data in list_data(param):
+                    mark_fresh(data, False)  # which MXNet does not do there
         if self.accumulate > 1:
             self._zero_gradients()
+
+    def _settle_stale(self, trainer: gluon.Trainer, is_on_kvstore: bool) -> None:
+        """Zero what earlier batches have left in gradients that are clipped or added up now."""
+        if isinstance(trainer, SVRGTrainer):
+            is_clipped = self.clip_norm is not None or self.clip_value is not None
+            if is_clipped and self._is_single_process:  # else the step does so
+                trainer.zero_stale_gradients()
+            return
+        unused = agree_on_stale(trained_parameters(trainer), Single())
+        if unused and is_on_kvstore:  # gluon.Trainer would take a step with a gradient of zero
+            if not self.ignore_stale_grad:
+                raise ValueError(_UNUSED.format(unused[0].name))
+            raise ValueError(
+                f"the samples of a step have not used parameter {unused[0].name!r}, and "
+                "ignore_stale_grad=True does not work with a gluon.Trainer whose kvstore takes the "
+                "step: make an SVRGTrainer, which takes the same arguments, or give "
+                "update_on_kvstore=False"
+            )
 
     def _clip_before_the_sum(self, trainer: gluon.Trainer, samples: int) -> None:
         """Clip before the kvstore adds up over the devices and takes the step, both in one."""
