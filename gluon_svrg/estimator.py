@@ -113,6 +113,8 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         Why the run is to end, or None if it is to continue.
     settings : dict
         The arguments of optimizer, schedule, loss and handlers when `fit` began, as plain data.
+    frozen_at_start : frozenset of str
+        The parameters without a gradient when `fit` began, by their places in the network.
     handlers : HandlerList
         The handlers of the last call of `fit`, in their order.
     resumed_from : Checkpoint or None
@@ -161,6 +163,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         self.position = Position()
         self.stop_reason: StopReason | None = None
         self.settings: Settings = {}
+        self.frozen_at_start: frozenset[str] = frozenset()
         self.handlers: HandlerList = HandlerList([])
         self.resumed_from: Checkpoint | None = None
         self.evaluation_weights: Callable[[], AbstractContextManager[None]] = nullcontext

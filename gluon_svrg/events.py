@@ -174,6 +174,7 @@ class Run(Protocol):
     handlers: HandlerList
     stop_reason: StopReason | None
     settings: Settings
+    frozen_at_start: frozenset[str]
     resumed_from: Checkpoint | None
     verbose: Verbose
     workers: Workers

@@ -205,11 +205,22 @@ class SVRGTrainer(gluon.Trainer):
             parameter that is trained here, or has no loss scale with MXNet's AMP; if optimizer
             or kvstore cannot take row_sparse ones.
         """
+        _check_is_full_gradient(full_gradient, _mxnet.trained_parameters(self))
+        self.restore_control_variate(full_gradient, coefficient, sparse_correction)
+
+    def restore_control_variate(
+        self,
+        full_gradient: FullGradient,
+        coefficient: float | OptimalCoefficient,
+        sparse_correction: str,
+    ) -> None:
+        """As :meth:`set_control_variate`, from a checkpoint.
+
+        Parameters whose ``grad_req`` has changed since the snapshot may be missing.
+        """
         check_sparse_correction(sparse_correction)
         if not isinstance(coefficient, OptimalCoefficient):
             coefficient = check_coefficient(coefficient)
-        trained = _mxnet.trained_parameters(self)
-        _check_is_full_gradient(full_gradient, trained)
         if full_gradient.loss_scale is None and _mxnet.scales_losses(self):
             # The gradients in a table would be taken for ones with the scale of a later step.
             raise ValueError(
@@ -218,8 +229,9 @@ class SVRGTrainer(gluon.Trainer):
                 "or full_gradient._replace(loss_scale=trainer.loss_scale) of a Snapshot"
             )
         self._sync_new_parameters()
-        means = match_storage_types(mean_over_workers(full_gradient, self.workers).means, trained)
-        on_all_contexts = by_parameter(means, trained, self._scale_of(full_gradient))
+        known = [param for param in self._params if param.name in full_gradient.means]
+        means = match_storage_types(mean_over_workers(full_gradient, self.workers).means, known)
+        on_all_contexts = by_parameter(means, known, self._scale_of(full_gradient))
         check_row_sparse(self, coefficient, sparse_correction)
         check_has_shares(sparse_correction, means, full_gradient.row_shares)
         self.control_variate.set(

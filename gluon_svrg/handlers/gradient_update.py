@@ -25,6 +25,7 @@ from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.arrays.samples import samples_of_loss, with_axis
 from gluon_svrg.checkpoint.optimizer_states import structural_names
 from gluon_svrg.events import (
+    BatchBegin,
     BatchEnd,
     EpochEnd,
     ExceptionRaised,
@@ -53,6 +54,7 @@ _UNUSED = (
 class GradientUpdateHandler(
     mx_estimator.GradientUpdateHandler,
     TrainBegin,
+    BatchBegin,
     BatchEnd,
     EpochEnd,
     TrainEnd,
@@ -162,6 +164,11 @@ class GradientUpdateHandler(
         if self.accumulate > 1:
             self._add_up(estimator.trainer)
 
+    def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Let the gradients of parameters that are trained since now add up, too."""
+        if self.accumulate > 1:
+            self._add_up(estimator.trainer)
+
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take the step, if enough batches have been accumulated."""
         self._samples += sum(samples_of_loss(loss) for loss in kwargs["loss"])
@@ -177,7 +184,8 @@ class GradientUpdateHandler(
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let gradients be overwritten again."""
         for param, grad_req in self._accumulated:
-            param.grad_req = grad_req
+            if param.grad_req == "add":  # else somebody has frozen it meanwhile
+                param.grad_req = grad_req
         self._accumulated = []
 
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -205,6 +213,8 @@ class GradientUpdateHandler(
                 f"accumulate={self.accumulate} batches ({self._batches} are waiting): resume with "
                 "the accumulate that it was written with"
             )
+        if self.accumulate > 1:  # other parameters may be trained than at the run's begin
+            self._add_up(estimator.trainer)
         self._zero_gradients()
         for place, param in self._waiting_params(estimator):
             saved = state["gradients"][place]
@@ -238,11 +248,16 @@ class GradientUpdateHandler(
 
     def _waiting_params(self, estimator: Run) -> list[tuple[str, gluon.Parameter]]:
         """Return the parameters with gradients that have not been used yet, with their places."""
-        params = [param for param, _ in self._accumulated] if self._batches else []
+        params = self._adding() if self._batches else []
         return list(zip(structural_names(estimator.net, params), params, strict=True))
 
     def _add_up(self, trainer: gluon.Trainer) -> None:
-        trained = trained_parameters(trainer)
+        known = {id(param) for param, _ in self._accumulated}
+        trained = [
+            param
+            for param in trained_parameters(trainer)
+            if param.grad_req != "add" or id(param) not in known
+        ]
         for param in trained:
             _, grad_stype = storage_types(param)
             if grad_stype != "default":
@@ -251,11 +266,14 @@ class GradientUpdateHandler(
                     "which cannot be added up over batches: make the layer with "
                     "sparse_grad=False, or accumulate=1"
                 )
-        self._accumulated = [(param, param.grad_req) for param in trained]
+        self._accumulated += [(p, p.grad_req) for p in trained if id(p) not in known]
         for param in trained:
             param.grad_req = "add"
-        if all(has_gradient(param) for param in trained):
+        if trained and not self._batches and all(map(has_gradient, self._adding())):
             self._zero_gradients()  # gradients from before this run do not count
+
+    def _adding(self) -> list[gluon.Parameter]:
+        return [param for param, _ in self._accumulated if param.grad_req == "add"]
 
     def _step(self, trainer: gluon.Trainer) -> None:
         is_divided = not isinstance(trainer, SVRGTrainer) or trainer.data_are_divided
@@ -362,7 +380,7 @@ class GradientUpdateHandler(
         self._norm = norm
 
     def _zero_gradients(self) -> None:
-        for grads in by_device(param.list_grad() for param, _ in self._accumulated):
+        for grads in by_device(param.list_grad() for param in self._adding()):
             mx.nd.reset_arrays(*map(with_axis, grads), num_arrays=len(grads))
 
 

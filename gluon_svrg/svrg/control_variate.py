@@ -266,9 +266,9 @@ def by_parameter(
         means = {name: mean / scale for name, mean in means.items()}
     return {
         param.name: [
-            mean.as_in_context(grad.ctx).astype(grad.dtype, copy=False)
+            mean.as_in_context(data.ctx).astype(data.dtype, copy=False)
             for mean in [_mxnet.as_legacy(means[param.name])]
-            for grad in param.list_grad()
+            for data in _mxnet.list_data(param)  # a frozen one has no gradient
         ]
         for param in params
     }
