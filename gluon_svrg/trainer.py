@@ -11,7 +11,12 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_finite
-from gluon_svrg.checkpoint.optimizer_states import TrainerStates, load_states, trainer_states
+from gluon_svrg.checkpoint.optimizer_states import (
+    TrainerStates,
+    load_states,
+    trainer_states,
+    warn_unsaved_schedule,
+)
 from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.events import Run
 from gluon_svrg.optimizer import create
@@ -505,6 +510,7 @@ class SVRGTrainer(gluon.Trainer):
                 "after loading them",
                 fname,
             )
+        warn_unsaved_schedule(self)
         trainer_states(self).write(fname)
 
     def load_states(self, fname: str | os.PathLike[str]) -> None:

@@ -15,6 +15,7 @@ from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.directory_lock import DirectoryLock
 from gluon_svrg.checkpoint.first_worker import run_on_first
 from gluon_svrg.checkpoint.metrics import warn_unsaved_attributes
+from gluon_svrg.checkpoint.optimizer_states import warn_unsaved_schedule
 from gluon_svrg.checkpoint.resume import HasCheckpoints, checkpoint_directories, is_inside
 from gluon_svrg.checkpoint.run_state import manifest_info, save_run
 from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
@@ -166,6 +167,7 @@ class CheckpointHandler(
         estimator.data.check_can_resume()
         if estimator.workers.is_first:
             warn_unsaved_attributes(estimator)
+            warn_unsaved_schedule(estimator.trainer)
         self._resumed_from, self._failed = estimator.resumed_from, None
         self._last_key = None
         known = run_on_first(

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary, ref
 
 from gluon_svrg import _mxnet
 from mxnet.gluon import Parameter
-from mxnet.lr_scheduler import LRScheduler
+from mxnet.lr_scheduler import FactorScheduler, LRScheduler, MultiFactorScheduler
 from mxnet.optimizer import Optimizer
 
 _params: WeakKeyDictionary[LRScheduler, list[ref[Parameter]]] = WeakKeyDictionary()
@@ -64,7 +64,8 @@ def _check_schedule_is_free(optimizer: Optimizer, params: Sequence[Parameter]) -
             f"this {name} belongs to an optimizer of other parameters already, which changes its "
             f"learning rate: make a new {name} for each optimizer"
         )
-    if getattr(schedule, "count", 0) > optimizer.num_update:
+    counts = isinstance(schedule, (FactorScheduler, MultiFactorScheduler))
+    if counts and schedule.count > optimizer.num_update:
         raise ValueError(
             f"this {name} has counted the updates of another optimizer, to {schedule.count}, and "
             f"its learning rate is {schedule.base_lr:g} now: make a new {name} for each optimizer"

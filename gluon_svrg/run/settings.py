@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg.events import EventHandler, MayStop, Run
+from gluon_svrg.optimizer.nested_schedules import nested_schedules
 from mxnet import gluon
 from mxnet.gluon.contrib.estimator import StoppingHandler
 
@@ -33,6 +34,9 @@ def settings_of(run: Run) -> Settings:
     settings: Settings = {OPTIMIZER: _plain_in(public, _COUNTS)}
     if optimizer.lr_scheduler is not None:
         settings[SCHEDULE] = _plain_in(vars(optimizer.lr_scheduler), set())
+        for place, schedule in nested_schedules(optimizer.lr_scheduler).items():
+            own = _plain_in(vars(schedule), set())
+            settings[SCHEDULE] |= {f"{place}.{name}": value for name, value in own.items()}
     for name, block in (("loss", run.loss), ("loss of the evaluation", run.val_loss)):
         settings[name] = {"class": class_of(block)}
         settings[name] |= {k.lstrip("_"): v for k, v in _plain_in(vars(block), _NAMES).items()}

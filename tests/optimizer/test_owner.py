@@ -217,6 +217,19 @@ def test_a_schedule_that_a_plain_trainer_has_used(name):
         steps_of_two(gluon.Trainer, [one, one], False)
 
 
+def test_a_schedule_whose_count_is_something_else():
+    """As GluonCV's LRSequential has the number of all updates."""
+
+    class Sequential(mx.lr_scheduler.LRScheduler):
+        count = 40
+
+        def __call__(self, num_update):
+            return 0.1
+
+    net = network(0)
+    step(net, gs.SVRGTrainer(net.collect_params(), "sgd", {"lr_scheduler": Sequential()}))
+
+
 def test_a_function_is_no_ones():
     def schedule(count):
         return 0.1 / count
