@@ -81,7 +81,6 @@ from gluon_svrg._mxnet.symbol import (
 )
 from gluon_svrg._mxnet.trainer import (
     UPDATE_COUNTS as UPDATE_COUNTS,
-    call_with_first_plain_trainer as call_with_first_plain_trainer,
     contexts_of as contexts_of,
     forget_kvstore as forget_kvstore,
     forget_states as forget_states,
@@ -110,4 +109,5 @@ from gluon_svrg._mxnet.trainer import (
     update_counts as update_counts,
     updaters_in_use as updaters_in_use,
     updates_on_kvstore as updates_on_kvstore,
+    watch_plain_trainers as watch_plain_trainers,
 )

@@ -246,18 +246,26 @@ def name_of_stale(warning: UserWarning) -> str | None:
     return None if found is None else found[1]
 
 
-def call_with_first_plain_trainer(function: Callable[[], None]) -> None:
-    """Call `function` when the first `gluon.Trainer` is made that is of no other class.
+def watch_plain_trainers(is_made: Callable[[], None], has_stepped: Callable[[], None]) -> None:
+    """Call `is_made` when the first `gluon.Trainer` is made, and `has_stepped` after each step.
 
-    MXNet has no place to ask for it, so the constructor is another one until then.
+    Of no other class, and with none of its own kvstores, which may be of several processes. MXNet
+    has no place to ask for it, so constructor and update are other ones.
     """
-    constructor = Trainer.__init__
+    constructor, update = Trainer.__init__, Trainer._update
 
     @functools.wraps(constructor)
     def watched(self: Trainer, *args: Any, **kwargs: Any) -> None:
         if type(self) is Trainer:
             Trainer.__init__ = constructor  # type: ignore[method-assign]
-            function()
+            is_made()
         constructor(self, *args, **kwargs)
 
+    @functools.wraps(update)
+    def counted(self: Trainer, *args: Any, **kwargs: Any) -> None:
+        update(self, *args, **kwargs)
+        if type(self) is Trainer and takes_row_sparse(self._kvstore):
+            has_stepped()
+
     Trainer.__init__ = watched  # type: ignore[method-assign]
+    Trainer._update = counted  # type: ignore[method-assign]
