@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import mxnet as mx
 from gluon_svrg._mxnet.block import full_data, list_data
@@ -233,7 +233,9 @@ _NOT_TRAINED = SimpleNamespace(grad_req="null", _grad=None)
 def left_out(trainer: Trainer, params: Iterable[Parameter]) -> Iterator[None]:
     """Let a step leave `params` alone inside the ``with`` block; the others keep their index."""
     own, names = trainer._params, {param.name for param in params}
-    trainer._params = [_NOT_TRAINED if param.name in names else param for param in own]
+    trainer._params = [
+        cast(Parameter, _NOT_TRAINED) if param.name in names else param for param in own
+    ]
     try:
         yield
     finally:

@@ -276,18 +276,23 @@ class GradientUpdateHandler(
         return [param for param, _ in self._accumulated if param.grad_req == "add"]
 
     def _step(self, trainer: gluon.Trainer) -> None:
-        is_divided = not isinstance(trainer, SVRGTrainer) or trainer.data_are_divided
-        if not is_divided:
-            trainer.data_are_divided = True  # by `fit`
+        if not isinstance(trainer, SVRGTrainer) or trainer.data_are_divided:
+            self._step_on_all(trainer)
+            return
+        trainer.data_are_divided = True  # by `fit`
+        try:
+            self._step_on_all(trainer)
+        finally:
+            trainer.data_are_divided = False
+
+    def _step_on_all(self, trainer: gluon.Trainer) -> None:
+        """Take the step; raise ValueError if it needs a gradient that no sample has given."""
         try:
             self._take_step(trainer)
         except UserWarning as warning:
             if (name := name_of_stale(warning)) is None:
                 raise
             raise ValueError(_UNUSED.format(name)) from None
-        finally:
-            if not is_divided:
-                trainer.data_are_divided = False
 
     def _take_step(self, trainer: gluon.Trainer) -> None:
         samples = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from gluon_svrg import _mxnet
@@ -54,7 +53,7 @@ def check_still_belongs_to(optimizer: Optimizer, params: Sequence[Parameter]) ->
 
 
 def _check_schedule_is_free(optimizer: Optimizer, params: Sequence[Parameter]) -> None:
-    schedule: Any = optimizer.lr_scheduler
+    schedule = optimizer.lr_scheduler
     if not isinstance(schedule, LRScheduler):
         return
     name = type(schedule).__name__
@@ -65,9 +64,10 @@ def _check_schedule_is_free(optimizer: Optimizer, params: Sequence[Parameter]) -
             f"learning rate: make a new {name} for each optimizer"
         )
     counts = isinstance(schedule, (FactorScheduler, MultiFactorScheduler))
-    if counts and schedule.count > optimizer.num_update:
+    count: int = vars(schedule)["count"] if counts else 0
+    if count > optimizer.num_update:
         raise ValueError(
-            f"this {name} has counted the updates of another optimizer, to {schedule.count}, and "
+            f"this {name} has counted the updates of another optimizer, to {count}, and "
             f"its learning rate is {schedule.base_lr:g} now: make a new {name} for each optimizer"
         )
 

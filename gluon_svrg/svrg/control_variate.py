@@ -106,7 +106,7 @@ class ControlVariate:
         scale: float,
         snapshot_scale: float,
         uses_all: bool,
-    ) -> set[str]:
+    ) -> frozenset[str]:
         """Correct the gradients of a batch in place, on all devices.
 
         Parameters
@@ -122,10 +122,10 @@ class ControlVariate:
 
         Returns
         -------
-        set of str
+        frozenset of str
             The names of the parameters that this batch has not reached on any device.
         """
-        stale = {param.name for param in params}
+        stale = frozenset(param.name for param in params)
         for device, samples in enumerate(gradient.samples):
             found = _clear_stale(params, device, bool(samples) and not uses_all)
             stale = stale & found if samples else stale
